@@ -32,6 +32,7 @@ fn config_get_names_and_defaults_equal() {
     const DIFFER: &[&str] = &[
         "port",
         "dir",
+        // The judge is started without.
         "save",
         "logfile",
         "pidfile",

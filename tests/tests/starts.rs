@@ -39,7 +39,7 @@ fn values_that_mean_off_start() {
     let text = "user default on nopass ~* &* +@all\naclfile \"\"\ntls-port 0\ntls-replication no\nreplicaof no one\n\
         min-replicas-to-write 0\nappendonly no\nsave \"\"\n";
     let (server, _folder) = pantala_with_file(text, &[]);
-    for word in ["isn't served", "WARNING: nothing is persisted"] {
+    for word in ["isn't served", "WARNING: a crash loses"] {
         assert!(!server.log().contains(word), "{}", server.log());
     }
     assert_eq!(server.connect().call("PING").text(), "PONG");
@@ -57,7 +57,7 @@ fn the_file_of_the_distribution_starts() {
 }
 
 #[test]
-fn the_log_says_that_nothing_is_persisted() {
+fn the_log_says_what_a_crash_loses() {
     for (args, says) in [
         (&["--save", "60", "1"][..], true),
         (&["--save", "", "--appendonly", "yes"], true),
@@ -66,7 +66,7 @@ fn the_log_says_that_nothing_is_persisted() {
     ] {
         let server = Server::pantala(Backend::Epoll, args);
         let log = server.log();
-        assert_eq!(log.contains("WARNING: nothing is persisted"), says, "{args:?}:\n{log}");
+        assert_eq!(log.contains("WARNING: a crash loses"), says, "{args:?}:\n{log}");
     }
 }
 
@@ -77,18 +77,6 @@ fn the_log_says_that_maxmemory_leaves_no_room() {
         let log = server.log();
         assert_eq!(log.contains("WARNING: maxmemory"), says, "{limit}:\n{log}");
     }
-}
-
-#[test]
-fn shutdown_save_is_rejected_unless_it_is_forced() {
-    let mut server = Server::pantala(Backend::Epoll, &[]);
-    let mut client = server.connect();
-    assert_eq!(client.call("SHUTDOWN SAVE"), Reply::Error("ERR Errors trying to SHUTDOWN. Check logs.".into()));
-    assert_eq!(client.call("SHUTDOWN SAVE NOW").text(), "ERR Errors trying to SHUTDOWN. Check logs.");
-    assert!(server.log().contains("Error trying to save the DB"), "{}", server.log());
-    assert_eq!(client.call("PING").text(), "PONG");
-    client.send(&["SHUTDOWN", "SAVE", "FORCE"]);
-    assert_eq!(server.wait_exit(pantala_tests::server::READY_MAX).code(), Some(0));
 }
 
 /// A `save` without a word is what Redis's own tests write for `save ""`.

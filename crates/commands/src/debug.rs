@@ -8,6 +8,7 @@ use pantala_engine::Occupancy;
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
 use pantala_engine::db::Holds;
+use pantala_engine::whole::Reload;
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::access::idle_time_s;
 use pantala_types::list::ALONE_BYTES_DEFAULT;
@@ -189,6 +190,25 @@ pub fn sleep(_: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
+/// Runs `DEBUG RELOAD [NOSAVE] [NOFLUSH] [MERGE]`.
+pub fn reload(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let mut how = Reload::default();
+    for option in args.iter().skip(2) {
+        let flag = match option {
+            _ if is_option(option, "NOSAVE") => &mut how.no_save,
+            _ if is_option(option, "NOFLUSH") => &mut how.no_flush,
+            _ if is_option(option, "MERGE") => &mut how.merge,
+            _ => return reply.error("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."),
+        };
+        *flag = true;
+    }
+    match access.keyspace().storage().map(|storage| storage.reload(access, how)) {
+        Some(Ok(())) => reply.ok(),
+        Some(Err(error)) => reply.error(&error),
+        None => reply.error("ERR"),
+    }
+}
+
 /// `DEBUG QUICKLIST-PACKED-THRESHOLD size`: elements of at least this many bytes get their own
 /// node; 0 restores the default.
 pub fn quicklist_packed_threshold(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
@@ -329,6 +349,9 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    attrib, push, verbatim, true, false.",
             "QUICKLIST-PACKED-THRESHOLD <size>",
             "    Set the size at which an element of a list gets its own node. Default: 1gb.",
+            "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
+            "    Save the dataset, flush it, and load it again. NOSAVE: load the existing file. NOFLUSH: keep",
+            "    the current keys. MERGE: keys of the file replace current ones.",
             "SET-ACTIVE-EXPIRE <0|1>",
             "    Enable or disable the deletion of expired keys in the background.",
             "SET-DISABLE-DENY-SCRIPTS <0|1>",

@@ -6,10 +6,8 @@ use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Expire, Holds};
 use pantala_engine::notify::{Event, EventClass};
-use pantala_engine::tuning::AccessPolicy;
 use pantala_resp::{Args, Reply};
 use pantala_types::Hash;
-use pantala_types::access::{ACCESS_MAX, lfu_word, lru_clock};
 use pantala_types::rdb_value::{Error, Loaded, Reader, ValueRef, Writer, payload, read, write};
 
 use crate::arguments::{integer, is_option};
@@ -69,7 +67,9 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     // value are ignored.
     let loaded = match read(&mut Reader::new(bytes, limits.string_bytes_max), &limits) {
         Ok(loaded) => loaded,
-        Err(Error::Truncated | Error::Corrupt(_)) => return reply.error(BAD_DATA),
+        Err(Error::Truncated | Error::Corrupt(_) | Error::Empty | Error::UnknownKind(_)) => {
+            return reply.error(BAD_DATA);
+        }
         Err(Error::OutOfMemory) => return reply.error(errors::OUT_OF_MEMORY),
     };
     let at_ms = match ttl_ms {
@@ -98,7 +98,7 @@ fn store(
         }
         return reply.ok();
     }
-    let access_word = options.access_word(access.keyspace().tuning.access_policy(), now_ms);
+    let access_word = access.keyspace().tuning.access_policy().word_of(options.idle_time_s, options.frequency, now_ms);
     let (expire, change) =
         (at_ms.map_or(Expire::Clear, Expire::At), Change::event(&Event(EventClass::Generic, "restore")));
     if access.db(key).restore(key, loaded, expire, access_word, change).is_err() {
@@ -155,19 +155,6 @@ impl Options {
             index += 1;
         }
         Some(options)
-    }
-
-    /// Returns the access word for IDLETIME or FREQ; each applies under its own policy only.
-    fn access_word(&self, policy: AccessPolicy, now_ms: i64) -> Option<u32> {
-        match policy {
-            AccessPolicy::Lfu => self.frequency.map(|frequency| lfu_word(now_ms as u64, frequency)),
-            AccessPolicy::Lru => self.idle_time_s.map(|idle_time_s| {
-                let at = i64::from(lru_clock(now_ms as u64)).wrapping_sub(idle_time_s);
-                // The clock wraps: a time before its start is near its end.
-                let at = if at < 0 { at.wrapping_add(i64::from(ACCESS_MAX)) } else { at };
-                at as u32 & ACCESS_MAX
-            }),
-        }
     }
 }
 

@@ -1,5 +1,6 @@
-//! The server as a whole: `DBSIZE`, `INFO`, `LOLWUT`, `SHUTDOWN`, `TIME`.
+//! The server as a whole: `DBSIZE`, `INFO`, `LASTSAVE`, `LOLWUT`, `SAVE`, `SHUTDOWN`, `TIME`.
 
+use pantala_engine::access::Access;
 use pantala_engine::client::{LocalContext, Shutdown};
 use pantala_resp::{Args, Reply};
 
@@ -19,6 +20,19 @@ pub fn time(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     reply.array(2);
     reply.bulk_integer(now_us.div_euclid(US_PER_S));
     reply.bulk_integer(now_us.rem_euclid(US_PER_S));
+}
+
+/// `SAVE`: all shards are held until the file is on disk.
+pub fn save(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    match access.keyspace().storage() {
+        Some(storage) if storage.save(&mut access.whole()).is_ok() => reply.ok(),
+        _ => reply.error("ERR"),
+    }
+}
+
+/// `LASTSAVE`.
+pub fn lastsave(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    reply.integer(context.host.last_save_s());
 }
 
 /// `INFO [section ...]`.
@@ -58,6 +72,11 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     if aborts_with_more || how.no_save && how.save {
         return reply.error(errors::SYNTAX);
     }
+    if context.host.saves_before(how) {
+        // The worker goes on from here, when it has all shards.
+        context.session.shutdown = Some(how);
+        return;
+    }
     match context.host.shutdown(how) {
         Ok(()) if how.abort => reply.ok(),
         // Commands pipelined after it must not run: in Redis the process has ended by then.
@@ -76,6 +95,7 @@ mod tests {
         LocalTest::new().expect(&[
             ("TIME", &format!("*2|$10|{seconds}|$2|25|")),
             ("DBSIZE", ":0|"),
+            ("LASTSAVE", &format!(":{seconds}|")),
             ("INFO Server FOO", "$11|server foo\n|"),
             ("INFO", "$1|\n|"),
         ]);
@@ -94,13 +114,14 @@ mod tests {
             ("SHUTDOWN SAVE", ""),
             ("SHUTDOWN ABORT", "+OK|"),
         ]);
+        let saving = test.session.shutdown.take().expect("SAVE is the worker's");
+        assert!(saving.save && !saving.force);
         let flags = |save, no_save, now, force, abort| {
             format!("{:?}", pantala_engine::client::Shutdown { save, no_save, now, force, abort })
         };
         let calls = [
             flags(false, false, false, false, false),
             flags(false, true, true, true, false),
-            flags(true, false, false, false, false),
             flags(false, false, false, false, true),
         ];
         assert_eq!(test.take_calls(), calls);

@@ -103,6 +103,12 @@ impl Host for FakeHost {
     fn shutdown(&self, how: Shutdown) -> Result<(), String> {
         self.record(format!("{how:?}"))
     }
+    fn saves_before(&self, how: Shutdown) -> bool {
+        how.save
+    }
+    fn last_save_s(&self) -> i64 {
+        START_MS / 1000
+    }
     fn info(&self, sections: &[String]) -> String {
         format!("{}\n", sections.join(" "))
     }

@@ -69,12 +69,11 @@ mod session;
 mod shard;
 mod store;
 pub mod tuning;
-
 pub use effect::blocking;
 pub use events::{Events, latency, monitor, notify, pubsub, slowlog, tracking};
 pub use session::functions;
 pub use shard::{
-    access, eviction, exec, executor, expire, keyspace, message, ownership, request, routing, transaction,
+    access, eviction, exec, executor, expire, keyspace, message, ownership, request, routing, transaction, whole,
 };
 pub use store::{Store, db, fields, lazyfree, memory, state, undo};
 pub use tuning::pause;

@@ -18,6 +18,7 @@ use crate::net;
 use crate::process;
 use crate::renames::Renames;
 use crate::scripting::{Kind, Scripting};
+use crate::snapshot::Snapshots;
 use crate::stats::WorkerStats;
 use crate::users;
 
@@ -99,6 +100,7 @@ pub struct Server {
     stopping: AtomicBool,
     last_accept_warning_ms: AtomicI64,
     kept_messages: Arc<AtomicU64>,
+    snapshots: Snapshots,
     /// Figures that are not any one worker's.
     pub stats: ServerStats,
 }
@@ -113,7 +115,7 @@ impl Server {
         sockets: Vec<process::Listener>,
     ) -> Self {
         pantala_commands::acl::set_catalog(&mut keyspace);
-        let workers = facts.workers;
+        let (workers, started_ms) = (facts.workers, facts.started_ms);
         let server = Server {
             keyspace,
             config,
@@ -128,6 +130,7 @@ impl Server {
             stopping: AtomicBool::new(false),
             last_accept_warning_ms: AtomicI64::new(0),
             kept_messages: Arc::default(),
+            snapshots: Snapshots::new(started_ms),
             stats: ServerStats::default(),
         };
         let settings = server.config.settings();
@@ -161,6 +164,11 @@ impl Server {
     /// What workers share of scripts.
     pub fn scripting(&self) -> &Scripting {
         &self.scripting
+    }
+
+    /// Snapshots of the data.
+    pub fn snapshots(&self) -> &Snapshots {
+        &self.snapshots
     }
 
     /// What it was started with.
@@ -352,6 +360,22 @@ impl Server {
             for port in self.keyspace.ports().iter() {
                 port.send(Message::Stop);
             }
+        }
+    }
+
+    /// A signal asks it to stop.
+    pub fn signalled(&self, signal: process::Ending) {
+        let settings = self.config.settings();
+        let how = match signal {
+            process::Ending::Interrupt => settings.shutdown_on_sigint,
+            process::Ending::Terminate => settings.shutdown_on_sigterm,
+        };
+        if Server::saves_before(self, how) {
+            // A worker takes the shards.
+            self.snapshots.set_ending(how);
+            self.port(0).send(Message::Save);
+        } else {
+            self.stop();
         }
     }
 
@@ -566,16 +590,16 @@ impl Host for Server {
             return Err("ERR No shutdown in progress.".into());
         }
         tracing::warn!("User requested shutdown...");
-        if how.save {
-            // As in Redis where a snapshot fails.
-            let consequence = if how.force { "Exit anyway." } else { "Can't exit." };
-            tracing::warn!("Error trying to save the DB: snapshots aren't served yet. {consequence}");
-            if !how.force {
-                return Err("ERR Errors trying to SHUTDOWN. Check logs.".into());
-            }
-        }
         self.stop();
         Ok(())
+    }
+
+    fn saves_before(&self, how: Shutdown) -> bool {
+        Server::saves_before(self, how)
+    }
+
+    fn last_save_s(&self) -> i64 {
+        self.snapshots.last_save_s()
     }
 
     fn info(&self, sections: &[String]) -> String {

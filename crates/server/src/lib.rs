@@ -13,6 +13,7 @@
 //! | [`dispatch`] | transactions, scripts, requests to other workers |
 //! | [`windows`] | commands are parsed, prefetched and run |
 //! | [`control`] | periodic work, settings |
+//! | [`snapshot`] | the dataset in a file: `SAVE`, the start, the end |
 //! | [`stats`] | a worker's statistics |
 //! | [`users`] | users when the server starts, the ACL file |
 //! | [`info`] | the text of `INFO` |
@@ -31,6 +32,7 @@ pub mod process;
 pub mod reactor;
 pub mod renames;
 pub mod scripting;
+pub mod snapshot;
 pub mod startup;
 pub mod stats;
 pub mod users;

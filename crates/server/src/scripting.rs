@@ -334,7 +334,9 @@ fn with_code(why: &[u8]) -> Vec<u8> {
 
 impl Functions for Server {
     fn load(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
-        self.scripting().load_function_library(text, replace).map_err(|why| with_code(&why))
+        let name = self.scripting().load_function_library(text, replace).map_err(|why| with_code(&why))?;
+        self.snapshots().note_change();
+        Ok(name)
     }
 
     fn libraries(&self) -> Vec<LibraryFacts> {
@@ -360,11 +362,16 @@ impl Functions for Server {
     }
 
     fn delete(&self, name: &[u8]) -> bool {
-        self.scripting().libraries.remove(name)
+        let is_removed = self.scripting().libraries.remove(name);
+        if is_removed {
+            self.snapshots().note_change();
+        }
+        is_removed
     }
 
     fn flush(&self) {
         self.scripting().libraries.flush();
+        self.snapshots().note_change();
     }
 
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>> {
@@ -378,7 +385,9 @@ impl Functions for Server {
             RestorePolicy::Replace => Existing::Replaced,
             RestorePolicy::Flush => Existing::Flushed,
         };
-        self.scripting().add_libraries(&loaded, existing, "").map_err(|why| with_code(&why))
+        self.scripting().add_libraries(&loaded, existing, "").map_err(|why| with_code(&why))?;
+        self.snapshots().note_change();
+        Ok(())
     }
 
     fn running(&self) -> Result<Option<RunningFacts>, &'static str> {

@@ -16,6 +16,7 @@ use crate::config::{self, BUS_PORT_OFFSET, ConfigStore, DICTIONARIES_MAX, Execut
 use crate::host::{Facts, Server};
 use crate::process;
 use crate::renames::Renames;
+use crate::snapshot::{self, Files, load_at_start};
 use crate::worker::Worker;
 
 /// Bytes of a worker's stack. Handlers don't recurse over what clients send; the rest is the default's margin.
@@ -26,6 +27,10 @@ pub fn main() -> ExitCode {
     allocator::place_huge_pages();
     let is_command =
         |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name).is_some();
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(checked) = snapshot::Arguments::parse(&arguments) {
+        return snapshot::check_rdb(&checked);
+    }
     let boot = match process::boot(config::host_defaults, is_command) {
         Ok(boot) => boot,
         Err(code) => return code,
@@ -118,7 +123,11 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, renames, facts, sockets));
     server.load_users(users)?;
     let stopped = Arc::clone(&server);
-    process::watch_signals(move || stopped.stop()).map_err(|error| format!("Can't watch for signals: {error}"))?;
+    process::watch_signals(move |signal| stopped.signalled(signal))
+        .map_err(|error| format!("Can't watch for signals: {error}"))?;
+    let files = Files(Arc::downgrade(&server));
+    server.keyspace().set_storage(Box::new(files));
+    load_at_start(&server)?;
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }

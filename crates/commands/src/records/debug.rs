@@ -27,6 +27,7 @@ pub(crate) const DEBUG: Command = Command {
         DEBUG_PAUSE_CRON,
         DEBUG_POPULATE,
         DEBUG_QUICKLIST_PACKED_THRESHOLD,
+        DEBUG_RELOAD,
         DEBUG_SET_ACTIVE_EXPIRE,
         DEBUG_SET_DISABLE_DENY_SCRIPTS,
         DEBUG_SLEEP,
@@ -144,6 +145,18 @@ pub(crate) const DEBUG_QUICKLIST_PACKED_THRESHOLD: Command = Command {
     since: "7.0.0",
     arguments: &[Argument::string("size")],
     handler: Handler::Local(crate::debug::quicklist_packed_threshold),
+    ..DEBUGGING
+};
+
+pub(crate) const DEBUG_RELOAD: Command = Command {
+    name: "reload",
+    full_name: "debug|reload",
+    summary: "Saves the dataset, flushes it, and loads it again",
+    complexity: "O(N), N: number of keys in all databases",
+    arity: -2,
+    arguments: &[Argument::string("option").optional().multiple()],
+    route: Route::All,
+    handler: Handler::Keyed(crate::debug::reload),
     ..DEBUGGING
 };
 

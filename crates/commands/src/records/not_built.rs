@@ -86,7 +86,6 @@ pub(super) static NOT_BUILT: &[NotBuilt] = &[
     anywhere("cluster|setslot", -4),
     anywhere("cluster|slaves", 3),
     outside("failover", -1),
-    anywhere("lastsave", 1),
     anywhere("module", -2),
     anywhere("module|help", 2),
     outside("module|list", 2),
@@ -97,7 +96,6 @@ pub(super) static NOT_BUILT: &[NotBuilt] = &[
     outside("replconf", -1),
     outside("replicaof", 3),
     outside("role", 1),
-    outside("save", 1),
     outside("slaveof", 3),
     outside("wait", 3),
 ];

@@ -6,7 +6,7 @@ use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] =
-    &[COMMAND, CONFIG, DBSIZE, FLUSHALL, FLUSHDB, INFO, LOLWUT, MEMORY, SHUTDOWN, SWAPDB, TIME];
+    &[COMMAND, CONFIG, DBSIZE, FLUSHALL, FLUSHDB, INFO, LASTSAVE, LOLWUT, MEMORY, SAVE, SHUTDOWN, SWAPDB, TIME];
 
 /// Common fields of the server commands: they run without a shard unless they choose shards.
 pub(super) const SERVER: Command = Command { group: "server", ..Command::BLANK };
@@ -382,6 +382,33 @@ pub(crate) const MEMORY_USAGE: Command = Command {
     arguments: &[Argument::key("key", 0), Argument::integer("count").token("SAMPLES").optional()],
     route: Route::Keys,
     handler: Handler::Keyed(crate::memory_usage::usage),
+    ..SERVER
+};
+
+pub(crate) const LASTSAVE: Command = Command {
+    name: "lastsave",
+    full_name: "lastsave",
+    summary: "Tells when the last snapshot was saved, in seconds since 1970",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 1,
+    flags: flags![LOADING, STALE, FAST],
+    acl: acl![ADMIN, DANGEROUS],
+    tips: &["nondeterministic_output"],
+    handler: Handler::Local(crate::server::lastsave),
+    ..SERVER
+};
+
+pub(crate) const SAVE: Command = Command {
+    name: "save",
+    full_name: "save",
+    summary: "Saves a snapshot of all databases; they can't be used meanwhile",
+    since: "1.0.0",
+    complexity: "O(N), N: number of keys in all databases",
+    arity: 1,
+    flags: flags![ADMIN, NOSCRIPT, NO_ASYNC_LOADING, NO_MULTI],
+    route: Route::All,
+    handler: Handler::Keyed(crate::server::save),
     ..SERVER
 };
 

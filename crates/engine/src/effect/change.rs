@@ -247,6 +247,13 @@ impl Change {
         self.kind == Kind::Nothing
     }
 
+    /// Returns whether it changes what a snapshot would hold: those count in
+    /// `rdb_changes_since_last_save`.
+    #[inline]
+    pub(crate) const fn is_saved(&self) -> bool {
+        matches!(self.kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted)
+    }
+
     /// Returns the names of its events, in order.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn event_names(&self) -> Vec<&'static str> {

@@ -94,8 +94,12 @@ pub trait Host: Send + Sync {
     fn write_acl_file(&self, text: &[u8]) -> Option<bool>;
     /// Fills bytes with random ones that are fit for a secret. Returns false if the system has none.
     fn fill_random(&self, bytes: &mut [u8]) -> bool;
-    /// Begins to stop the server. The error is the whole error reply.
+    /// Starts to stop the server, without a snapshot. The error is the whole error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
+    /// Returns whether the server saves a snapshot before such a shutdown.
+    fn saves_before(&self, how: Shutdown) -> bool;
+    /// Returns when the last snapshot was saved, or the server started: unix time in s.
+    fn last_save_s(&self) -> i64;
     /// The text of `INFO` for these section names (lower case; empty: the default ones).
     fn info(&self, sections: &[String]) -> String;
     /// How long the calls of each command that was run took, in ns, by its full name.

@@ -22,6 +22,7 @@ pub mod host;
 mod permissions;
 mod tracking;
 
+use host::Shutdown;
 use permissions::NEVER;
 
 /// What `CLIENT REPLY` asked for.
@@ -80,6 +81,8 @@ pub struct Session {
     pub in_exec: bool,
     /// `CLIENT PAUSE` has run, and its worker hasn't seen to the answer yet.
     pub pause: Option<Box<Pause>>,
+    /// `SHUTDOWN` has run, and the worker has not saved the dataset yet.
+    pub shutdown: Option<Shutdown>,
 }
 
 impl Session {
@@ -109,6 +112,7 @@ impl Session {
             tracking: None,
             in_exec: false,
             pause: None,
+            shutdown: None,
         };
         session.settle_permissions(epoch);
         session

@@ -162,6 +162,7 @@ impl<'a> Access<'a> {
         if a == b {
             return;
         }
+        self.keyspace.shard_stats(0).changes.add(1);
         let physical = [self.keyspace.physical(a), self.keyspace.physical(b)];
         self.keyspace.swap_databases(a, b);
         for ownership in self.owned.iter_mut() {

@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::mem::offset_of;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
@@ -29,6 +29,7 @@ use crate::shard::message::Message;
 use crate::shard::ownership::{Gate, Ownership};
 use crate::shard::permissions::Permissions;
 use crate::shard::request::{Backlog, Request};
+use crate::shard::whole::Storage;
 use crate::store::Store;
 pub use crate::store::layout::{Execution, Layout};
 use crate::store::state::{Shard, ShardStats};
@@ -137,6 +138,8 @@ pub struct Keyspace {
     tickets: CachePadded<AtomicU64>,
     /// Waiters that are to be served when their destination's shard is free.
     served_later: AtomicI64,
+    /// Files, if the server has any.
+    storage: OnceLock<Box<dyn Storage>>,
 }
 
 impl Deref for Keyspace {
@@ -196,9 +199,25 @@ impl Keyspace {
             all_held_ms: CachePadded::new(AtomicI64::new(i64::MIN / 2)),
             tickets: CachePadded::new(AtomicU64::new(0)),
             served_later: AtomicI64::new(0),
+            storage: OnceLock::new(),
         }
     }
 
+    /// Sets what reads and writes files for commands. Only the first call has an effect.
+    pub fn set_storage(&self, storage: Box<dyn Storage>) {
+        // A second one would be that of another server.
+        let _ = self.storage.set(storage);
+    }
+
+    /// Returns what reads and writes files, if the server has it.
+    pub fn storage(&self) -> Option<&dyn Storage> {
+        self.storage.get().map(|storage| &**storage)
+    }
+
+    /// Returns how many changes commands have made to keys since the start.
+    pub fn changes(&self) -> u64 {
+        (0..self.partition_count()).map(|shard| self.shard_stats(shard).changes.get()).sum()
+    }
     /// Notes that a script has held all shards for so long, until `now_ms`, in the clock that never goes back.
     pub fn note_all_held(&self, took: Duration, now_ms: i64) {
         if took >= ALL_HELD_LONG {

@@ -51,6 +51,8 @@ pub enum Message {
     Reload,
     /// Return freed memory of this thread to the kernel.
     Purge,
+    /// Save a snapshot, and have all workers stop: a signal asks for it.
+    Save,
     /// Stop.
     Stop,
 }

@@ -20,3 +20,4 @@ mod serving;
 pub(crate) mod telling;
 pub mod transaction;
 mod transfer;
+pub mod whole;

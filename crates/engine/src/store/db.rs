@@ -372,6 +372,7 @@ impl<'s> Db<'s> {
     /// Commits what was done to a key: see [`change`].
     #[inline(always)]
     pub(crate) fn commit(&mut self, key: &Key<'_>, change: Change) {
+        self.stats.changes.add(u64::from(change.is_saved()));
         change::commit(self.store, self.waiters, self.db, key, change);
     }
 
@@ -446,6 +447,7 @@ impl<'s> Db<'s> {
     /// do is [`Access::flush`](crate::shard::access::Access::flush)'s.
     pub(crate) fn flush(&mut self, lazy: bool) {
         let old = self.dict.take();
+        self.stats.changes.add(old.len() as u64);
         self.figures.keys.set(0);
         self.figures.expires.set(0);
         self.figures.timed_hashes.set(0);

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_types::access::{ACCESS_MAX, lfu_word, lru_clock};
 use pantala_types::rdb_value::{Limits, Loaded, ValueRef};
 use pantala_types::sorted_set::PackLimits;
 use pantala_types::{Collection, Hash, HashLimits, List, OutOfMemory, PackedForm, Set, SortedSet, Value};
 
 use crate::command::Key;
 use crate::store::db::{Change, Db, Expire, Held, NewString};
-use crate::tuning::Tuning;
+use crate::tuning::{AccessPolicy, Tuning};
 
 impl<'e> Held<'e> {
     /// What to write: of every type there is something.
@@ -54,7 +55,18 @@ impl Db<'_> {
             let lazy = self.store.tuning.lazyfree_lazy_server_del.load(Relaxed);
             self.remove_unseen(key, lazy, Change::without_event());
         }
-        let change = change.of_new_key(true);
+        self.put_loaded(key, loaded, expire, access, change.of_new_key(true))
+    }
+
+    /// Stores a value that was read, as [`Db::restore`], at a key that holds nothing.
+    pub(crate) fn put_loaded(
+        &mut self,
+        key: &Key<'_>,
+        loaded: Loaded<'_>,
+        expire: Expire,
+        access: Option<u32>,
+        change: Change,
+    ) -> Result<(), OutOfMemory> {
         match loaded {
             Loaded::String(bytes) => self.set_string(key, NewString::encode(&bytes), expire, change)?,
             Loaded::List(list) => self.put(key, list, expire, change),
@@ -69,6 +81,22 @@ impl Db<'_> {
             entry.set_access(access);
         }
         Ok(())
+    }
+}
+
+impl AccessPolicy {
+    /// Returns the access word for an idle time (s) or an access counter; each applies under its
+    /// own policy only. `now_ms` is unix time.
+    pub fn word_of(self, idle_s: Option<i64>, frequency: Option<u8>, now_ms: i64) -> Option<u32> {
+        match self {
+            AccessPolicy::Lfu => frequency.map(|frequency| lfu_word(now_ms as u64, frequency)),
+            AccessPolicy::Lru => idle_s.map(|idle_s| {
+                let at = i64::from(lru_clock(now_ms as u64)).wrapping_sub(idle_s);
+                // The clock wraps: a time before its start is near its end.
+                let at = if at < 0 { at.wrapping_add(i64::from(ACCESS_MAX)) } else { at };
+                at as u32 & ACCESS_MAX
+            }),
+        }
     }
 }
 

@@ -113,6 +113,8 @@ pub struct ShardStats {
     pub hits: Counter,
     /// Lookups for reading that found none.
     pub misses: Counter,
+    /// Changes of keys by commands, since the start.
+    pub changes: Counter,
     /// Keys that expired.
     pub expired: Counter,
     /// Keys that were evicted.
@@ -157,6 +159,7 @@ impl ShardStats {
             commands: Counter::default(),
             hits: Counter::default(),
             misses: Counter::default(),
+            changes: Counter::default(),
             expired: Counter::default(),
             evicted: Counter::default(),
             combined: Counter::default(),

@@ -435,9 +435,7 @@ impl Loader<'_> {
         if self.values.number("io-threads") > 1 && self.values.text("execution") != b"owner" {
             self.warn("io-threads", "Directive 'io-threads' has an effect with 'execution owner' only".into());
         }
-        // Without a line, Redis saves.
-        let saves = find(b"save").is_some_and(|save| !self.asked.is_given(save.index));
-        let asks_for_files = saves || !self.asked.text("save").is_empty() || self.asked.bool("appendonly");
+        let asks_for_files = !self.values.text("save").is_empty() || self.asked.bool("appendonly");
         let settings = Settings::from_values(&self.values);
         let Loader { values, warnings, renames, users, .. } = self;
         Ok(Loaded { settings, values, warnings, renames, users, file, asks_for_files })

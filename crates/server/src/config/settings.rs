@@ -2,7 +2,7 @@
 
 use super::value::{OutputLimit, output_limits};
 use super::values::Values;
-use pantala_engine::client::PreferredEndpoint;
+use pantala_engine::client::{PreferredEndpoint, Shutdown};
 use pantala_engine::eviction::{EvictionPolicy, Rank};
 use pantala_engine::notify::EventClasses;
 use std::ffi::OsString;
@@ -186,6 +186,18 @@ pub struct Settings {
     pub enable_protected_configs: Allowed,
     /// Compress long strings in snapshots and in what `DUMP` answers.
     pub rdb_compression: bool,
+    /// Make and check a checksum of snapshots.
+    pub rdb_checksum: bool,
+    /// Sync a snapshot while it is written, not only at its end.
+    pub rdb_save_incremental_fsync: bool,
+    /// Name of the snapshot's file in `dir`.
+    pub dbfilename: PathBuf,
+    /// Points of `save`; empty: none.
+    pub save_points: String,
+    /// How SIGINT stops the server.
+    pub shutdown_on_sigint: Shutdown,
+    /// How SIGTERM stops the server.
+    pub shutdown_on_sigterm: Shutdown,
     /// Longest sparse HyperLogLog, bytes.
     pub hll_sparse_max_bytes: u64,
     /// Longest argument of a command, bytes.
@@ -349,6 +361,12 @@ impl Settings {
             enable_debug_command: allowed(values.text("enable-debug-command")),
             enable_protected_configs: allowed(values.text("enable-protected-configs")),
             rdb_compression: values.bool("rdbcompression"),
+            rdb_checksum: values.bool("rdbchecksum"),
+            rdb_save_incremental_fsync: values.bool("rdb-save-incremental-fsync"),
+            dbfilename: path(values.text("dbfilename")).unwrap_or_default(),
+            save_points: text(values, "save"),
+            shutdown_on_sigint: shutdown(values.text("shutdown-on-sigint")),
+            shutdown_on_sigterm: shutdown(values.text("shutdown-on-sigterm")),
             hll_sparse_max_bytes: bytes(values, "hll-sparse-max-bytes"),
             proto_max_bulk_len_bytes: bytes(values, "proto-max-bulk-len"),
             busy_reply_threshold_ms: i64::try_from(values.number("busy-reply-threshold")).unwrap_or(i64::MAX),
@@ -409,6 +427,12 @@ impl Settings {
             },
         }
     }
+}
+
+/// Options of `SHUTDOWN`, as [`Kind::ShutdownOptions`](super::directive::Kind::ShutdownOptions) keeps them.
+fn shutdown(options: &[u8]) -> Shutdown {
+    let has = |name: &[u8]| options.split(|byte| *byte == b' ').any(|option| option == name);
+    Shutdown { save: has(b"save"), no_save: has(b"nosave"), now: has(b"now"), force: has(b"force"), abort: false }
 }
 
 fn output_limits_of(values: &Values) -> [OutputLimit; 3] {

@@ -74,6 +74,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 // It has woken this worker, whose turn begins with the settings. What it listens on may be others though they are not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Purge => self.memory.purge(),
+                Message::Save => self.take_all_for_end(),
                 Message::Stop => self.is_stopping = true,
             }
         }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use pantala_engine::client::{LocalContext, Session};
+use pantala_engine::client::{LocalContext, Session, Shutdown};
 use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
 use pantala_engine::exec::Exec;
 use pantala_engine::executor::{Call, Ran};
@@ -21,6 +21,7 @@ use pantala_resp::{ArgRange, Args, Reply, is_aborted};
 use pantala_runtime::EventLoop;
 use pantala_session::replies::replies_wanted;
 
+use super::ending::ENDING;
 use super::pause::PauseAnswer;
 use super::permissions::refuse_held;
 use super::scripts::{ScriptCall, copied};
@@ -43,6 +44,8 @@ pub enum Held {
     Script(Box<ScriptCall>),
     /// Is told that a pause has begun.
     Pause(Box<PauseAnswer>),
+    /// Has the dataset saved, and the server stop: `SHUTDOWN`.
+    Shutdown(Shutdown),
 }
 
 /// `EXEC` as the client spells it, for who sees every command.
@@ -53,7 +56,7 @@ impl Held {
     fn argument_bytes(&self) -> usize {
         match self {
             Held::Watch(_, words) => words.iter().map(|word| word.len()).sum(),
-            Held::Exec(..) | Held::Pause(_) => 0,
+            Held::Exec(..) | Held::Pause(_) | Held::Shutdown(_) => 0,
             Held::Script(call) => call.kept_bytes(),
         }
     }
@@ -288,6 +291,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// The shards have come that a connection asked for.
     pub(super) fn brought(&mut self, mut parcel: Parcel) {
         let owned = parcel.value.take_owned();
+        if parcel.value.connection == ENDING {
+            let how = self.clients.reactor.server.snapshots().ending();
+            self.end(None, how, owned);
+            return;
+        }
         // Where the connection has gone meanwhile, what it queued has not begun: it is as if it had never sent EXEC.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
             return self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
@@ -357,6 +365,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 }
                 return Ran::Parked;
             }
+            Some(Held::Shutdown(how)) => return self.end(Some(index), how, owned),
             Some(Held::Pause(answer)) => {
                 let ran = self.end_pause_answer(index, answer);
                 self.clients.executor.give_back(owned, now_ms);

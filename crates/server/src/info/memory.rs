@@ -83,18 +83,19 @@ fn system_bytes() -> u64 {
 pub(super) fn persistence(text: &mut Text, server: &Server) {
     text.zeros(&["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]);
     text.field("current_fork_perc", "0.00");
-    text.zeros(&[
-        "current_save_keys_processed",
-        "current_save_keys_total",
-        "rdb_changes_since_last_save",
-        "rdb_bgsave_in_progress",
-    ]);
-    // As in a Redis that has not saved yet: when it started.
-    text.field("rdb_last_save_time", server.facts().started_ms / 1000);
+    text.zeros(&["current_save_keys_processed", "current_save_keys_total"]);
+    text.field("rdb_changes_since_last_save", server.snapshots().unsaved_changes(server.keyspace()));
+    text.field("rdb_bgsave_in_progress", 0);
+    let snapshots = server.snapshots();
+    text.field("rdb_last_save_time", snapshots.last_save_s());
     text.field("rdb_last_bgsave_status", "ok");
     text.field("rdb_last_bgsave_time_sec", -1);
     text.field("rdb_current_bgsave_time_sec", -1);
-    text.zeros(&["rdb_saves", "rdb_last_cow_size", "rdb_last_load_keys_expired", "rdb_last_load_keys_loaded"]);
+    text.field("rdb_saves", snapshots.saves());
+    text.field("rdb_last_cow_size", 0);
+    let (loaded, expired) = snapshots.loaded();
+    text.field("rdb_last_load_keys_expired", expired);
+    text.field("rdb_last_load_keys_loaded", loaded);
     text.zeros(&["aof_enabled", "aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
     text.field("aof_last_rewrite_time_sec", -1);
     text.field("aof_current_rewrite_time_sec", -1);

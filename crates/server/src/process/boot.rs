@@ -76,8 +76,8 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
     }
     if loaded.asks_for_files {
         tracing::warn!(
-            "WARNING: nothing is persisted: all keys are lost when the server stops. 'save', whose default asks for snapshots, and \
-             'appendonly' aren't served yet. With 'save \"\"' and 'appendonly no' the configuration agrees."
+            "WARNING: a crash loses all changes since the last snapshot, which only SAVE and SHUTDOWN take: the points of 'save', whose \
+             default asks for more, and 'appendonly' aren't served yet. With 'save \"\"' and 'appendonly no' the configuration agrees."
         );
     }
     let workers = loaded.settings.workers + loaded.settings.io_threads;

@@ -18,4 +18,4 @@ pub use limits::{
 };
 pub use listen::{Listener, Listening, listen};
 pub use log::set_log_level;
-pub use signals::watch as watch_signals;
+pub use signals::{Ending, watch as watch_signals};

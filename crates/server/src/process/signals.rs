@@ -7,12 +7,21 @@ use std::io;
 /// Exit code when the user insists.
 const INSISTED: i32 = 1;
 
+/// A signal that asks the server to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// SIGINT.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+}
+
 /// Starts a thread that calls `stop` at each SIGTERM and at the first SIGINT. The second SIGINT ends the process at once.
 ///
 /// # Errors
 ///
 /// Handlers or thread can't be had.
-pub fn watch(stop: impl Fn() + Send + 'static) -> io::Result<()> {
+pub fn watch(stop: impl Fn(Ending) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let run = move || {
         let mut is_interrupted = false;
@@ -25,11 +34,11 @@ pub fn watch(stop: impl Fn() + Send + 'static) -> io::Result<()> {
                 SIGINT => {
                     is_interrupted = true;
                     tracing::warn!("Received SIGINT scheduling shutdown...");
-                    stop();
+                    stop(Ending::Interrupt);
                 }
                 SIGTERM => {
                     tracing::warn!("Received SIGTERM scheduling shutdown...");
-                    stop();
+                    stop(Ending::Terminate);
                 }
                 _ => {}
             }

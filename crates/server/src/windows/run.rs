@@ -452,6 +452,10 @@ impl Windows {
                     let answer = PauseAnswer::new(*pause, Some((command, ranges.len())), true);
                     return d.answer_paused(entry.connection, before, Box::new(answer));
                 }
+                if let Some(how) = connection.session.shutdown.take() {
+                    connection.input.done(entry.end);
+                    return d.take_all_for_shutdown(entry.connection, how);
+                }
                 Ran::Done
             }
             (What::Local(_), Handler::Transaction(part)) => return d.gather(entry, command, part, ranges),

@@ -12,6 +12,11 @@ pub enum Error {
     Truncated,
     /// The bytes are invalid, for this reason.
     Corrupt(&'static str),
+    /// An empty collection, which older versions of Redis wrote. A file that has one is loaded
+    /// without it.
+    Empty,
+    /// The type is unknown, or that of a module's value.
+    UnknownKind(u8),
     /// The allocator failed.
     OutOfMemory,
 }
@@ -21,6 +26,9 @@ impl fmt::Display for Error {
         match self {
             Error::Truncated => f.write_str("the value is cut off"),
             Error::Corrupt(what) => write!(f, "the value is corrupt: {what}"),
+            Error::Empty => f.write_str("the value is a collection of nothing"),
+            Error::UnknownKind(kind @ 6..=7) => write!(f, "the value is of a module (type {kind})"),
+            Error::UnknownKind(kind) => write!(f, "the value is of unknown type {kind}"),
             Error::OutOfMemory => OutOfMemory.fmt(f),
         }
     }

@@ -3,6 +3,8 @@
 //! A value is a byte with its type ([`kind`]), followed by its bytes; [`write()`] and [`read()`]
 //! handle both. Values are written as Redis 7.0 writes them in the encoding that it would have. All
 //! forms that Redis 7.0 reads are read, including those of versions back to 2.2, except modules.
+//! [`read_newer`] also reads those of Redis up to 8.0 and of Valkey: files may have them, `RESTORE`
+//! takes none of them. [`extent()`] finds the end of a value without decoding it.
 //!
 //! # Terms
 //!
@@ -22,9 +24,11 @@
 //! text) are reencoded, because equal values must have equal bytes here.
 
 mod error;
+mod extent;
 mod listpack;
 pub mod payload;
 mod read;
+mod read_newer;
 mod read_sorted_set;
 mod read_stream;
 mod reader;
@@ -42,13 +46,28 @@ use crate::sorted_set::{PackLimits, SortedSetView};
 use crate::{Hash, HashLimits, HashView, Set, SetView, SortedSet, Stream};
 
 pub use error::Error;
-pub use read::read;
+pub use extent::{Extent, extent, string_extent};
+pub use read::{read, read_body};
+pub use read_newer::read_newer;
 pub use reader::Reader;
-pub use write::write;
-pub use writer::Writer;
+pub use write::{kind_of, write, write_body};
+pub use writer::{DRAIN_BYTES, Drain, Writer};
 
 /// The version that is written, and the newest that is read.
 pub const VERSION: u16 = 10;
+
+/// The newest version of Redis whose values are read from files ([`read_newer`]); it is written if
+/// fields of hashes have expiries.
+pub const VERSION_NEWEST: u16 = 12;
+
+/// The server that numbered the kinds from 22 up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Redis.
+    Redis,
+    /// Valkey, from version 80 on.
+    Valkey,
+}
 
 /// The type byte in front of a value.
 pub mod kind {
@@ -86,6 +105,23 @@ pub mod kind {
     pub const LIST_QUICKLIST_2: u8 = 18;
     /// A stream.
     pub const STREAM_LISTPACKS_2: u8 = 19;
+    /// A set in a listpack, of Redis 7.2.
+    pub const SET_LISTPACK: u8 = 20;
+    /// A stream of Redis 7.2, which keeps when a consumer was last active.
+    pub const STREAM_LISTPACKS_3: u8 = 21;
+    /// A hash with fields that expire, of the release candidates of Redis 7.4: absolute times. In a file of Valkey: its own
+    /// form of such a hash.
+    pub const HASH_METADATA_PRE_GA: u8 = 22;
+    /// The same in a listpack, of the release candidates of Redis 7.4.
+    pub const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
+    /// A hash with fields that expire, of Redis 7.4.
+    pub const HASH_METADATA: u8 = 24;
+    /// The same in a listpack.
+    pub const HASH_LISTPACK_EX: u8 = 25;
+    /// A value of a module of a release candidate of Redis 4.0.
+    pub const MODULE_PRE_GA: u8 = 6;
+    /// A value of a module.
+    pub const MODULE: u8 = 7;
 }
 
 /// Form of a list node: one large element.
@@ -109,6 +145,8 @@ pub enum ValueRef<'a> {
     Hash(HashView<'a>),
     /// A hash at a Unix time in milliseconds: without the fields expired by then.
     HashAt(HashView<'a>, i64),
+    /// As [`ValueRef::HashAt`], with the times of its fields, in the form of Redis 7.4 (version 12).
+    ExpiringHash(HashView<'a>, i64),
     /// A set.
     Set(SetView<'a>),
     /// A sorted set.

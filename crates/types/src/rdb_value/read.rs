@@ -10,14 +10,23 @@ use crate::list::{ELEMENT_BYTES_MAX, End, List};
 use crate::pack::Pack;
 use crate::set::{IntSet, Set};
 
-pub(super) const EMPTY: Error = Error::Corrupt("nothing in it");
+pub(super) const EMPTY: Error = Error::Empty;
 
 /// Reads a value with its type byte.
 ///
 /// # Errors
 /// [`Error`]: truncated, corrupt, of an unknown type, empty, or out of memory.
 pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, Error> {
-    Ok(match reader.byte()? {
+    let kind = reader.byte()?;
+    read_body(kind, reader, limits)
+}
+
+/// As [`read`], of a value whose kind was read before: in a file the key stands between the two.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_body<'a>(kind: u8, reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, Error> {
+    Ok(match kind {
         kind::STRING => Loaded::String(reader.string()?),
         kind::LIST => Loaded::List(list_of_elements(reader, limits)?),
         kind::LIST_ZIPLIST => Loaded::List(list_of_ziplist(reader, limits)?),
@@ -29,13 +38,13 @@ pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, 
         kind::ZSET_2 => Loaded::SortedSet(sorted_set::of_members(reader, limits, sorted_set::binary_score)?),
         kind::ZSET_ZIPLIST => Loaded::SortedSet(sorted_set::of_pack(&ziplist::read(&reader.string()?)?, limits)?),
         kind::ZSET_LISTPACK => Loaded::SortedSet(sorted_set::of_pack(&listpack::read(&reader.string()?)?, limits)?),
-        kind::STREAM_LISTPACKS => Loaded::Stream(stream::of_nodes(reader, false)?),
-        kind::STREAM_LISTPACKS_2 => Loaded::Stream(stream::of_nodes(reader, true)?),
+        kind::STREAM_LISTPACKS => Loaded::Stream(stream::of_nodes(reader, stream::Form::Uncounted)?),
+        kind::STREAM_LISTPACKS_2 => Loaded::Stream(stream::of_nodes(reader, stream::Form::Counted)?),
         kind::HASH => Loaded::Hash(hash_of_fields(reader, limits)?),
         kind::HASH_ZIPMAP => Loaded::Hash(hash_of_zipmap(reader, limits)?),
         kind::HASH_ZIPLIST => Loaded::Hash(hash_of_pack(&ziplist::read(&reader.string()?)?, limits)?),
         kind::HASH_LISTPACK => Loaded::Hash(hash_of_pack(&listpack::read(&reader.string()?)?, limits)?),
-        _ => return Err(Error::Corrupt("type")),
+        _ => return Err(Error::UnknownKind(kind)),
     })
 }
 
@@ -125,7 +134,7 @@ fn hash_of_zipmap(reader: &mut Reader<'_>, limits: &Limits) -> Result<Hash, Erro
     Ok(hash)
 }
 
-fn set_new(hash: &mut Hash, field: &[u8], value: &[u8], limits: &Limits) -> Result<(), Error> {
+pub(super) fn set_new(hash: &mut Hash, field: &[u8], value: &[u8], limits: &Limits) -> Result<(), Error> {
     if hash.set(field, value, limits.hash) { Ok(()) } else { Err(Error::Corrupt("a field twice")) }
 }
 

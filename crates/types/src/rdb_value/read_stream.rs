@@ -10,8 +10,20 @@ impl From<Corrupt> for Error {
     }
 }
 
-/// Reads a stream. `counted`: the newer form, with the counters of Redis 7.0.
-pub(super) fn of_nodes(reader: &mut Reader<'_>, counted: bool) -> Result<Box<Stream>, Error> {
+/// The forms of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Form {
+    /// Of Redis 5.0 and 6: without counters.
+    Uncounted,
+    /// Of Redis 7.0: with counters.
+    Counted,
+    /// Of Redis 7.2: also when each consumer was last active.
+    Active,
+}
+
+/// Reads a stream of this form.
+pub(super) fn of_nodes(reader: &mut Reader<'_>, form: Form) -> Result<Box<Stream>, Error> {
+    let counted = form >= Form::Counted;
     let mut stream = Box::<Stream>::default();
     for _ in 0..reader.count(2)? {
         let key = element(reader)?;
@@ -29,19 +41,19 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, counted: bool) -> Result<Box<Str
     };
     stream.restore_counters(counters)?;
     for _ in 0..reader.count(5)? {
-        stream.restore_group(group(reader, (!counted).then_some(&counters))?)?;
+        stream.restore_group(group(reader, form, &counters)?)?;
     }
     Ok(stream)
 }
 
-/// Reads a group. `counters`: those of a stream in the older form, which lacks the number of
-/// entries that the group has read.
-fn group(reader: &mut Reader<'_>, counters: Option<&Counters>) -> Result<RestoredGroup, Error> {
+/// Reads a group. The oldest form lacks the number of entries that the group has read: it follows
+/// from the stream's `counters`.
+fn group(reader: &mut Reader<'_>, form: Form, counters: &Counters) -> Result<RestoredGroup, Error> {
     let (name, last_id) = (element(reader)?, id(reader)?);
-    let entries_read = match counters {
-        Some(counters) => counters.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
+    let entries_read = match form {
+        Form::Uncounted => counters.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
         // Unknown is all ones.
-        None => reader.number()? as i64,
+        Form::Counted | Form::Active => reader.number()? as i64,
     };
     let mut group = RestoredGroup::new(&name, last_id, entries_read);
     for _ in 0..reader.count(RAW_ID_BYTES + size_of::<i64>() + 1)? {
@@ -50,6 +62,10 @@ fn group(reader: &mut Reader<'_>, counters: Option<&Counters>) -> Result<Restore
     }
     for _ in 0..reader.count(2 + size_of::<i64>())? {
         let (name, seen_ms) = (element(reader)?, i64::from_le_bytes(reader.array()?));
+        if form == Form::Active {
+            // Redis 7.0 has one time only.
+            reader.array::<{ size_of::<i64>() }>()?;
+        }
         let count = reader.count(RAW_ID_BYTES)?;
         let ids = (0..count).map(|_| reader.array().map(id_of)).collect::<Result<Vec<_>, _>>()?;
         group.add_consumer(&name, seen_ms, ids)?;

@@ -13,18 +13,36 @@ use crate::stream::{Group, Stream, StreamId};
 /// Writes a value with its type byte, as Redis 7.0 writes it in the encoding that `OBJECT ENCODING`
 /// shows.
 pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
+    writer.put(&[kind_of(value)]);
+    write_body(value, writer);
+}
+
+/// Returns the byte that says how [`write_body`] writes a value.
+#[must_use]
+pub fn kind_of(value: ValueRef<'_>) -> u8 {
     match value {
-        ValueRef::Int(value) => {
-            writer.put(&[kind::STRING]);
-            writer.integer(value);
-        }
-        ValueRef::String(bytes) => {
-            writer.put(&[kind::STRING]);
-            writer.string(bytes);
-        }
+        ValueRef::Int(_) | ValueRef::String(_) => kind::STRING,
+        ValueRef::List(_) => kind::LIST_QUICKLIST_2,
+        ValueRef::Hash(HashView::Packed(_)) | ValueRef::HashAt(HashView::Packed(_), _) => kind::HASH_LISTPACK,
+        ValueRef::Hash(_) | ValueRef::HashAt(..) => kind::HASH,
+        ValueRef::ExpiringHash(..) => kind::HASH_METADATA,
+        ValueRef::Set(SetView::IntSet(_)) => kind::SET_INTSET,
+        ValueRef::Set(_) => kind::SET,
+        ValueRef::SortedSet(SortedSetView::Packed(_)) => kind::ZSET_LISTPACK,
+        ValueRef::SortedSet(_) => kind::ZSET_2,
+        ValueRef::Stream(_) => kind::STREAM_LISTPACKS_2,
+    }
+}
+
+/// Writes a value without the byte that says how ([`kind_of`]): in a file the key stands between the two.
+pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
+    match value {
+        ValueRef::Int(value) => writer.integer(value),
+        ValueRef::String(bytes) => writer.string(bytes),
         ValueRef::List(list) => write_list(list, writer),
         ValueRef::Hash(hash) => write_hash(hash, i64::MIN, writer),
         ValueRef::HashAt(hash, now_ms) => write_hash(hash, now_ms, writer),
+        ValueRef::ExpiringHash(hash, now_ms) => write_expiring_hash(hash, now_ms, writer),
         ValueRef::Set(set) => write_set(set, writer),
         ValueRef::SortedSet(set) => write_sorted_set(set, writer),
         ValueRef::Stream(stream) => write_stream(stream, writer),
@@ -32,7 +50,6 @@ pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
 }
 
 fn write_list(list: ListView<'_>, writer: &mut Writer<'_>) {
-    writer.put(&[kind::LIST_QUICKLIST_2]);
     writer.length(list.runs() as u64);
     for number in 0..list.runs() {
         list.with_run(number, |run| write_run(run, writer));
@@ -53,22 +70,18 @@ fn write_run(run: Run<'_>, writer: &mut Writer<'_>) {
 
 fn write_set(set: SetView<'_>, writer: &mut Writer<'_>) {
     if let SetView::IntSet(set) = set {
-        writer.put(&[kind::SET_INTSET]);
         return writer.string(set.as_bytes());
     }
-    writer.put(&[kind::SET]);
     writer.length(set.len() as u64);
     set.for_each(|member| member.with_bytes(|bytes| writer.string(bytes)));
 }
 
 fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     if let HashView::Packed(pack) = hash {
-        writer.put(&[kind::HASH_LISTPACK]);
         let mut entries = Vec::with_capacity(pack.end() + pack.len());
         pack.write_entries::<TwoWay>(&mut entries);
         return writer.string(&listpack::of(&entries, pack.len()));
     }
-    writer.put(&[kind::HASH]);
     writer.length(hash.len_at(now_ms) as u64);
     hash.for_each_at(now_ms, |field, value| {
         field.with_bytes(|bytes| writer.string(bytes));
@@ -76,9 +89,23 @@ fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     });
 }
 
+/// A hash with fields that expire, as Redis 7.4 writes it: times relative to the earliest, plus one; 0 for none.
+fn write_expiring_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
+    let time = |field: Element<'_>| field.with_bytes(|field| hash.expiry(field));
+    let mut earliest_ms = i64::MAX;
+    hash.for_each_at(now_ms, |field, _| earliest_ms = earliest_ms.min(time(field).unwrap_or(i64::MAX)));
+    let earliest_ms = if earliest_ms == i64::MAX { 0 } else { earliest_ms };
+    writer.put(&earliest_ms.to_le_bytes());
+    writer.length(hash.len_at(now_ms) as u64);
+    hash.for_each_at(now_ms, |field, value| {
+        writer.length(time(field).map_or(0, |at_ms| (at_ms - earliest_ms) as u64 + 1));
+        field.with_bytes(|bytes| writer.string(bytes));
+        value.with_bytes(|bytes| writer.string(bytes));
+    });
+}
+
 fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
     if let SortedSetView::Packed(_) = set {
-        writer.put(&[kind::ZSET_LISTPACK]);
         // Scores that aren't integers are text in a listpack, with the 17 digits of Redis 7.0.
         let mut pack = <Pack>::new();
         for (member, score) in set.iter() {
@@ -90,17 +117,16 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
         }
         return writer.string(&listpack::of(pack.as_ref().entries(), pack.as_ref().len()));
     }
-    writer.put(&[kind::ZSET_2]);
     writer.length(set.len() as u64);
     // From the highest score down, as Redis does: the fastest order to build a skip list.
     for (member, score) in set.range(0..set.len(), true) {
         member.with_bytes(|member| writer.string(member));
         writer.put(&score.to_le_bytes());
+        writer.drain_if_full();
     }
 }
 
 fn write_stream(stream: &Stream, writer: &mut Writer<'_>) {
-    writer.put(&[kind::STREAM_LISTPACKS_2]);
     writer.length(stream.nodes_len() as u64);
     for (first, listpack) in stream.listpacks() {
         writer.string(&raw(first));
@@ -127,6 +153,7 @@ fn write_group(group: &Group, writer: &mut Writer<'_>) {
         writer.put(&raw(pending.id));
         writer.put(&pending.delivered_ms.to_le_bytes());
         writer.length(pending.deliveries);
+        writer.drain_if_full();
     }
     writer.length(group.consumers_len() as u64);
     for consumer in group.consumers() {

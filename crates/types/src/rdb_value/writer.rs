@@ -28,18 +28,40 @@ const UNCOMPRESSED_BYTES_MAX: usize = 20;
 /// Minimum saving of a compressed string, in bytes.
 const SAVED_BYTES_MIN: usize = 4;
 
+/// A full buffer of a [`Writer`] is drained at this size, bytes.
+pub const DRAIN_BYTES: usize = 256 * 1024;
+
+/// Takes the written bytes out of a [`Writer`]'s buffer and leaves it empty.
+pub type Drain<'a> = &'a mut dyn FnMut(&mut Vec<u8>);
+
 /// A writer that appends to a vector.
-#[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     compress: bool,
+    drain: Option<Drain<'a>>,
 }
 
 impl<'a> Writer<'a> {
     /// Returns a writer that appends to `out`. With `compress`, long strings are compressed if that
     /// saves enough (`rdbcompression`).
     pub fn new(out: &'a mut Vec<u8>, compress: bool) -> Self {
-        Writer { out, compress }
+        Writer { out, compress, drain: None }
+    }
+
+    /// Returns a writer as [`Writer::new`] that calls `drain` between two strings whenever `out` has [`DRAIN_BYTES`] or
+    /// more: a large collection is written in bounded memory.
+    pub fn draining(out: &'a mut Vec<u8>, compress: bool, drain: Drain<'a>) -> Self {
+        Writer { out, compress, drain: Some(drain) }
+    }
+
+    /// Drains the buffer if it is full, and if anything drains it.
+    #[inline]
+    pub(super) fn drain_if_full(&mut self) {
+        if self.out.len() >= DRAIN_BYTES
+            && let Some(drain) = &mut self.drain
+        {
+            drain(self.out);
+        }
     }
 
     /// Appends raw bytes.
@@ -68,13 +90,12 @@ impl<'a> Writer<'a> {
     /// Appends a string.
     #[inline]
     pub fn string(&mut self, bytes: &[u8]) {
-        if bytes.len() <= INTEGER_LEN_MAX
-            && let Some(value) = parse_i64(bytes)
-            && self.short_integer(value)
-        {
-            return;
+        let is_integer =
+            bytes.len() <= INTEGER_LEN_MAX && parse_i64(bytes).is_some_and(|value| self.short_integer(value));
+        if !is_integer {
+            self.bytes(bytes);
         }
-        self.bytes(bytes);
+        self.drain_if_full();
     }
 
     /// Appends a string that is the text of an integer.

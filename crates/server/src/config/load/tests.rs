@@ -115,10 +115,10 @@ fn unserved_directives_are_named_once_and_keep_their_default() {
         io-threads 4\nset-proc-title no\nlua-replicate-commands yes\ndbfilename dump.rdb";
     let loaded = load_text(text).expect("a configuration");
     let named: Vec<&str> = loaded.warnings.iter().map(|warning| warning.directive.as_str()).collect();
-    assert_eq!(named, ["save", "appendonly", "slave-priority", "io-threads"]);
-    assert_eq!(loaded.values.text("save"), b"");
+    assert_eq!(named, ["appendonly", "slave-priority", "io-threads"]);
+    assert_eq!(loaded.values.text("save"), b"60 5 900 1");
     assert!(!loaded.values.bool("appendonly"));
-    assert!(loaded.warnings[1].text.contains("'appendonly'"));
+    assert!(loaded.warnings[0].text.contains("'appendonly'"));
 }
 
 /// Lines that prevent the start, and what ignoring each would mean.

@@ -11,8 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Directives whose default is another one here; the table says why at each.
-const OTHER_DEFAULTS: [&str; 9] = [
-    "save",
+const OTHER_DEFAULTS: [&str; 8] = [
     "io-threads",
     "set-proc-title",
     "crash-log-enabled",

@@ -1,0 +1,228 @@
+//! All shards held by one thread: what a snapshot is written from and loaded into.
+//!
+//! A command that holds all shards gets a [`Whole`] from [`Access::whole`]; before the workers run,
+//! [`Keyspace::with_whole`] makes one. The server owns the files; keyed commands reach them by
+//! [`Storage`].
+
+use pantala_dict::EntryRef;
+use pantala_types::rdb_value::Loaded;
+use pantala_types::{Hash, HashView, OutOfMemory, Value};
+
+use crate::command::Key;
+use crate::shard::access::Access;
+use crate::shard::keyspace::Keyspace;
+use crate::shard::ownership::{Freed, Ownership};
+use crate::store::db::{Change, Db, Expire, Holds};
+
+/// Buckets per step of a walk. Any number is right: nothing runs between two steps.
+const BUCKETS_PER_STEP: usize = 64;
+
+/// Reads and writes files for commands that hold all shards. The server implements it.
+pub trait Storage: Send + Sync {
+    /// Runs `SAVE`: writes a snapshot and replaces the last one with it.
+    ///
+    /// # Errors
+    /// Writing failed, and the log says why; the last snapshot is still there.
+    fn save(&self, whole: &mut Whole<'_>) -> Result<(), SaveFailed>;
+
+    /// Runs `DEBUG RELOAD`.
+    ///
+    /// # Errors
+    /// The whole error reply; the dataset is unchanged unless the log says otherwise.
+    fn reload(&self, access: &mut Access<'_>, how: Reload) -> Result<(), String>;
+}
+
+/// A snapshot could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaveFailed;
+
+/// Options of `DEBUG RELOAD`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reload {
+    /// `NOSAVE`: loads the existing file.
+    pub no_save: bool,
+    /// `NOFLUSH`: keeps the current keys.
+    pub no_flush: bool,
+    /// `MERGE`: keys and libraries of the file replace current ones.
+    pub merge: bool,
+}
+
+/// All shards, held by one thread.
+pub struct Whole<'a> {
+    keyspace: &'a Keyspace,
+    /// All shards, in order.
+    owned: &'a mut [Ownership],
+    now_ms: i64,
+}
+
+impl Access<'_> {
+    /// Returns all shards, which the command holds.
+    ///
+    /// # Panics
+    /// If the command does not hold all shards.
+    pub fn whole(&mut self) -> Whole<'_> {
+        assert_eq!(self.owned.len(), self.keyspace.partition_count() as usize, "the command holds all shards");
+        Whole { keyspace: self.keyspace, owned: self.owned, now_ms: self.now_ms }
+    }
+}
+
+impl Keyspace {
+    /// Calls `work` with all shards, before any worker runs. `now_ms` is unix time.
+    ///
+    /// # Panics
+    /// If a shard is held or waited for, because a worker runs already.
+    pub fn with_whole<R>(&self, now_ms: i64, work: impl FnOnce(&mut Whole<'_>) -> R) -> R {
+        const NO_WORKER: &str = "no worker runs yet";
+        let all = 0..self.partition_count();
+        let mut owned: Vec<Ownership> = all.map(|shard| self.gate(shard).try_take().expect(NO_WORKER)).collect();
+        let result = work(&mut Whole { keyspace: self, owned: &mut owned, now_ms });
+        for ownership in owned {
+            let freed = self.gate(ownership.shard()).free(ownership);
+            assert!(matches!(freed, Freed::Free), "{NO_WORKER}");
+        }
+        result
+    }
+}
+
+impl Whole<'_> {
+    /// Returns the keyspace, for its settings and statistics.
+    pub fn keyspace(&self) -> &Keyspace {
+        self.keyspace
+    }
+
+    /// Returns the unix time in ms, which is fixed while the shards are held.
+    pub fn now_ms(&self) -> i64 {
+        self.now_ms
+    }
+
+    /// Returns the number of databases.
+    pub fn databases(&self) -> u32 {
+        self.keyspace.databases()
+    }
+
+    /// Returns the number of keys of a database, and of its keys with an expiry. Expired keys that
+    /// have not been deleted are included.
+    pub fn size(&self, db: u32) -> (u64, u64) {
+        self.keyspace.database_size(db)
+    }
+
+    /// Returns whether any hash has fields with an expiry.
+    pub fn has_expiring_fields(&mut self) -> bool {
+        (0..self.databases()).any(|db| {
+            let mut has_some = false;
+            for at in 0..self.owned.len() {
+                let shard = self.owned[at].shard();
+                if self.keyspace.figures(shard, self.keyspace.physical(db)).timed_hashes.get() > 0 {
+                    has_some |= !self.walk(db, at, &mut |entry| {
+                        !entry.held().view::<Hash>().is_some_and(HashView::has_expiring_fields)
+                    });
+                }
+            }
+            has_some
+        })
+    }
+
+    /// Calls `visit` with each entry of a database that has not expired, until it returns `false`.
+    pub fn for_each(&mut self, db: u32, visit: &mut dyn FnMut(EntryRef<'_, Value>) -> bool) {
+        (0..self.owned.len()).all(|at| self.walk(db, at, visit));
+    }
+
+    /// Walks one shard as [`Whole::for_each`] does. Returns whether `visit` wants more.
+    fn walk(&mut self, db: u32, at: usize, visit: &mut dyn FnMut(EntryRef<'_, Value>) -> bool) -> bool {
+        let ownership = &mut self.owned[at];
+        if self.keyspace.shard_size(db, ownership.shard()) == 0 {
+            return true;
+        }
+        let db = database(self.keyspace, ownership, db, self.now_ms);
+        let (mut cursor, mut wants_more) = (0, true);
+        loop {
+            cursor = db.scan(cursor, BUCKETS_PER_STEP, &mut |entry| wants_more = wants_more && visit(entry));
+            if cursor == 0 || !wants_more {
+                return wants_more;
+            }
+        }
+    }
+
+    /// Adds the memory of loaded values to the memory accounting, for `INFO` and `maxmemory`.
+    pub fn measure(&mut self) {
+        for ownership in self.owned.iter_mut() {
+            self.keyspace.meter(ownership.shard(), self.keyspace.shard(ownership), None);
+        }
+    }
+
+    /// Splits the shards into at most `count` parts, for as many threads to fill.
+    pub fn parts(&mut self, count: usize) -> Vec<Part<'_>> {
+        let (keyspace, now_ms) = (self.keyspace, self.now_ms);
+        let len = self.owned.len().div_ceil(count.max(1));
+        self.owned.chunks_mut(len).map(|owned| Part { keyspace, owned, now_ms }).collect()
+    }
+}
+
+/// Neighboring shards, to be filled by one thread: see [`Whole::parts`].
+pub struct Part<'a> {
+    keyspace: &'a Keyspace,
+    owned: &'a mut [Ownership],
+    now_ms: i64,
+}
+
+impl Part<'_> {
+    /// Returns the lowest of its shards.
+    pub fn first_shard(&self) -> u32 {
+        self.owned[0].shard()
+    }
+
+    /// Returns whether a key exists, expired or not.
+    ///
+    /// # Panics
+    /// If the key's shard is in another part.
+    pub fn contains(&mut self, db: u32, key: &[u8]) -> bool {
+        let key = self.key(key);
+        self.db(db, &key).find_even_expired(&key).is_some()
+    }
+
+    /// Stores a value that was read from a file. Watches of the key are invalidated; no event is
+    /// published and nothing is propagated. Returns `false`, with nothing changed, if the key exists
+    /// and `replaces` is not set.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the allocator fails.
+    ///
+    /// # Panics
+    /// If the key's shard is in another part.
+    pub fn load(
+        &mut self,
+        db: u32,
+        key: &[u8],
+        loaded: Loaded<'_>,
+        expire_at_ms: Option<i64>,
+        access: Option<u32>,
+        replaces: bool,
+    ) -> Result<bool, OutOfMemory> {
+        let key = self.key(key);
+        let mut db = self.db(db, &key);
+        if db.find_even_expired(&key).is_some() {
+            if !replaces {
+                return Ok(false);
+            }
+            db.remove_unseen(&key, false, Change::without_event());
+        }
+        let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
+        db.put_loaded(&key, loaded, expire, access, Change::without_event())?;
+        Ok(true)
+    }
+
+    fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        Key { bytes, place: self.keyspace.place(bytes) }
+    }
+
+    fn db(&mut self, db: u32, key: &Key<'_>) -> Db<'_> {
+        let ownership = &mut self.owned[(key.place.shard - self.owned[0].shard()) as usize];
+        database(self.keyspace, ownership, db, self.now_ms)
+    }
+}
+
+/// Returns a database of a shard; looking at its keys leaves their access words alone.
+fn database<'a>(keyspace: &'a Keyspace, ownership: &'a mut Ownership, db: u32, now_ms: i64) -> Db<'a> {
+    let shard = ownership.shard();
+    Db::new(keyspace, keyspace.shard_stats(shard), keyspace.shard(ownership), shard, db, now_ms, true)
+}

@@ -1,0 +1,91 @@
+//! Why a file can't be read.
+
+use std::fmt;
+
+use pantala_types::rdb_value;
+
+/// Why a file can't be read, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// Where the piece begins that is wrong, bytes from the start of the file.
+    pub offset: u64,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It doesn't begin as an RDB file does.
+    Signature,
+    /// Its version is newer than any that is read, or none.
+    Version(String),
+    /// It ends before its end.
+    Truncated,
+    /// A length, a string or a number is wrong: what.
+    Corrupt(&'static str),
+    /// A byte is neither an opcode nor a kind of value.
+    UnknownKind(u8),
+    /// It has a value of a module, or data: its name.
+    Module(String),
+    /// A value is wrong.
+    Value(rdb_value::Error),
+    /// A database is numbered higher than the server has any.
+    Database(u64),
+    /// A key is there twice.
+    Duplicate(Vec<u8>),
+    /// A library of functions can't be loaded: why.
+    Function(String),
+    /// The checksum is another one: that of the content, that of the file.
+    Checksum(u64, u64),
+    /// The allocator refused.
+    OutOfMemory,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Signature => f.write_str("Wrong signature trying to load DB from file"),
+            Fault::Version(version) => write!(f, "Can't handle RDB format version {version}"),
+            Fault::Truncated => f.write_str("The file is truncated: it ends before its end marker"),
+            Fault::Corrupt(what) => write!(f, "The file is corrupt: {what}"),
+            Fault::UnknownKind(kind) => write!(f, "Unknown RDB encoding type {kind}"),
+            Fault::Module(name) => {
+                write!(f, "The RDB file contains module data I can't load: no matching module type '{name}'")
+            }
+            Fault::Value(error) => write!(f, "Corrupt value: {error}"),
+            Fault::Database(number) => {
+                write!(
+                    f,
+                    "Data file was created with a server configured to handle more databases: it has number {number}"
+                )
+            }
+            Fault::Duplicate(key) => write!(f, "RDB has duplicated key '{}'", key.escape_ascii()),
+            Fault::Function(why) => write!(f, "Failed loading library, {why}"),
+            Fault::Checksum(content, file) => {
+                write!(f, "Wrong RDB checksum: expected {file:x}, got {content:x}")
+            }
+            Fault::OutOfMemory => f.write_str("Out of memory"),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (at offset {})", self.fault, self.offset)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<rdb_value::Error> for Fault {
+    fn from(error: rdb_value::Error) -> Self {
+        match error {
+            rdb_value::Error::Truncated => Fault::Truncated,
+            rdb_value::Error::UnknownKind(kind) => Fault::UnknownKind(kind),
+            rdb_value::Error::Corrupt(what) => Fault::Corrupt(what),
+            rdb_value::Error::OutOfMemory => Fault::OutOfMemory,
+            rdb_value::Error::Empty => Fault::Value(error),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! RDB files: what they consist of.
+//!
+//! ```text
+//! magic      REDIS and a version of 4 digits, or VALKEY and one of 3
+//! pieces     auxiliary fields, functions, databases with their entries
+//! end        ff, then a CRC64 of all before it (8 bytes, little-endian; 0: none was made)
+//! ```
+//!
+//! A piece begins with a byte: an opcode ([`opcode`]), or the kind of a value ([`pantala_types::rdb_value::kind`]) behind
+//! which its key and its body stand.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `reader` | bytes in, pieces out: [`Reader`] |
+//! | `entry` | an entry, and its value decoded: [`Entry`] |
+//! | `writer` | pieces in, bytes out: [`Writer`] |
+//! | `dataset` | all of a keyspace through a writer: [`write_dataset`] |
+//! | `check` | a file as `check-rdb` looks at it: [`Check`] |
+
+mod check;
+mod dataset;
+mod entry;
+mod error;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use check::{Check, Findings};
+pub use dataset::{Facts, write_dataset};
+pub use entry::Entry;
+pub use error::{Error, Fault};
+pub use reader::{Next, Piece, Reader};
+pub use writer::{Attributes, Sink, Version, Writer};
+
+/// What stands in front of a piece that is no entry.
+pub mod opcode {
+    /// State of a slot that a node of Valkey imports.
+    pub const SLOT_IMPORT: u8 = 243;
+    /// Size of a slot: a hint.
+    pub const SLOT_INFO: u8 = 244;
+    /// A library of functions.
+    pub const FUNCTION: u8 = 245;
+    /// The same as release candidates of Redis 7.0 wrote it.
+    pub const FUNCTION_OF_OLD: u8 = 246;
+    /// Data of a module beside its values.
+    pub const MODULE_AUX: u8 = 247;
+    /// Since when the next entry is idle, in seconds.
+    pub const IDLE: u8 = 248;
+    /// The access counter of the next entry.
+    pub const FREQUENCY: u8 = 249;
+    /// An auxiliary field: two strings.
+    pub const AUX: u8 = 250;
+    /// Keys, and keys with an expiry, of the database: a hint.
+    pub const RESIZE_DB: u8 = 251;
+    /// When the next entry expires, unix time in ms.
+    pub const EXPIRE_MS: u8 = 252;
+    /// The same in seconds.
+    pub const EXPIRE_S: u8 = 253;
+    /// The database of the entries that follow.
+    pub const SELECT_DB: u8 = 254;
+    /// The end.
+    pub const END: u8 = 255;
+}
+
+/// Magic of Redis's files, in front of four digits.
+const MAGIC_REDIS: &[u8] = b"REDIS";
+/// Magic of Valkey's, in front of three.
+const MAGIC_VALKEY: &[u8] = b"VALKEY";
+/// Bytes of magic and version.
+const HEADER_BYTES: usize = 9;
+/// The version of Valkey's files that is read.
+const VERSION_OF_VALKEY: u32 = 80;
+/// The oldest version of Redis's files that is read: that of Redis 2.6 and 2.8. Those before it have no checksum.
+const VERSION_OLDEST: u32 = 6;
+/// Bytes of the checksum.
+const CHECKSUM_BYTES: usize = 8;

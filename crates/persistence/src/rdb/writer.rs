@@ -1,0 +1,137 @@
+//! Pieces in, bytes out.
+
+use pantala_base::crc64::crc64;
+use pantala_types::rdb_value::{self, ValueRef, kind_of, write_body};
+
+use super::{MAGIC_REDIS, opcode};
+
+/// Takes the bytes of a file.
+pub trait Sink {
+    /// Takes a chunk, which is empty afterwards. Returns `false` when no more are wanted: the file has failed.
+    fn take(&mut self, chunk: &mut Vec<u8>) -> bool;
+}
+
+/// The version of a file that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// 10, that of Redis 7.0.
+    Redis7_0,
+    /// 12, that of Redis 7.4 and 8.0: fields of hashes may expire.
+    Redis7_4,
+}
+
+impl Version {
+    /// Returns its number.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        match self {
+            Version::Redis7_0 => rdb_value::VERSION,
+            Version::Redis7_4 => rdb_value::VERSION_NEWEST,
+        }
+    }
+}
+
+/// What is written of an entry beside key and value.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attributes {
+    /// When it expires, unix time in ms.
+    pub expire_at_ms: Option<i64>,
+    /// Since when it is idle, seconds.
+    pub idle_s: Option<u64>,
+    /// Its access counter.
+    pub frequency: Option<u8>,
+}
+
+/// See the head of [`super`].
+pub struct Writer<'s> {
+    out: Vec<u8>,
+    checksum: Option<u64>,
+    compresses: bool,
+    is_wanted: bool,
+    sink: &'s mut dyn Sink,
+}
+
+impl<'s> Writer<'s> {
+    /// Begins a file of that version. `compresses`: long strings are compressed where it saves something (`rdbcompression`);
+    /// `checks`: a checksum is made (`rdbchecksum`).
+    pub fn new(version: Version, compresses: bool, checks: bool, sink: &'s mut dyn Sink) -> Self {
+        let mut out = Vec::new();
+        out.extend_from_slice(MAGIC_REDIS);
+        out.extend_from_slice(format!("{:04}", version.number()).as_bytes());
+        Writer { out, checksum: checks.then_some(0), compresses, is_wanted: true, sink }
+    }
+
+    /// Returns whether the sink wants more.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// Writes an auxiliary field.
+    pub fn aux(&mut self, name: &[u8], value: &[u8]) {
+        self.write(|writer| {
+            writer.put(&[opcode::AUX]);
+            writer.string(name);
+            writer.string(value);
+        });
+    }
+
+    /// Writes a library of functions.
+    pub fn function(&mut self, text: &[u8]) {
+        self.write(|writer| {
+            writer.put(&[opcode::FUNCTION]);
+            writer.string(text);
+        });
+    }
+
+    /// Begins a database that has so many keys, so many of them with an expiry.
+    pub fn database(&mut self, number: u32, keys: u64, expiring: u64) {
+        self.write(|writer| {
+            writer.put(&[opcode::SELECT_DB]);
+            writer.length(number.into());
+            writer.put(&[opcode::RESIZE_DB]);
+            writer.length(keys);
+            writer.length(expiring);
+        });
+    }
+
+    /// Writes a key and its value.
+    pub fn entry(&mut self, key: &[u8], value: ValueRef<'_>, attributes: Attributes) {
+        self.write(|writer| {
+            if let Some(at_ms) = attributes.expire_at_ms {
+                writer.put(&[opcode::EXPIRE_MS]);
+                writer.put(&at_ms.to_le_bytes());
+            }
+            if let Some(idle_s) = attributes.idle_s {
+                writer.put(&[opcode::IDLE]);
+                writer.length(idle_s);
+            }
+            if let Some(frequency) = attributes.frequency {
+                writer.put(&[opcode::FREQUENCY, frequency]);
+            }
+            writer.put(&[kind_of(value)]);
+            writer.string(key);
+            write_body(value, writer);
+        });
+    }
+
+    /// Ends the file. Returns whether the sink has taken all of it.
+    pub fn finish(mut self) -> bool {
+        self.out.push(opcode::END);
+        let checksum = self.checksum.map_or(0, |checksum| crc64(checksum, &self.out));
+        self.out.extend_from_slice(&checksum.to_le_bytes());
+        self.is_wanted && self.sink.take(&mut self.out)
+    }
+
+    fn write(&mut self, piece: impl FnOnce(&mut rdb_value::Writer<'_>)) {
+        let Writer { out, checksum, compresses, is_wanted, sink } = self;
+        let mut drain = |chunk: &mut Vec<u8>| {
+            if let Some(checksum) = checksum {
+                *checksum = crc64(*checksum, chunk);
+            }
+            *is_wanted = *is_wanted && sink.take(chunk);
+            chunk.clear();
+        };
+        piece(&mut rdb_value::Writer::draining(out, *compresses, &mut drain));
+    }
+}

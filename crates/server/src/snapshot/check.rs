@@ -1,0 +1,101 @@
+//! `pantala check-rdb FILE`: reads a file, value by value, and tells what is wrong and where.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use pantala_base::limits::DATABASES_MAX;
+use pantala_base::{Clock, SystemClock};
+use pantala_engine::tuning::Tuning;
+use pantala_persistence::rdb::{Check, Reader};
+use pantala_types::rdb_value::Dialect;
+
+/// What the first argument asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arguments {
+    /// To check this file.
+    Check(PathBuf),
+    /// It isn't said which: how to call it.
+    Usage,
+}
+
+impl Arguments {
+    /// Reads the arguments without the program's name. `None`: they are a server's.
+    pub fn parse(arguments: &[OsString]) -> Option<Self> {
+        let (first, rest) = arguments.split_first()?;
+        if first != "check-rdb" {
+            return None;
+        }
+        match rest {
+            [file] if !file.is_empty() && file != "--help" => Some(Arguments::Check(file.into())),
+            _ => Some(Arguments::Usage),
+        }
+    }
+}
+
+const USAGE: &str = "Usage: pantala check-rdb <rdb-file-name>";
+/// Bytes that are read at a time.
+const INPUT_BYTES: usize = 1024 * 1024;
+
+/// Checks a file. Returns 0 if it is right, 1 otherwise.
+pub fn check_rdb(arguments: &Arguments) -> ExitCode {
+    let Arguments::Check(path) = arguments else {
+        // Nobody may be there to read it.
+        let _ = writeln!(io::stderr().lock(), "{USAGE}");
+        return ExitCode::FAILURE;
+    };
+    let mut out = io::stdout().lock();
+    let (checked, text) = check(path);
+    let _ = out.write_all(text.as_bytes());
+    if checked { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Returns whether the file is right, and what there is to tell, a line each.
+fn check(path: &Path) -> (bool, String) {
+    let mut lines = String::new();
+    let mut tell = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");
+    tell(0, &format!("Checking RDB file {}", path.display()));
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            tell(0, &format!("Cannot open file {}: {error}", path.display()));
+            return (false, lines);
+        }
+    };
+    let limits = super::load::load_limits(Tuning::new().rdb_limits());
+    let file_bytes = file.metadata().ok().map(|metadata| metadata.len());
+    let reader = Reader::new(file_bytes, DATABASES_MAX as u32, limits.string_bytes_max, true);
+    let mut check = Check::new(reader, limits, SystemClock::new().now_us() / 1000, &mut tell);
+    let mut input = vec![0; INPUT_BYTES];
+    let mut read = 0;
+    let ended = loop {
+        let len = match file.read(&mut input) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => break Err((read, error.to_string())),
+        };
+        read += len as u64;
+        match check.feed(&input[..len]) {
+            Ok(false) => {}
+            Ok(true) => break Ok(()),
+            Err(error) => break Err((error.offset, error.fault.to_string())),
+        }
+    };
+    let (findings, version) = (check.findings(), check.version());
+    if let Some((dialect, version)) = version {
+        let name = if dialect == Dialect::Valkey { "VALKEY" } else { "REDIS" };
+        lines += &format!("[info] RDB version: {name} {version}\n");
+    }
+    let is_right = ended.is_ok();
+    match ended {
+        Ok(()) => lines += "[info] \\o/ RDB looks OK! \\o/\n",
+        Err((offset, why)) => lines += &format!("--- RDB ERROR DETECTED ---\n[offset {offset}] {why}\n"),
+    }
+    lines += &format!(
+        "[info] {} keys read\n[info] {} expires\n[info] {} already expired\n[info] {} function libraries\n",
+        findings.keys, findings.expiring, findings.expired, findings.functions
+    );
+    (is_right, lines)
+}

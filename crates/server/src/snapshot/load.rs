@@ -1,0 +1,365 @@
+//! A file is read: one thread measures its entries, others decode and store them, each those of its own shards.
+//!
+//! ```text
+//! this thread                     loaders, one for each part of the shards
+//!   read 1 MiB, CRC64
+//!   pieces; measure entries  ──►  batches of 256 KiB, at most 4 waiting for each
+//!                                   decode, store
+//! ```
+//!
+//! The first error ends all of it: the caller has part of a dataset then, which it must not serve.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::Instant;
+
+use pantala_engine::functions::{Functions, RestorePolicy};
+use pantala_engine::whole::{Part, Whole};
+use pantala_persistence::rdb::{Entry, Error, Fault, Next, Piece, Reader};
+use pantala_types::rdb_value::{Dialect, Limits};
+
+use crate::host::Server;
+
+/// Bytes that are read at a time.
+const INPUT_BYTES: usize = 1024 * 1024;
+/// A batch is sent at this size, bytes.
+const BATCH_BYTES: usize = 256 * 1024;
+/// Batches that may wait for one loader.
+const BATCHES_MAX: usize = 4;
+/// Most loaders: more threads than this wait for the one that measures.
+const LOADERS_MAX: usize = 8;
+/// Strings up to this length are loaded whatever `proto-max-bulk-len` is now, bytes.
+const STRING_BYTES_MIN: u64 = 512 * 1024 * 1024;
+/// Empty keys that the log names.
+const EMPTY_KEYS_TOLD: u64 = 10;
+
+/// Why a file was not loaded.
+#[derive(Debug)]
+pub enum LoadError {
+    /// It can't be read.
+    Io(io::Error),
+    /// It is wrong.
+    Wrong(Error),
+}
+
+impl std::fmt::Display for LoadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LoadError::Io(error) => write!(f, "{error}"),
+            LoadError::Wrong(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl From<io::Error> for LoadError {
+    fn from(error: io::Error) -> Self {
+        LoadError::Io(error)
+    }
+}
+
+impl From<Error> for LoadError {
+    fn from(error: Error) -> Self {
+        LoadError::Wrong(error)
+    }
+}
+
+/// What is done with the entries of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// They are stored; a key that is there already is an error.
+    Store,
+    /// They are stored in place of what is there.
+    Replace,
+    /// They are decoded and dropped; a key that is there already is an error.
+    CheckNew,
+    /// They are decoded and dropped.
+    Check,
+}
+
+/// Texts of libraries that a file has, with the offsets at which they stand.
+pub type Libraries = Vec<(u64, Vec<u8>)>;
+
+/// Counts over all loaders.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Keys that were stored.
+    pub loaded: AtomicU64,
+    /// Keys that had expired.
+    pub expired: AtomicU64,
+    empty: AtomicU64,
+}
+
+/// Loads the snapshot, if there is one, before the workers run.
+///
+/// # Errors
+/// There is one, and it can't be loaded: the reason, for the operator. The server must not start.
+pub fn load_at_start(server: &Server) -> Result<(), String> {
+    let path = super::path_of(&server.config().settings());
+    let fatal = |error: &dyn std::fmt::Display| {
+        format!("Fatal error loading the DB, check server logs. {}: {error}. Exiting.", path.display())
+    };
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(fatal(&error)),
+    };
+    let began = Instant::now();
+    let loaded = server.keyspace().with_whole(server.now_ms(), |whole| {
+        let (libraries, counts) = load(server, &file, whole, Duty::Store)?;
+        whole.measure();
+        restore_libraries(server, libraries, RestorePolicy::Append)?;
+        Ok::<_, LoadError>(counts)
+    });
+    let counts = loaded.map_err(|error| fatal(&error))?;
+    server.snapshots().note_loaded(&counts);
+    server.snapshots().set_unsaved_changes(server.keyspace(), 0);
+    tracing::info!("DB loaded from disk: {:.3} seconds", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Adds libraries of a file to the server's.
+///
+/// # Errors
+/// One is wrong, or there already and the policy is to append: then none is added.
+pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestorePolicy) -> Result<(), LoadError> {
+    let Some(offset) = libraries.first().map(|(offset, _)| *offset) else {
+        if policy == RestorePolicy::Flush {
+            server.flush();
+        }
+        return Ok(());
+    };
+    let texts: Vec<Vec<u8>> = libraries.into_iter().map(|(_, text)| text).collect();
+    server.restore(&texts, None, policy).map_err(|why| {
+        let why = String::from_utf8_lossy(why.strip_prefix(b"ERR ").unwrap_or(&why)).into_owned();
+        LoadError::Wrong(Error { offset, fault: Fault::Function(why) })
+    })
+}
+
+/// Reads a file; does with its entries what `duty` says. Returns the libraries that it has.
+///
+/// # Errors
+/// It can't be read, or is wrong. Part of its entries may be stored.
+pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> Result<(Libraries, Counts), LoadError> {
+    let settings = server.config().settings();
+    let limits = load_limits(server.keyspace().tuning.rdb_limits());
+    let file_bytes = file.metadata()?.len();
+    let reader =
+        Reader::new(Some(file_bytes), server.keyspace().databases(), limits.string_bytes_max, settings.rdb_checksum);
+    let counts = Counts::default();
+    let (now_ms, policy) = (whole.now_ms(), server.keyspace().tuning.access_policy());
+    let loader = Loader { limits, now_ms, policy, duty, counts: &counts };
+    // A small file isn't worth a thread.
+    let threads = if file_bytes <= BATCH_BYTES as u64 { 1 } else { settings.workers.min(LOADERS_MAX) };
+    let keyspace = server.keyspace();
+    let libraries = std::thread::scope(|scope| {
+        let parts = whole.parts(threads);
+        let firsts: Vec<u32> = parts.iter().map(Part::first_shard).collect();
+        let mut loaders = Vec::new();
+        let mut feeds = Vec::new();
+        for mut part in parts {
+            let (feed, batches) = mpsc::sync_channel(BATCHES_MAX);
+            let loader = &loader;
+            let run = move || loader.run(&mut part, &batches);
+            let thread = std::thread::Builder::new().name("pantala-loader".into()).spawn_scoped(scope, run)?;
+            loaders.push(thread);
+            feeds.push(Feed { batch: Batch::default(), feed });
+        }
+        let part_of = |key: &[u8]| firsts.partition_point(|first| *first <= keyspace.place(key).shard) - 1;
+        let read = read_all(file, reader, &mut feeds, part_of);
+        drop(feeds);
+        let stored = loaders
+            .into_iter()
+            .map(|loader| loader.join().unwrap_or(Err(Error { offset: 0, fault: Fault::OutOfMemory })));
+        // The first of the file: what is wrong behind it doesn't matter.
+        match stored.filter_map(Result::err).min_by_key(|error| error.offset) {
+            Some(error) => Err(LoadError::Wrong(error)),
+            None => read,
+        }
+    })?;
+    Ok((libraries, counts))
+}
+
+/// Limits of what a file may have: strings that were stored under another `proto-max-bulk-len`, too.
+pub(super) fn load_limits(limits: Limits) -> Limits {
+    Limits { string_bytes_max: limits.string_bytes_max.max(STRING_BYTES_MIN), ..limits }
+}
+
+/// Reads to the end of the file, and hands entries out.
+fn read_all(
+    mut file: &File,
+    mut reader: Reader,
+    feeds: &mut [Feed],
+    part_of: impl Fn(&[u8]) -> usize,
+) -> Result<Libraries, LoadError> {
+    let mut input = vec![0; INPUT_BYTES];
+    let mut libraries = Libraries::new();
+    loop {
+        match reader.next_piece()? {
+            Next::NeedsInput => match file.read(&mut input) {
+                Ok(0) => reader.end_input(),
+                Ok(len) => reader.feed(&input[..len])?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            },
+            Next::Piece(_, Piece::Aux(name, value)) => tell_aux(name, value),
+            Next::Piece(_, Piece::Database(_)) => {}
+            Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
+            Next::Piece(_, Piece::Entry(entry)) => {
+                if !feeds[part_of(entry.key)].add(&entry) {
+                    // A loader has failed, and says why.
+                    return Ok(libraries);
+                }
+            }
+            Next::Piece(_, Piece::End) => {
+                feeds.iter_mut().for_each(|feed| {
+                    feed.send();
+                });
+                return Ok(libraries);
+            }
+        }
+    }
+}
+
+/// Tells of who has written the file, as Redis.
+fn tell_aux(name: &[u8], value: &[u8]) {
+    let number = || std::str::from_utf8(value).ok()?.parse::<i64>().ok();
+    match name {
+        b"redis-ver" => tracing::info!("Loading RDB produced by version {}", value.escape_ascii()),
+        b"valkey-ver" => tracing::info!("Loading RDB produced by Valkey version {}", value.escape_ascii()),
+        b"ctime" => {
+            let now_s =
+                std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |age| age.as_secs());
+            if let Some(made_s) = number() {
+                tracing::info!("RDB age {} seconds", (now_s as i64).saturating_sub(made_s).max(0));
+            }
+        }
+        b"used-mem" => {
+            if let Some(bytes) = number() {
+                tracing::info!("RDB memory usage when created {:.2} Mb", bytes as f64 / (1024.0 * 1024.0));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Entries for one loader, in memory of their own.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    entries: Vec<Placed>,
+}
+
+/// An entry of a batch.
+struct Placed {
+    /// Where key and value end in the batch's bytes.
+    key_end: usize,
+    body_end: usize,
+    offset: u64,
+    body_offset: u64,
+    db: u32,
+    kind: u8,
+    dialect: Dialect,
+    expire_at_ms: Option<i64>,
+    idle_s: Option<u64>,
+    frequency: Option<u8>,
+}
+
+/// The way to a loader.
+struct Feed {
+    batch: Batch,
+    feed: SyncSender<Batch>,
+}
+
+impl Feed {
+    /// Returns whether the loader still wants entries.
+    fn add(&mut self, entry: &Entry<'_>) -> bool {
+        let Batch { bytes, entries } = &mut self.batch;
+        bytes.extend_from_slice(entry.key);
+        let key_end = bytes.len();
+        bytes.extend_from_slice(entry.body);
+        entries.push(Placed {
+            key_end,
+            body_end: bytes.len(),
+            offset: entry.offset,
+            body_offset: entry.body_offset,
+            db: entry.db,
+            kind: entry.kind,
+            dialect: entry.dialect,
+            expire_at_ms: entry.expire_at_ms,
+            idle_s: entry.idle_s,
+            frequency: entry.frequency,
+        });
+        bytes.len() < BATCH_BYTES || self.send()
+    }
+
+    fn send(&mut self) -> bool {
+        self.batch.entries.is_empty() || self.feed.send(std::mem::take(&mut self.batch)).is_ok()
+    }
+}
+
+/// What all loaders go by.
+struct Loader<'c> {
+    limits: Limits,
+    now_ms: i64,
+    policy: pantala_engine::tuning::AccessPolicy,
+    duty: Duty,
+    counts: &'c Counts,
+}
+
+impl Loader<'_> {
+    fn run(&self, part: &mut Part<'_>, batches: &Receiver<Batch>) -> Result<(), Error> {
+        batches.iter().try_for_each(|batch| {
+            let mut start = 0;
+            batch.entries.iter().try_for_each(|placed| {
+                let entry = Entry {
+                    offset: placed.offset,
+                    db: placed.db,
+                    key: &batch.bytes[start..placed.key_end],
+                    kind: placed.kind,
+                    dialect: placed.dialect,
+                    body: &batch.bytes[placed.key_end..placed.body_end],
+                    body_offset: placed.body_offset,
+                    expire_at_ms: placed.expire_at_ms,
+                    idle_s: placed.idle_s,
+                    frequency: placed.frequency,
+                };
+                start = placed.body_end;
+                self.take(part, &entry)
+            })
+        })
+    }
+
+    fn take(&self, part: &mut Part<'_>, entry: &Entry<'_>) -> Result<(), Error> {
+        let Some(loaded) = entry.decode(&self.limits, self.now_ms)? else {
+            if self.counts.empty.fetch_add(1, Relaxed) < EMPTY_KEYS_TOLD {
+                tracing::warn!("Skipping empty key: {}", entry.key.escape_ascii());
+            }
+            return Ok(());
+        };
+        // As Redis: a key that expires this very millisecond is loaded.
+        if entry.expire_at_ms.is_some_and(|at_ms| at_ms < self.now_ms) {
+            self.counts.expired.fetch_add(1, Relaxed);
+            return Ok(());
+        }
+        let failed = |fault| Error { offset: entry.offset, fault };
+        let duplicate = || failed(Fault::Duplicate(entry.key.to_vec()));
+        let is_stored = match self.duty {
+            Duty::Check => true,
+            Duty::CheckNew => !part.contains(entry.db, entry.key),
+            Duty::Store | Duty::Replace => {
+                let idle_s = entry.idle_s.map(|idle_s| i64::try_from(idle_s).unwrap_or(i64::MAX));
+                let word = self.policy.word_of(idle_s, entry.frequency, self.now_ms);
+                let replaces = self.duty == Duty::Replace;
+                let stored = part.load(entry.db, entry.key, loaded, entry.expire_at_ms, word, replaces);
+                stored.map_err(|_| failed(Fault::OutOfMemory))?
+            }
+        };
+        if !is_stored {
+            return Err(duplicate());
+        }
+        self.counts.loaded.fetch_add(1, Relaxed);
+        Ok(())
+    }
+}

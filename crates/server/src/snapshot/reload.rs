@@ -1,0 +1,65 @@
+//! `DEBUG RELOAD`: the dataset out of its file, while the server runs.
+
+use std::fs::File;
+
+use pantala_engine::access::Access;
+use pantala_engine::functions::RestorePolicy;
+use pantala_engine::whole::Reload;
+
+use super::load::{self, Counts, Duty, LoadError};
+use super::{path_of, save};
+use crate::host::Server;
+
+const FAILED: &str = "ERR Error trying to load the RDB dump, check server logs.";
+
+/// Saves, empties and loads, as far as it is to. The whole file is looked at before anything is changed.
+///
+/// # Errors
+/// The error reply.
+pub fn reload(server: &Server, access: &mut Access<'_>, how: Reload) -> Result<(), String> {
+    // The dataset is replaced by what it is: as in Redis nothing of this is propagated.
+    access.propagate_nothing();
+    if !how.no_save && save::save(server, &mut access.whole()).is_err() {
+        return Err("ERR".to_owned());
+    }
+    let unsaved = server.snapshots().unsaved_changes(server.keyspace());
+    let loaded = load_checked(server, access, how);
+    server.snapshots().set_unsaved_changes(server.keyspace(), unsaved);
+    match loaded {
+        Ok(counts) => {
+            server.snapshots().note_loaded(&counts);
+            tracing::warn!("DB reloaded by DEBUG RELOAD");
+            Ok(())
+        }
+        Err(error) => {
+            tracing::warn!("Error loading the DB from {}: {error}", path_of(&server.config().settings()).display());
+            Err(FAILED.to_owned())
+        }
+    }
+}
+
+fn load_checked(server: &Server, access: &mut Access<'_>, how: Reload) -> Result<Counts, LoadError> {
+    let path = path_of(&server.config().settings());
+    let check = if how.no_flush && !how.merge { Duty::CheckNew } else { Duty::Check };
+    let (libraries, _) = load::load(server, &File::open(&path)?, &mut access.whole(), check)?;
+    let policy = match (how.no_flush, how.merge) {
+        (false, _) => RestorePolicy::Flush,
+        (true, true) => RestorePolicy::Replace,
+        (true, false) => RestorePolicy::Append,
+    };
+    load::restore_libraries(server, libraries, policy)?;
+    if !how.no_flush {
+        let databases = 0..access.keyspace().databases();
+        access.flush(databases, false);
+    }
+    let duty = if how.merge { Duty::Replace } else { Duty::Store };
+    let loaded = load::load(server, &File::open(&path)?, &mut access.whole(), duty);
+    if loaded.is_err() && !how.no_flush {
+        // It was right a moment ago but for keys that are there twice. Part of a dataset is not served as if it were all.
+        let databases = 0..access.keyspace().databases();
+        access.flush(databases, false);
+        tracing::warn!("The dataset is empty now.");
+    }
+    access.whole().measure();
+    loaded.map(|(_, counts)| counts)
+}
