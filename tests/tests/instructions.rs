@@ -1,9 +1,11 @@
-//! Instructions per operation, counted by callgrind: the same whatever else the host is doing, so that a regression shows that no clock
-//! on a busy host would.
+//! Instructions per operation, counted by callgrind. The count doesn't depend on the load of the
+//! host, so it shows regressions that timings on a busy host hide.
 //!
-//! The whole of the server's own code for an operation is in the count: event loop, parser, window, dictionary, reply. The kernel's isn't.
-//! `tests/instructions.txt` holds what was counted last; more than [`REGRESSION_PERCENT`] above it is red. After a change that is meant to
-//! cost something, or that saves something, write the new counts there. They belong to one version of the compiler and to x86-64.
+//! The count covers all of the server's code for an operation: event loop, parser, window,
+//! dictionary, reply. It leaves the kernel out. `tests/instructions.txt` holds the latest counts; a
+//! case fails at more than [`REGRESSION_PERCENT`] above its count. After a change that is meant to
+//! add or save instructions, update the file. The counts hold for one version of the compiler, on
+//! x86-64.
 
 use std::time::Duration;
 
@@ -11,15 +13,16 @@ use pantala_tests::client::encode;
 use pantala_tests::{Reply, Server, tool};
 use rustix::process::Signal;
 
-/// How far above the last count an operation may come.
+/// Largest allowed increase over the latest count.
 const REGRESSION_PERCENT: f64 = 3.0;
-/// Operations of the shorter run; the longer one has three times as many, and the difference is free of start and end.
+/// Operations of the shorter run. The longer run has three times as many; the difference of the two
+/// excludes startup and shutdown.
 const OPERATIONS: usize = 30_000;
-/// Keys, each of which exists.
+/// All of these keys exist.
 const KEYS: usize = 1_000;
 const VALUE_BYTES: usize = 256;
 
-/// What is counted.
+/// One measured combination of command and pipeline length.
 struct Case {
     name: &'static str,
     command: &'static str,
@@ -38,9 +41,9 @@ fn request(case: &Case, key: usize) -> Vec<u8> {
     if case.command == "GET" { encode(&["GET", &key]) } else { encode(&["SET", &key, &value]) }
 }
 
-/// Instructions that a server takes from its start to its end, with so many operations between.
+/// Returns the instructions of one server process that runs the given number of operations.
 fn instructions(case: &Case, operations: usize) -> u64 {
-    let valgrind = tool::find("valgrind").expect("looked for before");
+    let valgrind = tool::find("valgrind").expect("the caller checked for it");
     let args = ["--workers", "1", "--shards", "40", "--hz", "1", "--pin-threads", "no"];
     let words = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
     let mut server = Server::pantala_under(&valgrind, &words, &args);
@@ -60,10 +63,10 @@ fn instructions(case: &Case, operations: usize) -> u64 {
     server.wait_exit(Duration::from_secs(60));
     let log = server.log();
     let line = log.lines().find_map(|line| line.split_once("Collected :").map(|(_, count)| count.trim().to_owned()));
-    line.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("callgrind says no count:\n{log}"))
+    line.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("callgrind printed no count:\n{log}"))
 }
 
-/// The count of the case in `tests/instructions.txt`: lines of `name: count`.
+/// Returns the count of the case in `tests/instructions.txt`, whose lines are `name: count`.
 fn last_count(case: &Case) -> f64 {
     let text = include_str!("../instructions.txt");
     let line = text.lines().find_map(|line| line.strip_prefix(case.name)?.strip_prefix(':'));
@@ -72,7 +75,7 @@ fn last_count(case: &Case) -> f64 {
 
 #[test]
 #[ignore = "counts a release build: run by .ci/run"]
-fn instructions_per_operation_stay() {
+fn instructions_per_operation_do_not_regress() {
     if cfg!(not(target_arch = "x86_64")) {
         return tool::skipped(format_args!("instruction counts: they are of x86-64"));
     }
@@ -82,12 +85,12 @@ fn instructions_per_operation_stay() {
     let mut worse = Vec::new();
     for case in CASES {
         let (short, long) = (instructions(case, OPERATIONS), instructions(case, 3 * OPERATIONS));
-        let each = (long - short) as f64 / (2 * OPERATIONS) as f64;
+        let per_operation = (long - short) as f64 / (2 * OPERATIONS) as f64;
         let last = last_count(case);
-        let change = 100.0 * (each / last - 1.0);
-        println!("{}: {each:.0} (last {last:.0}, {change:+.1}%)", case.name);
+        let change = 100.0 * (per_operation / last - 1.0);
+        println!("{}: {per_operation:.0} (last {last:.0}, {change:+.1}%)", case.name);
         if change > REGRESSION_PERCENT {
-            worse.push(format!("{}: {each:.0} instead of {last:.0}", case.name));
+            worse.push(format!("{}: {per_operation:.0} instead of {last:.0}", case.name));
         }
     }
     assert!(worse.is_empty(), "more instructions than before: {}", worse.join("; "));

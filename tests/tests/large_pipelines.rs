@@ -1,4 +1,5 @@
-//! Pipelines whose replies are long together: their memory, their order, what other clients notice of them, and what is left when their client goes.
+//! Pipelines with long replies in total: memory usage, order, fairness to other clients, and the
+//! release of pending output when the client closes.
 
 use pantala_tests::client::{encode, encode_into};
 use pantala_tests::waiting::eventually;
@@ -6,10 +7,10 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// More than the sockets of a connection take by themselves, on both sides.
+/// More than the socket buffers of both sides of a connection hold.
 const STUCK_BYTES: usize = 16 * MIB;
 
-/// The number after `name` in what `INFO` says.
+/// Returns the number after `name` in the output of `INFO`.
 fn info(client: &mut Client, name: &str) -> usize {
     let text = client.call("INFO everything").text();
     let value = text.lines().find_map(|line| line.split_once(name)).expect("INFO has it").1;
@@ -17,7 +18,8 @@ fn info(client: &mut Client, name: &str) -> usize {
     digits.parse().expect("a number")
 }
 
-/// A number in the line of `CLIENT LIST` of the client of that name, or `None` where it is gone.
+/// Returns a number from the line of the named client in `CLIENT LIST`, or `None` if the client is
+/// closed.
 fn listed(client: &mut Client, name: &str, field: &str) -> Option<usize> {
     let list = client.call("CLIENT LIST").text();
     let line = list.lines().find(|line| line.contains(&format!(" name={name} ")))?;
@@ -31,15 +33,16 @@ fn named(server: &Server, name: &str) -> Client {
     client
 }
 
-/// Waits until a key is there.
+/// Waits until the key exists.
 fn wait_for(client: &mut Client, key: &str) {
     eventually("the pipeline has run", || client.command(&["EXISTS", key]) == Reply::Integer(1));
 }
 
-/// Commands of other connections of the same worker run between those of a pipeline with long replies, whether or not its client reads. Such a pipeline as one turn would be over
-/// before any of them.
+/// Commands of other connections of the same worker run between those of a pipeline with long
+/// replies, whether or not its client reads. If the pipeline ran in one turn, it would end before
+/// any of them.
 #[test]
-fn other_clients_run_between_the_pieces() {
+fn other_clients_run_between_the_pieces_of_a_pipeline() {
     const COMMANDS: i64 = 200;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
@@ -51,7 +54,8 @@ fn other_clients_run_between_the_pieces() {
             encode_into(&mut requests, &["INCR", "count"]);
         }
         let mut between = 0;
-        // A host may have the test stand still while the server runs: another pipeline is another chance.
+        // On a busy host the test may not run while the server does; another pipeline gives another
+        // chance.
         eventually("a number between is seen", || {
             assert_eq!(other.command(&["SET", "count", "0"]), Reply::ok());
             let mut client = server.connect();
@@ -67,12 +71,14 @@ fn other_clients_run_between_the_pieces() {
     });
 }
 
-/// What isn't read takes the memory of its replies once, and a little that the allocator adds; it comes in order when it is read. It is counted once.
+/// Unread replies are in memory once, with a little overhead of the allocator. They are counted
+/// once and arrive in order.
 #[test]
-fn replies_that_wait_are_there_once_and_in_order() {
+fn pending_replies_take_memory_once_and_keep_their_order() {
     const KEYS: usize = 4;
     const TOTAL_BYTES: usize = 40 * MIB;
-    // mimalloc gives a value of 1 MiB and its header up to two blocks of 64 KiB more than it needs, and kernels back all of that where they have huge pages.
+    // mimalloc may round a value of 1 MiB and its header up by two blocks of 64 KiB, all resident
+    // on kernels with huge pages.
     let most = |bytes: usize| bytes + bytes / 6 + 8 * MIB;
     for_each_backend(|backend| {
         for value_bytes in [MIB, 64 * KIB, 3000] {
@@ -92,17 +98,20 @@ fn replies_that_wait_are_there_once_and_in_order() {
             let (resident, used) = (server.resident_bytes() as usize, info(&mut other, "used_memory:"));
             client.send_raw(&requests);
             wait_for(&mut other, "done");
-            // Until the clock of the server has counted all.
+            // The server's clock updates the count.
             let least = TOTAL_BYTES - STUCK_BYTES;
-            eventually("it is counted", || listed(&mut other, "silent", "omem").is_some_and(|bytes| bytes >= least));
-            let field = |other: &mut Client, field: &str| listed(other, "silent", field).expect("it is there");
+            eventually("the output is counted", || {
+                listed(&mut other, "silent", "omem").is_some_and(|bytes| bytes >= least)
+            });
+            let field =
+                |other: &mut Client, field: &str| listed(other, "silent", field).expect("the client is connected");
             let (pending, total) = (field(&mut other, "omem"), field(&mut other, "tot-mem"));
             let pieces = field(&mut other, "oll");
             assert!(pending < TOTAL_BYTES + count * 16, "{pending} bytes wait");
             assert!((pending..pending + 2 * MIB).contains(&total), "{pending} bytes wait, {total} in all");
             assert!((least / (2 * MIB)..=TOTAL_BYTES / (60 * KIB)).contains(&pieces), "{pieces} pieces");
             let counted = info(&mut other, "used_memory:") - used;
-            // With what the shards had not told of the values before.
+            // Includes deltas of the values that the shards had not yet flushed.
             assert!((pending..pending + 8 * MIB).contains(&counted), "{pending} bytes wait, {counted} are counted");
             let taken = (server.peak_resident_bytes() as usize).saturating_sub(resident);
             assert!(taken < most(TOTAL_BYTES), "{taken} bytes for {count} of {value_bytes}");
@@ -117,7 +126,8 @@ fn replies_that_wait_are_there_once_and_in_order() {
     });
 }
 
-/// Short and long replies, errors and transactions keep their order across pieces, on several workers and whoever runs the commands.
+/// Short and long replies, errors and transactions keep their order across pieces, on several
+/// workers and in both modes of execution.
 #[test]
 fn mixed_replies_keep_their_order() {
     for_each_backend(|backend| {
@@ -160,9 +170,10 @@ fn mixed_replies_keep_their_order() {
     });
 }
 
-/// The hard limit holds for output in pieces, and what stands behind the reply that was too much isn't run.
+/// The hard limit applies to output in pieces, and commands behind the reply that exceeds it do not
+/// run.
 #[test]
-fn output_in_pieces_is_limited() {
+fn the_hard_limit_applies_to_output_in_pieces() {
     const LIMIT_BYTES: usize = 32 * MIB;
     const COMMANDS: usize = 100;
     let limit = format!("normal {LIMIT_BYTES} 0 0");
@@ -174,7 +185,7 @@ fn output_in_pieces_is_limited() {
         let mut client = named(&server, "silent");
         let requests = [encode(&["GET", "big"]).repeat(COMMANDS), encode(&["SET", "after", "1"])].concat();
         client.send_raw(&requests);
-        eventually("it is closed", || match listed(&mut other, "silent", "omem") {
+        eventually("the client is closed", || match listed(&mut other, "silent", "omem") {
             Some(bytes) => {
                 assert!(bytes <= LIMIT_BYTES + 2 * MIB, "{bytes} bytes wait");
                 false
@@ -185,14 +196,14 @@ fn output_in_pieces_is_limited() {
     }
 }
 
-/// A client that goes leaves its output to be freed turn by turn.
+/// The output of a closed client is freed over several turns.
 #[test]
-fn output_of_a_closed_client_is_freed_in_steps() {
+fn output_of_a_closed_client_is_freed_over_several_turns() {
     const COMMANDS: usize = 200;
-    // Less than half of those that it takes, 4 MiB each.
+    // Less than half of the turns needed, each of which frees 4 MiB.
     const TURNS_MIN: usize = 20;
-    // The server's clock makes few turns meanwhile.
-    const ASKED_MAX: usize = 100;
+    // The server's clock adds few turns meanwhile.
+    const POLLS_MAX: usize = 100;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
         let mut other = server.connect();
@@ -201,15 +212,15 @@ fn output_of_a_closed_client_is_freed_in_steps() {
         let mut client = named(&server, "silent");
         client.send_raw(&[encode(&["GET", "big"]).repeat(COMMANDS), encode(&["SET", "done", "1"])].concat());
         wait_for(&mut other, "done");
-        let (before, mut asked) = (info(&mut other, "turns="), 1);
+        let (before, mut polls) = (info(&mut other, "turns="), 1);
         drop(client);
-        eventually("its output has been freed", || {
-            // Each question is a turn, or two.
-            asked += 1;
-            assert!(asked < ASKED_MAX, "the server sleeps");
-            info(&mut other, "turns=") >= before + 2 * asked + TURNS_MIN
+        eventually("the output has been freed", || {
+            // Each `INFO` costs a turn or two.
+            polls += 1;
+            assert!(polls < POLLS_MAX, "the server makes no turns");
+            info(&mut other, "turns=") >= before + 2 * polls + TURNS_MIN
         });
-        eventually("it isn't counted", || info(&mut other, "used_memory:") < used + 4 * MIB);
+        eventually("the output is no longer counted", || info(&mut other, "used_memory:") < used + 4 * MIB);
         server.assert_sound();
     });
 }

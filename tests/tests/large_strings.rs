@@ -1,11 +1,12 @@
-//! Strings of half a gigabyte, at the ends of what `SETBIT` and `SETRANGE` can reach. Held against redis-server.
+//! Strings of half a gigabyte, at the limits of `SETBIT` and `SETRANGE`, compared with
+//! redis-server.
 
 use pantala_tests::{Backend, Reply, Server};
 
-/// Length that bits 0 to 2^32 take.
+/// Length of a string that holds bits 0 to 2^32.
 const BYTES: u64 = (1 << 29) + 1;
 
-/// What is asked, each answered alike.
+/// The replies to these commands must equal those of redis-server.
 const COMMANDS: &[&str] = &[
     "SETBIT k 4294967296 1",
     "CONFIG SET proto-max-bulk-len 536870913",
@@ -38,7 +39,7 @@ const COMMANDS: &[&str] = &[
 
 #[test]
 #[ignore = "takes half a gigabyte in each of two servers: run by .ci/nightly"]
-fn bits_and_ranges_near_the_end() {
+fn bits_and_ranges_near_the_longest_string() {
     for &backend in Backend::all() {
         let Some(judge) = Server::redis(&[]) else { return };
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "7"]);
@@ -51,7 +52,7 @@ fn bits_and_ranges_near_the_end() {
                 longest = longest.max(length as u64);
             }
         }
-        assert_eq!(longest, BYTES, "it is as long as it must be for this to test anything");
+        assert_eq!(longest, BYTES, "the longest string reaches the last bit");
         server.assert_sound();
     }
 }

@@ -1,5 +1,5 @@
-//! The layers of the design, held against the workspace as cargo sees it: which crate may import which, and where `unsafe`
-//! may stand.
+//! The layers of the design, compared with the workspace as cargo describes it: the crates that
+//! each crate may import, and those that may contain `unsafe`.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 use pantala_tests::binary::workspace_root;
 use pantala_tests::tidy;
 
-/// Crate, what it may import.
+/// A crate, and the crates that it may import.
 const LAYERS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("resp", &["base"]),
@@ -39,10 +39,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("bench", &["base", "resp", "runtime"]),
 ];
 
-/// Crates that may hold `unsafe`.
+/// Crates that may contain `unsafe`.
 const UNSAFE_ALLOWED: &[&str] = &["base", "dict", "types", "engine", "runtime", "scripting"];
 
-/// Packages beside the crates, under no rule of the table: benches look at everything, black-box tests at nothing.
+/// Packages beside the crates, outside of the table: benches may import any crate, black-box tests
+/// none.
 const BENCHES: &str = "pantala-benches";
 const TESTS: &str = "pantala-tests";
 
@@ -54,7 +55,7 @@ fn metadata() -> Metadata {
         .expect("cargo metadata reads the workspace")
 }
 
-/// Name of a crate in the table: its folder's.
+/// Returns the name of a crate in the table, which is that of its folder.
 fn layer(package: &str) -> Option<&str> {
     match package {
         "pantala" => Some("server"),
@@ -90,7 +91,7 @@ fn crates_import_only_what_the_design_allows() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A table with a cycle, or with a name that is no crate, would allow anything.
+/// A cycle, or an unknown crate, would make the table useless.
 #[test]
 fn the_table_goes_one_way() {
     let mut below = BTreeSet::new();
@@ -105,7 +106,7 @@ fn the_table_goes_one_way() {
 }
 
 #[test]
-fn unsafe_stands_only_where_the_design_allows() {
+fn unsafe_is_only_where_the_design_allows() {
     let mut wrong = Vec::new();
     for package in metadata().workspace_packages() {
         let name = package.name.as_str();
@@ -113,7 +114,7 @@ fn unsafe_stands_only_where_the_design_allows() {
             continue;
         }
         let folder = package.manifest_path.parent().expect("a manifest lies in a folder");
-        // The fuzz package lies below tests/ but is no member: its macro is the fuzzer's.
+        // The fuzz package is below tests/ but not a member: its macro is the fuzzer's.
         for (path, text) in tidy::rust_files(folder.as_std_path()) {
             if tidy::has_word(&tidy::code_only(&text), "unsafe") {
                 wrong.push(format!("{}: unsafe in {name}", path.display()));
@@ -129,8 +130,8 @@ fn unsafe_stands_only_where_the_design_allows() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The lifetimes that a safe function returns and no argument binds, by the functions' names: the caller could take them for as
-/// long as it likes.
+/// Returns the lifetimes that a safe function returns but no argument binds, with the function's
+/// name: a caller could choose them freely.
 fn unbound_lifetimes(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {
@@ -169,7 +170,7 @@ fn safe_functions_bind_the_lifetimes_that_they_return() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The lifetimes above are found as text: this says which.
+/// [`unbound_lifetimes`] searches the text; these cases show what it finds.
 #[test]
 fn unbound_lifetimes_are_found() {
     for (code, found) in [
@@ -186,7 +187,7 @@ fn unbound_lifetimes_are_found() {
 }
 
 #[test]
-fn every_package_takes_the_lints_of_the_workspace() {
+fn every_package_uses_the_lints_of_the_workspace() {
     for package in metadata().workspace_packages() {
         let manifest = std::fs::read_to_string(&package.manifest_path).expect("a package has a manifest");
         assert!(

@@ -1,5 +1,6 @@
-//! `MIGRATE` between Pantala and redis-server, both ways: the same replies as redis-server gives, and each key in the end where
-//! it is there. Against servers that refuse, stop in the middle or say nothing, too.
+//! `MIGRATE` between Pantala and redis-server, in both directions: the replies are those of
+//! redis-server, and each key ends up on the same side. Also against targets that reject keys, stop
+//! in the middle, or never reply.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 use pantala_tests::waiting::pantalas;
 use pantala_tests::{Backend, Client, Server, for_each_form};
 
-/// What is sent to the source (`s`) or the target (`t`; `T`: and the reply is passed over), in order; `@`: host and port of the target.
+/// Commands in order, sent to the source (`s`) or to the target (`t`; `T` ignores the reply). `@`
+/// stands for host and port of the target.
 const SCENES: &[&str] = &[
     // One key, of every type.
     "s SET string value",
@@ -33,7 +35,7 @@ const SCENES: &[&str] = &[
     "t XRANGE stream - +",
     "t ZRANGE zset 0 -1 WITHSCORES",
     "t SELECT 0",
-    // What is there already stays on both sides; the others of the call go.
+    // Keys that exist on the target stay on both sides; the others of the call move.
     "s MSET a 1 b 2 c 3",
     "t SET b there",
     "s MIGRATE @ \"\" 0 5000 KEYS a b c",
@@ -58,17 +60,17 @@ const SCENES: &[&str] = &[
     "s MIGRATE @ \"\" 0 5000 KEYS twice twice",
     "s EXISTS twice",
     "t GET twice",
-    // No such database there.
+    // The target has no such database.
     "s SET far 1",
     "s MIGRATE @ far 99 5000",
     "s EXISTS far",
     "t EXISTS far",
-    // Passwords: one that nobody asks for, a wrong one, the right one, and none.
+    // Passwords: one without need, a wrong one, the right one, and none.
     "s MIGRATE @ far 0 5000 AUTH secret",
     "s EXISTS far",
     "t DEL far",
     "t CONFIG SET requirepass secret",
-    // Redis keeps connections for its next call, which need no password any more.
+    // Redis caches the connection for its next call, which then needs no password.
     "T CLIENT KILL TYPE normal",
     "s MIGRATE @ far 0 5000",
     "s MIGRATE @ far 0 5000 AUTH wrong",
@@ -82,7 +84,7 @@ const SCENES: &[&str] = &[
     "s EXISTS far",
     "t GET far",
     "t CONFIG SET requirepass nothing",
-    // Within a transaction and from a script, whose key isn't declared.
+    // In a transaction, and from a script that doesn't declare the keys.
     "t CONFIG SET requirepass \"\"",
     "s MSET m 1 n 2",
     "s MULTI",
@@ -95,7 +97,7 @@ const SCENES: &[&str] = &[
     "s EVAL redis.call('SET',KEYS[1],'x');return{redis.call('MIGRATE',ARGV[1],ARGV[2],'',0,5000,'KEYS','o','p')} 1 o @",
     "s EXISTS o p",
     "t MGET o p",
-    // Wrong words.
+    // Syntax errors.
     "s MIGRATE @ a 0",
     "s MIGRATE @ a x 5000",
     "s MIGRATE @ a 0 x",
@@ -113,15 +115,18 @@ const SCENES: &[&str] = &[
     "s COMMAND GETKEYSANDFLAGS MIGRATE @ \"\" 0 5000 REPLACE AUTH2 u KEYS KEYS b",
 ];
 
-/// What the servers reply to the scenes, a line each.
+/// Returns the replies of the servers to the scenes, one line each.
 fn play(source: &Server, target: &Server) -> Vec<String> {
     let (mut from, mut to) = (source.connect(), target.connect());
-    let place = format!("127.0.0.1 {}", target.port());
+    let address = format!("127.0.0.1 {}", target.port());
     let mut lines = Vec::new();
     for scene in SCENES {
         let (server, command) = scene.split_once(' ').expect("a server and a command");
-        let words: Vec<String> =
-            command.replace('@', &place).split(' ').map(|word| if word == "\"\"" { "" } else { word }.into()).collect();
+        let words: Vec<String> = command
+            .replace('@', &address)
+            .split(' ')
+            .map(|word| if word == "\"\"" { "" } else { word }.into())
+            .collect();
         let reply = if server == "s" { from.command(&words) } else { to.command(&words) };
         if server != "T" {
             lines.push(format!("{scene} -> {reply:?}"));
@@ -131,12 +136,12 @@ fn play(source: &Server, target: &Server) -> Vec<String> {
 }
 
 #[test]
-fn keys_go_both_ways_as_between_two_redis_servers() {
+fn keys_move_both_ways_as_between_two_redis_servers() {
     let (Some(one), Some(two)) = (Server::redis(&[]), Server::redis(&[])) else { return };
     let right = play(&one, &two);
     for_each_form(|backend, execution| {
         let pantala = || Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
-        let redis = || Server::redis(&[]).expect("was there a moment ago");
+        let redis = || Server::redis(&[]).expect("started before");
         for (mut source, mut target) in [(pantala(), pantala()), (pantala(), redis()), (redis(), pantala())] {
             let given = play(&source, &target);
             for (given, right) in given.iter().zip(&right) {
@@ -148,7 +153,8 @@ fn keys_go_both_ways_as_between_two_redis_servers() {
     });
 }
 
-/// A server that reads until it has been sent as many `RESTORE`s, says `answer`, waits and goes. Twice, since Redis may try again.
+/// Starts a target that reads until it has received `restores` times `RESTORE`, sends `answer`,
+/// waits and closes. It accepts two connections, since Redis may retry.
 fn scripted(restores: usize, answer: &'static str, wait: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -168,18 +174,18 @@ fn serve(mut stream: TcpStream, restores: usize, answer: &str, wait: Duration) {
             Ok(len) => got.extend_from_slice(&read[..len]),
         }
     }
-    // Who has asked may have gone.
+    // The source may have closed the connection.
     let _ = stream.write_all(answer.as_bytes());
     std::thread::sleep(wait);
 }
 
-/// How long `MIGRATE` waits for an answer: much longer than it takes a busy host to run both sides.
+/// Timeout of `MIGRATE`, much longer than a busy host needs to run both sides.
 const TIMEOUT_MS: &str = "1000";
-/// How long the target stays after its answer: not at all, or longer than `MIGRATE` waits.
-const GOES: Duration = Duration::ZERO;
+/// How long the target stays open after its reply: not at all, or longer than `MIGRATE` waits.
+const CLOSES: Duration = Duration::ZERO;
 const STAYS: Duration = Duration::from_millis(3000);
 
-/// What a call to move three keys to such a server replies, and which of them are left.
+/// Returns the reply to moving three keys to such a target, and the keys left on the source.
 fn moved(client: &mut Client, answer: &'static str, wait: Duration) -> String {
     client.call("FLUSHALL");
     client.call("MSET a 1 b 2 c 3");
@@ -189,20 +195,20 @@ fn moved(client: &mut Client, answer: &'static str, wait: Duration) -> String {
 }
 
 #[test]
-fn what_the_target_has_not_acknowledged_stays() {
+fn unacknowledged_keys_stay_on_the_source() {
     let Some(judge) = Server::redis(&[]) else { return };
-    // The first line answers SELECT.
+    // The first line replies to SELECT.
     let answers: &[(&str, Duration)] = &[
-        ("", GOES),
+        ("", CLOSES),
         ("", STAYS),
         ("+OK\r\n", STAYS),
-        ("+OK\r\n+OK\r\n", GOES),
+        ("+OK\r\n+OK\r\n", CLOSES),
         ("+OK\r\n+OK\r\n", STAYS),
-        ("+OK\r\n+OK\r\n-ERR no\r\n", GOES),
-        ("+OK\r\n+OK\r\n-ERR no\r\n+OK\r\n", GOES),
-        ("+OK\r\n-ERR one\r\n-ERR two\r\n+OK\r\n", GOES),
-        ("-ERR which\r\n+OK\r\n+OK\r\n+OK\r\n", GOES),
-        ("+OK\r\n+OK\r\n+OK\r\n+OK\r\n", GOES),
+        ("+OK\r\n+OK\r\n-ERR no\r\n", CLOSES),
+        ("+OK\r\n+OK\r\n-ERR no\r\n+OK\r\n", CLOSES),
+        ("+OK\r\n-ERR one\r\n-ERR two\r\n+OK\r\n", CLOSES),
+        ("-ERR which\r\n+OK\r\n+OK\r\n+OK\r\n", CLOSES),
+        ("+OK\r\n+OK\r\n+OK\r\n+OK\r\n", CLOSES),
         ("+OK\r\n+OK\r\n+OK\r\n+O", STAYS),
     ];
     let play = |server: &Server| -> Vec<String> {
@@ -221,9 +227,10 @@ fn what_the_target_has_not_acknowledged_stays() {
     servers.iter_mut().for_each(Server::assert_sound);
 }
 
-/// Others go on while a worker waits for a server that says nothing, but for those who want the keys that are under way.
+/// While a worker waits for an unresponsive target, other clients are served, unless they need the
+/// keys being moved.
 #[test]
-fn others_go_on_meanwhile() {
+fn other_clients_are_served_while_a_target_does_not_reply() {
     let server = Server::pantala(Backend::Epoll, &["--workers", "2", "--shards", "8"]);
     let mut clients: Vec<Client> = (0..8).map(|_| server.connect()).collect();
     clients[0].call("SET under-way 1");
@@ -231,13 +238,13 @@ fn others_go_on_meanwhile() {
     let sent = Instant::now();
     clients[0].send(&["MIGRATE", "127.0.0.1", &port, "under-way", "0", "2000"]);
     std::thread::sleep(Duration::from_millis(300));
-    // Half of the connections are the other worker's.
+    // Half of the connections belong to the other worker.
     for (number, client) in clients.iter_mut().enumerate().skip(1) {
         client.set_read_timeout(Duration::from_millis(250));
         client.send(&["SET", &format!("another:{number}"), "2"]);
     }
     let is_served = clients.iter_mut().skip(1).any(|client| client.try_receive().is_ok());
-    assert!(is_served && sent.elapsed() < Duration::from_secs(2), "nobody was served meanwhile");
+    assert!(is_served && sent.elapsed() < Duration::from_secs(2), "no client was served meanwhile");
     let reply = format!("{:?}", clients[0].receive());
     assert!(reply.contains("IOERR error or timeout reading"), "{reply}");
     assert_eq!(clients[0].call("GET under-way").text(), "1");
