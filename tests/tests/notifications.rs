@@ -1,5 +1,6 @@
-//! Keyspace notifications: the same events as redis-server's, in the same order, under random commands of every family; in order with the
-//! changes; at the time of the expiry; and as `notify-keyspace-events` asks.
+//! Keyspace notifications: events and their order are those of redis-server under random commands
+//! of every family; events follow the order of the changes and the time of expiry, and obey
+//! `notify-keyspace-events`.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -9,17 +10,17 @@ use pantala_tests::differential::Pair;
 use pantala_tests::generator::{CONNECTIONS, Generator, Step};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, for_each_form};
 
-/// Commands of the random comparison, and how many go between two looks at the events.
+/// Commands of the random comparison, and how many run between two comparisons of the events.
 const COMMANDS: usize = 12_000;
 const COMMANDS_PER_LOOK: usize = 8;
-/// Differences that are shown: data stay the same, so the comparison goes on behind one.
+/// Differences that are shown. They do not change the data, so the comparison continues after one.
 const DIFFERENCES_SHOWN: usize = 6;
-/// Channel of the message that says that all events before it have been seen.
+/// Channel of the message that marks the end of the events.
 const END: &str = "__end__";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A client that listens to all events of all databases.
+/// Returns a client that subscribes to all events of all databases.
 fn listener(server: &Server) -> Client {
     let mut client = server.connect();
     for pattern in ["__key*__:*", END] {
@@ -28,7 +29,8 @@ fn listener(server: &Server) -> Client {
     client
 }
 
-/// The events since the last look, as `channel message`, by a marker that `publisher` sends after them.
+/// Returns the events since the last call as `channel message`, up to a marker that `publisher`
+/// sends.
 fn events(listener: &mut Client, publisher: &mut Client) -> Vec<String> {
     publisher.send(&["PUBLISH", END, ""]);
     publisher.receive();
@@ -50,7 +52,7 @@ fn set_classes(client: &mut Client, classes: &str) {
 #[test]
 fn random_commands_make_the_events_of_redis() {
     let test = "random_commands_make_the_events_of_redis";
-    // Not with `--execution owner`: commands of a pipeline run in any order there, but for those of one key.
+    // Not with `--execution owner`, which keeps the order of a pipeline's commands per key only.
     let layouts: [&[&str]; 2] = [&["--workers", "1", "--shards", "1"], &["--workers", "3", "--shards", "40"]];
     let announced = Random::seed(test);
     for args in layouts {
@@ -72,7 +74,8 @@ fn random_commands_make_the_events_of_redis() {
             while steps.len() < COMMANDS_PER_LOOK || generator.goes_on() {
                 steps.push(Step { connection, ..generator.step() });
             }
-            // What redis-server removes when it happens to walk by, and what it misses in the order of its hash table.
+            // redis-server deletes expired keys that it happens to visit, and misses some in the
+            // order of its hash table.
             steps.retain(|step| !is_walk(step) && !is_sort_by(step));
             sent += steps.len();
             if let Err(found) = pair.run(&steps) {
@@ -98,18 +101,21 @@ fn random_commands_make_the_events_of_redis() {
     }
 }
 
-/// Whether a step walks over keys: redis-server removes those it finds expired, which is left to its taste.
+/// Returns whether a step walks over keys: redis-server deletes the expired ones that it finds, in
+/// no defined order.
 fn is_walk(step: &Step) -> bool {
     ["scan", "keys", "randomkey"].iter().any(|name| step.args[0].eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// Whether a step asks for a key for each member of a set, in an order of its own.
+/// Returns whether a step reads a key for each member of a set, in the order of the server's hash
+/// table.
 fn is_sort_by(step: &Step) -> bool {
     let is = |word: &[u8], wanted: &str| word.eq_ignore_ascii_case(wanted.as_bytes());
     ["sort", "sort_ro"].iter().any(|name| is(&step.args[0], name)) && step.args.iter().any(|word| is(word, "by"))
 }
 
-/// Commands that the generator doesn't make, or hardly: `~` waits until what was given a short time has expired.
+/// Commands that the generator makes rarely or never. `~` waits until keys with a short TTL have
+/// expired.
 const SCRIPT: &[&str] = &[
     "SET a 1 PX 40",
     "SET b 1 PX 40",
@@ -186,7 +192,8 @@ const SCRIPT: &[&str] = &[
     "FLUSHALL",
 ];
 
-/// Has `play` give the same with each form of Pantala as with redis-server. It gets a client, and what tells the events since the last look; nothing expires by itself.
+/// Asserts that `play` returns the same on each form of Pantala as on redis-server. `play` gets a
+/// client, and a closure that returns the events since its last call; active expiry is off.
 fn assert_as_redis<T: PartialEq + Debug>(play: impl Fn(&mut Client, &mut dyn FnMut() -> Vec<String>) -> T) {
     let Some(judge) = Server::redis(&[]) else { return };
     for_each_form(|backend, execution| {
@@ -203,7 +210,7 @@ fn assert_as_redis<T: PartialEq + Debug>(play: impl Fn(&mut Client, &mut dyn FnM
 }
 
 #[test]
-fn what_happens_in_time_makes_the_events_of_redis() {
+fn commands_on_expired_keys_make_the_events_of_redis() {
     assert_as_redis(|client, events| {
         let mut all = Vec::new();
         for command in SCRIPT {
@@ -218,9 +225,10 @@ fn what_happens_in_time_makes_the_events_of_redis() {
     });
 }
 
-/// What `RESTORE` puts in place of a key whose time is over: with `REPLACE` it doesn't look the key up, so nothing has expired.
+/// `RESTORE` over an expired key: with `REPLACE` it doesn't look the key up, so there is no
+/// `expired` event.
 #[test]
-fn restore_in_place_of_what_is_over_makes_the_events_of_redis() {
+fn restore_over_an_expired_key_makes_the_events_of_redis() {
     assert_as_redis(|client, events| {
         client.call("SET source value");
         let Reply::Bulk(dump) = client.command(&["DUMP", "source"]) else { panic!("no payload") };
@@ -238,7 +246,7 @@ fn restore_in_place_of_what_is_over_makes_the_events_of_redis() {
 }
 
 #[test]
-fn keys_and_fields_that_nobody_touches_expire_with_an_event() {
+fn untouched_keys_and_fields_expire_with_an_event() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--hz", "100"]);
         let (mut client, mut listener) = (server.connect(), listener(&server));
@@ -261,13 +269,13 @@ fn keys_and_fields_that_nobody_touches_expire_with_an_event() {
             let event = format!("{} {}", channel.rsplit(':').next().unwrap_or_default(), key.text());
             wanted.retain(|wanted| *wanted != event);
         }
-        // Each hash is empty with its field: gone.
+        // A hash is deleted with its last field.
         assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
     });
 }
 
 #[test]
-fn the_setting_reads_and_refuses_as_in_redis() {
+fn the_setting_is_parsed_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
     let subject = Server::pantala(Backend::all()[0], &["--notify-keyspace-events", "Kx"]);
     assert_eq!(subject.connect().call("CONFIG GET notify-keyspace-events").elements()[1], Reply::bulk("xK"));
@@ -283,7 +291,7 @@ fn the_setting_reads_and_refuses_as_in_redis() {
     assert_eq!(given, right);
 }
 
-/// Many clients change one key: what its events say, one after the other, is what the key went through.
+/// Many clients change one key: its events, in order, describe the states that it went through.
 #[test]
 fn events_of_a_key_come_in_the_order_of_its_changes() {
     const CLIENTS: usize = 6;
@@ -305,7 +313,7 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
             }
         });
         let events = events(&mut listener, &mut publisher);
-        // A key is set only when it is gone, and deleted only when it is there.
+        // The key is set only while it is missing, and deleted only while it exists.
         for pair in events.chunks(2) {
             assert_eq!(pair, ["__keyspace@0__:key set", "__keyspace@0__:key del"]);
         }
@@ -313,9 +321,10 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
     });
 }
 
-/// Whoever listens to the events of its own commands has their answers first, wherever their keys live.
+/// A client that subscribes to the events of its own commands receives the reply first, whichever
+/// worker owns the keys.
 #[test]
-fn the_answer_comes_before_the_events_of_the_own_command() {
+fn the_reply_comes_before_the_events_of_the_own_command() {
     for_each_form(|backend, execution| {
         let server = Server::pantala(backend, &["--workers", "3", "--shards", "8", "--execution", execution]);
         let mut client = server.connect();
@@ -330,7 +339,7 @@ fn the_answer_comes_before_the_events_of_the_own_command() {
             assert!(matches!(client.receive(), Reply::Array(_)), "{key}");
             assert_eq!(client.receive().elements()[3], Reply::bulk(&missing));
         }
-        // What has waited is served by whoever has something for it, at last or before it is known here that it waits.
+        // A blocked client may be served before its own worker has registered it as blocked.
         let mut others = [(); 3].map(|()| server.connect());
         set_classes(&mut others[0], "El");
         for number in 0..300 {
@@ -344,16 +353,16 @@ fn the_answer_comes_before_the_events_of_the_own_command() {
             while seen.len() < 3 {
                 seen.push(client.receive());
             }
-            let answer = seen.iter().position(|reply| matches!(reply, Reply::Array(_)));
+            let replied = seen.iter().position(|reply| matches!(reply, Reply::Array(_)));
             let popped =
                 seen.iter().position(|reply| reply.elements().get(2) == Some(&Reply::bulk("__keyevent@0__:lpop")));
-            assert!(answer < popped && popped.is_some(), "{seen:?}");
+            assert!(replied < popped && popped.is_some(), "{seen:?}");
         }
     });
 }
 
-/// Scripts that declare their keys, and some that are put back and run again with all shards: each event comes once, in order, and what had
-/// expired in a run that was put back has its event too.
+/// Scripts that declare their keys, and some that are rolled back and rerun with all shards: each
+/// event is published once and in order, and so are expiries in a run that was rolled back.
 #[test]
 fn events_of_scripts_are_those_of_redis() {
     let narrow = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('GET', KEYS[2]) redis.call('RPUSH', KEYS[3], 1, 2) redis.call('LPOP', KEYS[3])

@@ -1,4 +1,5 @@
-//! Limits of the output that waits for a client: their setting as redis-server does it, and who is closed, when, and with what effect.
+//! Client output buffer limits: parsed as by redis-server; which clients are closed, when, and with
+//! what effect.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,13 +12,13 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 /// Longest wait for something that the server does by itself, on a slow host.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
-/// More than the sockets of a connection take by themselves, on both sides.
+/// More than the socket buffers of both sides of a connection hold.
 const STUCK_BYTES: usize = 16 * MIB;
-/// A server that lets little output wait, and runs commands where they come in.
+/// A server with a small output limit that runs commands inline.
 const NARROW: [&str; 6] =
     ["--workers", "2", "--execution", "inline", "--client-output-buffer-limit", "normal 100000 0 0"];
 
-/// Servers that let little output wait, of each kind.
+/// Returns servers with a small output limit, one of each kind.
 fn narrow_ones() -> Vec<Server> {
     let owners = ["--workers", "2", "--execution", "owner", NARROW[4], NARROW[5]];
     Backend::all()
@@ -26,7 +27,7 @@ fn narrow_ones() -> Vec<Server> {
         .collect()
 }
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -39,8 +40,8 @@ fn set_limit(client: &mut Client, limit: &str) {
     assert_eq!(client.command(&["CONFIG", "SET", "client-output-buffer-limit", limit]), Reply::ok());
 }
 
-/// `omem` of the client of that name, or `None` where it is gone.
-fn waiting_bytes(client: &mut Client, name: &str) -> Option<usize> {
+/// Returns `omem` of the named client, or `None` if the client is closed.
+fn pending_bytes(client: &mut Client, name: &str) -> Option<usize> {
     let list = client.call("CLIENT LIST").text();
     let line = list.lines().find(|line| line.contains(&format!(" name={name} ")))?;
     let value = line.split(' ').find_map(|field| field.strip_prefix("omem="));
@@ -53,7 +54,7 @@ fn used_memory(client: &mut Client) -> usize {
     value.trim().parse().expect("a number")
 }
 
-/// A client that has its name, and listens where `channel` is given.
+/// Connects a client and sets its name. Subscribes it to `channel`, if any.
 fn named(server: &Server, name: &str, channel: Option<&str>) -> Client {
     let mut client = server.connect();
     assert_eq!(client.command(&["CLIENT", "SETNAME", name]), Reply::ok());
@@ -64,7 +65,7 @@ fn named(server: &Server, name: &str, channel: Option<&str>) -> Client {
 }
 
 #[test]
-fn limits_are_set_and_refused_as_by_redis() {
+fn limits_are_parsed_as_by_redis() {
     assert_as_redis(&[], |server, version| {
         let mut client = server.connect();
         client.call(&format!("HELLO {version}"));
@@ -98,9 +99,10 @@ fn limits_are_set_and_refused_as_by_redis() {
     });
 }
 
-/// Below a limit that is set while it listens already, a slow listener stays; by the message that goes above it is closed, with nothing left.
+/// A slow subscriber below a limit that is set after it subscribed stays connected. The message
+/// that exceeds the limit closes it and frees its output.
 #[test]
-fn a_slow_listener_is_closed_by_the_message_that_is_too_much() {
+fn a_slow_listener_is_closed_by_the_message_that_exceeds_the_limit() {
     const ALLOWED_BYTES: usize = 100_000;
     const MESSAGE_BYTES: usize = 30_000;
     for_each_backend(|backend| {
@@ -113,10 +115,10 @@ fn a_slow_listener_is_closed_by_the_message_that_is_too_much() {
         for _ in 0..STUCK_BYTES / MIB {
             assert_eq!(publisher.command(&["PUBLISH", "news", &payload]), Reply::Integer(1));
         }
-        // The sockets take nothing more as soon as it stays the same for some rounds of the server's clock.
+        // The socket buffers are full once `omem` is stable for some rounds of the server's clock.
         let (mut stuck, mut since) = (0, Instant::now());
         eventually("the listener's output is stuck", || {
-            let now = waiting_bytes(&mut publisher, "slow").expect("without a limit it stays");
+            let now = pending_bytes(&mut publisher, "slow").expect("a client without a limit stays connected");
             if now != stuck {
                 (stuck, since) = (now, Instant::now());
             }
@@ -129,15 +131,15 @@ fn a_slow_listener_is_closed_by_the_message_that_is_too_much() {
             assert_eq!(publisher.command(&["PUBLISH", "news", &payload]), Reply::Integer(1), "message {number}");
             let least = stuck + number * MESSAGE_BYTES;
             let mut seen = 0;
-            eventually("what waits is counted", || {
-                seen = waiting_bytes(&mut publisher, "slow").expect("below its limit it stays");
+            eventually("pending output is counted", || {
+                seen = pending_bytes(&mut publisher, "slow").expect("a client below its limit stays connected");
                 seen >= least
             });
-            assert!(seen <= limit, "{seen} bytes wait, {limit} may");
+            assert!(seen <= limit, "{seen} bytes are pending, the limit is {limit}");
         }
         publisher.command(&["PUBLISH", "news", &payload]);
-        eventually("it is closed", || waiting_bytes(&mut publisher, "slow").is_none());
-        eventually("nobody listens", || publisher.command(&["PUBLISH", "news", "x"]) == Reply::Integer(0));
+        eventually("the listener is closed", || pending_bytes(&mut publisher, "slow").is_none());
+        eventually("there are no subscribers", || publisher.command(&["PUBLISH", "news", "x"]) == Reply::Integer(0));
         let after = used_memory(&mut publisher);
         assert!(after < before + STUCK_BYTES / 4, "{before} bytes of memory before, {after} after");
         server.assert_sound();
@@ -145,7 +147,7 @@ fn a_slow_listener_is_closed_by_the_message_that_is_too_much() {
 }
 
 #[test]
-fn the_soft_limit_waits_its_time_and_no_longer() {
+fn the_soft_limit_closes_after_its_time() {
     const SOFT_SECONDS: u64 = 1;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2"]);
@@ -164,23 +166,24 @@ fn the_soft_limit_waits_its_time_and_no_longer() {
         let mut open = vec!["listener", "reader"];
         eventually("both are closed", || {
             open.retain(|name| {
-                let is_there = waiting_bytes(&mut other, name).is_some();
+                let is_there = pending_bytes(&mut other, name).is_some();
                 let took = began.elapsed();
                 assert!(is_there || took >= Duration::from_secs(SOFT_SECONDS), "{name} is closed after {took:?}");
                 is_there
             });
             open.is_empty()
         });
-        // Twice the time, for a host that is busy with other tests; the clock of the server goes round ten times a second.
+        // Twice the time, for a host that runs other tests; the server's clock ticks ten times a
+        // second.
         let took = sent.elapsed();
         assert!(took < Duration::from_secs(2 * SOFT_SECONDS + 2), "closed only after {took:?}");
         server.assert_sound();
     });
 }
 
-/// Nothing of a reply that is too long is sent, and its memory doesn't stay.
+/// No byte of a reply above the limit is sent, and its memory is freed.
 #[test]
-fn a_reply_above_the_limit_is_not_begun() {
+fn a_reply_above_the_limit_is_not_sent() {
     const ROUNDS: usize = 20;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &NARROW);
@@ -195,17 +198,18 @@ fn a_reply_above_the_limit_is_not_begun() {
             client.send(&["LRANGE", "list", "0", "-1"]);
             assert_eq!(client.read_to_end(), b"", "round {round}");
         }
-        eventually("all are gone", || waiting_bytes(&mut other, "long").is_none());
+        eventually("all are closed", || pending_bytes(&mut other, "long").is_none());
         let after = used_memory(&mut other);
-        // That of three replies, of twenty.
+        // The size of three of the twenty replies.
         assert!(after < before + 3 * 150_000, "{before} bytes of memory before, {after} after");
         server.assert_sound();
     });
 }
 
-/// Replies of one write that are too long together: none of them is sent. With owners that holds of commands of one key that stand together.
+/// If the replies of one write exceed the limit together, none is sent. In owner mode this holds
+/// for adjacent commands of one key.
 #[test]
-fn a_pipeline_above_the_limit_is_not_answered() {
+fn no_reply_of_a_pipeline_above_the_limit_is_sent() {
     for mut server in narrow_ones() {
         let mut other = server.connect();
         assert_eq!(other.command(&["SET", "big", &"x".repeat(10_000)]), Reply::ok());
@@ -219,15 +223,16 @@ fn a_pipeline_above_the_limit_is_not_answered() {
         }
         client.send_raw(&requests);
         assert_eq!(client.read_to_end(), b"");
-        eventually("it is gone", || waiting_bytes(&mut other, "pipeline").is_none());
+        eventually("the client is closed", || pending_bytes(&mut other, "pipeline").is_none());
         assert_eq!(other.call("PING").text(), "PONG");
         server.assert_sound();
     }
 }
 
-/// What stands behind the reply that was too much isn't run; with owners, where it is of the same shard.
+/// Commands behind the reply that exceeds the limit do not run; in owner mode, if they belong to
+/// the same shard.
 #[test]
-fn what_is_behind_a_reply_above_the_limit_is_not_run() {
+fn commands_behind_a_reply_above_the_limit_do_not_run() {
     for server in narrow_ones().into_iter().chain(Server::redis(&NARROW[4..])) {
         let mut other = server.connect();
         assert_eq!(other.command(&["SET", "{t}big", &"x".repeat(90_000)]), Reply::ok());
@@ -238,14 +243,14 @@ fn what_is_behind_a_reply_above_the_limit_is_not_run() {
         }
         client.send_raw(&requests);
         assert_eq!(client.read_to_end(), b"");
-        eventually("it is gone", || waiting_bytes(&mut other, "pipeline").is_none());
+        eventually("the client is closed", || pending_bytes(&mut other, "pipeline").is_none());
         assert_eq!(other.call("MGET {t}before {t}after"), Reply::Array(vec![Reply::bulk("1"), Reply::Null]));
     }
 }
 
-/// Commands that reply as much as they are asked for stop when it is more than may wait.
+/// Commands with an arbitrarily long reply stop once it exceeds the output limit.
 #[test]
-fn a_reply_without_end_is_given_up_on_its_way() {
+fn an_endless_reply_is_aborted_at_the_limit() {
     const PICKS: i64 = -50_000_000;
     const LIMITS: &str = "normal 100000 0 0 pubsub 200000 0 0";
     let args = ["--client-output-buffer-limit", LIMITS];
@@ -271,19 +276,19 @@ fn a_reply_without_end_is_given_up_on_its_way() {
             let mut client = named(&server, "endless", None);
             client.send(&words.split(' ').collect::<Vec<_>>());
             assert_eq!(client.read_to_end(), b"", "{words}");
-            eventually("it is gone", || waiting_bytes(&mut other, "endless").is_none());
+            eventually("the client is closed", || pending_bytes(&mut other, "endless").is_none());
         }
         let taken = server.peak_resident_bytes().saturating_sub(peak);
         assert!(taken < 4 * STUCK_BYTES as u64, "{taken} bytes more");
-        // A script has nobody whose output it is.
+        // The reply inside of a script has no client whose limit applies.
         let script = "return #redis.call('SRANDMEMBER', 'set', -100000)";
         assert_eq!(other.command(&["EVAL", script, "1", "set"]), Reply::Integer(100_000));
     }
 }
 
-/// In a transaction as well, which is run whole all the same.
+/// The same in a transaction, which still runs to its end.
 #[test]
-fn a_reply_without_end_ends_no_transaction() {
+fn an_endless_reply_aborts_no_transaction() {
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             let limits =
@@ -296,25 +301,25 @@ fn a_reply_without_end_ends_no_transaction() {
                 assert!(!client.call(words).is_error());
             }
             client.send(&["EXEC"]);
-            // Whatever it is told, its connection ends.
+            // The connection closes, whatever was sent before.
             client.read_to_end();
-            eventually("it is gone", || waiting_bytes(&mut other, "transaction").is_none());
+            eventually("the client is closed", || pending_bytes(&mut other, "transaction").is_none());
             assert_eq!(other.call("MGET before after"), Reply::Array(vec![Reply::bulk("1"), Reply::bulk("1")]));
             server.assert_sound();
         }
     });
 }
 
-/// Output that falls below the soft limit in between begins its time anew.
+/// Output that falls below the soft limit restarts its time.
 #[test]
-fn the_soft_limit_s_time_begins_anew() {
+fn the_time_of_the_soft_limit_restarts_below_it() {
     const SOFT_SECONDS: u64 = 3;
-    // Two of them are longer than the limit's time.
+    // Two of these are longer than the limit's time.
     const ABOVE: Duration = Duration::from_millis(2000);
     const TRIES: usize = 8;
     // Some rounds of the server's clock.
     const BELOW: Duration = Duration::from_millis(500);
-    // Below the limit: Redis looks at it when a reply is added.
+    // Below the limit, since Redis checks it when a reply is added.
     const REPLY_BYTES: usize = MIB / 4;
     const REPLIES: usize = STUCK_BYTES / REPLY_BYTES;
     let soft = format!("normal 0 1mb {SOFT_SECONDS}");
@@ -326,12 +331,12 @@ fn the_soft_limit_s_time_begins_anew() {
                 let mut other = server.connect();
                 assert_eq!(other.command(&["SET", "big", &"x".repeat(REPLY_BYTES)]), Reply::ok());
                 let requests = encode(&["GET", "big"]).repeat(REPLIES);
-                // Leaves a client's output above the limit for a while. `None`: on a busy host that
-                // took so long that the server may have closed the client.
+                // Keeps a client's output above the limit for a while. Returns `None` if a busy
+                // host took so long that the server may have closed the client.
                 let mut stay_above = |name: &str, client: &mut Client| {
                     let began = Instant::now();
                     client.send_raw(&requests);
-                    eventually("output waits", || waiting_bytes(&mut other, name).is_none_or(|bytes| bytes > MIB));
+                    eventually("output is pending", || pending_bytes(&mut other, name).is_none_or(|bytes| bytes > MIB));
                     std::thread::sleep(ABOVE);
                     let is_open = (0..REPLIES)
                         .all(|_| client.try_receive().is_ok_and(|(reply, _)| reply.text().len() == REPLY_BYTES));
@@ -351,19 +356,20 @@ fn the_soft_limit_s_time_begins_anew() {
                 });
                 let (name, mut client) = stayed.expect("a host that is fast enough");
                 client.send_raw(&requests);
-                eventually("it is closed", || waiting_bytes(&mut other, &name).is_none());
+                eventually("the client is closed", || pending_bytes(&mut other, &name).is_none());
             });
         }
     });
 }
 
-/// What has come in a turn and is sent at its end doesn't wait: who takes what comes is never above the soft limit, however much it is.
+/// Output that is added and sent in one turn isn't pending: a client that keeps reading never
+/// exceeds the soft limit, whatever the volume.
 #[test]
-fn who_reads_what_comes_is_not_above_the_soft_limit() {
+fn a_client_that_keeps_reading_does_not_exceed_the_soft_limit() {
     const LISTENERS: usize = 20;
     const MESSAGES_AT_ONCE: usize = 40;
     const WRITES_AHEAD: usize = 10;
-    const LASTS: Duration = Duration::from_millis(3000);
+    const DURATION: Duration = Duration::from_millis(3000);
     let last = encode(&["message", "news", "last"]);
     for_each_backend(|backend| {
         let limit = ["--workers", "1", "--client-output-buffer-limit", "pubsub 0 1000 1"];
@@ -376,7 +382,7 @@ fn who_reads_what_comes_is_not_above_the_soft_limit() {
                 scope.spawn(move || {
                     let (mut buffer, mut tail) = (vec![0; MIB], Vec::new());
                     while !tail.ends_with(last) {
-                        let count = listener.read(&mut buffer).expect("it is sent something");
+                        let count = listener.read(&mut buffer).expect("the listener receives");
                         assert!(count > 0, "it was closed");
                         tail.extend_from_slice(&buffer[..count]);
                         tail.drain(..tail.len().saturating_sub(last.len()));
@@ -384,14 +390,14 @@ fn who_reads_what_comes_is_not_above_the_soft_limit() {
                 });
             }
             let mut publisher = server.connect();
-            eventually("all listen", || {
+            eventually("all have subscribed", || {
                 publisher.call("PUBSUB NUMSUB news")
                     == Reply::Array(vec![Reply::bulk("news"), Reply::Integer(LISTENERS as i64)])
             });
             let write = encode(&["PUBLISH", "news", &"x".repeat(100)]).repeat(MESSAGES_AT_ONCE);
             let (began, mut ahead) = (Instant::now(), 0);
-            while began.elapsed() < LASTS || ahead > 0 {
-                if began.elapsed() < LASTS && ahead < WRITES_AHEAD {
+            while began.elapsed() < DURATION || ahead > 0 {
+                if began.elapsed() < DURATION && ahead < WRITES_AHEAD {
                     publisher.send_raw(&write);
                     ahead += 1;
                 } else {
@@ -406,7 +412,7 @@ fn who_reads_what_comes_is_not_above_the_soft_limit() {
 }
 
 #[test]
-fn a_transaction_above_the_limit_is_run_whole() {
+fn a_transaction_above_the_limit_runs_to_its_end() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &NARROW);
         let mut other = server.connect();
@@ -422,7 +428,7 @@ fn a_transaction_above_the_limit_is_run_whole() {
         }
         client.send(&["EXEC"]);
         assert_eq!(client.read_to_end(), b"");
-        eventually("it is gone", || waiting_bytes(&mut other, "transaction").is_none());
+        eventually("the client is closed", || pending_bytes(&mut other, "transaction").is_none());
         let values = other.call("MGET k1 k2 k3");
         assert_eq!(values, Reply::Array(vec![Reply::Null, Reply::bulk("v2"), Reply::bulk("v3")]));
         server.assert_sound();

@@ -1,5 +1,5 @@
-//! Clients that press: floods, resets, replies nobody reads, a shard everybody wants, memory that is refused. What one client
-//! does stays its own trouble.
+//! Adverse clients: floods, resets, unread replies, a contended shard, failing allocations. None of
+//! them harms other clients.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -12,11 +12,11 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 const MIB: u64 = 1 << 20;
-/// Longest wait for something that the server does by itself, on a slow host.
+/// Longest wait for an action of the server, on a slow host.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection from 127.0.0.2, which is elsewhere to a server in protected mode.
-fn stranger(port: u16) -> TcpStream {
+/// Returns a connection from 127.0.0.2, which protected mode treats as remote.
+fn remote_client(port: u16) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let address = |ip: [u8; 4], port: u16| SockAddr::from(SocketAddr::from((ip, port)));
     socket.bind(&address([127, 0, 0, 2], 0)).expect("127.0.0.2 is loopback");
@@ -26,34 +26,35 @@ fn stranger(port: u16) -> TcpStream {
     socket.into()
 }
 
-/// A stranger who has reset its connection by the time the server asks who it is remains a stranger: nothing of what it sent
-/// is run.
+/// A remote client that resets its connection before the server asks for its address counts as
+/// remote: none of its commands runs.
 #[test]
-fn a_stranger_who_resets_runs_nothing() {
+fn commands_of_a_remote_client_that_resets_do_not_run() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2"]);
         for number in 0..300 {
-            let mut stream = stranger(server.port());
-            // The server may have refused it already.
+            let mut stream = remote_client(server.port());
+            // The server may have closed the connection already.
             let _ = stream.write_all(&encode(&["SET", "intruder", &number.to_string()]));
             drop(stream);
         }
         let mut client = server.connect();
         assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
         assert_eq!(client.call("CONFIG SET protected-mode no"), Reply::ok());
-        let mut stream = stranger(server.port());
+        let mut stream = remote_client(server.port());
         stream.write_all(&encode(&["SET", "guest", "1"])).expect("the server takes it");
         let deadline = Instant::now() + PATIENCE;
         while client.call("EXISTS guest") != Reply::Integer(1) {
-            assert!(Instant::now() < deadline, "without protected mode the same way leads in");
+            assert!(Instant::now() < deadline, "the same client is accepted without protected mode");
             std::thread::sleep(Duration::from_millis(10));
         }
     });
 }
 
-/// While a client's commands are held back (paused), what it goes on sending waits in the kernel, not in the server's memory.
+/// While a client's commands are paused, its further input stays in the kernel, not in the server's
+/// memory.
 #[test]
-fn a_flood_behind_a_pause_stays_outside() {
+fn input_of_a_paused_client_is_not_read() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let mut other = server.connect();
@@ -64,11 +65,11 @@ fn a_flood_behind_a_pause_stays_outside() {
         flood.set_write_timeout(Duration::from_secs(1));
         let piece = encode(&["SET", "key", &"x".repeat(1000)]).repeat(1000);
         let sent = (0..200).take_while(|_| flood.try_send_raw(&piece).is_ok()).count();
-        assert!(sent < 200, "200 MB were taken from a paused client");
+        assert!(sent < 200, "200 MB were read from a paused client");
         let grown = server.resident_bytes().saturating_sub(before);
         assert!(grown < 32 * MIB, "a paused client takes {} MiB", grown / MIB);
         assert_eq!(other.call("CLIENT UNPAUSE"), Reply::ok());
-        // All that it got rid of runs.
+        // All commands that were sent run.
         for number in 0..sent * 1000 {
             assert_eq!(flood.receive(), Reply::ok(), "reply {number}");
         }
@@ -76,7 +77,7 @@ fn a_flood_behind_a_pause_stays_outside() {
     });
 }
 
-/// The output limit holds for replies that come from another worker, too.
+/// The output limit also applies to replies from another worker.
 #[test]
 fn replies_of_parked_commands_count_against_the_output_limit() {
     for_each_backend(|backend| {
@@ -97,7 +98,7 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
             assert_eq!(other.command(&["SET", key, &"x".repeat(MIB as usize)]), Reply::ok());
         }
         let before = server.resident_bytes();
-        // One of them is on the worker that is not home to some of the keys.
+        // One of them is on a worker that doesn't own all of the keys.
         let mut silent: Vec<Client> = (0..2).map(|_| server.connect()).collect();
         for client in &mut silent {
             client.set_write_timeout(Duration::from_secs(1));
@@ -114,15 +115,16 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
             std::thread::sleep(Duration::from_millis(20));
         }
         let grown = server.resident_bytes().saturating_sub(before);
-        // Two clients, each with what one window brings beyond its limit; without the limit they would get 1,920 MiB.
+        // Two clients, each with the excess of one window over its limit; without the limit they
+        // would take 1,920 MiB.
         assert!(grown < 700 * MIB, "memory grew by {} MiB", grown / MIB);
         server.assert_sound();
     });
 }
 
-/// The home of a shard that everybody floods goes on serving its own connections.
+/// The owner of a flooded shard still serves its own connections.
 #[test]
-fn a_shard_in_demand_starves_nobody() {
+fn a_contended_shard_starves_no_client() {
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             let args = ["--workers", "4", "--shards", "1", "--partitions", "1", "--execution", execution];
@@ -143,12 +145,12 @@ fn a_shard_in_demand_starves_nobody() {
                 }
                 let mut slowest = Duration::ZERO;
                 for round in 0..100 {
-                    // One on each worker, the home among them.
+                    // One on each worker, the owner among them.
                     for client in &mut patient {
-                        let begun = Instant::now();
+                        let start = Instant::now();
                         let reply = if round % 2 == 0 { client.call("GET other") } else { client.call("PING") };
                         assert!(!reply.is_error());
-                        slowest = slowest.max(begun.elapsed());
+                        slowest = slowest.max(start.elapsed());
                     }
                 }
                 stop.store(true, Ordering::Relaxed);
@@ -161,16 +163,16 @@ fn a_shard_in_demand_starves_nobody() {
     });
 }
 
-/// One byte a second is slow, but no reason to be refused; nor does it hold anyone up.
+/// A client that sends one byte per second isn't rejected and blocks no other client.
 #[test]
-fn a_byte_a_second_becomes_a_command() {
+fn a_command_may_arrive_at_one_byte_per_second() {
     let send_slowly = |backend: Backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
         let (mut slow, mut other) = (server.connect(), server.connect());
         for byte in b"*1\r\n$4\r\nPING\r\n" {
             slow.send_raw(&[*byte]);
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_secs(1) {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(1) {
                 assert_eq!(other.call("PING").text(), "PONG");
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -185,9 +187,9 @@ fn a_byte_a_second_becomes_a_command() {
     });
 }
 
-/// Where Redis would end, a value for which the system gives no memory is an error, and nothing has changed.
+/// Where Redis would exit, a failed allocation is an error and changes nothing.
 #[test]
-fn memory_that_is_refused_is_an_error() {
+fn a_failed_allocation_is_an_error() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1", "--shards", "2"]);
         let mut client = server.connect();
@@ -196,21 +198,21 @@ fn memory_that_is_refused_is_an_error() {
         let pid = Pid::from_raw(server.pid() as i32).expect("a process has an id");
         let status = std::fs::read_to_string(format!("/proc/{}/statm", server.pid())).expect("the server runs");
         let pages: u64 = status.split(' ').next().and_then(|word| word.parse().ok()).expect("its size");
-        // Room for buffers, not for half a gigabyte.
+        // Enough for buffers, not for half a gigabyte.
         let most = pages * 4096 + 128 * MIB;
         prlimit(Some(pid), Resource::As, Rlimit { current: Some(most), maximum: Some(most) }).expect("a limit");
-        // The allocator has reserved some addresses before the limit came: a few values find room there.
+        // The allocator reserved some addresses before the limit was set: a few values fit there.
         let refused =
             (0..20).map(|number| client.call(&format!("SETRANGE new:{number} 500000000 x"))).find(Reply::is_error);
         let refused = refused.expect("10 GB in 128 MB");
         assert!(refused.text().starts_with("OOM"), "{refused:?}");
         let grown = client.call("SETRANGE key 500000000 x");
         assert!(grown.is_error() && grown.text().starts_with("OOM"), "{grown:?}");
-        assert_eq!(client.call("APPEND key x"), Reply::Integer(6), "small changes go on");
+        assert_eq!(client.call("APPEND key x"), Reply::Integer(6), "small changes still work");
         assert_eq!(client.call("GET key").text(), "valuex");
         let Reply::Integer(keys) = client.call("DBSIZE") else { panic!("DBSIZE counts") };
         assert!(keys < 21, "a refused key was made");
-        // A reply that finds no memory: alone, and as one of a transaction's.
+        // A reply whose allocation fails: alone, and within a transaction.
         let many = format!("MGET{}", " large".repeat(40));
         let refused = client.call(&many);
         assert!(refused.is_error() && refused.text().starts_with("OOM"), "{:.100}", refused.text());

@@ -1,5 +1,5 @@
-//! The wire, byte for byte against the real redis-server: protocol errors and what they close, requests in pieces, inline
-//! commands, long pipelines.
+//! The wire protocol, byte for byte against redis-server: protocol errors and which of them close
+//! the connection, requests in pieces, inline commands, long pipelines.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use pantala_tests::client::{encode, encode_into};
 use pantala_tests::reply::show;
 use pantala_tests::{Random, Reply, Server, for_each_backend};
 
-/// Longest wait for a server to close.
+/// Longest wait for the server to close the connection.
 const CLOSE_MAX: Duration = Duration::from_secs(20);
 
 /// What the server does after the input of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
-    /// Closes by itself.
+    /// Closes the connection.
     Closes,
-    /// Waits for more, until the client closes.
+    /// Waits for more input until the client closes.
     Waits,
 }
 
 use Then::{Closes, Waits};
 
-/// Sends `input` on a new connection and gives all that comes back until the connection ends. A server that waits is told
-/// by a half-close that nothing more comes.
+/// Sends `input` on a new connection and returns everything received until the connection ends. If
+/// the server is to wait, the client closes its sending side.
 fn outcome(server: &Server, input: &[u8], then: Then) -> Vec<u8> {
     let mut client = server.connect();
-    // A server may close while the rest of a long input is on its way.
+    // The server may close while it is still receiving a long input.
     let _ = client.try_send_raw(input);
     if then == Waits {
         client.close_write();
@@ -36,7 +36,7 @@ fn outcome(server: &Server, input: &[u8], then: Then) -> Vec<u8> {
     client.read_to_end()
 }
 
-/// Runs `body` with Pantala on each backend beside the judge, both started with `args`.
+/// Runs `body` with Pantala on each backend and with redis-server, all started with `args`.
 fn beside_judge(args: &[&str], body: impl Fn(&Server, &Server)) {
     for_each_backend(|backend| {
         let Some(judge) = Server::redis(args) else { return };
@@ -78,7 +78,7 @@ fn protocol_errors_and_odd_requests() {
         ("*1\r\nPING\r\n", Closes),
         ("*1\r\n\r\n", Closes),
         ("*1\r\n\n\r\n", Closes),
-        // Redis looks for the end of a line as C does: a NUL hides it.
+        // Redis searches for the end of the line with `strchr`, which stops at a NUL.
         ("*1\r\n\0\r\n", Waits),
         ("*1\r\n\"x\r\n", Closes),
         ("*1\r\n\\x\r\n", Closes),
@@ -95,10 +95,10 @@ fn protocol_errors_and_odd_requests() {
         ("*1\r\n$9223372036854775808\r\n", Closes),
         ("*2\r\n$4\r\nPING\r\n$x\r\n", Closes),
         ("*2\r\n$4\r\nECHO\r\n:3\r\n", Closes),
-        // Redis takes the two bytes after a bulk as they come.
+        // Redis doesn't check the two bytes after a bulk string.
         ("*1\r\n$4\r\nPINGxx", Waits),
         ("*1\r\n$4\r\nPINGxx*1\r\n$4\r\nPING\r\n", Waits),
-        // A carriage return ends a length; the byte after it is skipped unseen.
+        // A carriage return ends a length; the byte after it is skipped unchecked.
         ("*1\rx$4\rxPING\r\n", Waits),
         ("*1\n$4\nPING\n", Waits),
         ("*1\r\n$0\r\n\r\n", Waits),
@@ -141,7 +141,7 @@ fn protocol_errors_and_odd_requests() {
         ("CLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY OFF\r\nCLIENT REPLY SKIP\r\nPING\r\nCLIENT REPLY ON\r\n", Waits),
-        // Without replies there is none after which to close.
+        // With replies off there is no reply after which to close.
         ("CLIENT REPLY OFF\r\n*x\r\n", Waits),
         ("CLIENT REPLY OFF\r\nQUIT\r\n", Waits),
         ("HELLO 3\r\n*x\r\n", Closes),
@@ -152,7 +152,7 @@ fn protocol_errors_and_odd_requests() {
     .iter()
     .map(|(text, then)| (text.as_bytes().to_vec(), *then))
     .collect();
-    // Limits of lines: at 64 KiB and beyond, without their end.
+    // Limits of lines: at 64 KiB and above, without a line end.
     cases.push((long(b'a', 65_536), Waits));
     cases.push((long(b'a', 70_000), Closes));
     cases.push(([b"*".as_slice(), &long(b'1', 70_000)].concat(), Closes));
@@ -165,7 +165,7 @@ fn protocol_errors_and_odd_requests() {
     beside_judge(&[], |subject, judge| {
         for (input, then) in &cases {
             if input.starts_with(b"HELLO") {
-                // The reply of HELLO tells each server's own identifiers: only what follows it compares.
+                // HELLO's reply has identifiers of the server: compare only what follows it.
                 let tail = |bytes: Vec<u8>| bytes[bytes.len().saturating_sub(50)..].to_vec();
                 let (right, given) = (outcome(judge, input, *then), outcome(subject, input, *then));
                 assert_eq!(show(&tail(given)), show(&tail(right)));
@@ -173,7 +173,7 @@ fn protocol_errors_and_odd_requests() {
             }
             compare(subject, judge, input, *then);
         }
-        assert_eq!(subject.connect().call("PING"), Reply::Simple("PONG".into()), "the server lives on");
+        assert_eq!(subject.connect().call("PING"), Reply::Simple("PONG".into()), "the server still runs");
     });
 }
 
@@ -201,7 +201,7 @@ fn limits_before_authentication() {
     });
 }
 
-/// Commands of every shape, as one stream of bytes with the ends of the commands in it.
+/// Returns commands of every form as one stream of bytes, and the offsets at which they end.
 fn sample() -> (Vec<u8>, Vec<usize>) {
     let mut bytes = Vec::new();
     let mut ends = Vec::new();
@@ -241,7 +241,7 @@ fn split_at_each_byte_and_byte_by_byte() {
             let mut client = subject.connect();
             for piece in pieces {
                 client.send_raw(piece);
-                // Long enough for the server to read the piece by itself, most of the time.
+                // Most of the time this is long enough for the server to read the piece by itself.
                 std::thread::sleep(Duration::from_micros(300));
             }
             client.close_write();
@@ -273,7 +273,7 @@ fn large_values_in_random_pieces() {
                 rest = after;
             }
             assert_eq!(client.receive(), Reply::ok());
-            assert!(client.receive() == Reply::Bulk(value), "a value of {len} bytes came back changed");
+            assert!(client.receive() == Reply::Bulk(value), "a value of {len} bytes was changed");
         }
     });
 }
@@ -322,7 +322,7 @@ fn a_hundred_thousand_commands_in_one_write() {
     });
 }
 
-/// Valid requests with bytes changed, lost and added: whatever Redis makes of them.
+/// Valid requests with bytes changed, removed and inserted get the same replies as from Redis.
 #[test]
 fn damaged_requests() {
     const ROUNDS: usize = 1500;

@@ -1,4 +1,5 @@
-//! Publish and subscribe: replies as redis-server gives them, order, limits, and listeners on every worker.
+//! Publish and subscribe: replies as from redis-server, order, output limits, and subscribers on
+//! every worker.
 
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -15,20 +16,21 @@ fn start(backend: Backend) -> Server {
     Server::pantala(backend, &SERVER_ARGS)
 }
 
-/// Listeners of a channel as soon as they are so many.
+/// Waits until the channel has exactly this number of subscribers.
 fn await_listeners(client: &mut Client, channel: &str, count: usize) {
     let deadline = Instant::now() + PATIENCE;
     let wanted = Reply::Array(vec![Reply::bulk(channel), Reply::Integer(count as i64)]);
     while client.call(&format!("PUBSUB NUMSUB {channel}")) != wanted {
-        assert!(Instant::now() < deadline, "{channel} never has {count} listeners");
+        assert!(Instant::now() < deadline, "{channel} does not get {count} listeners");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A step of a script: which client it is, the command (none: it only listens), and how many replies and messages it gets.
+/// A step of a script: the client, its command (empty: none), and how many replies and messages it
+/// receives.
 type Step = (usize, &'static str, usize);
 
-/// What a script of commands by three clients is answered: all bytes of each.
+/// Runs a script with three clients and returns all bytes that they receive.
 fn transcript(server: &Server, version: u8, script: &[Step]) -> Vec<String> {
     let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
     let mut transcript = Vec::new();
@@ -50,7 +52,7 @@ fn transcript(server: &Server, version: u8, script: &[Step]) -> Vec<String> {
 }
 
 #[test]
-fn all_answers_are_those_of_redis() {
+fn replies_are_those_of_redis() {
     const SCRIPT: &[Step] = &[
         (0, "SUBSCRIBE a b a", 3),
         (0, "PSUBSCRIBE a* [", 2),
@@ -98,7 +100,7 @@ fn all_answers_are_those_of_redis() {
 #[test]
 fn shard_channels_are_those_of_redis() {
     const SCRIPT: &[Step] = &[
-        // Two on one channel, of which one goes.
+        // Two subscribers of one channel, of which one leaves.
         (0, "SSUBSCRIBE one", 1),
         (1, "SSUBSCRIBE one", 1),
         (2, "SPUBLISH one both", 1),
@@ -109,7 +111,7 @@ fn shard_channels_are_those_of_redis() {
         (1, "SUNSUBSCRIBE one", 1),
         (2, "SPUBLISH one first", 1),
         (0, "", 1),
-        // Two channels of which one is left.
+        // One subscriber of two channels leaves one of them.
         (0, "SSUBSCRIBE two", 1),
         (0, "SUNSUBSCRIBE one", 1),
         (2, "SPUBLISH one nobody", 1),
@@ -119,19 +121,20 @@ fn shard_channels_are_those_of_redis() {
         (2, "PUBSUB SHARDCHANNELS", 1),
         (0, "SUNSUBSCRIBE", 1),
         (0, "SUNSUBSCRIBE", 1),
-        // One channel several times is listened to once, and left once.
+        // Subscribing to a channel several times counts once.
         (0, "SSUBSCRIBE one one one", 3),
         (0, "SSUBSCRIBE one", 1),
         (2, "SPUBLISH one once", 1),
         (0, "", 1),
         (0, "SUNSUBSCRIBE one one", 2),
         (2, "SPUBLISH one nobody", 1),
-        // Never listened to, by one who listens to nothing and by one who does to another.
+        // Channels never subscribed to: by a client without subscriptions, and by one with another.
         (0, "SUNSUBSCRIBE foo", 1),
         (0, "SUNSUBSCRIBE bar quux", 2),
         (0, "SSUBSCRIBE one", 1),
         (0, "SUNSUBSCRIBE foo", 1),
-        // Channels and shard channels of one name know nothing of each other, for two clients and for one.
+        // Channels and shard channels of the same name are independent, for two clients and for
+        // one.
         (1, "SUBSCRIBE one", 1),
         (2, "SPUBLISH one shard", 1),
         (0, "", 1),
@@ -157,7 +160,7 @@ fn shard_channels_are_those_of_redis() {
     assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
 }
 
-/// Confirmations and messages come nevertheless; replies don't.
+/// With replies off, confirmations and messages are sent all the same.
 #[test]
 fn listeners_without_replies_are_those_of_redis() {
     const SCRIPT: &[Step] = &[
@@ -181,14 +184,15 @@ fn listeners_without_replies_are_those_of_redis() {
         (0, "PING", 1),
         (1, "SPUBLISH one hello", 1),
         (0, "", 1),
-        // The publisher's own reply is off, what it listens to isn't (in RESP2 it may not even publish).
+        // Replies to the publisher are off, its messages are not (in RESP2 a subscriber may not
+        // publish).
         (0, "SUNSUBSCRIBE one", 1),
         (2, "SSUBSCRIBE one", 1),
         (0, "CLIENT REPLY OFF", 0),
         (0, "SPUBLISH one quiet", 0),
         (2, "", 1),
         (0, "CLIENT REPLY ON", 1),
-        // Of a transaction, too.
+        // The same for transactions.
         (0, "CLIENT REPLY OFF", 0),
         (0, "MULTI", 0),
         (0, "SUBSCRIBE a b", 0),
@@ -212,9 +216,9 @@ fn listeners_without_replies_are_those_of_redis() {
     assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
 }
 
-/// Which channel comes first is chance in Redis: the counts go down by one from one to the next, and all channels are named.
+/// Redis leaves the channels in random order: the counts fall by one, and each channel is named.
 #[test]
-fn all_shard_channels_are_left_at_once_as_in_redis() {
+fn unsubscribing_all_shard_channels_is_as_in_redis() {
     assert_as_redis(&SERVER_ARGS, |server, version| {
         let (mut listener, mut publisher) = (server.connect(), server.connect());
         listener.call(&format!("HELLO {version}"));
@@ -239,7 +243,7 @@ fn all_shard_channels_are_left_at_once_as_in_redis() {
 }
 
 #[test]
-fn a_listener_with_resp2_only_listens() {
+fn a_subscriber_with_resp2_may_only_subscribe() {
     let refused = |server: &Server, command: &str, version: u8| {
         let mut client = server.connect();
         client.call(&format!("HELLO {version}"));
@@ -260,9 +264,9 @@ fn a_listener_with_resp2_only_listens() {
     });
 }
 
-/// Every command and subcommand, with as many arguments as it takes.
+/// Calls every command and subcommand with the minimum number of arguments.
 #[test]
-fn what_listeners_may_not_run_is_named_as_in_redis() {
+fn commands_denied_to_subscribers_are_those_of_redis() {
     const ALLOWED: [&str; 9] = [
         "ping",
         "psubscribe",
@@ -299,35 +303,37 @@ fn what_listeners_may_not_run_is_named_as_in_redis() {
     });
 }
 
-/// A pipeline of commands of one key, too: with `--execution owner` those go to their shards' homes together.
+/// The same in a pipeline of commands of one key, which `--execution owner` sends to the owners
+/// together.
 #[test]
-fn who_may_not_read_may_not_by_a_pipeline_either() {
+fn subscribers_and_monitors_may_not_read_in_a_pipeline() {
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
-            for (begins, why) in [("SUBSCRIBE a", "are allowed in this context"), ("MONITOR", "ERR Replica can't")] {
+            for (first, why) in [("SUBSCRIBE a", "are allowed in this context"), ("MONITOR", "ERR Replica can't")] {
                 let mut client = server.connect();
-                client.call(begins);
+                client.call(first);
                 for reply in client.pipeline(&["a", "b", "c"].map(|key| vec!["GET", key])) {
-                    assert!(reply.text().contains(why), "{execution}, {begins}: {reply:?}");
+                    assert!(reply.text().contains(why), "{execution}, {first}: {reply:?}");
                 }
             }
         }
     });
 }
 
-/// What is published before a listener leaves is for it, also where it publishes itself and leaves in one write; and comes before the answer to the leaving.
+/// Messages published before a client unsubscribes are delivered, even if it publishes and
+/// unsubscribes in one write. They come before the reply to the unsubscription.
 #[test]
-fn who_leaves_gets_what_was_published_before() {
+fn a_leaving_client_receives_earlier_messages() {
     let play = |server: &Server| {
         for (listens, commands) in [
-            ("SUBSCRIBE c", ["PUBLISH c told", "UNSUBSCRIBE c"]),
-            ("SUBSCRIBE c", ["PUBLISH c told", "UNSUBSCRIBE"]),
-            ("SUBSCRIBE c", ["PUBLISH c told", "RESET"]),
-            ("SUBSCRIBE c", ["PUBLISH c told", "QUIT"]),
-            ("PSUBSCRIBE c*", ["PUBLISH c told", "PUNSUBSCRIBE c*"]),
-            ("SSUBSCRIBE c", ["SPUBLISH c told", "SUNSUBSCRIBE c"]),
-            ("MONITOR", ["ECHO told", "RESET"]),
+            ("SUBSCRIBE c", ["PUBLISH c payload", "UNSUBSCRIBE c"]),
+            ("SUBSCRIBE c", ["PUBLISH c payload", "UNSUBSCRIBE"]),
+            ("SUBSCRIBE c", ["PUBLISH c payload", "RESET"]),
+            ("SUBSCRIBE c", ["PUBLISH c payload", "QUIT"]),
+            ("PSUBSCRIBE c*", ["PUBLISH c payload", "PUNSUBSCRIBE c*"]),
+            ("SSUBSCRIBE c", ["SPUBLISH c payload", "SUNSUBSCRIBE c"]),
+            ("MONITOR", ["ECHO payload", "RESET"]),
         ] {
             for round in 0..20 {
                 let mut client = server.connect();
@@ -335,16 +341,17 @@ fn who_leaves_gets_what_was_published_before() {
                 client.call(listens);
                 let words = commands.map(|command| command.split(' ').collect::<Vec<_>>());
                 client.send_together(&words);
-                // What publishes, what is published, and what leaves, which is the last: RESET and QUIT are answered in a word.
+                // The reply to the publication, the message, and the reply to the command that
+                // leaves, which is last: RESET and QUIT reply with one word.
                 let replies: Vec<String> = (0..3).map(|_| format!("{:?}", client.receive())).collect();
-                let told = |reply: &String| {
-                    reply.contains("told") || reply.contains(&format!("{:?}", b"told").replace(['[', ']'], ""))
+                let has_payload = |reply: &String| {
+                    reply.contains("payload") || reply.contains(&format!("{:?}", b"payload").replace(['[', ']'], ""))
                 };
-                // The answer to ECHO says it too.
+                // The reply to ECHO contains it too.
                 let wanted = if listens == "MONITOR" { 2 } else { 1 };
-                let count = replies[..2].iter().filter(|reply| told(reply)).count();
+                let count = replies[..2].iter().filter(|reply| has_payload(reply)).count();
                 assert_eq!(count, wanted, "{listens}, {commands:?}, round {round}: {replies:?}");
-                assert!(!told(&replies[2]), "{listens}, {commands:?}, round {round}: {replies:?}");
+                assert!(!has_payload(&replies[2]), "{listens}, {commands:?}, round {round}: {replies:?}");
             }
         }
     };
@@ -356,7 +363,8 @@ fn who_leaves_gets_what_was_published_before() {
     });
 }
 
-/// What one connection publishes comes in order, after what it wrote before, to listeners on every worker.
+/// Messages of one connection are delivered in order and after its earlier writes, to subscribers
+/// on every worker.
 #[test]
 fn messages_keep_their_order() {
     const MESSAGES: usize = 3000;
@@ -393,18 +401,19 @@ fn messages_keep_their_order() {
     });
 }
 
-/// What a transaction or a script publishes may come before its end; who then looks at its keys finds them as it has left them.
+/// A transaction or script may deliver its messages before it ends. A subscriber that reads its
+/// keys then sees all of its changes.
 #[test]
-fn who_hears_of_a_transaction_finds_it_done() {
+fn a_message_of_a_transaction_implies_that_it_has_run() {
     const ROUNDS: usize = 200;
     const SCRIPT: &str =
         "redis.call('PUBLISH', 'news', ARGV[1]) for _, key in ipairs(KEYS) do redis.call('SET', key, ARGV[1]) end";
-    // In several shards, most likely.
+    // Most likely in several shards.
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
     for_each_form(|backend, execution| {
         let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
         if server.connect().call("DEBUG FAULT pause-holding 500") != Reply::ok() {
-            eprintln!("SKIPPED: pauses between commands: this build has no faults");
+            eprintln!("SKIPPED: pauses between commands: this build lacks fault injection");
         }
         let (mut publisher, mut listener, mut reader) = (server.connect(), server.connect(), server.connect());
         listener.call("SUBSCRIBE news");
@@ -420,7 +429,7 @@ fn who_hears_of_a_transaction_finds_it_done() {
                 1
             };
             assert_eq!(listener.receive(), Reply::Array(["message", "news", &number].map(Reply::bulk).to_vec()));
-            // The one that it sets last first.
+            // In reverse order of the writes.
             for key in KEYS.iter().rev() {
                 assert_eq!(reader.call(&format!("GET {key}")), Reply::bulk(&number), "round {round}");
             }
@@ -431,13 +440,13 @@ fn who_hears_of_a_transaction_finds_it_done() {
     });
 }
 
-/// Messages that are published in one write, on channels in turns and in runs, come to each listener as redis-server sends them, by name
-/// and by pattern, as if each had come alone.
+/// Messages published in one write, on channels in turns and in runs, arrive as from redis-server,
+/// by name and by pattern, as if each was published alone.
 #[test]
 fn messages_of_one_write_keep_their_order() {
     const CHANNELS: [&str; 12] = ["a", "a", "a", "b", "a", "b", "b", "c", "c", "a", "a", "c"];
-    let heard = |server: &Server| -> Vec<Vec<Vec<u8>>> {
-        // What each listens to, in which version, and how many messages it gets.
+    let received = |server: &Server| -> Vec<Vec<Vec<u8>>> {
+        // A subscription, the version of the protocol, and the number of messages.
         let listeners =
             [("SUBSCRIBE a", 2, 6), ("SUBSCRIBE a b", 3, 9), ("PSUBSCRIBE c*", 2, 3), ("SUBSCRIBE a c", 2, 9)];
         let mut clients: Vec<(Client, usize)> = listeners
@@ -455,30 +464,31 @@ fn messages_of_one_write_keep_their_order() {
         let mut publisher = server.connect();
         let requests = (0..).zip(CHANNELS).flat_map(|(at, channel)| encode(&["PUBLISH", channel, &at.to_string()]));
         publisher.send_raw(&requests.collect::<Vec<u8>>());
-        let mut heard: Vec<Vec<Vec<u8>>> =
+        let mut received: Vec<Vec<Vec<u8>>> =
             clients.iter_mut().map(|(client, count)| (0..*count).map(|_| client.receive_raw().1).collect()).collect();
-        heard.push(CHANNELS.iter().map(|_| publisher.receive_raw().1).collect());
-        heard
+        received.push(CHANNELS.iter().map(|_| publisher.receive_raw().1).collect());
+        received
     };
     let Some(redis) = Server::redis(&[]) else { return };
-    let expected = heard(&redis);
+    let expected = received(&redis);
     for_each_backend(|backend| {
         let server = start(backend);
         for _ in 0..10 {
-            assert_eq!(heard(&server), expected);
+            assert_eq!(received(&server), expected);
             let mut client = server.connect();
             ["a", "b", "c"].iter().for_each(|channel| await_listeners(&mut client, channel, 0));
             let deadline = Instant::now() + PATIENCE;
             while client.call("PUBSUB NUMPAT") != Reply::Integer(0) {
-                assert!(Instant::now() < deadline, "a pattern is still listened to");
+                assert!(Instant::now() < deadline, "a pattern still has subscribers");
             }
         }
     });
 }
 
-/// Messages on one channel come to all listeners in one order, whoever published them, and by pattern in the same.
+/// All subscribers receive the messages of a channel in one order, from any publisher, by name and
+/// by pattern.
 #[test]
-fn all_listeners_hear_a_channel_in_one_order() {
+fn all_subscribers_receive_a_channel_in_one_order() {
     const PUBLISHERS: usize = 4;
     const MESSAGES: usize = 4000;
     for_each_backend(|backend| {
@@ -488,7 +498,7 @@ fn all_listeners_hear_a_channel_in_one_order() {
             listener.call(if number % 2 == 0 { "SUBSCRIBE news" } else { "PSUBSCRIBE ne*" });
         }
         await_listeners(&mut server.connect(), "news", 4);
-        let heard: Vec<Vec<String>> = std::thread::scope(|scope| {
+        let received: Vec<Vec<String>> = std::thread::scope(|scope| {
             for publisher in 0..PUBLISHERS {
                 let mut client = server.connect();
                 scope.spawn(move || {
@@ -513,21 +523,21 @@ fn all_listeners_hear_a_channel_in_one_order() {
                 .collect();
             threads.into_iter().map(|thread| thread.join().expect("a listener")).collect()
         });
-        for (number, other) in heard.iter().enumerate() {
-            let differs = heard[0].iter().zip(other).position(|(one, two)| one != two);
-            assert_eq!(differs, None, "listener {number} heard another order than the first");
+        for (number, other) in received.iter().enumerate() {
+            let differs = received[0].iter().zip(other).position(|(one, two)| one != two);
+            assert_eq!(differs, None, "listener {number} received another order than the first");
         }
     });
 }
 
 #[test]
-fn listeners_that_vanish_are_forgotten() {
+fn subscriptions_of_disconnected_clients_are_removed() {
     const CHANNELS: usize = 100_000;
     for_each_backend(|backend| {
         let mut server = start(backend);
         let mut client = server.connect();
         let channels: Vec<String> = (0..CHANNELS).map(|number| format!("channel:{number}")).collect();
-        // The last two vanish while their confirmations are on the way.
+        // The last two disconnect while their confirmations are in flight.
         for reads in [true, false, false] {
             let mut listener = server.connect();
             let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(channels.iter().map(String::as_str)).collect();
@@ -545,7 +555,7 @@ fn listeners_that_vanish_are_forgotten() {
             || client.call("PUBSUB SHARDCHANNELS") != nothing
         {
             let left = client.call("PUBSUB CHANNELS");
-            assert!(Instant::now() < deadline, "{} channels are still there", left.elements().len());
+            assert!(Instant::now() < deadline, "{} channels still exist", left.elements().len());
             std::thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(client.call("PUBLISH channel:1 x"), Reply::Integer(0));
@@ -553,14 +563,15 @@ fn listeners_that_vanish_are_forgotten() {
     });
 }
 
-/// Who listens to very many patterns leaves them soon, in whatever way, and nobody waits for it: not even on the same worker.
+/// A client with very many patterns unsubscribes from them quickly, in whichever way, and delays no
+/// other client, not even of its worker.
 #[test]
-fn very_many_patterns_are_left_soon() {
+fn very_many_patterns_are_unsubscribed_quickly() {
     const PATTERNS: usize = 100_000;
-    /// How many one command names.
+    /// Patterns per command.
     const TOGETHER: usize = 1000;
-    /// CPU time, many times what it takes in a debug build. Looking at all patterns for each that is left takes many
-    /// times this.
+    /// CPU time, many times that of a debug build. A scan of all patterns for each unsubscription
+    /// takes many times this limit.
     const SOON: Duration = Duration::from_secs(5);
     let patterns: Vec<String> = (0..PATTERNS).map(|number| format!("pattern:{number}:*")).collect();
     let exchange = |client: &mut Client, verb: &str, together: usize| {
@@ -593,17 +604,17 @@ fn very_many_patterns_are_left_soon() {
                 _ => drop(listener),
             }
             while other.call("PUBSUB NUMPAT") != Reply::Integer(0) {
-                assert!(server.cpu_time() - before < SOON, "{way}: they are never left");
+                assert!(server.cpu_time() - before < SOON, "{way}: patterns remain");
             }
             let left = server.cpu_time() - before;
             println!("{backend:?}: {PATTERNS} patterns in {came:?}, left {way} in {left:?}");
-            assert!(came < SOON && left < SOON, "{way}: {came:?} to come, {left:?} to go");
+            assert!(came < SOON && left < SOON, "{way}: {came:?} to subscribe, {left:?} to unsubscribe");
         }
         server.assert_sound();
     });
 }
 
-/// A listener that doesn't read is closed at the limit of its class; others get everything.
+/// A subscriber that doesn't read is closed at the limit of its class; others receive everything.
 #[test]
 fn a_silent_listener_is_closed_at_its_limit() {
     for_each_backend(|backend| {
@@ -645,23 +656,23 @@ fn client_list_shows_subscriptions() {
     });
 }
 
-/// Beside clients that begin to listen: `PUBLISH` counts all that have been answered before it, and none that hasn't asked yet; each hears everything
-/// from the first message on.
+/// While clients subscribe, `PUBLISH` counts at least those whose subscription was confirmed and at
+/// most those that have requested it. Each subscriber receives every message after its first.
 #[test]
-fn publish_counts_who_listens_while_others_come() {
+fn publish_counts_confirmed_subscribers() {
     const LISTENERS: usize = 60;
     for_each_backend(|backend| {
         let server = start(backend);
-        let (asked, answered) = (AtomicI64::new(0), AtomicI64::new(0));
+        let (requested, confirmed) = (AtomicI64::new(0), AtomicI64::new(0));
         std::thread::scope(|scope| {
             let listeners: Vec<_> = (0..3)
                 .map(|_| {
                     scope.spawn(|| {
                         let listen = |_| {
                             let mut client = server.connect();
-                            asked.fetch_add(1, SeqCst);
+                            requested.fetch_add(1, SeqCst);
                             client.call("SUBSCRIBE news");
-                            answered.fetch_add(1, SeqCst);
+                            confirmed.fetch_add(1, SeqCst);
                             client
                         };
                         (0..LISTENERS / 3).map(listen).collect::<Vec<Client>>()
@@ -671,25 +682,25 @@ fn publish_counts_who_listens_while_others_come() {
             let mut publisher = server.connect();
             let (mut number, mut last) = (0, 0);
             while last < LISTENERS as i64 {
-                let least = answered.load(SeqCst);
+                let least = confirmed.load(SeqCst);
                 let count = publisher.command(&["PUBLISH", "news", &number.to_string()]).integer();
-                let most = asked.load(SeqCst);
+                let most = requested.load(SeqCst);
                 assert!((least.max(last)..=most).contains(&count), "{count} of {least} to {most}, {last} before");
                 (number, last) = (number + 1, count);
             }
             for mut client in listeners.into_iter().flat_map(|thread| thread.join().expect("they listen")) {
-                let mut heard = Vec::new();
-                while heard.last() != Some(&(number - 1)) {
-                    heard.push(client.receive().elements()[2].text().parse::<i64>().expect("a number"));
+                let mut received = Vec::new();
+                while received.last() != Some(&(number - 1)) {
+                    received.push(client.receive().elements()[2].text().parse::<i64>().expect("a number"));
                 }
-                assert!(heard.windows(2).all(|two| two[0] + 1 == two[1]), "{heard:?}");
+                assert!(received.windows(2).all(|two| two[0] + 1 == two[1]), "{received:?}");
             }
         });
     });
 }
 
-/// What one pipeline is answered, as all its bytes.
-fn answers(client: &mut Client, commands: &[&str], count: usize) -> Vec<String> {
+/// Runs a pipeline and returns all bytes of its replies.
+fn replies(client: &mut Client, commands: &[&str], count: usize) -> Vec<String> {
     let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(&command.split(' ').collect::<Vec<_>>())).collect();
     client
         .exchange(&bytes, count)
@@ -698,9 +709,9 @@ fn answers(client: &mut Client, commands: &[&str], count: usize) -> Vec<String> 
         .collect()
 }
 
-/// Redis 7.0 writes such messages into the midst of EXEC's reply; from 7.2 on they follow it.
+/// Redis 7.0 writes such messages inside EXEC's reply; since 7.2 they follow it.
 #[test]
-fn a_transaction_that_stops_listening_loses_none_of_its_own_messages() {
+fn a_transaction_that_unsubscribes_receives_its_own_messages() {
     const PUBLISH: &str = "PUBLISH c x";
     const SCRIPT: &str = "EVAL return(redis.call('publish','c','x')) 0";
     for_each_backend(|backend| {
@@ -718,30 +729,31 @@ fn a_transaction_that_stops_listening_loses_none_of_its_own_messages() {
                 let mut client = server.connect();
                 client.call(&format!("HELLO {version}"));
                 let commands = ["MULTI", listen, publish, leave, "EXEC", "PING"];
-                let got = answers(&mut client, &commands, commands.len() + 1);
+                let got = replies(&mut client, &commands, commands.len() + 1);
                 assert!(got[4].starts_with("*3 ") && !got[4].contains("message"), "{commands:?}: {got:?}");
                 let parts = if message.contains("pmessage") { 4 } else { 3 };
                 let kind = if version == 2 { '*' } else { '>' };
                 assert_eq!(got[5..], [format!("{kind}{parts} {message}"), "+PONG ".to_owned()], "{commands:?}");
             }
         }
-        // A shard channel can't be listened to from inside a transaction, but left.
+        // A transaction may not subscribe to a shard channel, but unsubscribe.
         let mut client = server.connect();
         client.call("HELLO 3");
         let commands = ["SSUBSCRIBE c", "MULTI", "SPUBLISH c x", "SUNSUBSCRIBE c", "EXEC", "PING"];
-        let got = answers(&mut client, &commands, 7);
+        let got = replies(&mut client, &commands, 7);
         assert_eq!(got[4..], ["*2 :1 >3 $12 sunsubscribe $1 c :0 ", ">3 $8 smessage $1 c $1 x ", "+PONG "]);
         // Messages aren't replies.
         let commands =
             ["CLIENT REPLY OFF", "MULTI", "SUBSCRIBE c", PUBLISH, "UNSUBSCRIBE c", "EXEC", "CLIENT REPLY ON"];
-        let got = answers(&mut client, &commands, 4);
+        let got = replies(&mut client, &commands, 4);
         assert_eq!(got[2..], [">3 $7 message $1 c $1 x ", "+OK "]);
     });
 }
 
-/// A transaction whose own messages exceed its client's limit runs to its end before the client is closed.
+/// A transaction whose own messages exceed its client's limit runs to its end before the client is
+/// closed.
 #[test]
-fn a_transaction_is_whole_though_its_messages_exceed_the_limit() {
+fn a_transaction_whose_messages_exceed_the_limit_runs_to_its_end() {
     for_each_backend(|backend| {
         let server = start(backend);
         let mut other = server.connect();
