@@ -1,5 +1,6 @@
-//! Job queues, locks and client libraries as their users have them, from their own registries: `tests/clients`.
-//! `pantala_tests::ecosystem` tells how. All of it passes on redis-server 7.0.15 too: `PANTALA_CLIENTS_AGAINST=redis`.
+//! Job queues, locks and client libraries as users install them, from their registries:
+//! `tests/clients`. See `pantala_tests::ecosystem`. All pass on redis-server 7.0.15 too, with
+//! `PANTALA_CLIENTS_AGAINST=redis`.
 
 use pantala_tests::ecosystem::Ecosystem;
 use pantala_tests::{Server, for_each_backend};
@@ -50,9 +51,9 @@ fn run(ecosystem: &Ecosystem) {
                 ecosystem.run(&folder, &mut server);
             }
         }
-        Ok(other) => panic!("PANTALA_CLIENTS_AGAINST is {other:?}: only redis is meant"),
+        Ok(other) => panic!("PANTALA_CLIENTS_AGAINST is {other:?}: must be redis"),
         Err(_) => for_each_backend(|backend| {
-            // Two workers and several shards: what spans shards must go through more than one thread's hands.
+            // Two workers and several shards: commands over several shards involve both threads.
             ecosystem.run(&folder, &mut Server::pantala(backend, &["--workers", "2", "--shards", "8"]));
         }),
     }

@@ -1,5 +1,5 @@
-//! What the process takes of the machine's memory: freed memory is returned, and nothing takes
-//! memory twice while it grows.
+//! Resident memory of the process: freed memory is returned to the system, and growing values are
+//! never in memory twice.
 
 use pantala_tests::client::encode;
 use pantala_tests::waiting::eventually;
@@ -11,10 +11,10 @@ const MIB: u64 = 1 << 20;
 fn memory_field(client: &mut Client, name: &str) -> u64 {
     let info = client.call("INFO memory").text();
     let line = info.lines().find_map(|line| line.strip_prefix(&format!("{name}:"))).expect("a field of INFO");
-    line.trim().parse().expect("it is a number")
+    line.trim().parse().expect("a number")
 }
 
-/// The most that may be resident: a tenth and 20 MiB beyond what is accounted for.
+/// Returns the allowed resident memory: 20 MiB and 10% above the accounted memory.
 fn resident_max(client: &mut Client) -> u64 {
     memory_field(client, "used_memory") * 11 / 10 + 20 * MIB
 }
@@ -40,7 +40,7 @@ fn set_all(client: &mut Client, keys: usize, value: &[u8]) {
 }
 
 #[test]
-fn freed_memory_is_returned_without_being_asked_for() {
+fn freed_memory_is_returned_without_a_command() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let mut client = server.connect();
@@ -50,7 +50,7 @@ fn freed_memory_is_returned_without_being_asked_for() {
         }
         assert_eq!(client.call("DEL a b c d"), Reply::Integer(4));
         wait_until_returned(&server, &mut client, "large values are returned");
-        // Several workers allocate, and one frees what the others have allocated.
+        // Several workers allocate; one frees memory allocated by the others.
         let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         for other in &mut others {
             set_all(other, 16_000, &vec![b'x'; 5 * KIB as usize]);
@@ -60,12 +60,12 @@ fn freed_memory_is_returned_without_being_asked_for() {
         wait_until_returned(&server, &mut client, "small values are returned");
         set_all(&mut client, 16_000, &vec![b'x'; 5 * KIB as usize]);
         assert_eq!(client.call("FLUSHALL ASYNC"), Reply::ok());
-        wait_until_returned(&server, &mut client, "what the background thread has freed is returned");
+        wait_until_returned(&server, &mut client, "memory freed by the background thread is returned");
     });
 }
 
 #[test]
-fn a_script_that_ran_out_of_memory_leaves_none_behind() {
+fn memory_of_a_script_that_ran_out_of_memory_is_returned() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let mut client = server.connect();
@@ -87,7 +87,7 @@ fn memory_purge_returns_freed_memory() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let mut client = server.connect();
-        // No periodic work: nothing is returned unless it is asked for.
+        // Without periodic work, only MEMORY PURGE returns memory.
         assert_eq!(client.call("DEBUG PAUSE-CRON 1"), Reply::ok());
         let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         for (number, other) in others.iter_mut().enumerate() {
@@ -98,7 +98,7 @@ fn memory_purge_returns_freed_memory() {
             assert!(other.pipeline(&commands).iter().all(|reply| *reply == Reply::ok()));
         }
         assert_eq!(client.call("FLUSHALL SYNC"), Reply::ok());
-        assert!(server.resident_bytes() > resident_max(&mut client), "this test has to wait for something");
+        assert!(server.resident_bytes() > resident_max(&mut client), "there is no freed memory to return");
         eventually("freed memory is returned", || {
             assert_eq!(client.call("MEMORY PURGE"), Reply::ok());
             server.resident_bytes() <= resident_max(&mut client)
@@ -106,8 +106,7 @@ fn memory_purge_returns_freed_memory() {
     });
 }
 
-/// A string that is made is as long as it has to be, as in Redis: room to grow is for strings that
-/// grow.
+/// A new string takes its length, as in Redis; only growing strings get room to grow.
 #[test]
 fn new_strings_take_their_length() {
     for_each_backend(|backend| {
@@ -124,9 +123,9 @@ fn new_strings_take_their_length() {
     });
 }
 
-/// A bulk that has come in part takes at most its length.
+/// A partly received bulk string takes at most its length.
 #[test]
-fn half_received_bulks_take_their_length() {
+fn partly_received_bulks_take_their_length() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "1"]);
         let mut watcher = server.connect();
@@ -143,12 +142,15 @@ fn half_received_bulks_take_their_length() {
             let received = sent / 10_000 * 10_000;
             let mut field = |name: &str| -> u64 {
                 let list = watcher.call("CLIENT LIST").text();
-                let line = list.lines().find(|line| line.contains(&format!("name=half{number} "))).expect("it is open");
+                let line = list
+                    .lines()
+                    .find(|line| line.contains(&format!("name=half{number} ")))
+                    .expect("the client is connected");
                 let value = line.split(' ').find_map(|word| word.strip_prefix(name)).expect("a field");
-                value.parse().expect("it is a number")
+                value.parse().expect("a number")
             };
-            eventually("all has come that was sent", || field("qbuf=") >= received);
-            eventually("its memory is told", || field("tot-mem=") >= received);
+            eventually("all input is received", || field("qbuf=") >= received);
+            eventually("its memory is counted", || field("tot-mem=") >= received);
             let bytes = field("tot-mem=");
             // redis-server 7.0.15: 1,327,892 bytes of 1 MiB, 131,860 of 100,000.
             assert!(bytes <= length * 5 / 4 + 4 * KIB, "{bytes} bytes for {received} of {length}");
@@ -156,9 +158,9 @@ fn half_received_bulks_take_their_length() {
     });
 }
 
-/// While a value grows, or comes, it isn't there twice.
+/// A value is not in memory twice while it grows or is received.
 #[test]
-fn growing_values_are_never_there_twice() {
+fn growing_values_are_never_in_memory_twice() {
     for_each_backend(|backend| {
         for command in ["APPEND", "RPUSH"] {
             let server = Server::pantala(
@@ -174,13 +176,13 @@ fn growing_values_are_never_there_twice() {
                 }
             }
             let peak = server.peak_resident_bytes();
-            // The limit doesn't count the pages of the program itself, some 10 MiB.
+            // The limit does not count the pages of the program, some 10 MiB.
             assert!(peak < 96 * MIB * 11 / 10 + 34 * MIB, "{command}: {} MiB", peak / MIB);
         }
     });
 }
 
-/// A large value becomes the stored one in the buffer in which it was received.
+/// A large value is stored in the buffer in which it was received.
 #[test]
 fn large_values_are_stored_without_a_copy() {
     for_each_backend(|backend| {
@@ -190,16 +192,15 @@ fn large_values_are_stored_without_a_copy() {
         let value = vec![b'x'; 100 * MIB as usize];
         set(&mut client, "k", &value);
         let grown = server.peak_resident_bytes() - before;
-        // Beside the value there are the buffers that bytes are received in, more of them where the
-        // worker is slow.
+        // Receive buffers add to the value, more of them if the worker is slow.
         assert!(grown < 150 * MIB, "{} MiB for 100", grown / MIB);
         assert_eq!(client.call("STRLEN k"), Reply::Integer(value.len() as i64));
     });
 }
 
-/// What is replied, stored and logged of a large value that was not copied.
+/// Large values that are not copied are replied, stored and logged like others.
 #[test]
-fn values_that_are_not_copied_are_as_others() {
+fn values_that_are_not_copied_behave_like_others() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--slowlog-log-slower-than", "0"]);
         let (mut client, mut other) = (server.connect(), server.connect());
@@ -220,7 +221,7 @@ fn values_that_are_not_copied_are_as_others() {
             assert_eq!(run(&[b"SET", b"k", large, b"WRONG"]).text(), "ERR syntax error");
             assert_eq!(run(&[b"SETNX", b"new", large]), Reply::Integer(1));
             assert_eq!(other.call("GETDEL new"), stored);
-            // The key is of no type that matters to SET.
+            // SET overwrites a key of any type.
             assert_eq!(run(&[b"DEL", b"k"]), Reply::Integer(1));
             assert_eq!(run(&[b"RPUSH", b"k", large]), Reply::Integer(1));
             assert_eq!(run(&[b"SET", b"k", large]), Reply::ok());
@@ -238,14 +239,14 @@ fn values_that_are_not_copied_are_as_others() {
             let shown = [&large[..128], format!("... ({} more bytes)", len - 128).as_bytes()].concat();
             assert_eq!(logged[1..], [Reply::bulk("k"), Reply::Bulk(shown)]);
         }
-        // A monitor sees the whole.
+        // A monitor receives the whole value.
         let mut monitor = server.connect();
         assert_eq!(monitor.call("MONITOR"), Reply::ok());
         let value = vec![b'v'; 100_000];
         set(&mut client, "seen", &value);
         let line = monitor.receive().text();
         assert!(line.len() > 100_000 && line.contains("\"seen\""), "{} bytes", line.len());
-        // In a transaction, and with more behind it in the same write.
+        // In a transaction, and with more commands behind it in the same write.
         let mut all = encode(&["MULTI"]);
         all.extend(encode(&[b"SET", &b"in"[..], &value]));
         all.extend(encode(&["EXEC"]));
@@ -262,8 +263,8 @@ fn values_that_are_not_copied_are_as_others() {
     });
 }
 
-/// Shards that were emptied keep no memory that the limit would count: with little of it, that was
-/// all there was.
+/// Emptied shards keep no memory that counts against `maxmemory`: under a small limit it would
+/// leave no room for keys.
 #[test]
 fn emptied_shards_leave_room_for_new_keys() {
     for_each_backend(|backend| {
@@ -277,8 +278,8 @@ fn emptied_shards_leave_room_for_new_keys() {
                 (0..1000).map(|key| words(&format!("SETEX key:{key} 1000 value"))).collect();
             let refused = client.pipeline(&commands).iter().filter(|reply| **reply != Reply::ok()).count();
             assert_eq!(refused, 0, "{shards} shards, {execution}");
-            // Also where nothing is evicted, but deleted. With `--execution owner` the homes
-            // release what they have within a round of their periodic work.
+            // Also if keys are deleted instead of evicted. With `--execution owner`, the owners
+            // release memory in their next round of periodic work.
             assert_eq!(client.call("FLUSHALL"), Reply::ok());
             client.call("CONFIG SET maxmemory-policy noeviction");
             let pairs = |key| [words(&format!("SET key:{key} value")), words(&format!("DEL key:{key}"))];
@@ -289,7 +290,7 @@ fn emptied_shards_leave_room_for_new_keys() {
             } else {
                 for key in 0..60 {
                     let commands = pairs(key);
-                    eventually("there is room again", || !client.pipeline(&commands)[0].is_error());
+                    eventually("a key fits again", || !client.pipeline(&commands)[0].is_error());
                 }
             }
         }

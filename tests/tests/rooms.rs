@@ -1,4 +1,5 @@
-//! The rooms of the server, held against its source text: which room may know which, and how large a type may become.
+//! The modules of the server (rooms), checked in its source text: which module may import which,
+//! and how large a type may be.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,18 +7,19 @@ use std::path::Path;
 use pantala_tests::binary::workspace_root;
 use pantala_tests::tidy;
 
-/// Rooms, the lowest first. One may name those before it, and what is in none; none that comes after it.
+/// Rooms from the lowest up. One may import those before it and files outside of all rooms, none
+/// that comes after it.
 const ROOMS: [&str; 6] = ["reactor", "clients", "dispatch", "windows", "control", "worker"];
 
-/// Fields that a type may have.
+/// Most fields of a type.
 const FIELDS_MAX: usize = 15;
-/// Methods that a type may have, over all its `impl` blocks without a trait.
+/// Most methods of a type, in all its `impl` blocks without a trait.
 const METHODS_MAX: usize = 40;
 
-/// Records whose fields are read one by one: settings and statistics. Their fields aren't counted.
+/// Settings and statistics, whose fields are read one by one and aren't counted.
 const RECORDS: [&str; 2] = ["Settings", "WorkerStats"];
 
-/// The files of the server and of sessions: path below the crate's `src`, code without comments, strings and tests.
+/// Returns the files of a crate: path below `src`, and code without comments, strings and tests.
 fn files(of: &str) -> Vec<(String, String)> {
     let folder = workspace_root().join("crates").join(of).join("src");
     let name = |path: &Path| path.strip_prefix(&folder).expect("below it").display().to_string();
@@ -31,14 +33,14 @@ fn files(of: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The room of a file; `None`: it is in none.
+/// Returns the room of a file, or `None` if it is in none.
 fn room(file: &str) -> Option<usize> {
     let first = file.split('/').next().unwrap_or_default();
     ROOMS.iter().position(|room| first == *room || first == format!("{room}.rs"))
 }
 
 #[test]
-fn rooms_know_only_those_below_them() {
+fn rooms_import_only_those_below_them() {
     let mut wrong = Vec::new();
     let mut rooms = [0; ROOMS.len()];
     for (file, code) in files("server") {
@@ -49,7 +51,7 @@ fn rooms_know_only_those_below_them() {
                 wrong.push(format!("{file} names {above}, which is above it"));
             }
         }
-        // `super` of a room's own folder is the room; from its first file it would be the crate.
+        // `super` in a module of a room's folder is the room; in the room's root it is the crate.
         if file.ends_with("/mod.rs") && file.matches('/').count() == 1 && tidy::has_word(&code, "super::") {
             wrong.push(format!("{file} leaves its room by super"));
         }
@@ -58,14 +60,15 @@ fn rooms_know_only_those_below_them() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What is in no room is used by all of them: it may not know any, but for what starts workers.
+/// Files outside of the rooms are used by all of them and may import none, except for those that
+/// start workers.
 #[test]
-fn what_is_in_no_room_knows_none() {
-    const KNOW_ROOMS: [&str; 2] = ["lib.rs", "startup.rs"];
+fn files_outside_of_rooms_import_none() {
+    const MAY_IMPORT: [&str; 2] = ["lib.rs", "startup.rs"];
     let mut wrong = Vec::new();
     for (file, code) in files("server").iter().filter(|(file, _)| room(file).is_none()) {
         for room in ROOMS {
-            if !KNOW_ROOMS.contains(&file.as_str()) && tidy::has_word(code, &format!("crate::{room}")) {
+            if !MAY_IMPORT.contains(&file.as_str()) && tidy::has_word(code, &format!("crate::{room}")) {
                 wrong.push(format!("{file} names {room}"));
             }
         }
@@ -76,30 +79,30 @@ fn what_is_in_no_room_knows_none() {
 /// Fields and methods by type.
 type Sizes = BTreeMap<String, (usize, usize)>;
 
-/// The name at the beginning of some code.
+/// Returns the identifier at the start of the code.
 fn name(code: &str) -> &str {
     let end = code.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(code.len());
     &code[..end]
 }
 
-/// What stands between the first brace of some code and the one that closes it.
+/// Returns the code between the first brace and its closing brace.
 fn block(code: &str) -> Option<&str> {
-    let begin = code.find('{')?;
+    let start = code.find('{')?;
     let mut depth = 0;
-    for (at, c) in code[begin..].char_indices() {
+    for (at, c) in code[start..].char_indices() {
         match c {
             '{' => depth += 1,
             '}' => depth -= 1,
             _ => {}
         }
         if depth == 0 {
-            return Some(&code[begin + 1..begin + at]);
+            return Some(&code[start + 1..start + at]);
         }
     }
     None
 }
 
-/// How often some code of a block at its first level has a word.
+/// Counts the lines at the first level of a block for which `is_wanted` holds.
 fn count_at_first_level(block: &str, is_wanted: impl Fn(&str) -> bool) -> usize {
     let (mut depth, mut count) = (0, 0);
     for line in block.lines() {
@@ -136,7 +139,7 @@ fn add_sizes(sizes: &mut Sizes, code: &str) {
         }
         let rest = &code[at + "impl".len()..];
         let Some(head) = rest.split('{').next().filter(|head| !head.contains(" for ")) else { continue };
-        // Behind the generic parameters, if there are any.
+        // After the generic parameters, if any.
         let mut depth = 0;
         let after = head.char_indices().find(|(_, c)| {
             depth += i32::from(*c == '<') - i32::from(*c == '>');
@@ -159,7 +162,7 @@ fn types_stay_small() {
         for (_, code) in files(of) {
             add_sizes(&mut sizes, &code);
         }
-        assert!(sizes.values().any(|(fields, methods)| fields + methods > 10), "nothing was found in {of}");
+        assert!(sizes.values().any(|(fields, methods)| fields + methods > 10), "no types found in {of}");
         for (name, (fields, methods)) in sizes {
             let is_record = RECORDS.contains(&name.as_str());
             if fields > FIELDS_MAX && !is_record || methods > METHODS_MAX {
@@ -170,7 +173,7 @@ fn types_stay_small() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The counts above are made of text: this says what they make of it.
+/// [`add_sizes`] reads text; this case shows what it counts.
 #[test]
 fn sizes_are_counted() {
     let code = "pub struct One<'a> {\n    pub a: u8,\n    b: [u8; 2],\n    pub(super) c: &'a str,\n}\nstruct Unit;\n\
@@ -181,13 +184,13 @@ fn sizes_are_counted() {
     assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [("One".to_owned(), (3, 3))]);
 }
 
-/// Files that the way of a GET may pass through.
+/// Most files in the path of a GET.
 const GET_FILES_MAX: usize = 8;
 
 #[test]
-fn the_way_of_a_get_is_where_the_documentation_says() {
+fn the_path_of_a_get_is_as_documented() {
     let docs = workspace_root().join("docs");
-    let text = std::fs::read_to_string(docs.join("architecture.md")).expect("it is there");
+    let text = std::fs::read_to_string(docs.join("architecture.md")).expect("the page exists");
     let rows: Vec<(&str, &str)> = text
         .lines()
         .skip_while(|line| !line.starts_with("| file |"))
@@ -207,7 +210,7 @@ fn the_way_of_a_get_is_where_the_documentation_says() {
     for (number, pair) in rows.windows(2).enumerate() {
         let [(from, name), (to, _)] = [pair[0], pair[1]];
         for path in [from, to] {
-            assert!(tidy::has_word(&code(path), name), "step {number}: {path} doesn't have {name}");
+            assert!(tidy::has_word(&code(path), name), "step {number}: {path} lacks {name}");
         }
     }
     assert!(rows.last().is_some_and(|(path, name)| Path::new(path).ends_with("dict/src/dict.rs") && name.is_empty()));

@@ -1,5 +1,5 @@
-//! SCAN's promise: a key that is there from the first call to the last is returned, whatever is added and removed meanwhile; a
-//! key that never was there is not.
+//! The guarantee of SCAN: a key that exists from the first call to the last is returned, whatever
+//! is added and removed meanwhile; a key that never existed is not.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use pantala_tests::concurrent::{Body, run_for};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
 
-/// Calls of one iteration beyond which it doesn't end.
+/// Most calls of one iteration; more mean that it doesn't end.
 const CALLS_MAX: usize = 2_000_000;
 
 fn start(backend: Backend) -> Server {
     Server::pantala(backend, &["--workers", "2", "--shards", "40"])
 }
 
-/// One full iteration with the given options; `between` runs between calls.
+/// Runs one full iteration with the options; `between` runs between calls.
 fn scan(client: &mut Client, options: &[&str], mut between: impl FnMut()) -> Vec<String> {
     let mut cursor = "0".to_owned();
     let mut found = Vec::new();
@@ -65,7 +65,7 @@ fn a_quiet_database_is_scanned_exactly_once() {
             let found = scan(&mut client, &["COUNT", count], || {});
             let unique: BTreeSet<_> = found.iter().collect();
             assert_eq!(unique.len(), 10_000, "COUNT {count}");
-            assert_eq!(found.len(), 10_000, "COUNT {count}: nothing changes, so nothing comes twice");
+            assert_eq!(found.len(), 10_000, "COUNT {count}: a key was returned twice without changes");
         }
         assert_eq!(scan(&mut client, &["MATCH", "key:99?"], || {}).len(), 10);
         assert_eq!(scan(&mut client, &["TYPE", "string", "COUNT", "100"], || {}).len(), 10_000);
@@ -85,7 +85,7 @@ fn stable_keys_are_returned_while_the_table_grows_and_shrinks() {
         let mut random = Random::from_seed(seed);
         fill(&mut client, "stable:", 0..STABLE);
         for round in 0..6 {
-            // Grows in even rounds, shrinks in odd ones, in leaps of random size.
+            // Grows in even rounds and shrinks in odd ones, by random steps.
             let mut done = 0;
             let grows = round % 2 == 0;
             let found = scan(&mut client, &["COUNT", "20"], || {
@@ -109,7 +109,7 @@ fn stable_keys_are_returned_while_the_table_grows_and_shrinks() {
                 (0..STABLE).map(|n| format!("stable:{n}")).filter(|key| !unique.contains(key.as_str())).collect();
             assert!(missing.is_empty(), "round {round}: {} stable keys missing, first {}", missing.len(), missing[0]);
             let odd = unique.iter().find(|key| !key.starts_with("stable:") && !key.starts_with("passing:"));
-            assert_eq!(odd, None, "a key that never was");
+            assert_eq!(odd, None, "a key that never existed");
         }
     });
 }
@@ -144,15 +144,15 @@ fn stable_keys_are_returned_beside_writers() {
                 Err(format!("{} of {STABLE} stable keys returned", found.len()))
             }
         }));
-        run_for(Duration::from_secs(3), bodies).expect("SCAN keeps its promise");
+        run_for(Duration::from_secs(3), bodies).expect("SCAN returns all stable keys");
         server.assert_sound();
     });
 }
 
-/// Whatever a client sends as a cursor, SCAN answers and ends.
+/// SCAN replies to any cursor and ends.
 #[test]
-fn any_cursor_is_answered() {
-    let seed = Random::seed("any_cursor_is_answered");
+fn any_cursor_gets_a_reply() {
+    let seed = Random::seed("any_cursor_gets_a_reply");
     for_each_backend(|backend| {
         let mut server = start(backend);
         let mut client = server.connect();
@@ -167,9 +167,9 @@ fn any_cursor_is_answered() {
     });
 }
 
-/// The same keys as the real server's, with every option.
+/// Full iterations return the same keys as redis-server, with every option.
 #[test]
-fn full_iterations_equal_the_judges() {
+fn full_iterations_equal_those_of_redis() {
     for_each_backend(|backend| {
         let Some(judge) = Server::redis(&[]) else { return };
         assert!(tool::find("redis-server").is_some());
