@@ -1,4 +1,5 @@
-//! Scripts: replies as redis-server gives them, to the byte, and what a script may not do to the server.
+//! Scripts: replies equal those of redis-server to the byte, and what scripts may not do to the
+//! server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,14 +15,14 @@ mod escapes;
 
 use corpus::CORPUS;
 
-/// More shards than workers, so that keys of one script live in several.
+/// More shards than workers, so that keys of one script are in several.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
-/// What the scripts find.
+/// The data set of the scripts.
 const DATA: [&str; 6] =
     ["FLUSHALL", "HSET h f v g w", "SADD s 1 2 3", "ZADD z 1.5 a 2 b", "RPUSH l x y z", "SET k text"];
 
-/// What the corpus is answered, to the byte.
+/// Returns the replies to the corpus, to the byte.
 fn transcript(server: &Server, version: u8) -> Vec<String> {
     let mut client = server.connect();
     client.call("SCRIPT FLUSH");
@@ -42,15 +43,15 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
 }
 
 #[test]
-fn scripts_do_as_in_redis() {
+fn scripts_behave_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, transcript);
 }
 
-/// Calls of each command and subcommand that `server` has, those that it refuses to scripts: for the number of arguments, since there is no such
-/// subcommand, or since scripts may not call it at all.
-fn refused_calls(server: &Server) -> Vec<Vec<String>> {
+/// Returns calls of each command and subcommand of `server` that it rejects in scripts: because of
+/// the number of arguments, an unknown subcommand, or a command that scripts may not call.
+fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
     const ARGUMENTS_MAX: usize = 6;
-    /// They take an option of Redis 7.2.
+    /// They have an option since Redis 7.2.
     const LATER: [&str; 2] = ["zrank", "zrevrank"];
     fn add(entry: &Reply, calls: &mut Vec<Vec<String>>) {
         let fields = entry.elements();
@@ -59,8 +60,8 @@ fn refused_calls(server: &Server) -> Vec<Vec<String>> {
         let is_for_clients = fields[2].elements().iter().any(|flag| flag.text() == "noscript");
         for count in name.len()..=ARGUMENTS_MAX {
             let is_accepted = if arity >= 0 { count as i64 == arity } else { count as i64 >= -arity };
-            let is_refused = is_for_clients || !is_accepted || !subcommands.is_empty() && count > 1;
-            if is_refused && !LATER.contains(&name[0].as_str()) {
+            let is_rejected = is_for_clients || !is_accepted || !subcommands.is_empty() && count > 1;
+            if is_rejected && !LATER.contains(&name[0].as_str()) {
                 let mut call = name.clone();
                 call.resize(count, "nosuch".into());
                 calls.push(call);
@@ -73,11 +74,12 @@ fn refused_calls(server: &Server) -> Vec<Vec<String>> {
     calls
 }
 
-/// Built or not: commands of Redis 7.0 are refused to scripts as Redis does it. What scripts may call, and isn't built yet, is answered as to clients.
+/// Commands of Redis 7.0 are rejected in scripts as by Redis, implemented or not. Commands that
+/// scripts may call and that are not implemented yet get the same reply as clients.
 #[test]
-fn commands_are_refused_to_scripts_as_in_redis() {
+fn commands_are_rejected_in_scripts_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
-    let calls = refused_calls(&judge);
+    let calls = rejected_calls(&judge);
     assert!(calls.len() > 1000, "only {} calls", calls.len());
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &SERVER_ARGS);
@@ -98,21 +100,22 @@ fn commands_are_refused_to_scripts_as_in_redis() {
     });
 }
 
-/// A pipeline of another connection that meets scripts which hold all shards, one right behind the other, doesn't lose its turn with each of its commands:
-/// what is behind the one that waits goes together. Replies come in order, and each sees what those before it have done.
+/// A pipeline that meets scripts which hold all shards, one directly after the other, does not wait
+/// again for each of its commands: the commands behind the waiting one join it. Replies keep their
+/// order, and each command sees the changes of those before it.
 #[test]
 fn pipelines_beside_wide_scripts_wait_together() {
     const SCRIPTS: i64 = 4;
     const TRIES_MAX: usize = 20;
-    // Long enough that a pipeline which comes while it runs finds all shards held.
+    // Long enough that a pipeline that arrives meanwhile finds all shards held.
     let wide = "for i = 1, 2000000 do end for i = 1, 50 do redis.call('SET', 'key:' .. i, i) end return redis.call('INCR', 'runs')";
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "40"]);
         let mut calling = server.connect();
-        // From now on it is known to use what it doesn't declare.
+        // After this run the server knows that the script uses undeclared keys.
         let mut runs = 1;
         assert_eq!(calling.command(&["EVAL", wide, "0"]), Reply::Integer(runs));
-        // One of them at least is another worker's.
+        // At least one of them is on another worker.
         let mut others = [server.connect(), server.connect()];
         let words = |key: u32, words: [&str; 2]| vec![words[0].to_owned(), format!("own:{key}"), words[1].to_owned()];
         let pipeline: Vec<Vec<String>> = (1..=20)
@@ -135,7 +138,7 @@ fn pipelines_beside_wide_scripts_wait_together() {
         let scripts: Vec<Vec<&str>> = (0..SCRIPTS).map(|_| vec!["EVAL", wide, "0"]).collect();
         for _ in 0..TRIES_MAX {
             calling.send_together(&scripts);
-            // The first of them has run.
+            // The first script has run.
             while others[0].call("GET runs") == Reply::bulk(runs.to_string()) {}
             for other in &mut others {
                 assert_eq!(other.pipeline(&pipeline), wanted);
@@ -148,11 +151,11 @@ fn pipelines_beside_wide_scripts_wait_together() {
                 return;
             }
         }
-        panic!("nothing of {TRIES_MAX} pipelines waited together");
+        panic!("no commands of {TRIES_MAX} pipelines waited together");
     });
 }
 
-/// Keys in different shards that a script doesn't declare: met by reading, and after writes, which are then made once.
+/// Undeclared keys in different shards: read first, and after writes, which take effect once.
 #[test]
 fn undeclared_keys_work() {
     for_each_backend(|backend| {
@@ -165,7 +168,7 @@ fn undeclared_keys_work() {
             assert_eq!(client.command(&["EVAL", sum, "0"]), Reply::Integer(100 * round));
         }
         assert_eq!(client.call("DBSIZE"), Reply::Integer(101));
-        // Every kind of value is put back before the second run begins.
+        // Values of every type are rolled back before the second run.
         for command in
             ["RPUSH l 1 2", "HSET h a 1", "SADD s 1 x", "ZADD z 1 a", "XADD x 1-1 a b", "SETEX v 100 1", "SET big 1"]
         {
@@ -189,9 +192,9 @@ fn undeclared_keys_work() {
     });
 }
 
-/// Scripts that have called something, or been refused it, before they meet a key that they haven't declared; one that changes a large value, and
-/// one that fails.
-const PUT_BACK: [&str; 7] = [
+/// Scripts that call commands, or have calls rejected, before they use an undeclared key; one
+/// changes a large value, one fails.
+const ROLLED_BACK: [&str; 7] = [
     "redis.pcall('nosuch') return redis.call('get','undeclared')",
     "redis.pcall('get') return redis.call('get','undeclared')",
     "redis.pcall('subscribe','x') redis.pcall('incr','text') redis.pcall('lpush','text','x') return redis.call('get','undeclared')",
@@ -201,43 +204,44 @@ const PUT_BACK: [&str; 7] = [
     "redis.pcall('nosuch') redis.call('get','undeclared') return redis.call('lpush','text','x')",
 ];
 
-/// What `INFO` counts of each of these, run twice.
+/// Runs each script twice and returns the counters of `INFO`.
 fn counts_of_scripts(server: &Server, _: u8) -> Vec<String> {
     let mut client = server.connect();
     client.call("FLUSHALL");
     client.call("SET text x");
     client.call("SETRANGE large 100000 x");
-    let is_told = |line: &&str| {
+    let is_compared = |line: &&str| {
         !line.starts_with("cmdstat_info")
             && ["cmdstat_", "errorstat_", "total_error"].iter().any(|head| line.starts_with(head))
     };
     let without_times =
         |line: &str| line.split(',').filter(|field| !field.starts_with("usec")).collect::<Vec<_>>().join(",");
     let mut lines = Vec::new();
-    for script in PUT_BACK {
+    for script in ROLLED_BACK {
         client.call("SCRIPT FLUSH");
         client.call("CONFIG RESETSTAT");
         for _ in 0..2 {
             client.command(&["EVAL", script, "1", "key"]);
             let info = client.call("INFO all").text();
-            let mut told: Vec<String> = info.lines().filter(is_told).map(without_times).collect();
-            told.sort();
-            lines.push(format!("{script}: {}", told.join(" ")));
+            let mut counters: Vec<String> = info.lines().filter(is_compared).map(without_times).collect();
+            counters.sort();
+            lines.push(format!("{script}: {}", counters.join(" ")));
         }
     }
     lines
 }
 
-/// One that is put back and run again has counted once.
+/// A script that is rolled back and rerun counts once.
 #[test]
-fn what_scripts_call_counts_as_in_redis() {
+fn calls_of_scripts_are_counted_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, counts_of_scripts);
 }
 
-/// Keys beyond what room is kept for, values of many lengths, each changed twice, and then one that is too large to be remembered: they are what they
-/// were when the second run begins, and the next script on that worker puts back only its own.
+/// More keys than have space reserved, values of many lengths, each changed twice, and then one too
+/// large for the undo log. All have their former values when the second run starts, and the next
+/// script on that worker rolls back only its own changes.
 #[test]
-fn many_keys_are_put_back() {
+fn many_keys_are_rolled_back() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &SERVER_ARGS);
         let mut client = server.connect();
@@ -266,10 +270,10 @@ fn many_keys_are_put_back() {
     });
 }
 
-/// A call that misses its declared key makes an event, which is held until the call stands and then forgotten: however many there were, the next call has room for its own and
-/// runs once.
+/// A call that misses its declared key makes an event, which is kept until the call commits and
+/// then released. However many there were, the next call has room for its own events and runs once.
 #[test]
-fn events_of_calls_before_take_no_room() {
+fn events_of_earlier_calls_take_no_space() {
     const CALLS: u64 = 3000;
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "1"]);
@@ -284,9 +288,10 @@ fn events_of_calls_before_take_no_room() {
     });
 }
 
-/// What a script has changed before it fails stays, once, also where it had been put back before and was run again.
+/// Changes that a script made before it failed persist, once, even if it was rolled back and rerun
+/// before.
 #[test]
-fn what_a_script_has_changed_before_an_error_stays() {
+fn changes_of_a_script_before_its_error_persist() {
     let fails =
         ["redis.call('LPUSH', KEYS[1], 1)", "error('mine')", "return redis.error_reply('MINE text')", "nosuch()"];
     for_each_backend(|backend| {
@@ -329,19 +334,19 @@ fn endless_scripts_are_killed() {
         let mut busy = server.connect();
         let others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         busy.send(&["EVAL", "while true do pcall(function() while true do end end) end", "0"]);
-        let (kills, began) = (AtomicUsize::new(0), Instant::now());
+        let (kills, start) = (AtomicUsize::new(0), Instant::now());
         std::thread::scope(|scope| {
             for mut client in others {
                 let kills = &kills;
                 scope.spawn(move || {
                     while kills.load(Ordering::Relaxed) == 0 {
-                        // Until the script has run for its time, nothing is there to be ended.
+                        // Until the script has run for the threshold, there is none to kill.
                         let reply = client.call("SCRIPT KILL");
                         if reply == Reply::ok() {
                             kills.fetch_add(1, Ordering::Relaxed);
                         } else {
                             assert!(matches!(&reply, Reply::Error(text) if text.starts_with("NOTBUSY")), "{reply:?}");
-                            assert!(began.elapsed() < Duration::from_secs(30), "it isn't found to be busy");
+                            assert!(start.elapsed() < Duration::from_secs(30), "the script is never reported as busy");
                         }
                     }
                 });
@@ -354,14 +359,14 @@ fn endless_scripts_are_killed() {
     });
 }
 
-/// A signal ends the server even while a script runs that has written, which nobody can kill.
+/// A signal ends the server even while a script runs that has written and so cannot be killed.
 #[test]
 fn an_endless_script_does_not_keep_the_server_up() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
         let mut client = server.connect();
         client.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "k"]);
-        // Long enough for it to have begun.
+        // Long enough for the script to start.
         std::thread::sleep(Duration::from_millis(300));
         server.signal(Signal::TERM);
         assert!(server.wait_exit(Duration::from_secs(30)).success());

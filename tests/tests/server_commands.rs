@@ -1,4 +1,5 @@
-//! CONFIG, INFO, HELLO, MEMORY and DEBUG: what they tell, held against the real redis-server where it tells the same.
+//! CONFIG, INFO, HELLO, MEMORY and DEBUG, compared with redis-server where the replies are meant to
+//! be equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ fn start() -> Server {
     Server::pantala(Backend::all()[0], &["--workers", "2", "--shards", "8"])
 }
 
-/// Names and values of a map, or of an array that stands for one.
+/// Returns names and values of a map, or of an array that stands for one.
 fn map(reply: &Reply) -> BTreeMap<String, String> {
     let text = |item: &Reply| match item {
         Reply::Array(_) | Reply::Map(_) | Reply::Set(_) | Reply::Null => item.kind().to_owned(),
@@ -20,7 +21,7 @@ fn map(reply: &Reply) -> BTreeMap<String, String> {
     reply.elements().chunks(2).map(|pair| (pair[0].text(), text(&pair[1]))).collect()
 }
 
-/// Field names of INFO, by section.
+/// Returns the field names of a section of INFO.
 fn info_fields(client: &mut Client, section: &str) -> BTreeSet<String> {
     let text = client.command(&["INFO", section]).text();
     text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect()
@@ -28,7 +29,8 @@ fn info_fields(client: &mut Client, section: &str) -> BTreeSet<String> {
 
 #[test]
 fn config_get_names_and_defaults_equal() {
-    /// What differs by design: where each server listens and lives, what it doesn't have, and its own directives.
+    /// Different by design: address and folder of the server, directives of features that Pantala
+    /// lacks, and its own.
     const DIFFER: &[&str] = &[
         "port",
         "dir",
@@ -46,7 +48,7 @@ fn config_get_names_and_defaults_equal() {
         "io-backend",
         "pin-threads",
         "ignore-unsupported",
-        // On by default in Redis, for what Pantala doesn't do.
+        // On by default in Redis; Pantala has no such feature.
         "activerehashing",
         "crash-log-enabled",
         "crash-memcheck-enabled",
@@ -75,9 +77,9 @@ fn config_get_names_and_defaults_equal() {
     assert!(wrong.is_empty(), "CONFIG GET * differs in {} places:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// CONFIG SET, its errors, and what it leaves, on both servers.
+/// CONFIG SET, its errors, and the resulting values, on both servers.
 #[test]
-fn config_set_answers_as_redis() {
+fn config_set_replies_as_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
     let server = start();
     let (mut given, mut right) = (server.connect(), judge.connect());
@@ -154,12 +156,12 @@ fn config_rewrite_keeps_the_file_and_its_comments() {
         assert!(text.lines().any(|found| found == line), "{line:?} is missing in:\n{text}");
     }
     assert!(!text.contains("timeout 5"), "{text}");
-    assert!(text.find("# a remark") < text.find("timeout 7"), "order is kept:\n{text}");
+    assert!(text.find("# a remark") < text.find("timeout 7"), "the order changed:\n{text}");
 }
 
 #[test]
 fn info_has_the_fields_of_redis() {
-    /// Sections whose fields depend on what Pantala doesn't have yet.
+    /// Sections that must have all fields of Redis.
     const SECTIONS: &[&str] =
         &["server", "clients", "memory", "persistence", "stats", "replication", "cpu", "cluster", "errorstats"];
     let Some(judge) = Server::redis(&[]) else { return };
@@ -186,7 +188,7 @@ fn info_has_the_fields_of_redis() {
     for words in ["INFO server clients", "INFO SERVER", "INFO nosuch", "INFO keyspace"] {
         assert_eq!(sections(&mut given, words), sections(&mut right, words), "{words}");
     }
-    // The same order; Pantala's own sections aside.
+    // The same order, apart from Pantala's own sections.
     let known = sections(&mut right, "INFO");
     let ours: Vec<String> = sections(&mut given, "INFO").into_iter().filter(|name| known.contains(name)).collect();
     assert_eq!(ours, known);
@@ -232,7 +234,8 @@ fn info_keyspace_and_stats_count() {
     });
 }
 
-/// Replies to commands some of which answer an error that they were asked for, and what `INFO` counts after each.
+/// Returns replies to commands some of which raise an error on request, and the counters of `INFO`
+/// after each.
 fn counts_of_errors(server: &Server, version: u8) -> Vec<String> {
     let mut client = server.connect();
     client.call(&format!("HELLO {version}"));
@@ -250,7 +253,7 @@ fn counts_of_errors(server: &Server, version: u8) -> Vec<String> {
         &["EVAL", raises, "0"],
         &["EVAL", hides, "0"],
     ];
-    let is_told =
+    let is_compared =
         |line: &&str| ["errorstat", "total_error", "cmdstat_debug", "cmdstat_e"].iter().any(|it| line.starts_with(it));
     let without_times =
         |line: &str| line.split(',').filter(|field| !field.starts_with("usec")).collect::<Vec<_>>().join(",");
@@ -259,20 +262,20 @@ fn counts_of_errors(server: &Server, version: u8) -> Vec<String> {
     for command in commands {
         let reply = client.command(command);
         let info = server.connect().call("INFO all").text();
-        let mut told: Vec<String> = info.lines().filter(is_told).map(without_times).collect();
-        told.sort();
-        lines.push(format!("{command:?}: {reply:?} {}", told.join(" ")));
+        let mut counters: Vec<String> = info.lines().filter(is_compared).map(without_times).collect();
+        counters.sort();
+        lines.push(format!("{command:?}: {reply:?} {}", counters.join(" ")));
     }
     lines
 }
 
 #[test]
-fn an_error_that_was_asked_for_counts_nowhere_as_in_redis() {
+fn debug_error_is_not_counted_as_in_redis() {
     assert_as_redis_in_each_form(&["--workers", "2", "--shards", "4"], counts_of_errors);
 }
 
 #[test]
-fn hello_tells_what_redis_tells() {
+fn hello_replies_as_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
     let server = start();
     for version in ["2", "3"] {
@@ -299,7 +302,7 @@ fn memory_usage_is_plausible() {
     for len in [0_usize, 10, 100, 1000, 100_000, 10_000_000] {
         client.command(&["SET", "key", &"x".repeat(len)]);
         let bytes = client.call("MEMORY USAGE key").integer() as usize;
-        assert!((len..=len + len / 4 + 120).contains(&bytes), "a value of {len} bytes is said to take {bytes}");
+        assert!((len..=len + len / 4 + 120).contains(&bytes), "a value of {len} bytes reports {bytes}");
     }
     assert_eq!(client.call("MEMORY USAGE nosuch"), Reply::Null);
     assert!(client.call("MEMORY DOCTOR").text().len() > 10);
@@ -313,7 +316,7 @@ fn memory_usage_is_plausible() {
 }
 
 #[test]
-fn debug_populate_fills_and_flush_gives_memory_back() {
+fn debug_populate_fills_and_flush_empties() {
     const KEYS: usize = 300_000;
     let server = start();
     let mut client = server.connect();
@@ -331,14 +334,14 @@ fn debug_populate_fills_and_flush_gives_memory_back() {
     assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
 }
 
-/// Nobody asks while there is most.
+/// No client reads INFO while memory usage is highest.
 #[test]
-fn the_peak_of_memory_is_remembered() {
+fn the_peak_of_memory_is_recorded() {
     const VALUE_BYTES: usize = 20_000_000;
     let server = start();
     let mut client = server.connect();
     client.command(&["SET", "key", &"x".repeat(VALUE_BYTES)]);
-    // Longer than from one look of the cron to the next.
+    // Longer than the period of the cron's samples.
     std::thread::sleep(Duration::from_millis(2500));
     client.call("DEL key");
     let memory = client.call("INFO memory").text();
@@ -350,14 +353,14 @@ fn the_peak_of_memory_is_remembered() {
     assert!(field("used_memory") < VALUE_BYTES, "{memory}");
 }
 
-/// A sleeping command stops nobody but its own connection's commands and, at most, those of its worker.
+/// A sleeping command delays only its own connection and, at most, those of its worker.
 #[test]
 fn debug_sleep_sleeps() {
     let server = start();
     let mut client = server.connect();
-    let begin = Instant::now();
+    let start_time = Instant::now();
     assert_eq!(client.call("DEBUG SLEEP 0.3"), Reply::ok());
-    assert!(begin.elapsed() >= Duration::from_millis(300));
+    assert!(start_time.elapsed() >= Duration::from_millis(300));
 }
 
 #[test]
@@ -370,7 +373,7 @@ fn time_is_the_time() {
     assert!(reply.elements()[1].text().parse::<u64>().expect("microseconds") < 1_000_000);
 }
 
-/// Tools that reset a server flush its functions too.
+/// Tools that reset a server also flush its functions.
 #[test]
 fn an_empty_library_of_functions_is_flushed() {
     const CALLS: &[&str] = &[
@@ -389,9 +392,9 @@ fn an_empty_library_of_functions_is_flushed() {
 }
 
 #[test]
-fn figures_of_other_workers_are_there_at_once() {
+fn statistics_include_other_workers_at_once() {
     let server = start();
-    // Connections are spread evenly: some of these are on the other worker.
+    // Connections are spread evenly: some are on the other worker.
     let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
     for client in &mut clients {
         client.call("GET a");
@@ -405,7 +408,7 @@ fn figures_of_other_workers_are_there_at_once() {
 }
 
 #[test]
-fn renamed_commands_are_told_by_their_new_names() {
+fn renamed_commands_are_listed_by_their_new_names() {
     const RENAMES: &[&str] = &["--rename-command", "GET", "fetch", "--rename-command", "DBSIZE", ""];
     let Some(judge) = Server::redis(RENAMES) else { return };
     let server = Server::pantala(Backend::all()[0], RENAMES);
@@ -428,21 +431,21 @@ fn renamed_commands_are_told_by_their_new_names() {
     assert_eq!(lists(&mut given), lists(&mut right));
 }
 
-/// Has a server listen elsewhere, and tells its answers. Where it says that it listens one can connect, elsewhere not, and connections
-/// that are there stay.
-fn move_about(server: &Server) -> Vec<Reply> {
+/// Changes the address on which a server listens, and returns its replies. Checks that clients can
+/// connect at the new address and not at the old one, and that open connections stay.
+fn change_addresses(server: &Server) -> Vec<Reply> {
     let mut client = server.connect();
-    let mut answers = Vec::new();
+    let mut replies = Vec::new();
     let mut set = |directive: &str, value: &str| {
         let reply = client.command(&["CONFIG", "SET", directive, value]);
         assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
-        answers.push(reply);
+        replies.push(reply);
     };
     let ping = |port: u16| assert_eq!(Client::tcp(port).call("PING"), Reply::Simple("PONG".into()));
     let other = free_port();
     set("port", &other.to_string());
     ping(other);
-    assert!(Client::try_tcp(server.port()).is_err(), "the old port is still there");
+    assert!(Client::try_tcp(server.port()).is_err(), "the old port still listens");
     let taken = std::net::TcpListener::bind("0.0.0.0:0").expect("a port");
     set("port", &taken.local_addr().expect("its address").port().to_string());
     ping(other);
@@ -452,20 +455,20 @@ fn move_about(server: &Server) -> Vec<Reply> {
         ping(other);
     }
     set("port", "0");
-    assert!(Client::try_tcp(other).is_err(), "it listens nowhere now");
+    assert!(Client::try_tcp(other).is_err(), "the server still listens");
     set("port", &server.port().to_string());
     ping(server.port());
-    answers.push(client.call("CONFIG GET port").elements()[0].clone());
-    answers.push(client.call("CONFIG GET bind"));
-    answers
+    replies.push(client.call("CONFIG GET port").elements()[0].clone());
+    replies.push(client.call("CONFIG GET bind"));
+    replies
 }
 
 #[test]
-fn listening_elsewhere_while_it_runs() {
-    let right = Server::redis(&[]).map(|judge| move_about(&judge));
+fn the_listening_address_changes_at_run_time() {
+    let right = Server::redis(&[]).map(|judge| change_addresses(&judge));
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
-        let given = move_about(&server);
+        let given = change_addresses(&server);
         assert_eq!(given[0], Reply::ok());
         if let Some(right) = &right {
             assert_eq!(&given, right);
@@ -474,9 +477,9 @@ fn listening_elsewhere_while_it_runs() {
     });
 }
 
-/// A number of `INFO memory` or of `MEMORY STATS`.
-fn figure(figures: &BTreeMap<String, String>, name: &str) -> u64 {
-    let text = figures.get(name).unwrap_or_else(|| panic!("{name} is missing in {figures:?}"));
+/// Returns a number of `INFO memory` or of `MEMORY STATS`.
+fn number_field(fields: &BTreeMap<String, String>, name: &str) -> u64 {
+    let text = fields.get(name).unwrap_or_else(|| panic!("{name} is missing in {fields:?}"));
     text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"))
 }
 
@@ -486,9 +489,9 @@ fn info_memory(client: &mut Client) -> BTreeMap<String, String> {
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// What scripts and libraries take is there in the next INFO, though nothing has run yet.
+/// INFO shows the memory of scripts and libraries after they are loaded, before any of them runs.
 #[test]
-fn info_tells_what_scripts_and_functions_take_as_soon_as_they_are_loaded() {
+fn info_counts_scripts_and_functions_once_loaded() {
     const SCRIPT: &str = "return redis.call('GET', KEYS[1])";
     const LIBRARY: &str = "#!lua name=mylib\nredis.register_function('f', function() return 1 end)";
     for_each_backend(|backend| {
@@ -496,30 +499,30 @@ fn info_tells_what_scripts_and_functions_take_as_soon_as_they_are_loaded() {
         let mut client = server.connect();
         client.command(&["SCRIPT", "LOAD", SCRIPT]);
         let info = info_memory(&mut client);
-        let figure_of = |name: &str| figure(&info, name);
-        assert!(figure_of("used_memory_lua") > 10_000, "{info:?}");
-        assert_eq!(figure_of("used_memory_vm_eval"), figure_of("used_memory_lua"));
-        assert_eq!((figure_of("number_of_cached_scripts"), figure_of("used_memory_vm_functions")), (1, 0));
-        assert!(figure_of("used_memory_scripts_eval") > SCRIPT.len() as u64);
+        let field = |name: &str| number_field(&info, name);
+        assert!(field("used_memory_lua") > 10_000, "{info:?}");
+        assert_eq!(field("used_memory_vm_eval"), field("used_memory_lua"));
+        assert_eq!((field("number_of_cached_scripts"), field("used_memory_vm_functions")), (1, 0));
+        assert!(field("used_memory_scripts_eval") > SCRIPT.len() as u64);
 
         assert_eq!(client.command(&["FUNCTION", "LOAD", LIBRARY]).text(), "mylib");
         let info = info_memory(&mut client);
-        let figure_of = |name: &str| figure(&info, name);
-        assert!(figure_of("used_memory_vm_functions") > 10_000, "{info:?}");
-        assert_eq!((figure_of("number_of_functions"), figure_of("number_of_libraries")), (1, 1));
-        let states = figure_of("used_memory_vm_eval") + figure_of("used_memory_vm_functions");
-        assert_eq!(figure_of("used_memory_vm_total"), states);
-        assert!(figure_of("used_memory_functions") > LIBRARY.len() as u64);
-        let texts = figure_of("used_memory_scripts_eval") + figure_of("used_memory_functions");
-        assert_eq!(figure_of("used_memory_scripts"), texts);
+        let field = |name: &str| number_field(&info, name);
+        assert!(field("used_memory_vm_functions") > 10_000, "{info:?}");
+        assert_eq!((field("number_of_functions"), field("number_of_libraries")), (1, 1));
+        let states = field("used_memory_vm_eval") + field("used_memory_vm_functions");
+        assert_eq!(field("used_memory_vm_total"), states);
+        assert!(field("used_memory_functions") > LIBRARY.len() as u64);
+        let texts = field("used_memory_scripts_eval") + field("used_memory_functions");
+        assert_eq!(field("used_memory_scripts"), texts);
         let stats = client.call("MEMORY STATS");
         let stats = stats.elements();
         let caches = |name: &str| {
             let at = stats.iter().position(|field| field.text() == name).expect("the field is there");
             stats[at + 1].clone()
         };
-        assert_eq!(caches("lua.caches"), Reply::Integer(figure_of("used_memory_scripts_eval") as i64));
-        assert_eq!(caches("functions.caches"), Reply::Integer(figure_of("used_memory_functions") as i64));
+        assert_eq!(caches("lua.caches"), Reply::Integer(field("used_memory_scripts_eval") as i64));
+        assert_eq!(caches("functions.caches"), Reply::Integer(field("used_memory_functions") as i64));
 
         for words in ["SCRIPT FLUSH", "FUNCTION FLUSH"] {
             assert_eq!(client.call(words), Reply::ok());
@@ -528,7 +531,7 @@ fn info_tells_what_scripts_and_functions_take_as_soon_as_they_are_loaded() {
         for name in
             ["number_of_cached_scripts", "used_memory_scripts_eval", "used_memory_functions", "number_of_functions"]
         {
-            assert_eq!(figure(&info, name), 0, "{name}");
+            assert_eq!(number_field(&info, name), 0, "{name}");
         }
     });
 }
@@ -545,7 +548,7 @@ fn debug_htstats_counts_the_keys_of_a_database() {
     let (keys, expiries) = text.split_once("[Expires HT]\n").expect("there are two parts");
     assert!(keys.starts_with("[Dictionary HT]\n") && keys.contains(" number of elements: 5000\n"), "{text}");
     assert!(keys.contains("of 32 partitions") && expiries.ends_with(" number of elements: 1\n"), "{text}");
-    // Each bucket is told by how many of its slots are in use.
+    // Each line gives a number of buckets with that many used slots.
     let lines = keys.lines().skip_while(|line| !line.contains("distribution")).skip(1);
     let pairs = lines.map(|line| line.trim().split_once(": ").expect("slots and buckets"));
     let number = |text: &str| -> usize { text.split(' ').next().and_then(|text| text.parse().ok()).expect("a number") };
@@ -567,6 +570,6 @@ fn debug_htstats_counts_the_keys_of_a_database() {
     for words in ["DEBUG REPLYBUFFER", "DEBUG REPLYBUFFER x", "DEBUG REPLYBUFFER x 1"] {
         assert_eq!(client.call(words), right.call(words), "{words}");
     }
-    // There is nothing that it could set.
+    // There is no such setting.
     assert!(client.call("DEBUG REPLYBUFFER RESIZING 0").text().starts_with("ERR Pantala has no reply buffers"));
 }

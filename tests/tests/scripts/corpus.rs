@@ -1,6 +1,6 @@
-//! Calls and their arguments, answered by both servers one after another.
+//! Commands whose replies are compared with those of redis-server, in order.
 
-/// See the head of this file.
+/// One row per command, as a list of words.
 #[rustfmt::skip] // one call a line
 pub const CORPUS: &[&[&str]] = &[
     &["eval", "return 1", "0"],

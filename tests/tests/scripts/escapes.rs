@@ -1,19 +1,19 @@
-//! What escapes from the sandbox have begun with: none leads anywhere, and the server goes on.
+//! First steps of sandbox escapes: none succeeds, and the server keeps running.
 
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 use super::SERVER_ARGS;
 
-/// Each ends with an error, or gives nothing.
-const REFUSED: &[&str] = &[
-    // CVE-2022-0543: a loader left in `package`, and what else Lua's own interpreter has.
+/// Scripts that must fail or return nothing.
+const REJECTED: &[&str] = &[
+    // CVE-2022-0543: a loader left in `package`, and other functions of Lua's own interpreter.
     "return package.loadlib('liblua5.1.so.0', 'luaopen_io')",
     "return io.popen('id')",
     "return os.getenv('HOME')",
     "return require('io')",
     "return debug.getregistry()",
     "return dofile('/etc/passwd')",
-    // CVE-2022-24735: changing what other scripts use.
+    // CVE-2022-24735: changes to values that other scripts use.
     "string.format = function() return 'mine' end",
     "rawset(string, 'format', 1)",
     "rawset(_G, 'tostring', 1)",
@@ -26,13 +26,13 @@ const REFUSED: &[&str] = &[
     // CVE-2024-46981: finalizers, which run while a state is closed.
     "return newproxy(true)",
     "getmetatable(newproxy(true)).__gc = function() redis.call('SET', 'made', 1) end",
-    // CVE-2025-46817: more results than an `int` counts.
+    // CVE-2025-46817: more results than an `int` can count.
     "return unpack({}, -2147483648, 2147483647)",
     "return unpack({}, -1, 2147483646)",
     "return unpack({1, 2, 3}, 0, 2147483647)",
     "return unpack({}, 1, 2147483647)",
     "return unpack({1}, 1, 8000)",
-    // CVE-2025-46818: metatables of what isn't a table.
+    // CVE-2025-46818: metatables of values that aren't tables.
     "getmetatable('').__index = function() return 'mine' end",
     "rawset(getmetatable(''), '__index', 1)",
     "setmetatable('', {})",
@@ -40,7 +40,7 @@ const REFUSED: &[&str] = &[
     "getmetatable(nil).__index = 1",
     "getmetatable(true).__call = 1",
     "getmetatable(print or tostring).__index = 1",
-    // CVE-2025-46819: brackets whose level no `int` should count past the end.
+    // CVE-2025-46819: long brackets whose level overruns the input.
     "return loadstring('return [' .. string.rep('=', 1000000))()",
     "return loadstring('return [' .. string.rep('=', 1000000) .. '[ never closed')()",
     "return loadstring('--[' .. string.rep('=', 100000) .. '[ never closed')()",
@@ -49,7 +49,7 @@ const REFUSED: &[&str] = &[
     "return load(string.dump(function() end))",
     "return loadstring(string.dump(function() end))()",
     "return loadstring('\\27Lua')()",
-    // CVE-2018-11218, CVE-2021-32626: more values on Lua's stack than it has room for.
+    // CVE-2018-11218, CVE-2021-32626: more values than Lua's stack has space for.
     "return cmsgpack.unpack(string.rep('\\1', 7901))",
     "return {cmsgpack.unpack(string.rep('\\192', 100000))}",
     "return cmsgpack.unpack(string.rep('\\145', 100000) .. '\\1')",
@@ -59,7 +59,7 @@ const REFUSED: &[&str] = &[
     "local t = {} for i = 1, 100000 do t = {t} end return cjson.encode(t)",
     "return redis.call('ECHO', unpack({}, 1, 9000))",
     "return select('#', string.byte(string.rep('x', 1000000), 1, -1))",
-    // CVE-2018-11219, CVE-2020-14147: sizes in a format that an `int` doesn't hold.
+    // CVE-2018-11219, CVE-2020-14147: sizes in a format above the range of an `int`.
     "return struct.pack('I2147483648', 1)",
     "return struct.pack('c99999999999', 'x')",
     "return struct.unpack('c2147483647', 'x')",
@@ -72,17 +72,17 @@ const REFUSED: &[&str] = &[
     // Environments.
     "return getfenv(1)",
     "setfenv(1, {})",
-    // Endless in depth.
+    // Unbounded recursion.
     "return string.find(string.rep('a', 100000), string.rep('.?', 100000))",
     "local function f() return f() + 1 end return f()",
     "local t = {} t[1] = t return load(string.rep('(', 10000) .. '1' .. string.rep(')', 10000))()",
 ];
 
-/// Each gives what stands beside it.
+/// Scripts that must return the given text.
 const HARMLESS: &[(&str, &str)] = &[
     // 2^64 is 0 in C, on x86-64.
     ("return struct.unpack('Lc0', string.rep('\\255', 20))", ""),
-    // CVE-2024-31449: the least integer has no opposite.
+    // CVE-2024-31449: the least integer has no negation.
     ("return bit.tohex(65535, -2147483648)", "0000FFFF"),
     ("return bit.tohex(-1, 2147483647)", "ffffffff"),
     // Tables have no finalizers.
@@ -91,7 +91,9 @@ const HARMLESS: &[(&str, &str)] = &[
     ("return #{unpack({1}, 1, 7990)} > 0 and 'all' or 'none'", "all"),
 ];
 
-/// CVE-2025-49844: the name of a chunk lay bare while it was compiled, so that a collection freed it. Each round compiles under pressure and looks at the name in the error.
+/// CVE-2025-49844: the name of a chunk was not anchored while it was compiled, so that the
+/// collector could free it. Each round compiles under memory pressure and checks the name in the
+/// error.
 const NAMES_UNDER_PRESSURE: &str = "
     for round = 1, 100 do
         local junk = {}
@@ -111,7 +113,7 @@ fn eval(client: &mut Client, script: &str) -> Reply {
     client.command(&["EVAL", script, "0"])
 }
 
-/// Everything that a script may use is as it was.
+/// Checks that everything a script can use is unchanged.
 fn assert_untouched(client: &mut Client) {
     let check = "return {string.format('%d', 5), ('x'):upper(), type(redis.call), cjson.encode({1}), tostring(1)}";
     let wanted = ["5", "X", "function", "[1]", "1"].map(Reply::bulk).to_vec();
@@ -120,11 +122,11 @@ fn assert_untouched(client: &mut Client) {
 }
 
 #[test]
-fn escapes_lead_nowhere() {
+fn escapes_from_scripts_fail() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &SERVER_ARGS);
         let mut client = server.connect();
-        for script in REFUSED {
+        for script in REJECTED {
             let reply = eval(&mut client, script);
             assert!(matches!(reply, Reply::Error(_) | Reply::Null), "{script}: {reply:?}");
         }
@@ -133,28 +135,29 @@ fn escapes_lead_nowhere() {
         }
         assert_eq!(eval(&mut client, NAMES_UNDER_PRESSURE), Reply::bulk("named"));
         assert_untouched(&mut client);
-        // The states are closed, on every worker: nothing of a script runs then.
+        // Closing the states, on every worker, runs no code of a script.
         client.call("SCRIPT FLUSH");
         assert_untouched(&mut client);
-        // A table that contains itself is answered as far as it goes: nobody reads that.
+        // A table that contains itself is replied up to the limit of depth; the test doesn't read
+        // it.
         server.connect().send(&["EVAL", "local t = {} t[1] = t return t", "0"]);
         assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     });
 }
 
-/// What scripts can't change, libraries can't change either, while they are loaded or afterwards.
+/// Libraries can't change what scripts can't change, neither while they are loaded nor later.
 #[test]
-fn escapes_from_libraries_lead_nowhere() {
+fn escapes_from_libraries_fail() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &SERVER_ARGS);
         let mut client = server.connect();
-        for script in REFUSED {
+        for script in REJECTED {
             let text = format!("#!lua name=bad\nredis.register_function('f', function() {script} end)");
             client.command(&["FUNCTION", "LOAD", "REPLACE", &text]);
             let reply = client.call("FCALL f 0");
             assert!(matches!(reply, Reply::Error(_) | Reply::Null), "{script}: {reply:?}");
-            let at_once = format!("#!lua name=worse\n{script}");
-            let reply = client.command(&["FUNCTION", "LOAD", &at_once]);
+            let at_load = format!("#!lua name=worse\n{script}");
+            let reply = client.command(&["FUNCTION", "LOAD", &at_load]);
             assert!(matches!(reply, Reply::Error(_)), "{script}: {reply:?}");
         }
         assert_untouched(&mut client);
@@ -163,8 +166,9 @@ fn escapes_from_libraries_lead_nowhere() {
     });
 }
 
-/// What would take more memory than there is for it: the words of the error, and how many MiB the server may have taken at most. A Lua state has 512
-/// of them, a reply and the arguments of a command as many each. What grows is there twice while it moves, unless it happens to have room where it is.
+/// Scripts that exceed a memory limit, part of the error, and the largest resident memory in MiB.
+/// The limit is 512 MiB for a Lua state, a reply, and the arguments of a command each. A growing
+/// buffer exists twice while it is moved, unless it can grow in place.
 const GREEDY: &[(&str, &str, u64)] = &[
     ("local t, s = {}, string.rep('x', 10000) for i = 1, 1e9 do s = s .. s t[i] = s end", "not enough memory", 768),
     ("return string.rep('x', 1e10)", "not enough memory", 128),
@@ -181,7 +185,7 @@ const GREEDY: &[(&str, &str, u64)] = &[
 ];
 
 #[test]
-fn greedy_scripts_meet_their_bounds() {
+fn greedy_scripts_fail_at_their_limits() {
     const MIB: u64 = 1 << 20;
     for (script, wanted, most_mib) in GREEDY {
         let server = Server::pantala(Backend::all()[0], &SERVER_ARGS);
