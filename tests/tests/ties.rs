@@ -1,23 +1,23 @@
-//! What compares as equal comes in an order that only the steps of sorting explain. Held against redis-server: places at equal
-//! distances, and elements of equal weight, of which only some are wanted.
+//! Sorting with ties and a limit: the elements returned depend on the steps of the algorithm.
+//! Compared with redis-server: places at equal distances, and elements of equal weight.
 
 use pantala_tests::reply::show;
 use pantala_tests::{Client, Random, Server, for_each_backend};
 
-/// Sets and lists, each asked so often.
+/// Data sets, and queries for each.
 const ROUNDS: usize = 60;
-const QUESTIONS: usize = 60;
-/// Lengths at which a step of Redis's quicksort changes, and beyond what is kept in one piece.
+const QUERIES: usize = 60;
+/// Lengths at which a step of Redis's quicksort changes, and lengths above a listpack's limit.
 const LENGTHS: &[usize] = &[1, 2, 3, 6, 7, 8, 9, 15, 40, 41, 42, 48, 90, 127, 128, 129, 200, 500, 1_500];
-/// As score anything is a place; far ones are all on the map's edge.
+/// Any score is a place; extreme ones are at the edge of the map.
 const FAR_SCORES: &[&str] = &["-1", "inf", "-inf", "1e30", "4503599627370496", "0", "0.5"];
 
-struct Asked {
+struct Pair {
     ours: Client,
     theirs: Client,
 }
 
-impl Asked {
+impl Pair {
     fn both(&mut self, args: &[Vec<u8>]) {
         self.ours.send(args);
         self.theirs.send(args);
@@ -31,24 +31,24 @@ impl Asked {
     }
 }
 
-fn for_each_pair(test: &str, run: impl Fn(&mut Random, &mut Asked)) {
+fn for_each_pair(test: &str, run: impl Fn(&mut Random, &mut Pair)) {
     let seed = Random::seed(test);
     let Some(judge) = Server::redis(&[]) else { return };
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let mut random = Random::from_seed(seed);
-        let mut asked = Asked { ours: server.connect(), theirs: judge.connect() };
+        let mut pair = Pair { ours: server.connect(), theirs: judge.connect() };
         for _ in 0..ROUNDS {
-            asked.call("FLUSHALL");
-            run(&mut random, &mut asked);
+            pair.call("FLUSHALL");
+            run(&mut random, &mut pair);
         }
-        drop(asked);
+        drop(pair);
         server.assert_sound();
     });
 }
 
-/// Places, few for many members, or as many.
-fn fill_places(random: &mut Random, asked: &mut Asked, len: usize) {
+/// Adds members at places, which may be fewer than the members.
+fn fill_places(random: &mut Random, pair: &mut Pair, len: usize) {
     let places = *random.pick(&[1, 2, 3, 10, 1_000]);
     let center = (random.between(-170, 170), random.between(-80, 80));
     let mut words = vec![String::from("ZADD"), String::from("places")];
@@ -57,7 +57,7 @@ fn fill_places(random: &mut Random, asked: &mut Asked, len: usize) {
         words[0] = String::from("GEOADD");
     }
     for member in 0..len {
-        // Around the middle, on circles, so that distances are equal from different places too.
+        // On circles around the middle, so that different places have equal distances.
         let place = random.below(places) as i64;
         let (east, north) = [(1, 0), (-1, 0), (0, 1), (0, -1), (0, 0)][place as usize % 5];
         let step = place / 5;
@@ -69,19 +69,19 @@ fn fill_places(random: &mut Random, asked: &mut Asked, len: usize) {
         }
         words.push(format!("member:{member}"));
     }
-    asked.both(&words.into_iter().map(String::into_bytes).collect::<Vec<_>>());
-    // The middle itself, and its opposite: the distance between them may be no number.
-    asked.call(&format!("GEOADD places {} {} middle", center.0, center.1));
+    pair.both(&words.into_iter().map(String::into_bytes).collect::<Vec<_>>());
+    // The middle itself, and its opposite: their distance may be NaN.
+    pair.call(&format!("GEOADD places {} {} middle", center.0, center.1));
     let opposite = if center.0 > 0 { center.0 - 180 } else { center.0 + 180 };
-    asked.call(&format!("GEOADD places {opposite} {} opposite:1 {opposite} {} opposite:2", -center.1, -center.1));
+    pair.call(&format!("GEOADD places {opposite} {} opposite:1 {opposite} {} opposite:2", -center.1, -center.1));
 }
 
 #[test]
 fn places_at_equal_distances() {
-    for_each_pair("places_at_equal_distances", |random, asked| {
+    for_each_pair("places_at_equal_distances", |random, pair| {
         let len = *random.pick(LENGTHS);
-        fill_places(random, asked, len);
-        for _ in 0..QUESTIONS {
+        fill_places(random, pair, len);
+        for _ in 0..QUERIES {
             let radius = *random.pick(&["0.5", "1", "111", "150", "300", "20000", "100000"]);
             let mut words = match random.below(3) {
                 0 => format!("GEORADIUSBYMEMBER places middle {radius} km"),
@@ -94,41 +94,41 @@ fn places_at_equal_distances() {
                 words += *random.pick(&["", "", " ANY"]);
             }
             words += *random.pick(&["", " WITHDIST", " WITHHASH WITHCOORD"]);
-            asked.call(&words);
+            pair.call(&words);
         }
-        // What is stored of a few shows which they are.
+        // A stored selection shows which members it has.
         for order in ["ASC", "DESC"] {
-            asked.call(&format!(
+            pair.call(&format!(
                 "GEOSEARCHSTORE stored places FROMMEMBER middle BYRADIUS 30000 km COUNT {} {order}",
                 1 + len / 2
             ));
-            asked.call("ZRANGE stored 0 -1 WITHSCORES");
+            pair.call("ZRANGE stored 0 -1 WITHSCORES");
         }
     });
 }
 
 #[test]
 fn elements_of_equal_weight() {
-    for_each_pair("elements_of_equal_weight", |random, asked| {
+    for_each_pair("elements_of_equal_weight", |random, pair| {
         let len = *random.pick(LENGTHS);
         let weights = *random.pick(&[1, 2, 5, 50]);
         for element in 0..len {
-            // Some have no weight at all.
+            // Some elements have no weight.
             if !random.one_in(6) {
-                asked.call(&format!("SET weight:{element} w{}", random.below(weights)));
+                pair.call(&format!("SET weight:{element} w{}", random.below(weights)));
             }
         }
         let elements: Vec<String> = (0..len).map(|_| random.below(len).to_string()).collect();
-        asked.call(&format!("RPUSH list {}", elements.join(" ")));
-        for _ in 0..QUESTIONS {
+        pair.call(&format!("RPUSH list {}", elements.join(" ")));
+        for _ in 0..QUERIES {
             let mut words = String::from("SORT list BY weight:* ALPHA");
             words += *random.pick(&["", " DESC"]);
             if !random.one_in(5) {
                 words += &format!(" LIMIT {} {}", random.between(-1, len as i64), random.between(-1, len as i64));
             }
             words += *random.pick(&["", " GET # GET weight:*", " STORE stored"]);
-            asked.call(&words);
+            pair.call(&words);
         }
-        asked.call("LRANGE stored 0 -1");
+        pair.call("LRANGE stored 0 -1");
     });
 }

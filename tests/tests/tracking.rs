@@ -1,5 +1,6 @@
-//! Client-side caching: replies and news as redis-server gives them; caches that are never stale, whoever writes; the bounds of the table and
-//! of what waits for a client that doesn't read.
+//! Client-side caching: replies and invalidations as from redis-server; caches that are never
+//! stale, whichever client writes; the bounds of the tracking table, and of pending output for a
+//! client that doesn't read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -15,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long caches are read and written, for each backend and execution.
 const CACHING_MAX: Duration = Duration::from_millis(1500);
 
-/// What a client is told without having asked.
-fn is_news(reply: &Reply) -> bool {
+/// Returns whether a message was sent without a request.
+fn is_unsolicited(reply: &Reply) -> bool {
     match reply {
         Reply::Push(_) => true,
         Reply::Array(items) => items.first().is_some_and(|first| *first == Reply::bulk("message")),
@@ -24,10 +25,11 @@ fn is_news(reply: &Reply) -> bool {
     }
 }
 
-/// One of the sessions below: what each client sends, in order (`@n`: the id of client n), and what each gets.
+/// Runs one of the sessions below and returns what each client receives. A script lists clients and
+/// their commands, in order; `@n` is the id of client n.
 fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
     const CLIENTS: usize = 4;
-    // Ids that no other number is.
+    // Makes ids differ from all other numbers.
     (0..60).for_each(|_| drop(server.connect()));
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
     let ids: Vec<i64> = clients.iter_mut().map(|client| client.call("CLIENT ID").integer()).collect();
@@ -41,7 +43,7 @@ fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
     let end = (0..CLIENTS).map(|client| (client, "ECHO end"));
     for (number, command) in script.iter().copied().chain(end) {
         let words: Vec<String> = command.split(' ').map(|word| with_ids(word, true)).collect();
-        // It may have been closed.
+        // The connection may have been closed.
         let _ = clients[number].try_send_raw(&encode(&words));
         loop {
             let Ok((reply, _)) = clients[number].try_receive() else {
@@ -49,7 +51,7 @@ fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
                 break;
             };
             got[number].push(with_ids(&format!("{reply:?}"), false));
-            if !is_news(&reply) {
+            if !is_unsolicited(&reply) {
                 break;
             }
         }
@@ -57,10 +59,10 @@ fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
     got
 }
 
-/// Keys with one tag, so that a script or a transaction would work in a cluster; `t` stands in one shard.
+/// Keys share a tag, so that the scripts and transactions would work in a cluster.
 const SESSIONS: &[(&str, &[(usize, &str)])] = &[
     (
-        "what a transaction says of caching ends with it",
+        "CLIENT CACHING in a transaction ends with it",
         &[
             (0, "HELLO 3"),
             (0, "CLIENT TRACKING ON OPTOUT"),
@@ -79,7 +81,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
         ],
     ),
     (
-        "what the commands answer",
+        "replies of the commands",
         &[
             (0, "CLIENT TRACKING"),
             (0, "CLIENT TRACKING maybe"),
@@ -133,7 +135,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
         ],
     ),
     (
-        "RESP3: reads, and who is told of what",
+        "RESP3: reads and invalidations",
         &[
             (0, "HELLO 3"),
             (1, "HELLO 3"),
@@ -149,7 +151,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (1, "PING"),
             (2, "SETNX none{t} x"),
             (0, "PING"),
-            // Its own changes, after its reply; the other one doesn't hear of them.
+            // A client is invalidated by its own changes, after the reply; with NOLOOP it is not.
             (0, "GET a{t}"),
             (1, "GET a{t}"),
             (0, "INCR a{t}"),
@@ -157,7 +159,8 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (1, "GET a{t}"),
             (1, "INCR a{t}"),
             (1, "PING"),
-            // What changes nothing, tells nobody; what is no read, isn't noted.
+            // A command that changes nothing invalidates nothing, and one that isn't a read is not
+            // tracked.
             (0, "HGETALL h{t}"),
             (2, "HSET h{t} f v"),
             (0, "HGET h{t} f"),
@@ -190,7 +193,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "GET f{t}"),
             (2, "GETDEL f{t}"),
             (0, "PING"),
-            // The same key of another database: names are all that counts.
+            // The same key of another database: only names count.
             (0, "GET a{t}"),
             (2, "SELECT 5"),
             (2, "SET a{t} there"),
@@ -201,7 +204,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
         ],
     ),
     (
-        "databases that are emptied",
+        "emptied databases",
         &[
             (0, "HELLO 3"),
             (1, "HELLO 3"),
@@ -226,7 +229,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
         ],
     ),
     (
-        "RESP2: another connection is told",
+        "RESP2: redirection to another connection",
         &[
             (1, "SUBSCRIBE __redis__:invalidate"),
             (0, "CLIENT TRACKING on REDIRECT @1"),
@@ -238,7 +241,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "GET a{t}"),
             (0, "SET a{t} own"),
             (1, "PING"),
-            // It hears as long as it listens to anything.
+            // It receives invalidations as long as it has any subscription.
             (1, "PSUBSCRIBE x*"),
             (1, "UNSUBSCRIBE"),
             (0, "GET a{t}"),
@@ -259,7 +262,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
         ],
     ),
     (
-        "the one that is told has gone",
+        "the redirection's target has disconnected",
         &[
             (1, "SUBSCRIBE __redis__:invalidate"),
             (0, "CLIENT TRACKING on REDIRECT @1"),
@@ -384,7 +387,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
         ],
     ),
     (
-        "NOLOOP and what a client's own transactions and scripts change",
+        "NOLOOP and changes by a client's own transactions and scripts",
         &[
             (0, LIBRARY),
             (0, "HELLO 3"),
@@ -401,14 +404,14 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "PING"),
             (0, "FCALL both 2 t u{t}"),
             (0, "PING"),
-            // Who changed it last: the script.
+            // The script changed it last.
             (0, "MULTI"),
             (0, "SET t own"),
             (0, "EVAL redis.call('set',KEYS[1],'x') 1 t"),
             (0, "SET u{t} own"),
             (0, "EXEC"),
             (0, "PING"),
-            // Or the client.
+            // The client changed it last.
             (0, "MULTI"),
             (0, "FCALL both 2 t u{t}"),
             (0, "SET t own"),
@@ -435,7 +438,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
     ),
 ];
 
-/// A function that changes two keys. Words are parted by blanks, so it has none.
+/// A function that changes two keys. Its code has no spaces, at which commands are split.
 const LIBRARY: &str = "FUNCTION LOAD REPLACE #!lua\tname=tracking\nredis.register_function('both',function(keys)redis.call('set',keys[1],'x')redis.call('set',keys[2],'x')end)";
 
 #[test]
@@ -457,7 +460,7 @@ fn sessions_are_those_of_redis() {
 }
 
 #[test]
-fn figures_and_flags_are_those_of_redis() {
+fn statistics_and_flags_are_those_of_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
     for_each_backend(|backend| {
         let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
@@ -486,9 +489,9 @@ fn figures_and_flags_are_those_of_redis() {
     });
 }
 
-/// What expires is told: by who looks it up, and by the clock.
+/// Expiry invalidates keys, by lookup and by active expiry.
 #[test]
-fn what_expires_is_told() {
+fn expired_keys_are_invalidated() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "4"]);
         let (mut reader, mut all, mut writer) = (server.connect(), server.connect(), server.connect());
@@ -504,15 +507,15 @@ fn what_expires_is_told() {
         for command in ["GET a", "HGET h f"] {
             reader.call(command);
         }
-        let told: BTreeSet<String> = (0..2).map(|_| format!("{:?}", reader.receive())).collect();
+        let invalidated: BTreeSet<String> = (0..2).map(|_| format!("{:?}", reader.receive())).collect();
         let wanted = ["a", "h"].map(|key| format!("{:?}", invalidate(&[key])));
-        assert_eq!(told, BTreeSet::from(wanted));
+        assert_eq!(invalidated, BTreeSet::from(wanted));
         assert_eq!(all.receive(), invalidate(&["b"]));
-        // With the clock at rest, by who looks.
+        // With active expiry off, the lookup invalidates.
         writer.call("DEBUG SET-ACTIVE-EXPIRE 0");
         writer.call("SET a 1 PX 1000");
         reader.call("GET a");
-        eventually("it expires", || writer.call("GET a") == Reply::Null);
+        eventually("the key expires", || writer.call("GET a") == Reply::Null);
         assert_eq!(reader.receive(), invalidate(&["a"]));
     });
 }
@@ -521,11 +524,11 @@ fn invalidate(keys: &[&str]) -> Reply {
     Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(keys.iter().map(Reply::bulk).collect())])
 }
 
-/// What clients with caches do with news.
+/// How a client applies invalidations to its cache.
 #[derive(Clone, Copy, PartialEq)]
-enum Obeys {
+enum Applies {
     All,
-    /// It leaves one in some out: what the test must find.
+    /// Skips one in fifty, which the test must detect.
     Most,
 }
 
@@ -535,31 +538,31 @@ fn key(number: usize) -> String {
     format!("key:{number}")
 }
 
-/// A client with a cache of counters that only grow.
+/// A client with a cache of counters, whose values only grow.
 struct Caching {
     client: Client,
     values: HashMap<String, u64>,
-    obeys: Obeys,
-    news: usize,
+    applies: Applies,
+    invalidations: usize,
     random: Random,
 }
 
 impl Caching {
-    fn new(server: &Server, options: &str, obeys: Obeys, seed: u64) -> Self {
+    fn new(server: &Server, options: &str, applies: Applies, seed: u64) -> Self {
         let mut client = server.connect();
         client.call("HELLO 3");
         assert_eq!(client.call(format!("CLIENT TRACKING on {options}").trim()), Reply::ok());
-        Caching { client, values: HashMap::new(), obeys, news: 0, random: Random::from_seed(seed) }
+        Caching { client, values: HashMap::new(), applies, invalidations: 0, random: Random::from_seed(seed) }
     }
 
-    /// The next reply; what comes before it changes the cache.
+    /// Returns the next reply. Applies invalidations that come before it.
     fn receive(&mut self) -> Reply {
         loop {
             let reply = self.client.receive();
             let Reply::Push(items) = &reply else { return reply };
             assert_eq!(items[0], Reply::bulk("invalidate"));
-            self.news += 1;
-            if self.obeys == Obeys::Most && self.news.is_multiple_of(50) {
+            self.invalidations += 1;
+            if self.applies == Applies::Most && self.invalidations.is_multiple_of(50) {
                 continue;
             }
             match &items[1] {
@@ -569,7 +572,8 @@ impl Caching {
         }
     }
 
-    /// Reads some keys that it hasn't, and compares what it has with what was answered to writers before: `written`.
+    /// Reads some keys missing from the cache. Checks that no cached value is older than `written`,
+    /// which holds values already confirmed to their writers.
     fn round(&mut self, written: &[AtomicU64]) -> Result<(), String> {
         let wanted: Vec<String> = (0..6).map(|_| key(self.random.below(KEYS))).collect();
         let missing: Vec<&String> = wanted.iter().filter(|key| !self.values.contains_key(*key)).collect();
@@ -594,7 +598,7 @@ impl Caching {
                 note(&mut self.values, key, &reply);
             }
         }
-        // What was answered to its writer by now has been told before whatever is asked from now on.
+        // The invalidation of each confirmed write precedes the reply to the PING below.
         let least: Vec<u64> = written.iter().map(|value| value.load(SeqCst)).collect();
         self.client.send(&["PING"]);
         assert_eq!(self.receive().text(), "PONG");
@@ -609,7 +613,7 @@ impl Caching {
     }
 }
 
-/// Changes counters, each way of changing in turn, and notes what they were told to be.
+/// Increments counters with a random command, and records the values in its reply.
 fn write(client: &mut Client, random: &mut Random, written: &[AtomicU64]) {
     let (one, other) = (random.below(KEYS), random.below(KEYS));
     let note = |number: usize, value: &Reply| {
@@ -636,7 +640,7 @@ fn write(client: &mut Client, random: &mut Random, written: &[AtomicU64]) {
             note(other, &reply.elements()[1]);
         }
         _ => {
-            // Not declared.
+            // With an undeclared key.
             let script = format!("return redis.call('incr', '{}')", key(one));
             let reply = client.command(&["EVAL", &script, "0"]);
             note(one, &reply);
@@ -644,14 +648,14 @@ fn write(client: &mut Client, random: &mut Random, written: &[AtomicU64]) {
     }
 }
 
-/// Caching clients and writers, all at once.
-fn cache(server: &Server, obeys: Obeys, seed: u64) -> Result<(), String> {
+/// Runs caching clients and writers at the same time.
+fn cache(server: &Server, applies: Applies, seed: u64) -> Result<(), String> {
     let written: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let written = &written;
     let mut bodies: Vec<Body<'_>> = Vec::new();
     for (number, options) in ["", "", "BCAST", "", "BCAST PREFIX key:1 PREFIX key:2"].iter().enumerate() {
-        let mut caching = Caching::new(server, options, obeys, seed.wrapping_add(number as u64));
-        // What it isn't told of it doesn't keep.
+        let mut caching = Caching::new(server, options, applies, seed.wrapping_add(number as u64));
+        // It can't cache keys that it doesn't track.
         let only = options.contains("PREFIX");
         bodies.push(Box::new(move || {
             if only {
@@ -681,16 +685,16 @@ fn a_cache_is_never_stale() {
         for execution in ["inline", "owner"] {
             let args = ["--workers", "3", "--shards", "8", "--execution", execution];
             let server = Server::pantala(backend, &args);
-            cache(&server, Obeys::All, seed).unwrap_or_else(|text| panic!("{execution}: {text}"));
+            cache(&server, Applies::All, seed).unwrap_or_else(|text| panic!("{execution}: {text}"));
         }
     });
 }
 
 #[test]
-fn a_cache_that_leaves_news_out_is_found_stale() {
-    let seed = Random::seed("a_cache_that_leaves_news_out_is_found_stale");
+fn a_cache_that_skips_invalidations_is_found_stale() {
+    let seed = Random::seed("a_cache_that_skips_invalidations_is_found_stale");
     let server = Server::pantala(Backend::all()[0], &["--workers", "3", "--shards", "8"]);
-    assert!(cache(&server, Obeys::Most, seed).is_err(), "nobody saw that caches were stale");
+    assert!(cache(&server, Applies::Most, seed).is_err(), "stale caches were not detected");
 }
 
 fn info(client: &mut Client, field: &str) -> i64 {
@@ -700,7 +704,7 @@ fn info(client: &mut Client, field: &str) -> i64 {
 }
 
 #[test]
-fn the_table_is_bounded_and_what_leaves_it_is_told() {
+fn the_table_is_bounded_and_evicted_keys_are_invalidated() {
     const KEYS: usize = 2000;
     for_each_backend(|backend| {
         let args = ["--workers", "2", "--shards", "4", "--tracking-table-max-keys", "100"];
@@ -709,28 +713,29 @@ fn the_table_is_bounded_and_what_leaves_it_is_told() {
         reader.call("HELLO 3");
         reader.call("CLIENT TRACKING on");
         let mut cached = BTreeSet::new();
-        let mut told = 0;
+        let mut invalidated = 0;
         for number in 0..KEYS {
             reader.send(&["GET", &key(number)]);
             while let Reply::Push(items) = reader.receive() {
                 cached.remove(&items[1].elements()[0].text());
-                told += 1;
+                invalidated += 1;
             }
             cached.insert(key(number));
         }
-        // Exactly those that the server knows of, but for one that may be on its way.
+        // Exactly the keys in the server's table, except for one whose invalidation may be in
+        // flight.
         assert_eq!(info(&mut other, "tracking_total_keys"), 100);
-        assert!((99..=101).contains(&cached.len()), "{} of {told}", cached.len());
+        assert!((99..=101).contains(&cached.len()), "{} of {invalidated}", cached.len());
         assert_eq!(other.call("CONFIG SET tracking-table-max-keys 7"), Reply::ok());
-        // In turns of the workers, some at a time.
-        eventually("the table is as large as it may be", || {
+        // The workers trim the table over several turns.
+        eventually("the table shrinks to its limit", || {
             reader.send(&["PING"]);
             while let Reply::Push(items) = reader.receive() {
                 cached.remove(&items[1].elements()[0].text());
             }
             (info(&mut other, "tracking_total_keys"), cached.len()) == (7, 7)
         });
-        // Each of them is still told of.
+        // Each of these keys is still tracked.
         for key in cached.clone() {
             other.command(&["SET", &key, "x"]);
             assert_eq!(reader.receive(), invalidate(&[&key]));
@@ -740,7 +745,7 @@ fn the_table_is_bounded_and_what_leaves_it_is_told() {
 }
 
 #[test]
-fn who_does_not_read_what_it_is_told_is_closed() {
+fn a_client_that_does_not_read_its_invalidations_is_closed() {
     for_each_backend(|backend| {
         let args = ["--workers", "2", "--client-output-buffer-limit", "normal 200000 0 0"];
         let server = Server::pantala(backend, &args);
@@ -751,7 +756,7 @@ fn who_does_not_read_what_it_is_told_is_closed() {
         let long = "k".repeat(10_000);
         let deadline = Instant::now() + PATIENCE;
         while !writer.call(&format!("CLIENT LIST ID {id}")).text().is_empty() {
-            assert!(Instant::now() < deadline, "it is still there");
+            assert!(Instant::now() < deadline, "the client is still connected");
             for _ in 0..100 {
                 writer.command(&["INCR", &long]);
             }
@@ -761,27 +766,28 @@ fn who_does_not_read_what_it_is_told_is_closed() {
     });
 }
 
-/// Redirection under pressure: who is told in another's place hears of every change, from every worker, once it was answered.
+/// A redirection's target receives the invalidation of every change, from every worker, before the
+/// writer's next command.
 #[test]
-fn redirected_news_come_from_every_worker() {
+fn redirected_invalidations_come_from_every_worker() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
-        let mut hears = server.connect();
-        let id = hears.call("CLIENT ID").integer();
-        hears.call("SUBSCRIBE __redis__:invalidate");
+        let mut target = server.connect();
+        let id = target.call("CLIENT ID").integer();
+        target.call("SUBSCRIBE __redis__:invalidate");
         let mut writer = server.connect();
         for reader in 0..6 {
             let mut client = server.connect();
             client.call(&format!("CLIENT TRACKING on REDIRECT {id}"));
             let keys: Vec<String> = (0..30).map(|number| format!("{reader}:{number}")).collect();
             keys.iter().for_each(|key| _ = client.command(&["GET", key]));
-            let mut told = BTreeSet::new();
+            let mut invalidated = BTreeSet::new();
             for key in &keys {
                 writer.command(&["SET", key, "x"]);
-                let message = hears.receive();
-                told.insert(message.elements()[2].elements()[0].text());
+                let message = target.receive();
+                invalidated.insert(message.elements()[2].elements()[0].text());
             }
-            assert_eq!(told, keys.into_iter().collect());
+            assert_eq!(invalidated, keys.into_iter().collect());
         }
     });
 }

@@ -1,14 +1,15 @@
-//! Transactions: replies as redis-server gives them, watches, and isolation over shards (also in `atomicity.rs`).
+//! Transactions: replies as from redis-server, watches, and isolation over shards (also in
+//! `atomicity.rs`).
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::transcript::{assert_as, assert_as_redis_in_each_form};
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// Shards of the servers here: more than workers, so that keys of one transaction live in several.
+/// More shards than workers, so that keys of one transaction are in several.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
-/// Commands and who of two clients sends them: each is answered before the next is sent.
+/// Commands of two clients, each sent after the reply to the former.
 const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "MULTI"),
@@ -31,7 +32,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "EXEC"),
     (0, "DISCARD"),
     (0, "MGET a b c"),
-    // What can't be queued spoils all of it.
+    // An error while queueing aborts the whole transaction.
     (0, "MULTI"),
     (0, "SET a 2"),
     (0, "GET"),
@@ -54,7 +55,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "EXEC"),
     (0, "WATCH"),
-    // Watches: changed by another, by itself, by nobody.
+    // Watched keys changed by another client, by the client itself, by none.
     (0, "WATCH a b"),
     (1, "SET b 7"),
     (0, "MULTI"),
@@ -84,7 +85,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "GET a"),
     (0, "EXEC"),
-    // Of another database's key of the same name.
+    // The key of the same name in another database.
     (0, "WATCH a"),
     (1, "SELECT 3"),
     (1, "SET a 9"),
@@ -188,13 +189,13 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "GET b"),
     (0, "EXEC"),
-    // Who listens to a shard's channel wants no answers.
+    // SSUBSCRIBE is not allowed in a transaction.
     (0, "MULTI"),
     (0, "SSUBSCRIBE s"),
     (0, "SUNSUBSCRIBE s"),
     (0, "EXEC"),
     (1, "PUBSUB SHARDNUMSUB s"),
-    // What can't be queued is told so before memory is asked for.
+    // A command that can't be queued is rejected before the memory limit is checked.
     (1, "CONFIG SET maxmemory 1"),
     (0, "MULTI"),
     (0, "SHUTDOWN NOSAVE"),
@@ -203,7 +204,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (1, "CONFIG SET maxmemory 0"),
 ];
 
-/// What the script is answered, to the byte.
+/// Returns the replies to the script, to the byte.
 fn transcript(server: &Server, version: u8) -> Vec<String> {
     let mut clients = [server.connect(), server.connect()];
     clients[0].call("FLUSHALL");
@@ -212,10 +213,10 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
     }
     SCRIPT
         .iter()
-        .map(|(who, command)| {
-            clients[*who].send(&command.split(' ').collect::<Vec<_>>());
-            let (_, raw) = clients[*who].receive_raw();
-            format!("{who} {command}: {}", raw.escape_ascii())
+        .map(|(client, command)| {
+            clients[*client].send(&command.split(' ').collect::<Vec<_>>());
+            let (_, raw) = clients[*client].receive_raw();
+            format!("{client} {command}: {}", raw.escape_ascii())
         })
         .collect()
 }
@@ -228,31 +229,32 @@ fn replies_are_those_of_redis() {
     }
 }
 
-/// A line of `INFO` without its times.
+/// Returns a line of `INFO` without its times.
 fn counts(line: &str) -> String {
     line.split([',', ':']).filter(|part| !part.starts_with("usec")).collect::<Vec<_>>().join(" ")
 }
 
-/// What `INFO` and `MONITOR` tell of a transaction, wherever it ran: with `owner` always on the threads of its shards.
-fn told(server: &Server) -> Vec<String> {
-    let (mut client, mut monitor, mut waiting) = (server.connect(), server.connect(), server.connect());
+/// Returns the output of `INFO` and `MONITOR` about a transaction, whichever workers ran it: with
+/// `owner` these are always the owners of its shards.
+fn observed(server: &Server) -> Vec<String> {
+    let (mut client, mut monitor, mut blocked) = (server.connect(), server.connect(), server.connect());
     monitor.call("MONITOR");
-    waiting.send(&["BLPOP", "list", "0"]);
+    blocked.send(&["BLPOP", "list", "0"]);
     await_blocked(&mut client, 1);
     client.call("CONFIG RESETSTAT");
     for command in ["WATCH a", "MULTI", "SET a 1", "LPUSH list x y", "LPUSH a x", "MGET a b list", "exec", "ECHO end"] {
         client.call(command);
     }
-    let mut told = vec![format!("served: {:?}", waiting.receive())];
+    let mut observed = vec![format!("served: {:?}", blocked.receive())];
     loop {
         let line = monitor.receive().text();
         let words = line.split_once("] ").map_or(line.clone(), |(_, words)| words.to_owned());
         if words.contains("ECHO") {
             break;
         }
-        // Other commands of this test's own come in between.
+        // Other commands of this test appear in between.
         if ["watch", "multi", "set", "lpush", "mget", "exec"].iter().any(|name| words.to_lowercase().contains(name)) {
-            told.push(words);
+            observed.push(words);
         }
     }
     for section in ["commandstats", "errorstats"] {
@@ -260,26 +262,26 @@ fn told(server: &Server) -> Vec<String> {
         let ours = |line: &&str| ["exec", "lpush", "mget", "set:", "errorstat"].iter().any(|part| line.contains(part));
         let mut lines: Vec<String> = text.lines().filter(ours).map(counts).collect();
         lines.sort();
-        told.extend(lines);
+        observed.extend(lines);
     }
-    told
+    observed
 }
 
 #[test]
-fn what_is_told_of_a_transaction_is_what_redis_tells() {
+fn info_and_monitor_show_a_transaction_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
-    let right: Vec<String> = told(&judge);
+    let right: Vec<String> = observed(&judge);
     assert!(right.iter().any(|line| line.contains("exec")), "{right:?}");
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
-            assert_eq!(told(&server), right, "{execution}");
+            assert_eq!(observed(&server), right, "{execution}");
         }
     });
 }
 
 #[test]
-fn a_watched_key_that_expires_spoils_the_transaction() {
+fn a_watched_key_that_expires_aborts_the_transaction() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &SERVER_ARGS);
         let mut client = server.connect();
@@ -290,7 +292,7 @@ fn a_watched_key_that_expires_spoils_the_transaction() {
                 std::thread::sleep(Duration::from_millis(40));
                 client.call("WATCH k");
             } else {
-                // In one turn, whose time stands still.
+                // In one turn, during which the cached clock doesn't advance.
                 client.send_together(&[set, vec!["WATCH", "k"]]);
                 (0..2).for_each(|_| assert_eq!(client.receive(), Reply::ok()));
             }
@@ -298,14 +300,14 @@ fn a_watched_key_that_expires_spoils_the_transaction() {
             client.call("MULTI");
             client.call("PING");
             let done = client.call("EXEC") != Reply::Null;
-            // One that was gone already when it was watched is what it was.
+            // A key that had expired before WATCH counts as unchanged.
             assert_eq!(done, expires_before);
         }
     });
 }
 
-/// What a client is answered, and what `CLIENT LIST` says of its last command. The subcommand `RESET` of others is none of the commands that end a transaction or
-/// a subscription.
+/// Returns the replies to a client, and its last command in `CLIENT LIST`. Subcommands named
+/// `RESET` do not end a transaction or subscription.
 fn last_commands(server: &Server, version: u8) -> Vec<String> {
     let (mut client, mut other) = (server.connect(), server.connect());
     let id = client.call("CLIENT ID").integer();
@@ -352,14 +354,14 @@ fn last_commands_are_those_of_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, last_commands);
 }
 
-/// Whether a transaction runs whose connection watches `k` of database 0, where it isn't, after another database took that place in which it is, for ever or with its time
-/// over, and after `commands`.
-fn runs_after_swap(server: &Server, is_over: bool, commands: &[&[&str]]) -> bool {
+/// Returns whether a transaction runs that watches the missing key `k` of database 0, after
+/// `commands`. Database 1, which is swapped in, has `k`, expired if `is_expired`.
+fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> bool {
     let (mut client, mut other) = (server.connect(), server.connect());
     for command in ["FLUSHALL", "DEBUG SET-ACTIVE-EXPIRE 0", "SELECT 1", "SET k v"] {
         other.call(command);
     }
-    if is_over {
+    if is_expired {
         other.call("PEXPIRE k 1");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -371,13 +373,13 @@ fn runs_after_swap(server: &Server, is_over: bool, commands: &[&[&str]]) -> bool
     client.call("EXEC") != Reply::Null
 }
 
-/// What lies in a key's place with its time over isn't there, whether it comes by `SWAPDB` or goes for good.
+/// An expired key counts as missing, whether SWAPDB brings it in or it is deleted.
 #[test]
-fn what_was_not_there_is_not_changed_by_what_is_over() {
+fn an_expired_key_does_not_change_a_missing_watched_key() {
     const SWAP: &[&str] = &["SWAPDB", "0", "1"];
     const IN_SCRIPT: &[&str] = &["EVAL", "redis.call('SWAPDB', 0, 1) return redis.call('DEL', KEYS[1])", "1", "k"];
     let play = |server: &Server| {
-        for (is_over, commands, runs) in [
+        for (is_expired, commands, runs) in [
             (true, &[SWAP][..], true),
             (true, &[SWAP, &["GET", "k"]], true),
             (true, &[SWAP, &["DEL", "k"]], true),
@@ -390,7 +392,7 @@ fn what_was_not_there_is_not_changed_by_what_is_over() {
             (false, &[SWAP, SWAP], false),
             (false, &[IN_SCRIPT], false),
         ] {
-            assert_eq!(runs_after_swap(server, is_over, commands), runs, "is over: {is_over}, {commands:?}");
+            assert_eq!(runs_after_swap(server, is_expired, commands), runs, "is expired: {is_expired}, {commands:?}");
         }
     };
     if let Some(judge) = Server::redis(&["--enable-debug-command", "yes"]) {
@@ -405,7 +407,7 @@ fn what_was_not_there_is_not_changed_by_what_is_over() {
 }
 
 #[test]
-fn a_client_that_goes_leaves_nothing_behind() {
+fn the_queue_of_a_disconnected_client_does_not_run() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &SERVER_ARGS);
         let mut other = server.connect();
@@ -421,9 +423,10 @@ fn a_client_that_goes_leaves_nothing_behind() {
     });
 }
 
-/// What clients that vanish between `MULTI` and `EXEC` had queued and watched is free soon, however long the names were.
+/// Memory of queued commands and watched keys is freed soon after clients disconnect before EXEC,
+/// whatever its size.
 #[test]
-fn who_goes_before_exec_leaves_no_memory_taken() {
+fn disconnecting_before_exec_frees_the_memory() {
     const CLIENTS: usize = 400;
     const LONG_BYTES: usize = 100_000;
     for_each_backend(|backend| {
@@ -443,13 +446,13 @@ fn who_goes_before_exec_leaves_no_memory_taken() {
         }
         let deadline = Instant::now() + Duration::from_secs(20);
         while !other.call("INFO clients").text().contains("connected_clients:1\r\n") {
-            assert!(Instant::now() < deadline, "clients that have gone are still there");
+            assert!(Instant::now() < deadline, "closed clients are still connected");
             std::thread::sleep(Duration::from_millis(5));
         }
         let after = used(&mut other);
         assert!(after < before + LONG_BYTES, "{before} bytes before, {after} after");
         let taken = server.resident_bytes().saturating_sub(resident) as usize;
-        // Twice as much if all of it were there still; the allocator keeps some.
+        // Twice as much if none were freed; the allocator keeps some.
         assert!(taken < CLIENTS * LONG_BYTES, "{taken} bytes more are resident");
         assert_eq!(other.call("EXISTS a"), Reply::Integer(0));
         server.assert_sound();
@@ -457,9 +460,9 @@ fn who_goes_before_exec_leaves_no_memory_taken() {
 }
 
 #[test]
-fn very_many_keys_are_watched_soon() {
+fn very_many_keys_are_watched_quickly() {
     const KEYS: usize = 100_000;
-    /// CPU time, many times what it takes. Comparing each key with each other takes longer.
+    /// CPU time, many times what is needed. Comparing each key with every other takes longer.
     const SOON: Duration = Duration::from_secs(4);
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &SERVER_ARGS);
@@ -482,18 +485,18 @@ fn very_many_keys_are_watched_soon() {
     });
 }
 
-/// A transaction takes its turn with what waits for a key: who waits is served when all of it has run.
+/// A client blocked on a key is served after the whole transaction has run.
 #[test]
-fn waiting_clients_are_served_after_the_transaction() {
+fn blocked_clients_are_served_after_the_transaction() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &SERVER_ARGS);
-        let (mut waiting, mut client) = (server.connect(), server.connect());
-        waiting.send(&["BLPOP", "l", "0"]);
+        let (mut blocked, mut client) = (server.connect(), server.connect());
+        blocked.send(&["BLPOP", "l", "0"]);
         await_blocked(&mut client, 1);
         for command in ["MULTI", "LPUSH l a", "LPUSH l b", "DEL l", "LPUSH l c", "EXEC"] {
             client.call(command);
         }
-        assert_eq!(waiting.receive(), Reply::Array(vec![Reply::bulk("l"), Reply::bulk("c")]));
+        assert_eq!(blocked.receive(), Reply::Array(vec![Reply::bulk("l"), Reply::bulk("c")]));
         assert_eq!(client.call("EXISTS l"), Reply::Integer(0));
     });
 }
@@ -510,9 +513,9 @@ fn await_blocked(client: &mut Client, count: usize) {
     }
 }
 
-/// A pause of writes holds an EXEC back that would write, and no other.
+/// A pause of writes delays an EXEC with a write, and no other.
 #[test]
-fn a_pause_looks_into_the_transaction() {
+fn a_pause_of_writes_delays_transactions_that_write() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &SERVER_ARGS);
         let (mut writer, mut reader, mut admin) = (server.connect(), server.connect(), server.connect());
@@ -530,7 +533,7 @@ fn a_pause_looks_into_the_transaction() {
     });
 }
 
-/// An integer that is changed where it stands is a changed key like any other.
+/// An integer changed in place counts as a changed key.
 #[test]
 fn counting_changes_a_watched_key() {
     for_each_backend(|backend| {
@@ -548,7 +551,7 @@ fn counting_changes_a_watched_key() {
 }
 
 #[test]
-fn others_see_a_broken_watch_and_a_queue() {
+fn client_list_shows_a_broken_watch_and_the_queue() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let (mut watcher, mut other) = (server.connect(), server.connect());
@@ -567,7 +570,7 @@ fn others_see_a_broken_watch_and_a_queue() {
         assert!(queued_bytes.parse::<u64>().unwrap() > 0);
         server.connect().call("SET key x");
         assert_eq!(shown("flags"), "xd");
-        // What won't run isn't kept.
+        // Commands queued after the watch is broken will not run, and are not kept.
         assert_eq!(watcher.command(&["SET", "c", &"x".repeat(100_000)]).text(), "QUEUED");
         assert_eq!((shown("multi"), shown("multi-mem")), ("1".to_owned(), queued_bytes));
         assert_eq!(watcher.call("EXEC"), Reply::Null);
@@ -580,16 +583,17 @@ fn others_see_a_broken_watch_and_a_queue() {
     });
 }
 
-/// A script that needs more shards than those of its keys is put back and runs again: who watches its keys hears of what stands only.
+/// A script that needs more shards than those of its keys is rolled back and rerun: only the
+/// committed run invalidates watches.
 #[test]
-fn what_a_script_put_back_is_no_change_to_who_watches() {
+fn a_rolled_back_script_invalidates_no_watches() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "64"]);
         let (mut watcher, mut other) = (server.connect(), server.connect());
         for (first, is_changed) in [("LPUSH", false), ("APPEND", true)] {
             watcher.call("SET watched text");
             watcher.call("WATCH watched");
-            // Of the four undeclared names three at least live in other shards than the key.
+            // At least three of the four undeclared keys are in other shards than the key.
             let script = format!(
                 "redis.pcall('{first}', KEYS[1], 'x') for i = 0, 3 do redis.call('SET', 'made:' .. i, 1) end return 1"
             );
