@@ -1,4 +1,5 @@
-//! Bad clients, full limits and wrong starts: the server says what is wrong, and lives on or ends as it should.
+//! Misbehaving clients, full limits and wrong startup arguments: the server reports the error, and
+//! continues or exits as it should.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -10,11 +11,11 @@ use pantala_tests::server::{free_port, pantala_with_file, pantala_with_input, ru
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend, tool};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-/// Longest wait for something that the server does by itself, on a slow host.
+/// Longest wait for an action of the server, on a slow host.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: u64 = 1 << 20;
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -23,7 +24,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// One field of INFO.
+/// Returns one field of INFO.
 fn info(client: &mut Client, field: &str) -> u64 {
     let text = client.call("INFO").text();
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(str::to_owned));
@@ -50,7 +51,7 @@ fn a_client_that_never_reads_is_closed_at_its_limit() {
         }
         eventually("the silent client is closed", || !other.call("CLIENT LIST").text().contains("name=silent"));
         let grown = server.resident_bytes().saturating_sub(before);
-        // Beyond the limit: one turn's replies of one client, and what the allocator keeps.
+        // Above the limit: the replies to one client in one turn, and the allocator's caches.
         assert!(grown < 100 * MIB, "memory grew by {} MiB", grown / MIB);
         assert_eq!(other.call("PING").text(), "PONG");
         server.assert_sound();
@@ -72,7 +73,7 @@ fn a_client_over_its_soft_limit_is_closed_in_time() {
     });
 }
 
-/// Without a limit a client may be as slow as it likes, and gets everything.
+/// Without a limit a client may be arbitrarily slow, and receives everything.
 #[test]
 fn a_slow_client_gets_everything() {
     const REPLIES: usize = 60;
@@ -92,7 +93,7 @@ fn a_slow_client_gets_everything() {
 fn ten_thousand_idle_connections() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
-        // Without it, there are fewer connections: said below.
+        // If it fails there are fewer connections, which is printed below.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
@@ -106,8 +107,8 @@ fn ten_thousand_idle_connections() {
         let before = server.resident_bytes();
         let mut clients: Vec<Client> = (0..count).map(|_| server.connect()).collect();
         eventually("all are accepted", || info(&mut clients[0], "connected_clients") == count as u64);
-        let each = server.resident_bytes().saturating_sub(before) / count as u64;
-        eprintln!("{} idle connections on {}: {each} bytes each", count, backend.name());
+        let bytes_each = server.resident_bytes().saturating_sub(before) / count as u64;
+        eprintln!("{} idle connections on {}: {bytes_each} bytes each", count, backend.name());
         for client in clients.iter_mut().step_by(7) {
             client.send_raw(b"PING\r\n");
         }
@@ -116,13 +117,13 @@ fn ten_thousand_idle_connections() {
         }
         drop(clients);
         let mut client = server.connect();
-        eventually("all are gone", || info(&mut client, "connected_clients") == 1);
+        eventually("all are closed", || info(&mut client, "connected_clients") == 1);
         server.assert_sound();
     });
 }
 
 #[test]
-fn maxclients_refuses_as_redis() {
+fn maxclients_rejects_as_redis() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--maxclients", "3", "--workers", "2"]);
         let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
@@ -131,7 +132,7 @@ fn maxclients_refuses_as_redis() {
         }
         assert_eq!(server.connect().read_to_end(), b"-ERR max number of clients reached\r\n");
         clients.pop();
-        eventually("a place is free again", || {
+        eventually("a connection is accepted again", || {
             let mut client = server.connect();
             let _ = client.try_send_raw(b"PING\r\n");
             client.try_receive().is_ok_and(|(reply, _)| reply == Reply::Simple("PONG".into()))
@@ -142,7 +143,7 @@ fn maxclients_refuses_as_redis() {
 }
 
 #[test]
-fn a_port_in_use_ends_the_start() {
+fn startup_fails_if_the_port_is_in_use() {
     let port = free_port();
     let _holder = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
     let exit = run_to_exit(&["--port", &port.to_string(), "--bind", "127.0.0.1"], b"");
@@ -154,7 +155,8 @@ fn a_port_in_use_ends_the_start() {
     );
 }
 
-/// Kills a server with a connected client and starts the next one at the same port, so many times.
+/// Kills a server with a connected client and starts the next one on the same port, the given
+/// number of times.
 fn restart_after_kill(backend: Backend, times: u32) {
     let port = free_port();
     for time in 0..times {
@@ -166,20 +168,21 @@ fn restart_after_kill(backend: Backend, times: u32) {
     }
 }
 
-/// The kernel tears a ring down after the process has ended: its address must be free all the same.
+/// The kernel closes the sockets of a ring after the process has ended: the port must be free all
+/// the same.
 #[test]
 fn the_port_is_free_after_a_kill() {
     for_each_backend(|backend| restart_after_kill(backend, 20));
 }
 
 #[test]
-#[ignore = "takes half a minute; .ci/run names it"]
+#[ignore = "takes half a minute; run by .ci/run"]
 fn the_port_is_free_after_two_hundred_kills() {
     for_each_backend(|backend| restart_after_kill(backend, 200));
 }
 
 #[test]
-fn wrong_arguments_end_the_start() {
+fn startup_fails_with_wrong_arguments() {
     for (args, words) in [
         (&["--shards", "0"][..], &["shards"][..]),
         (&["--shards", "100000"], &["shards", "16384"]),
@@ -204,7 +207,7 @@ fn wrong_arguments_end_the_start() {
         assert!(matches!(code, Some(1 | 2)), "{args:?}: exit {code:?}\n{}", exit.output);
         assert!(!exit.output.contains("panicked"), "{args:?}: {}", exit.output);
         for word in words {
-            assert!(exit.output.contains(word), "{args:?} must speak of {word:?}:\n{}", exit.output);
+            assert!(exit.output.contains(word), "{args:?} must name {word:?}:\n{}", exit.output);
         }
     }
 }
@@ -251,7 +254,7 @@ fn configuration_file_overrides_and_input() {
 }
 
 #[test]
-fn wrong_configuration_files_name_the_line() {
+fn errors_in_configuration_files_name_the_line() {
     for (text, words) in [
         ("port 0\nnosuchdirective 1\n", &["nosuchdirective", "line 2"][..]),
         ("maxclients many\n", &["maxclients", "line 1"]),
@@ -262,34 +265,34 @@ fn wrong_configuration_files_name_the_line() {
         let exit = run_to_exit(&["-"], text.as_bytes());
         assert_eq!(exit.status.code(), Some(1), "{text:?}: {}", exit.output);
         for word in words {
-            assert!(exit.output.contains(word), "{text:?} must speak of {word:?}:\n{}", exit.output);
+            assert!(exit.output.contains(word), "{text:?} must name {word:?}:\n{}", exit.output);
         }
     }
 }
 
-/// A directive of Redis that Pantala doesn't serve is a warning, not a refusal.
+/// A directive of Redis without effect in Pantala is a warning, not an error.
 #[test]
-fn directives_not_served_are_named() {
+fn directives_without_effect_are_logged() {
     let server = Server::pantala(Backend::Epoll, &["--jemalloc-bg-thread", "yes"]);
     assert!(server.log().contains("jemalloc-bg-thread"), "{}", server.log());
     assert_eq!(server.connect().call("PING").text(), "PONG");
 }
 
 #[test]
-fn the_start_says_what_runs() {
+fn startup_logs_the_configuration() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "12"]);
         let log = server.log();
         for word in
             [env!("CARGO_PKG_VERSION"), &server.port().to_string(), backend.name(), "12", "Ready to accept connections"]
         {
-            assert!(log.contains(word), "the start must say {word:?}:\n{log}");
+            assert!(log.contains(word), "the log must contain {word:?}:\n{log}");
         }
     });
 }
 
 #[test]
-fn signals_and_shutdown_end_it_cleanly() {
+fn signals_and_shutdown_exit_cleanly() {
     type End = fn(&Server);
     let ends: [(&str, End); 4] = [
         ("SIGTERM", |server| server.signal(Signal::TERM)),
@@ -317,7 +320,7 @@ fn signals_and_shutdown_end_it_cleanly() {
             end(&server);
             let status = server.wait_exit(PATIENCE);
             assert_eq!(status.code(), Some(0), "{name}: {status}\n{}", server.log());
-            assert!(idle.read_to_end().is_empty(), "{name}: connections are closed");
+            assert!(idle.read_to_end().is_empty(), "{name}: the connection received bytes");
             assert!(!socket.exists(), "{name}: the socket file is left");
             assert!(!pidfile.exists(), "{name}: the pidfile is left");
             assert!(!server.log().contains("panicked"), "{}", server.log());
@@ -332,7 +335,7 @@ fn a_unix_socket_serves() {
         let socket = folder.path().join("socket");
         let server =
             Server::pantala(backend, &["--unixsocket", socket.to_str().expect("UTF-8"), "--unixsocketperm", "700"]);
-        let mode = std::fs::metadata(&socket).expect("the socket is there").permissions().mode();
+        let mode = std::fs::metadata(&socket).expect("the socket exists").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         let mut client = Client::unix(&socket);
         assert_eq!(client.call("SET a 1"), Reply::ok());
@@ -340,9 +343,9 @@ fn a_unix_socket_serves() {
     });
 }
 
-/// Who connects from elsewhere to a server without a password is refused. 127.0.0.2 is elsewhere, as Redis sees it.
+/// A server without a password rejects remote clients. As in Redis, 127.0.0.2 counts as remote.
 #[test]
-fn protected_mode_refuses_strangers() {
+fn protected_mode_rejects_remote_clients() {
     let first_bytes = |port: u16| {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
         let address = |ip: [u8; 4], port: u16| socket2::SockAddr::from(std::net::SocketAddr::from((ip, port)));
@@ -361,7 +364,7 @@ fn protected_mode_refuses_strangers() {
         assert_eq!(server.connect().call("CONFIG SET protected-mode no"), Reply::ok());
         assert_eq!(first_bytes(server.port()), "+PONG\r\n");
         let server = Server::pantala(backend, &["--requirepass", "secret"]);
-        assert_eq!(first_bytes(server.port()), "-NOAUTH ", "a password is protection enough");
+        assert_eq!(first_bytes(server.port()), "-NOAUTH ", "protected mode is off with a password");
     });
 }
 
@@ -378,12 +381,12 @@ fn idle_clients_time_out() {
             assert_eq!(busy.call("PING").text(), "PONG");
             std::thread::sleep(Duration::from_millis(100));
         }
-        assert!(idle.ends_within(PATIENCE) && half.ends_within(PATIENCE), "idle clients stay");
+        assert!(idle.ends_within(PATIENCE) && half.ends_within(PATIENCE), "idle clients are not closed");
         assert_eq!(busy.call("PING").text(), "PONG");
     });
 }
 
-/// Memory that this host can still give, in bytes.
+/// Returns the available memory of this host, in bytes.
 fn available_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -409,7 +412,7 @@ fn the_largest_value_and_one_byte_more() {
         assert_eq!(client.call("STRLEN big"), Reply::Integer(LEN as i64));
         assert_eq!(client.call("GETRANGE big -3 -1"), Reply::bulk("vve"));
         let Reply::Bulk(back) = client.call("GET big") else { panic!("GET gives a bulk") };
-        assert!(back == value, "512 MB came back changed");
+        assert!(back == value, "512 MB was changed");
         drop((back, value));
         for command in ["APPEND big x", "SETRANGE big 536870912 x", "SETRANGE new 536870911 xy"] {
             let reply = client.call(command);
@@ -426,7 +429,7 @@ fn the_largest_value_and_one_byte_more() {
     });
 }
 
-/// Announced lengths cost nothing until their bytes come.
+/// Announced lengths take no memory before their bytes arrive.
 #[test]
 fn announced_lengths_take_no_memory() {
     for_each_backend(|backend| {
@@ -447,9 +450,9 @@ fn announced_lengths_take_no_memory() {
     });
 }
 
-/// Arguments that are there as a whole don't count for `client-query-buffer-limit`, as in Redis.
+/// Complete arguments do not count towards `client-query-buffer-limit`, as in Redis.
 #[test]
-fn whole_arguments_are_no_query_buffer() {
+fn complete_arguments_do_not_count_as_query_buffer() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "1", "--client-query-buffer-limit", "1mb"]);
         let mut client = server.connect();
@@ -462,7 +465,7 @@ fn whole_arguments_are_no_query_buffer() {
     });
 }
 
-/// A request that goes on without end is cut off at `client-query-buffer-limit`.
+/// A client with an endless request is closed at `client-query-buffer-limit`.
 #[test]
 fn the_query_buffer_has_a_limit() {
     for_each_backend(|backend| {
@@ -473,7 +476,10 @@ fn the_query_buffer_has_a_limit() {
         for _ in 0..64 {
             sent = sent.and_then(|()| client.try_send_raw(&vec![b'x'; MIB as usize]));
         }
-        assert!(sent.is_err() || client.ends_within(PATIENCE), "64 MiB of one request went into a buffer of 2 MiB");
+        assert!(
+            sent.is_err() || client.ends_within(PATIENCE),
+            "64 MiB of one request were read despite a limit of 2 MiB"
+        );
         assert_eq!(server.connect().call("PING").text(), "PONG");
         server.assert_sound();
     });

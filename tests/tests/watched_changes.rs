@@ -1,11 +1,12 @@
-//! Which commands spoil a transaction that watches a key: just those that do so on redis-server. Not every change does: of a stream, the groups
-//! aren't watched. Tests of what watches are otherwise stand in `transactions.rs`.
+//! Which commands abort a transaction that watches a key: exactly those that do so on redis-server.
+//! Not every change does: changes to the groups of a stream don't. Other tests of watches are in
+//! `transactions.rs`.
 
 use std::collections::BTreeSet;
 
 use pantala_tests::{Reply, Server, for_each_backend};
 
-/// What each change finds. `''` is the empty string here and below.
+/// The data set, which each change starts from. `''` is the empty string here and below.
 const DATASET: &[&str] = &[
     "SET s 5",
     "SET t hello",
@@ -29,10 +30,10 @@ const DATASET: &[&str] = &[
     "PFADD hll2 d e",
 ];
 
-/// Different words of a line of [`CHANGES`], at most.
+/// Most different words in a line of [`CHANGES`].
 const WORDS_MAX: usize = 10;
 
-/// Changes, and what looks like one. Commands of one line are sent one after the other.
+/// Changes, and commands that look like changes. Commands of one line run in order.
 const CHANGES: &[&str] = &[
     "SET s 5",
     "SET new 1",
@@ -254,8 +255,9 @@ const CHANGES: &[&str] = &[
     "SET new 1; DEL new",
 ];
 
-/// Each change with those of its words, as keys, whose watch it raises; `s` is always one.
-fn raised(server: &Server) -> Vec<String> {
+/// Returns each change with those of its words that, watched as keys, it invalidates. `s` is always
+/// watched.
+fn invalidated(server: &Server) -> Vec<String> {
     let mut watchers: Vec<_> = (0..WORDS_MAX).map(|_| server.connect()).collect();
     let mut changer = server.connect();
     let mut run = |line: &str| {
@@ -291,12 +293,12 @@ fn raised(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn what_raises_a_watch_is_what_does_so_on_redis() {
+fn commands_that_invalidate_a_watch_are_those_of_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
-    let right = raised(&judge);
+    let right = invalidated(&judge);
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
-        let given = raised(&server);
+        let given = invalidated(&server);
         let differing: Vec<_> = given.iter().zip(&right).filter(|(given, right)| given != right).collect();
         assert!(differing.is_empty(), "(given, right): {differing:#?}");
         server.assert_sound();

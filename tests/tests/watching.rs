@@ -1,4 +1,5 @@
-//! Watching the server: `MONITOR` and `SLOWLOG`, held against redis-server, and what several workers must keep.
+//! `MONITOR`, `SLOWLOG` and `LATENCY`, compared with redis-server, and what must hold over several
+//! workers.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,14 +11,14 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend, for_each_f
 /// The last command of a monitored script.
 const END: &str = "ECHO the-end";
 
-/// A client that sees every command.
+/// Returns a client in `MONITOR` mode.
 fn monitor(server: &Server) -> Client {
     let mut client = server.connect();
     assert_eq!(client.call("MONITOR"), Reply::ok());
     client
 }
 
-/// The next line of a monitor without its time, and with `addr` for an address.
+/// Returns the next line of a monitor without its time, and with `addr` for an address.
 fn line(monitor: &mut Client) -> String {
     let line = monitor.receive().text();
     let (time, rest) = line.split_once(' ').expect("time, and more");
@@ -30,7 +31,7 @@ fn line(monitor: &mut Client) -> String {
 }
 
 #[test]
-fn a_monitor_sees_what_redis_shows() {
+fn a_monitor_sees_commands_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
     let script: &[&[u8]] = &[
         b"SET a b",
@@ -95,9 +96,9 @@ fn a_monitor_sees_what_redis_shows() {
     });
 }
 
-/// Calls of scripts and functions, and behind each the commands that it runs.
+/// A call of a script or function is followed by the commands that it runs.
 #[test]
-fn a_monitor_sees_scripts_as_redis_shows_them() {
+fn a_monitor_sees_scripts_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
     let library = "#!lua name=l\nredis.register_function('f', function(k) return redis.call('get', k[1]) end)
         redis.register_function{function_name='n', callback=function(k) return redis.call('set', k[1], 1) end, flags={'no-writes'}}";
@@ -162,7 +163,7 @@ fn a_monitor_is_a_client_as_in_redis() {
             let mut replies = vec![Reply::Integer(flags as i64)];
             replies
                 .extend(["GET a", "SET a b", "CLIENT LIST TYPE pubsub", "RESET"].map(|command| monitor.call(command)));
-            // What it did itself was shown to it, in between; now it sees no more.
+            // Its own commands were shown to it in between; after RESET it sees no more.
             other.call("SET after reset");
             replies.push(monitor.call("GET after"));
             replies
@@ -171,10 +172,10 @@ fn a_monitor_is_a_client_as_in_redis() {
     });
 }
 
-/// Clients on all workers change one key and keys of their own: every command is seen once, each client's in its order, and the
-/// values that the key went through are those of the order in which they are seen.
+/// Clients on all workers change one key and keys of their own. The monitor sees every command once
+/// and each client's commands in order, and the values of the key are those that this order gives.
 #[test]
-fn a_monitor_sees_all_in_an_order_that_could_have_happened() {
+fn a_monitor_sees_all_commands_in_a_possible_order() {
     const CLIENTS: usize = 6;
     const COMMANDS: usize = 300;
     for_each_backend(|backend| {
@@ -224,10 +225,10 @@ fn a_monitor_sees_all_in_an_order_that_could_have_happened() {
     });
 }
 
-/// Entries of the log without number, time and duration, and with `addr` for an address.
+/// Returns entries of the log without id, time and duration, and with `addr` for an address.
 fn entries(client: &mut Client, command: &str) -> Vec<Vec<String>> {
     let entry = |entry: &Reply| {
-        let [_, at, _, args, address, name] = entry.elements() else { panic!("an entry has six parts: {entry:?}") };
+        let [_, at, _, args, address, name] = entry.elements() else { panic!("not six parts: {entry:?}") };
         assert!(at.integer() > 1_600_000_000, "{at:?}");
         let mut words: Vec<String> = args.elements().iter().map(Reply::text).collect();
         words.push(address.text().split(':').next().unwrap_or_default().to_owned());
@@ -251,7 +252,7 @@ fn the_slow_log_is_that_of_redis() {
             client.command(&["SET", "k", &"x".repeat(200)]);
             client.call(&format!("LPUSH list {}", vec!["y"; 40].join(" ")));
             for command in
-                // The time of the first is over before there is something for it.
+                // The first one times out.
                 [
                     "BLPOP none 0.01",
                     "CONFIG SET requirepass x requirepass x",
@@ -274,7 +275,8 @@ fn the_slow_log_is_that_of_redis() {
             client.call("SLOWLOG RESET");
             client.call("RPUSH wait 1");
             other.receive();
-            // What was woken and what woke it are logged by their workers, in no order.
+            // The entries of the blocked and of the waking command come from their workers, in any
+            // order.
             let mut woken = entries(&mut client, "SLOWLOG GET 3");
             woken.sort();
             seen.push(woken);
@@ -302,7 +304,7 @@ fn the_slow_log_is_that_of_redis() {
     });
 }
 
-/// Entries of several workers come as one log, by their numbers.
+/// Entries of several workers form one log, ordered by id.
 #[test]
 fn the_slow_log_is_one_over_all_workers() {
     for_each_backend(|backend| {
@@ -327,9 +329,10 @@ fn the_slow_log_is_one_over_all_workers() {
     });
 }
 
-/// With the threshold at its default, a large command among plain ones of a pipeline is told from them.
+/// With the default threshold, only the large command of a pipeline is logged, not the plain ones
+/// around it.
 #[test]
-fn a_slow_command_of_a_pipeline_is_the_one_that_is_logged() {
+fn only_the_slow_command_of_a_pipeline_is_logged() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "1", "--slowlog-log-slower-than", "2000"]);
     let mut client = server.connect();
     let members: Vec<String> = (0..200_000).map(|number| format!("member:{number}")).collect();
@@ -340,14 +343,15 @@ fn a_slow_command_of_a_pipeline_is_the_one_that_is_logged() {
     for _ in 0..batch.len() {
         assert!(!client.receive().is_error());
     }
-    // On a busy host the worker may have been interrupted among the plain ones too: then there are more entries.
+    // On a busy host the worker may have been preempted in a plain command, which adds entries.
     let log = client.call("SLOWLOG GET -1");
     let entry = log.elements().iter().find(|entry| entry.elements()[3].elements()[0] == Reply::bulk("SADD"));
     let entry = entry.unwrap_or_else(|| panic!("no SADD: {log:?}"));
     assert!(entry.elements()[2].integer() >= 2000);
 }
 
-/// A reply to `LATENCY HISTOGRAM` without its times: names, calls, and that the last count is that of all calls.
+/// Returns names and calls of a reply to `LATENCY HISTOGRAM`, without times. Checks that the last
+/// count is the number of calls.
 fn histograms(reply: &Reply) -> Vec<(String, i64)> {
     let one = |pair: &[Reply]| {
         let parts = pair[1].elements();
@@ -358,14 +362,14 @@ fn histograms(reply: &Reply) -> Vec<(String, i64)> {
         assert!(ascends, "{reply:?}");
         (pair[0].text(), calls)
     };
-    // Redis has subcommands in the order of a hash table.
+    // Redis lists subcommands in the order of a hash table.
     let mut all: Vec<_> = reply.elements().chunks(2).map(one).collect();
     all.sort();
     all
 }
 
 #[test]
-fn latencies_are_kept_as_in_redis() {
+fn latency_statistics_are_those_of_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
     for_each_form(|backend, execution| {
         let subject = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--execution", execution]);
@@ -381,7 +385,7 @@ fn latencies_are_kept_as_in_redis() {
                 }
             }
             let client = &mut clients[0];
-            // What waits counts when it is answered, unless its time is over.
+            // A blocked command counts when it is served, not when it times out.
             client.call("BLPOP none 0.01");
             client.call("BZPOPMIN none 0.01");
             let (mut waiting, mut also_waiting) = (server.connect(), server.connect());
@@ -395,7 +399,7 @@ fn latencies_are_kept_as_in_redis() {
             waiting.receive();
             assert_eq!(client.call(&format!("CLIENT UNBLOCK {id}")), Reply::Integer(1));
             also_waiting.receive();
-            // What a script runs counts for itself, too.
+            // Commands in a script are counted too.
             let script = "redis.call('GET', KEYS[1]) redis.call('INCR', KEYS[2]) return redis.call('SET', KEYS[3], 1)";
             client.command(&["EVAL", script, "3", "a", "n", "c"]);
             let mut seen = Vec::new();
@@ -403,7 +407,7 @@ fn latencies_are_kept_as_in_redis() {
                 seen.push(histograms(&client.call(&format!("LATENCY HISTOGRAM {command}"))));
             }
             let mut all = histograms(&client.call("LATENCY HISTOGRAM"));
-            // Of the last, as many as were needed.
+            // `INFO` was called as often as needed.
             all.retain(|(name, _)| !name.starts_with("latency") && !name.starts_with("config") && name != "info");
             seen.push(all);
             let mut replies = Vec::new();
@@ -424,20 +428,21 @@ fn latencies_are_kept_as_in_redis() {
     });
 }
 
-/// What `LATENCY` shows without its times: an event's name, and whether what is said of it can be.
+/// Returns the reply to `LATENCY LATEST` without times: the names of events, and whether their
+/// values are plausible.
 fn latest(reply: &Reply) -> Vec<(String, bool)> {
     let one = |entry: &Reply| {
         let [event, at_s, latest_ms, max_ms] = entry.elements() else { panic!("{entry:?}") };
-        let can_be = at_s.integer() > 1_700_000_000
+        let is_plausible = at_s.integer() > 1_700_000_000
             && latest_ms.integer() <= max_ms.integer()
             && (20..5000).contains(&max_ms.integer());
-        (event.text(), can_be)
+        (event.text(), is_plausible)
     };
     reply.elements().iter().map(one).collect()
 }
 
 #[test]
-fn latency_events_are_noted_as_in_redis() {
+fn latency_events_are_those_of_redis() {
     let Some(judge) = Server::redis(&["--enable-debug-command", "yes"]) else { return };
     for_each_form(|backend, execution| {
         let subject = Server::pantala(
@@ -445,7 +450,7 @@ fn latency_events_are_noted_as_in_redis() {
             &["--workers", "3", "--shards", "4", "--enable-debug-command", "yes", "--execution", execution],
         );
         let [given, right] = [&subject, &judge].map(|server| {
-            // Connections of all workers.
+            // On all workers.
             let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
             clients[1].call("HELLO 3");
             let mut replies = Vec::new();
@@ -470,7 +475,7 @@ fn latency_events_are_noted_as_in_redis() {
             }
             let mut seen = Vec::new();
             for client in &mut clients {
-                // A busy machine may let a `PING` take as long.
+                // On a busy machine a `PING` may take as long.
                 let mut all = latest(&client.call("LATENCY LATEST"));
                 all.retain(|(event, _)| event == "command");
                 seen.push(all);
@@ -484,14 +489,14 @@ fn latency_events_are_noted_as_in_redis() {
                 replies.push(client.call("LATENCY HISTORY COMMAND"));
                 replies.push(client.call("LATENCY GRAPH COMMAND"));
             }
-            forget_latencies(&mut clients, &mut replies);
+            reset_latencies(&mut clients, &mut replies);
             (replies, seen)
         });
         assert_eq!(given, right);
     });
 }
 
-/// Doubles a set until deleting it takes longer than the least threshold, on whatever host this is.
+/// Doubles a set until its deletion takes longer than the lowest threshold.
 #[test]
 fn keys_that_take_long_to_expire_are_latency_events() {
     const MEMBERS: usize = 200_000;
@@ -506,27 +511,27 @@ fn keys_that_take_long_to_expire_are_latency_events() {
             let add: Vec<&str> = ["SADD", "set"].into_iter().chain(members.iter().map(String::as_str)).collect();
             assert_eq!(client.command(&add).integer(), MEMBERS as i64);
         };
-        let is_noted = |client: &mut Client, wanted: &str| {
+        let is_recorded = |client: &mut Client, wanted: &str| {
             latest(&client.call("LATENCY LATEST")).into_iter().any(|(event, _)| event == wanted)
         };
         let mut parts = 1;
         loop {
             (0..parts).for_each(|part| add(&mut client, part));
             client.call("PEXPIRE set 1");
-            // Active expiry finds it, not a command: DBSIZE looks no key up.
+            // Found by active expiry, not by a command: DBSIZE looks up no key.
             eventually("the set expires", || client.call("DBSIZE") == Reply::Integer(0));
-            if is_noted(&mut client, "expire-del") {
+            if is_recorded(&mut client, "expire-del") {
                 break;
             }
             parts *= 2;
-            assert!(parts <= PARTS_MAX, "{MEMBERS} members times {PARTS_MAX} are deleted within a millisecond");
+            assert!(parts <= PARTS_MAX, "{MEMBERS} members times {PARTS_MAX} were deleted within a millisecond");
         }
-        // The turn that deleted the set took at least as long. It ends after the deletion.
-        eventually("the turn is an event too", || is_noted(&mut client, "expire-cycle"));
+        // The turn that deleted the set took at least as long, and ends after the deletion.
+        eventually("the turn is recorded as an event", || is_recorded(&mut client, "expire-cycle"));
     });
 }
 
-fn forget_latencies(clients: &mut [Client], replies: &mut Vec<Reply>) {
+fn reset_latencies(clients: &mut [Client], replies: &mut Vec<Reply>) {
     clients[0].call("LATENCY RESET fast-command expire-cycle");
     replies.push(clients[1].call("CONFIG SET latency-monitor-threshold 100000"));
     replies.push(clients[0].call("LATENCY RESET nosuch COMMAND command"));
@@ -535,14 +540,15 @@ fn forget_latencies(clients: &mut [Client], replies: &mut Vec<Reply>) {
     replies.push(clients[0].call("CONFIG SET latency-monitor-threshold 0"));
 }
 
-/// A script that needs more shards than those of its keys runs again; what was put back was never there.
+/// A script that needs more shards than those of its keys is rolled back and rerun; monitors don't
+/// see the rolled-back run.
 #[test]
-fn monitors_see_what_a_script_did_once() {
+fn monitors_see_commands_of_a_rerun_script_once() {
     for_each_form(|backend, execution| {
         let server = Server::pantala(backend, &["--workers", "1", "--shards", "64", "--execution", execution]);
         let (mut monitor, mut client) = (server.connect(), server.connect());
         monitor.call("MONITOR");
-        // Four names that were not declared: at most one of them lies in the declared key's shard.
+        // Four undeclared keys: at most one is in the shard of the declared key.
         let script = "for i = 0, 3 do redis.call('SET', KEYS[1], i); redis.call('SET', 'made:' .. i, i) end";
         client.command(&["EVAL", script, "1", "declared"]);
         client.call("ECHO end");
@@ -554,7 +560,7 @@ fn monitors_see_what_a_script_did_once() {
             }
             sets += usize::from(line.contains("\"SET\""));
         }
-        assert_eq!(sets, 8, "each SET once");
+        assert_eq!(sets, 8, "each SET is shown once");
     });
 }
 
@@ -563,9 +569,10 @@ const SPIN: Duration = Duration::from_millis(500);
 /// How often two scripts are sent before one of them must have waited for the other.
 const ATTEMPTS_MAX: usize = 10;
 
-/// As above, where the monitor comes when the script has been sent, and waits for its key with no more shards than that of it.
+/// The same if the monitor attaches while the script, run with the shard of its key only, waits for
+/// that key.
 #[test]
-fn a_monitor_that_comes_while_a_script_waits_sees_what_it_did_once() {
+fn a_monitor_attached_while_a_script_waits_sees_its_commands_once() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "3", "--shards", "64"]);
         let [mut holder, mut client, mut monitor] = [(); 3].map(|()| server.connect());
@@ -576,8 +583,8 @@ fn a_monitor_that_comes_while_a_script_waits_sees_what_it_did_once() {
             SPIN.as_secs_f64()
         );
         let id = client.call("CLIENT ID").integer();
-        // A call that waits for its shards keeps its arguments. One that came before the holder's
-        // has run: then both start again.
+        // A call that waits for its shards keeps its arguments. If it ran before the holder's call,
+        // both are sent again.
         let is_waiting = |monitor: &mut Client| {
             let line = monitor.call(&format!("CLIENT LIST ID {id}")).text();
             line.contains("cmd=eval") && !line.contains(" argv-mem=0 ")
@@ -593,7 +600,7 @@ fn a_monitor_that_comes_while_a_script_waits_sees_what_it_did_once() {
                 break;
             }
             attempts += 1;
-            assert!(attempts < ATTEMPTS_MAX, "the script never waited");
+            assert!(attempts < ATTEMPTS_MAX, "the script did not wait");
             holder.receive();
             client.receive();
             for connection in [&mut holder, &mut client] {
@@ -613,19 +620,23 @@ fn a_monitor_that_comes_while_a_script_waits_sees_what_it_did_once() {
     });
 }
 
-/// A number of a command in `INFO commandstats`.
-fn figure(client: &mut Client, command: &str, name: &str) -> u64 {
+/// Returns a number of a command in `INFO commandstats`.
+fn counter(client: &mut Client, command: &str, name: &str) -> u64 {
     let text = client.call("INFO commandstats").text();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).expect("it was called");
-    let value = line.split(',').find_map(|field| field.strip_prefix(&format!("{name}="))).expect("a figure");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))
+        .expect("the command was called");
+    let value = line.split(',').find_map(|field| field.strip_prefix(&format!("{name}="))).expect("a counter");
     value.parse().expect("a number")
 }
 
-/// Scripts, transactions and commands that wait for a key which another script holds: their times are those of their work, without the wait.
+/// Scripts, transactions and commands that wait for a key held by another script: their recorded
+/// times exclude the wait.
 #[test]
-fn what_had_to_wait_has_the_time_of_its_work() {
+fn recorded_times_exclude_the_wait_for_a_key() {
     const WAITING: u64 = 3;
-    // Some 6 ns a turn.
+    // Some 6 ns per iteration.
     let spin = |turns: u32| format!("for i = 1, {turns} do end");
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--busy-reply-threshold", "0"]);
@@ -656,7 +667,7 @@ fn what_had_to_wait_has_the_time_of_its_work() {
                 let last = commands.iter().map(|_| client.receive()).last().expect("some");
                 assert!(!last.is_error(), "{last:?}");
             }
-            let (calls, us) = (figure(&mut client, name, "calls"), figure(&mut client, name, "usec"));
+            let (calls, us) = (counter(&mut client, name, "calls"), counter(&mut client, name, "usec"));
             assert_eq!(calls, WAITING, "{name}");
             let work = commands.iter().find(|words| words.len() > 2).expect("a command with a key");
             let (is_slow, is_script) = (work[0] != "EVALSHA", work[0] == "EVAL_RO");
