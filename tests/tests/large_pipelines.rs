@@ -24,7 +24,7 @@ fn listed(client: &mut Client, name: &str, field: &str) -> Option<usize> {
     let list = client.call("CLIENT LIST").text();
     let line = list.lines().find(|line| line.contains(&format!(" name={name} ")))?;
     let value = line.split(' ').find_map(|word| word.strip_prefix(field)?.strip_prefix('='));
-    Some(value.expect("the field is there").parse().expect("a number"))
+    Some(value.expect("the field exists").parse().expect("a number"))
 }
 
 fn named(server: &Server, name: &str) -> Client {
@@ -107,12 +107,15 @@ fn pending_replies_take_memory_once_and_keep_their_order() {
                 |other: &mut Client, field: &str| listed(other, "silent", field).expect("the client is connected");
             let (pending, total) = (field(&mut other, "omem"), field(&mut other, "tot-mem"));
             let pieces = field(&mut other, "oll");
-            assert!(pending < TOTAL_BYTES + count * 16, "{pending} bytes wait");
-            assert!((pending..pending + 2 * MIB).contains(&total), "{pending} bytes wait, {total} in all");
+            assert!(pending < TOTAL_BYTES + count * 16, "{pending} bytes are pending");
+            assert!((pending..pending + 2 * MIB).contains(&total), "{pending} bytes are pending, {total} in all");
             assert!((least / (2 * MIB)..=TOTAL_BYTES / (60 * KIB)).contains(&pieces), "{pieces} pieces");
             let counted = info(&mut other, "used_memory:") - used;
             // Includes deltas of the values that the shards had not yet flushed.
-            assert!((pending..pending + 8 * MIB).contains(&counted), "{pending} bytes wait, {counted} are counted");
+            assert!(
+                (pending..pending + 8 * MIB).contains(&counted),
+                "{pending} bytes are pending, {counted} are counted"
+            );
             let taken = (server.peak_resident_bytes() as usize).saturating_sub(resident);
             assert!(taken < most(TOTAL_BYTES), "{taken} bytes for {count} of {value_bytes}");
             for number in 0..count {
@@ -120,7 +123,7 @@ fn pending_replies_take_memory_once_and_keep_their_order() {
             }
             assert_eq!(client.receive(), Reply::ok());
             assert_eq!(client.call("PING").text(), "PONG");
-            eventually("nothing waits", || listed(&mut other, "silent", "oll") == Some(0));
+            eventually("no output is pending", || listed(&mut other, "silent", "oll") == Some(0));
             server.assert_sound();
         }
     });
@@ -187,7 +190,7 @@ fn the_hard_limit_applies_to_output_in_pieces() {
         client.send_raw(&requests);
         eventually("the client is closed", || match listed(&mut other, "silent", "omem") {
             Some(bytes) => {
-                assert!(bytes <= LIMIT_BYTES + 2 * MIB, "{bytes} bytes wait");
+                assert!(bytes <= LIMIT_BYTES + 2 * MIB, "{bytes} bytes are pending");
                 false
             }
             None => true,

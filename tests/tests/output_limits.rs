@@ -45,7 +45,7 @@ fn pending_bytes(client: &mut Client, name: &str) -> Option<usize> {
     let list = client.call("CLIENT LIST").text();
     let line = list.lines().find(|line| line.contains(&format!(" name={name} ")))?;
     let value = line.split(' ').find_map(|field| field.strip_prefix("omem="));
-    Some(value.expect("omem is there").parse().expect("a number"))
+    Some(value.expect("CLIENT LIST has omem").parse().expect("a number"))
 }
 
 fn used_memory(client: &mut Client) -> usize {
@@ -376,7 +376,7 @@ fn a_client_that_keeps_reading_does_not_exceed_the_soft_limit() {
         let mut server = Server::pantala(backend, &limit);
         std::thread::scope(|scope| {
             for _ in 0..LISTENERS {
-                let mut listener = TcpStream::connect(("127.0.0.1", server.port())).expect("the server takes it");
+                let mut listener = TcpStream::connect(("127.0.0.1", server.port())).expect("the server accepts");
                 listener.write_all(&encode(&["SUBSCRIBE", "news"])).expect("the server reads");
                 let last = &last;
                 scope.spawn(move || {

@@ -42,7 +42,7 @@ fn commands_of_a_remote_client_that_resets_do_not_run() {
         assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
         assert_eq!(client.call("CONFIG SET protected-mode no"), Reply::ok());
         let mut stream = remote_client(server.port());
-        stream.write_all(&encode(&["SET", "guest", "1"])).expect("the server takes it");
+        stream.write_all(&encode(&["SET", "guest", "1"])).expect("the server reads");
         let deadline = Instant::now() + PATIENCE;
         while client.call("EXISTS guest") != Reply::Integer(1) {
             assert!(Instant::now() < deadline, "the same client is accepted without protected mode");
@@ -67,7 +67,7 @@ fn input_of_a_paused_client_is_not_read() {
         let sent = (0..200).take_while(|_| flood.try_send_raw(&piece).is_ok()).count();
         assert!(sent < 200, "200 MB were read from a paused client");
         let grown = server.resident_bytes().saturating_sub(before);
-        assert!(grown < 32 * MIB, "a paused client takes {} MiB", grown / MIB);
+        assert!(grown < 32 * MIB, "memory grew by {} MiB for a paused client", grown / MIB);
         assert_eq!(other.call("CLIENT UNPAUSE"), Reply::ok());
         // All commands that were sent run.
         for number in 0..sent * 1000 {

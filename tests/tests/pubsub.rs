@@ -391,7 +391,7 @@ fn messages_keep_their_order() {
             }
             if number % 100 == 0 {
                 let last: usize = reader.call("GET last").text().parse().expect("a number");
-                assert!(last >= number, "message {number} came before its write: {last}");
+                assert!(last >= number, "message {number} was received before its write: {last}");
             }
         }
         for _ in 0..MESSAGES {
@@ -585,11 +585,11 @@ fn very_many_patterns_are_unsubscribed_quickly() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
         let mut other = server.connect();
-        for way in ["one by one", "together", "all", "gone"] {
+        for way in ["one by one", "together", "all", "close"] {
             let mut listener = server.connect();
             let before = server.cpu_time();
             exchange(&mut listener, "PSUBSCRIBE", TOGETHER);
-            let came = server.cpu_time() - before;
+            let subscribed = server.cpu_time() - before;
             assert_eq!(other.call("PUBSUB NUMPAT"), Reply::Integer(PATTERNS as i64));
             assert_eq!(other.call("PUBLISH pattern:7:x y"), Reply::Integer(1));
             assert_eq!(listener.receive().elements()[1].text(), "pattern:7:*");
@@ -607,8 +607,8 @@ fn very_many_patterns_are_unsubscribed_quickly() {
                 assert!(server.cpu_time() - before < SOON, "{way}: patterns remain");
             }
             let left = server.cpu_time() - before;
-            println!("{backend:?}: {PATTERNS} patterns in {came:?}, left {way} in {left:?}");
-            assert!(came < SOON && left < SOON, "{way}: {came:?} to subscribe, {left:?} to unsubscribe");
+            println!("{backend:?}: {PATTERNS} patterns in {subscribed:?}, left {way} in {left:?}");
+            assert!(subscribed < SOON && left < SOON, "{way}: {subscribed:?} to subscribe, {left:?} to unsubscribe");
         }
         server.assert_sound();
     });

@@ -151,7 +151,7 @@ fn config_rewrite_keeps_the_file_and_its_comments() {
     let mut client = server.connect();
     assert_eq!(client.call("CONFIG SET timeout 7 hz 20"), Reply::ok());
     assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
-    let text = std::fs::read_to_string(folder.path().join("pantala.conf")).expect("the file is there");
+    let text = std::fs::read_to_string(folder.path().join("pantala.conf")).expect("the file exists");
     for line in ["# a remark", "# another", "timeout 7", "maxclients 100", "hz 20"] {
         assert!(text.lines().any(|found| found == line), "{line:?} is missing in:\n{text}");
     }
@@ -518,7 +518,7 @@ fn info_counts_scripts_and_functions_once_loaded() {
         let stats = client.call("MEMORY STATS");
         let stats = stats.elements();
         let caches = |name: &str| {
-            let at = stats.iter().position(|field| field.text() == name).expect("the field is there");
+            let at = stats.iter().position(|field| field.text() == name).expect("the field exists");
             stats[at + 1].clone()
         };
         assert_eq!(caches("lua.caches"), Reply::Integer(field("used_memory_scripts_eval") as i64));

@@ -351,7 +351,7 @@ fn protected_mode_rejects_remote_clients() {
         let address = |ip: [u8; 4], port: u16| socket2::SockAddr::from(std::net::SocketAddr::from((ip, port)));
         socket.bind(&address([127, 0, 0, 2], 0)).expect("127.0.0.2 is loopback");
         socket.connect(&address([127, 0, 0, 1], port)).expect("the server listens");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
+        socket.set_read_timeout(Some(PATIENCE)).expect("set a timeout");
         let mut stream: std::net::TcpStream = socket.into();
         let _ = std::io::Write::write_all(&mut stream, b"PING\r\n");
         let mut bytes = vec![0; 8];
