@@ -1,11 +1,11 @@
-//! What COMMAND says of Pantala's commands equals what the real redis-server says of them, but for prose: summaries,
-//! complexities and remarks are Pantala's own words.
+//! COMMAND's replies equal redis-server's for the commands that Pantala has, except for prose:
+//! summaries, complexities and remarks are Pantala's own.
 
 use std::collections::BTreeMap;
 
 use pantala_tests::{Backend, Client, Reply, Server};
 
-/// Commands of later versions of Redis that Pantala has, which 7.0 doesn't know.
+/// Pantala's commands from later versions of Redis, which 7.0 does not know.
 const LATER: &[&str] = &[
     "client|setinfo",
     "client|no-touch",
@@ -20,14 +20,14 @@ const LATER: &[&str] = &[
     "httl",
 ];
 
-/// What else of later versions shows: fields of commands that took an option later (`WITHSCORE` of 7.2).
+/// Fields of commands that gained an option in a later version (`WITHSCORE` of 7.2).
 const LATER_FIELDS: &[&str] =
     &["zrank arity", "zrank arguments", "zrank history", "zrevrank arity", "zrevrank arguments", "zrevrank history"];
 
 /// Fields of COMMAND DOCS that hold prose.
 const PROSE: &[&str] = &["summary", "complexity", "replaced_by"];
 
-/// Both servers, speaking one version of the protocol.
+/// Starts both servers and connects to each with one version of the protocol.
 fn servers(version: &str) -> Option<(Server, Client, Server, Client)> {
     let judge = Server::redis(&[])?;
     let subject = Server::pantala(Backend::Epoll, &["--workers", "1"]);
@@ -37,7 +37,7 @@ fn servers(version: &str) -> Option<(Server, Client, Server, Client)> {
     Some((subject, given, judge, right))
 }
 
-/// Names of Pantala's commands.
+/// Returns the names of the commands that both servers have.
 fn names(client: &mut Client) -> Vec<String> {
     let mut names: Vec<String> = client.call("COMMAND LIST").elements().iter().map(Reply::text).collect();
     names.retain(|name| !LATER.contains(&name.as_str()));
@@ -45,8 +45,8 @@ fn names(client: &mut Client) -> Vec<String> {
     names
 }
 
-/// A reply as text, sets sorted, for a person to compare. Entries of subcommands not built yet are left out of `right` by
-/// the caller.
+/// Returns a reply as readable text, its sets sorted. The caller has removed subcommands that
+/// Pantala does not have.
 fn show(reply: &Reply) -> String {
     match reply {
         Reply::Array(items) | Reply::Map(items) => {
@@ -62,8 +62,8 @@ fn show(reply: &Reply) -> String {
     }
 }
 
-/// An entry of COMMAND INFO by field, with flags and categories sorted (they are sets, which RESP2 shows as arrays in any
-/// order), subcommands by name.
+/// Collects an entry of COMMAND INFO by field. Flags and categories are sets, which RESP2 shows in
+/// any order, so they are sorted; subcommands are listed by name.
 fn info_fields(entry: &Reply, into: &mut BTreeMap<String, String>) {
     const FIELDS: [&str; 10] =
         ["name", "arity", "flags", "first", "last", "step", "acl", "tips", "keyspecs", "subcommands"];
@@ -82,7 +82,7 @@ fn info_fields(entry: &Reply, into: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Key specifications with each one's flags sorted.
+/// Returns key specifications with the flags of each sorted.
 fn key_specs(specs: &Reply) -> String {
     let sorted = |spec: &Reply| {
         let fields = spec.elements().chunks(2).map(|pair| match pair[0].text().as_str() {
@@ -100,7 +100,7 @@ fn key_specs(specs: &Reply) -> String {
     specs.elements().iter().map(sorted).collect::<Vec<_>>().join("; ")
 }
 
-/// Everything of COMMAND DOCS but prose, a line per field, subcommands apart.
+/// Collects COMMAND DOCS without prose, one line per field, subcommands separately.
 fn docs_fields(name: &str, docs: &Reply, into: &mut BTreeMap<String, String>) {
     for pair in docs.elements().chunks(2) {
         let field = pair[0].text();
@@ -109,7 +109,7 @@ fn docs_fields(name: &str, docs: &Reply, into: &mut BTreeMap<String, String>) {
                 assert!(!pair[1].text().is_empty(), "{name} has no {field}");
                 into.insert(format!("{name} {field}"), "some prose".into());
             }
-            // Versions are facts, what is said of them is prose.
+            // Versions are compared; their descriptions are prose.
             "history" => {
                 let versions: Vec<String> = pair[1].elements().iter().map(|entry| entry.elements()[0].text()).collect();
                 into.insert(format!("{name} history"), versions.join(" "));
@@ -124,7 +124,7 @@ fn docs_fields(name: &str, docs: &Reply, into: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Holds `given` against `right`, for the commands that `given` has.
+/// Compares `given` with `right`, for the commands that `given` has.
 fn compare(what: &str, given: &BTreeMap<String, String>, right: &BTreeMap<String, String>) {
     let command = |key: &str| key.split(' ').next().unwrap_or_default().to_owned();
     let built: Vec<String> = given.keys().map(|key| command(key)).collect();
@@ -135,8 +135,8 @@ fn compare(what: &str, given: &BTreeMap<String, String>, right: &BTreeMap<String
         }
         match right.get(key) {
             Some(right) if right == value => {}
-            Some(right) => wrong.push(format!("{key}:\n    gives   {value}\n    must be {right}")),
-            None => wrong.push(format!("{key}: gives {value}, must not be there")),
+            Some(right) => wrong.push(format!("{key}:\n    is      {value}\n    must be {right}")),
+            None => wrong.push(format!("{key}: is {value}, must be absent")),
         }
     }
     for (key, value) in right {
@@ -184,7 +184,7 @@ fn command_docs_equals_but_for_prose() {
 }
 
 #[test]
-fn the_table_counts_itself() {
+fn command_count_equals_the_table() {
     let server = Server::pantala(Backend::Epoll, &["--workers", "1"]);
     let mut client = server.connect();
     let count = client.call("COMMAND COUNT").integer();
@@ -192,7 +192,7 @@ fn the_table_counts_itself() {
     assert_eq!(client.call("COMMAND DOCS").elements().len() as i64, count * 2);
 }
 
-/// Lists by pattern and category: those of ours that the real server lists, and no other.
+/// Lists by pattern and category equal redis-server's, restricted to Pantala's commands.
 #[test]
 fn command_list_filters_equal() {
     let Some((_subject, mut given, _judge, mut right)) = servers("2") else { return };

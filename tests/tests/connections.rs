@@ -1,4 +1,4 @@
-//! What one connection does to another, and what CLIENT tells of them: over all workers.
+//! CLIENT: what it reports of the connections of all workers, and how they affect each other.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use pantala_tests::waiting::{eventually, first_served, pantalas};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
-/// Longest wait for the effect of a command on another connection.
+/// Maximum wait for the effect of a command on another connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn start(backend: Backend) -> Server {
     Server::pantala(backend, &["--workers", "3", "--shards", "12"])
 }
 
-/// The value of `field=value` in a line of CLIENT LIST.
+/// Returns the value of `field=value` in a line of CLIENT LIST.
 fn field(line: &str, name: &str) -> String {
     let found = line.split(' ').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
     found.unwrap_or_else(|| panic!("no {name} in {line}")).trim().to_owned()
@@ -41,17 +41,17 @@ fn client_list_has_the_fields_of_redis() {
     let right = names(&judge);
     for_each_backend(|backend| {
         let given = names(&start(backend));
-        assert_eq!(given[..right.len()], right, "fields of CLIENT INFO, later versions' may follow");
+        assert_eq!(given[..right.len()], right, "fields of CLIENT INFO; those of later versions may follow");
     });
 }
 
 #[test]
-fn client_list_tells_all_connections() {
+fn client_list_lists_all_connections() {
     for_each_backend(|backend| {
         let server = start(backend);
         let mut clients: Vec<Client> = (0..12).map(|_| server.connect()).collect();
         let ids: BTreeSet<String> = clients.iter_mut().map(id).collect();
-        assert_eq!(ids.len(), 12, "every connection has an id of its own");
+        assert_eq!(ids.len(), 12, "every connection has its own id");
         clients[3].call("CLIENT SETNAME three");
         clients[3].call("SELECT 5");
         clients[4].call("HELLO 3");
@@ -72,10 +72,10 @@ fn client_list_tells_all_connections() {
     });
 }
 
-/// The room behind a command is that of the buffer where it lies: the event loop's, or the client's
-/// own for one that is not whole.
+/// `qbuf-free` is the free space of the buffer that holds the command: the event loop's, or the
+/// client's own if the command is incomplete.
 #[test]
-fn client_list_tells_the_room_behind_a_query() {
+fn client_list_reports_the_free_query_buffer() {
     const QUERY: &str = "CLIENT INFO\r\n";
     for_each_backend(|backend| {
         let server = start(backend);
@@ -97,7 +97,7 @@ fn client_list_tells_the_room_behind_a_query() {
             let line = list.iter().find(|line| field(line, "name") == "half").expect("it is listed");
             let (waiting, free) = (number(line, "qbuf"), number(line, "qbuf-free"));
             if waiting > 20_000 {
-                assert!(waiting + free <= number(line, "tot-mem"), "it is memory of the client: {line}");
+                assert!(waiting + free <= number(line, "tot-mem"), "the buffer is the client's memory: {line}");
                 break;
             }
             assert!(Instant::now() < deadline, "{line}");
@@ -129,7 +129,7 @@ fn client_kill_closes_others() {
         }
         assert_eq!(killer.call("PING").text(), "PONG");
         assert_eq!(lines(&mut killer, "CLIENT LIST").len(), 1);
-        // Itself, after its reply.
+        // A client that kills itself gets its reply first.
         assert_eq!(killer.call("CLIENT KILL TYPE normal SKIPME no"), Reply::Integer(1));
         assert!(killer.ends_within(PATIENCE));
         assert_eq!(server.connect().call("PING").text(), "PONG");
@@ -137,7 +137,7 @@ fn client_kill_closes_others() {
 }
 
 #[test]
-fn client_pause_holds_commands_back() {
+fn client_pause_delays_commands() {
     for_each_backend(|backend| {
         let server = start(backend);
         let mut admin = server.connect();
@@ -145,12 +145,12 @@ fn client_pause_holds_commands_back() {
         for client in &mut clients {
             client.call("SET a 0");
         }
-        // Writers wait, readers don't.
+        // Writers wait, readers do not.
         assert_eq!(admin.call("CLIENT PAUSE 600 WRITE"), Reply::ok());
         let begin = Instant::now();
         for (number, client) in clients.iter_mut().enumerate() {
             if number % 2 == 0 {
-                // All that replicas would hear of waits.
+                // Everything that is propagated to replicas waits.
                 client.send([&["INCR", "a"][..], &["PUBLISH", "channel", "x"], &["PFCOUNT", "nosuch"]][number / 2]);
             } else {
                 assert_eq!(client.call("GET a"), Reply::bulk("0"));
@@ -162,7 +162,7 @@ fn client_pause_holds_commands_back() {
         }
         assert!(begin.elapsed() >= Duration::from_millis(550), "writers didn't wait: {:?}", begin.elapsed());
         assert_eq!(admin.call("GET a"), Reply::bulk("1"));
-        // Everybody waits, even for CLIENT UNPAUSE, as in Redis.
+        // All clients wait, even with CLIENT UNPAUSE, as in Redis.
         assert_eq!(admin.call("CLIENT PAUSE 700 ALL"), Reply::ok());
         let begin = Instant::now();
         for client in &mut clients {
@@ -182,7 +182,7 @@ fn client_pause_holds_commands_back() {
         clients[0].send(&["INCR", "a"]);
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(clients[0].receive(), Reply::Integer(2));
-        // A function that may write waits, even where it will be refused.
+        // A function that may write waits, even if it will be rejected.
         let library = "#!lua name=l\nlocal function f() return 1 end redis.register_function('writes', f) \
                        redis.register_function{function_name = 'reads', callback = f, flags = {'no-writes'}}";
         admin.command(&["FUNCTION", "LOAD", library]);
@@ -197,11 +197,11 @@ fn client_pause_holds_commands_back() {
     });
 }
 
-/// Lua that takes 400 ms.
+/// Lua code that runs for 400 ms.
 const SPIN: &str = "local function now() local time = redis.call('TIME') return time[1] * 1000 + time[2] / 1000 end \
                     local stop = now() + 400 while now() < stop do end";
 
-/// Has a client pause writes, alone or in a transaction.
+/// Pauses writes, in a transaction or alone.
 fn pause_writes(client: &mut Client, in_transaction: bool) {
     if in_transaction {
         client.call("MULTI");
@@ -212,11 +212,12 @@ fn pause_writes(client: &mut Client, in_transaction: bool) {
     }
 }
 
-/// What was let run before a pause has run when that is answered, however long it takes: scripts, and what waits for what they hold. What comes later waits for its end.
-/// A pause that is shorter than what was on its way when it came.
+/// Commands that started before a pause have run when CLIENT PAUSE is answered, however long they
+/// take: scripts, and commands that wait for the shards of scripts. Later commands wait until the
+/// pause ends. This pause is shorter than the script that was running when it was sent.
 #[test]
-fn the_time_of_a_pause_counts_from_its_answer() {
-    // On a busy host the answer may be read when the pause is half over: not each time.
+fn the_duration_of_a_pause_counts_from_its_reply() {
+    // On a busy host the reply may be read when half the pause is over: not in every try.
     const TRIES: usize = 8;
     let pause = |server: &Server| {
         let [mut script, mut admin, mut writer] = [(); 3].map(|()| server.connect());
@@ -231,7 +232,7 @@ fn the_time_of_a_pause_counts_from_its_answer() {
             took > Duration::from_millis(200)
         });
         assert!(is_paused, "the pause was over when it was answered");
-        // One whose client goes before it is answered lasts as long, and not for ever.
+        // If its client disconnects before the reply, a pause lasts as long and no longer.
         script.send(&["EVAL", &format!("{SPIN} return 1"), "1", "key"]);
         std::thread::sleep(Duration::from_millis(50));
         admin.send(&["CLIENT", "PAUSE", "300", "WRITE"]);
@@ -248,9 +249,10 @@ fn the_time_of_a_pause_counts_from_its_answer() {
 }
 
 #[test]
-fn nothing_changes_any_more_when_a_pause_is_answered() {
+fn nothing_changes_after_a_pause_is_answered() {
     const WORKERS: usize = 3;
-    // Keys of their own, so that their number tells what has run: it can be asked for while shards are held.
+    // Each writer has its own key, so that DBSIZE, which works while shards are held, counts what
+    // ran.
     let long = format!("{SPIN} redis.call('SET', '{{held}}long', 1) redis.call('SET', ARGV[1], 1)");
     for_each_backend(|backend| {
         for (execution, in_transaction) in [("inline", false), ("inline", true), ("owner", false), ("owner", true)] {
@@ -259,7 +261,7 @@ fn nothing_changes_any_more_when_a_pause_is_answered() {
             let mut admins: Vec<Client> = (0..WORKERS).map(|_| server.connect()).collect();
             let mut script = server.connect();
             let mut writers: Vec<Client> = (0..4 * WORKERS).map(|_| server.connect()).collect();
-            // Its second key isn't declared: it runs once more, with all shards.
+            // Its second key is undeclared: it is rerun with all shards.
             script.send(&["EVAL", &long, "1", "{held}long", "undeclared"]);
             std::thread::sleep(Duration::from_millis(50));
             for (number, writer) in writers.iter_mut().enumerate() {
@@ -272,7 +274,7 @@ fn nothing_changes_any_more_when_a_pause_is_answered() {
                 };
                 writer.send_together(&commands);
             }
-            // The script's worker is busy with it.
+            // The script's worker serves no client meanwhile.
             let number = first_served(&mut admins, Duration::from_millis(100));
             let admin = &mut admins[number];
             pause_writes(admin, in_transaction);
@@ -291,9 +293,10 @@ fn nothing_changes_any_more_when_a_pause_is_answered() {
     });
 }
 
-/// A script that has been run and put back when a pause came, and is to run again with all shards, waits for the end of the pause.
+/// A script that was rolled back when a pause came, and is to be rerun with all shards, waits until
+/// the pause ends.
 #[test]
-fn a_script_that_is_run_anew_waits_for_the_end_of_a_pause() {
+fn a_rerun_script_waits_until_a_pause_ends() {
     const TRIES: usize = 12;
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
@@ -307,7 +310,7 @@ fn a_script_that_is_run_anew_waits_for_the_end_of_a_pause() {
                 let text = format!("{SPIN} redis.call('SET', ARGV[1], {round})");
                 script.send(&["EVAL", &text, "1", "held", "undeclared"]);
                 std::thread::sleep(Duration::from_millis(100));
-                // The worker of the script's connection reads its own clients only when that is too late.
+                // The worker of the script's connection would read its own clients too late.
                 pause_writes(admin, round % 2 == 0);
                 let keys = admin.call("DBSIZE");
                 for _ in 0..6 {
@@ -319,7 +322,7 @@ fn a_script_that_is_run_anew_waits_for_the_end_of_a_pause() {
                 assert_eq!(script.receive(), Reply::Null);
                 assert_eq!(admin.call("GET undeclared"), Reply::bulk(round.to_string()));
                 assert_eq!(admin.call("DEL undeclared"), Reply::Integer(1));
-                // On a host that is busy with other things it may have ended before the pause came.
+                // On a busy host the script may have ended before the pause came.
                 if held_back == 2 {
                     break;
                 }
@@ -330,9 +333,9 @@ fn a_script_that_is_run_anew_waits_for_the_end_of_a_pause() {
     });
 }
 
-/// The same for short commands of all kinds from all sides, at any moment.
+/// The same for short commands of all kinds from many clients, at any moment.
 #[test]
-fn nothing_changes_any_more_whatever_was_on_its_way_when_a_pause_came() {
+fn commands_in_flight_change_nothing_after_a_pause_is_answered() {
     const WRITERS: usize = 6;
     const MOVERS: usize = 3;
     const ROUNDS: usize = 150;
@@ -341,7 +344,8 @@ fn nothing_changes_any_more_whatever_was_on_its_way_when_a_pause_came() {
             let args = ["--workers", "3", "--shards", "12", "--execution", execution];
             let mut server = Server::pantala(backend, &args);
             let mut admins: Vec<Client> = (0..3).map(|_| server.connect()).collect();
-            // With debug assertions threads pause at bad moments; otherwise these are errors, and they don't.
+            // With debug assertions, these faults make threads sleep at bad moments; otherwise they
+            // are unknown and return errors.
             for fault in ["pause-taking", "pause-holding", "pause-replying"] {
                 admins[0].call(&format!("DEBUG FAULT {fault} 30"));
             }
@@ -420,7 +424,7 @@ fn reset_and_reply_modes() {
     });
 }
 
-/// The commands that Redis 7.2 added and Pantala has.
+/// The CLIENT subcommands of Redis 7.2.
 #[test]
 fn setinfo_and_no_touch() {
     for_each_backend(|backend| {
@@ -439,7 +443,7 @@ fn setinfo_and_no_touch() {
     });
 }
 
-/// New connections go to all workers: none is left out, none gets most.
+/// New connections are spread over all workers: none is left out, none gets most.
 #[test]
 fn connections_spread_over_workers() {
     const CLIENTS: usize = 90;
@@ -450,7 +454,7 @@ fn connections_spread_over_workers() {
             client.call("PING");
         }
         let info = clients[0].call("INFO everything").text();
-        // worker_N:connections=…: Pantala's own figures.
+        // worker_N:connections=…: Pantala's own field.
         let counts: Vec<usize> = info
             .lines()
             .filter(|line| line.starts_with("worker") || line.starts_with("pantala_worker"))
@@ -467,9 +471,9 @@ fn connections_spread_over_workers() {
     });
 }
 
-/// A command that had to wait is parsed once more: what its quotes hold must not have changed meanwhile.
+/// A command that had to wait is parsed again: the contents of its quotes must not have changed.
 #[test]
-fn quoted_lines_that_have_to_wait_run_as_they_were_sent() {
+fn delayed_quoted_lines_run_as_they_were_sent() {
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             let server = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
@@ -488,14 +492,14 @@ fn quoted_lines_that_have_to_wait_run_as_they_were_sent() {
     });
 }
 
-/// Nothing changes while writes are paused: a key that expires is hidden, and removed afterwards.
+/// No key is deleted while writes are paused: an expired key is hidden, and deleted afterwards.
 #[test]
-fn a_pause_keeps_what_expires() {
+fn a_pause_keeps_expired_keys() {
     for_each_backend(|backend| {
         let server = start(backend);
         let mut client = server.connect();
-        // On a busy host the key may have expired before the pause begins: not each time.
-        eventually("a key that is there when the pause begins", || {
+        // On a busy host the key may have expired before the pause starts: not in every try.
+        eventually("a key that is there when the pause starts", || {
             client.call("CLIENT UNPAUSE");
             client.call("SET short 1 PX 50");
             client.call("CLIENT PAUSE 100000 WRITE");
@@ -509,9 +513,9 @@ fn a_pause_keeps_what_expires() {
     });
 }
 
-/// Who connected while a password was set is let in when it is removed.
+/// A client that connected while a password was set is let in when the password is removed.
 #[test]
-fn a_removed_password_locks_nobody_out() {
+fn a_removed_password_locks_no_client_out() {
     for_each_backend(|backend| {
         let server = start(backend);
         let mut admin = server.connect();
@@ -523,10 +527,10 @@ fn a_removed_password_locks_nobody_out() {
     });
 }
 
-/// A command without a key, `EXEC` and a script come after everything that their connection has sent before, also where commands of a pipeline
-/// run on the workers of their shards (`--execution owner`).
+/// A command without a key, `EXEC` and a script run after everything that their connection sent
+/// before, also if pipelined commands run on the workers of their shards (`--execution owner`).
 #[test]
-fn what_names_no_key_comes_after_everything_before_it() {
+fn commands_without_keys_run_after_everything_before_them() {
     const KEYS: usize = 40;
     let keys: Vec<String> = (0..KEYS).map(|number| format!("key:{number}")).collect();
     let words = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -537,7 +541,7 @@ fn what_names_no_key_comes_after_everything_before_it() {
         for execution in ["inline", "owner"] {
             let server = Server::pantala(backend, &["--workers", "3", "--shards", "40", "--execution", execution]);
             std::thread::scope(|scope| {
-                // Others at work on the same shards, in another database: requests wait.
+                // Other clients keep the same shards busy, in another database: requests wait.
                 for _ in 0..2 {
                     let mut other = server.connect();
                     let commands = set("other");

@@ -1,9 +1,9 @@
-//! Random command streams to Pantala and to the real redis-server, replies compared byte for byte.
+//! Sends random command streams to Pantala and to redis-server and compares replies byte by byte.
 
 use pantala_tests::{Backend, Random, Server, differential};
 
-/// Commands of one run, unless `PANTALA_DIFF_COMMANDS` says otherwise, as `.ci/run` and `.ci/nightly`
-/// do.
+/// Commands per run, unless `PANTALA_DIFF_COMMANDS` says otherwise, as in `.ci/run` and
+/// `.ci/nightly`.
 const COMMANDS: usize = 40_000;
 
 fn commands() -> usize {
@@ -13,13 +13,13 @@ fn commands() -> usize {
     }
 }
 
-/// Pantala with `args` against redis-server, both with `settings`, on each backend.
+/// Compares Pantala with `args` to redis-server, both with `settings`, on each backend.
 fn compare(test: &str, args: &[&str], settings: &[&str]) {
     let announced = Random::seed(test);
     for backend in Backend::all() {
         let Some(judge) = Server::redis(settings) else { return };
         let mut subject = Server::pantala(*backend, &[args, settings].concat());
-        // Each run has a stream of its own, all from the one seed that is printed.
+        // Each run has its own stream; all derive from the one printed seed.
         let name = format!("{test} on {}", backend.name());
         differential::compare(&subject, &judge, announced, &name, commands());
         if !settings.is_empty() {
@@ -31,7 +31,7 @@ fn compare(test: &str, args: &[&str], settings: &[&str]) {
     }
 }
 
-/// How many calls of a command succeeded, and how many there were, by `INFO commandstats`.
+/// Returns how many calls of a command succeeded, and how many there were, per `INFO commandstats`.
 fn successes(stats: &str, name: &str) -> (i64, i64) {
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:")));
     let number = |field: &str| -> i64 {
@@ -41,12 +41,12 @@ fn successes(stats: &str, name: &str) -> (i64, i64) {
     (number("calls") - number("failed_calls"), number("calls"))
 }
 
-/// A limit of memory that is never met: what each command takes is told, and nothing comes of it.
+/// A memory limit that is never reached: memory is accounted for each command, without consequence.
 const FAR_LIMIT: &str = "1000gb";
 
 #[test]
 fn one_shard_answers_as_redis() {
-    // How often keys are used is counted, so that OBJECT FREQ answers; the other runs have OBJECT IDLETIME.
+    // Access frequencies are counted, so that OBJECT FREQ replies; other runs have OBJECT IDLETIME.
     let counting = ["--maxmemory-policy", "allkeys-lfu", "--maxmemory", FAR_LIMIT];
     compare("one_shard_answers_as_redis", &["--workers", "1", "--shards", "1"], &counting);
 }
@@ -62,14 +62,14 @@ fn owner_execution_answers_as_redis() {
     compare("owner_execution_answers_as_redis", &args, &["--maxmemory", FAR_LIMIT]);
 }
 
-/// The generator itself: two real servers never differ. If this fails, a stream isn't deterministic, and no other
-/// failure here means anything. And a stream that only makes errors would compare nothing: every command must succeed
-/// often.
+/// Checks the generator: two real servers never differ. If this fails, a stream is not
+/// deterministic and no other failure here means anything. Every command must also succeed often: a
+/// stream of errors would compare nothing.
 #[test]
 fn two_judges_agree_and_every_command_is_reached() {
-    /// The rarest commands succeed some 18 times in so many.
+    /// The rarest commands succeed about 18 times in this many.
     const JUDGED_MIN: usize = 100_000;
-    /// A quarter of that is rarer than chance explains.
+    /// A quarter of that rate is rarer than chance explains.
     const JUDGED_PER_SUCCESS: usize = 25_000;
     const COMMANDS_REACHED: &str = "append bitcount bitfield bitfield_ro bitop bitpos getbit setbit \
         pfadd pfcount pfdebug pfmerge blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin sort sort_ro dump restore \

@@ -1,11 +1,11 @@
-//! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE` against the real redis-server: to the bit, for every type that has them.
+//! Compares `DEBUG DIGEST` and `DEBUG DIGEST-VALUE` with redis-server, for every type.
 
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// Length of what stands as LONG in a command: past the size of a list's node.
+/// Length of `LONG` in a command: more than one list node holds.
 const LONG_BYTES: usize = 9000;
 
-/// Commands that make a value of the type or form that is named, under the key `k`.
+/// Commands that create a value of the named type or encoding, under the key `k`.
 const VALUES: &[(&str, &[&str])] = &[
     ("string", &["SET k value"]),
     ("short string", &["SETRANGE k 0 x"]),
@@ -51,7 +51,7 @@ fn digests_are_those_of_redis() {
             both(&mut client, &mut right, "DEBUG DIGEST-VALUE k");
             both(&mut client, &mut right, "DEBUG DIGEST");
             both(&mut client, &mut right, &format!("RENAME k kept:{number}"));
-            // Databases count by their numbers, and only those with keys.
+            // A database's number enters the digest; an empty database does not.
             if number % 3 == 2 {
                 both(&mut client, &mut right, &format!("SELECT {}", number * 2 % 16));
             }

@@ -1,14 +1,15 @@
-//! `DUMP` and `RESTORE` against the real redis-server: values go both ways, and damaged payloads meet the same fate.
+//! Compares `DUMP` and `RESTORE` with redis-server: each restores the other's payloads, and both
+//! treat damaged payloads alike.
 
 use pantala_tests::differential::agree;
 use pantala_tests::generator::Check;
 use pantala_tests::{Backend, Client, Random, Reply, Server};
 
-/// Values of one run, unless `PANTALA_DUMP_VALUES` says otherwise, as `.ci/run` does.
+/// Values per run, unless `PANTALA_DUMP_VALUES` says otherwise, as in `.ci/run`.
 const VALUES: usize = 150;
 /// Damaged payloads per value.
 const DAMAGED_PER_VALUE: usize = 12;
-/// The judge may die of damaged payloads so often: 7.0.15 isn't free of such bugs.
+/// Maximum crashes of redis-server on damaged payloads: 7.0.15 is not free of such bugs.
 const JUDGE_DEATHS_MAX: usize = 5;
 
 fn values() -> usize {
@@ -26,7 +27,7 @@ fn subject() -> Server {
     Server::pantala(*Backend::all().first().expect("a backend"), &["--workers", "2", "--shards", "7"])
 }
 
-/// CRC64 as Redis has it, bit by bit.
+/// Returns Redis's CRC64, computed bit by bit.
 fn crc64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |crc, &byte| {
         (0..8).fold(
@@ -36,7 +37,7 @@ fn crc64(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Gives a value version and checksum.
+/// Appends version and checksum to a value.
 fn sealed(value: &[u8]) -> Vec<u8> {
     let mut payload = [value, &[10, 0]].concat();
     let checksum = crc64(&payload);
@@ -60,12 +61,12 @@ fn text(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Commands that make the key `k` hold something.
+/// Returns commands that create a value under the key `k`.
 fn makers(random: &mut Random) -> Vec<Vec<Vec<u8>>> {
     if random.one_in(5) { stream_makers(random) } else { vec![maker(random)] }
 }
 
-/// A command that makes the key `k` hold something that is no stream.
+/// Returns a command that creates a value other than a stream under the key `k`.
 fn maker(random: &mut Random) -> Vec<Vec<u8>> {
     let name = *random.pick(&["SET", "RPUSH", "LPUSH", "HSET", "SADD", "SADD integers", "ZADD", "ZADD"]);
     let mut args: Vec<Vec<u8>> = vec![name.split(' ').next().unwrap_or_default().into(), b"k".to_vec()];
@@ -90,7 +91,8 @@ fn maker(random: &mut Random) -> Vec<Vec<u8>> {
     args
 }
 
-/// A stream: entries of the same fields and of others, some deleted; up to two groups with consumers and what is pending with them.
+/// Returns commands that create a stream: entries with the same fields and others, some deleted; up
+/// to two groups with consumers and pending entries.
 fn stream_makers(random: &mut Random) -> Vec<Vec<Vec<u8>>> {
     let words = |line: String| -> Vec<Vec<u8>> { line.split(' ').map(|word| word.as_bytes().to_vec()).collect() };
     let mut commands = Vec::new();
@@ -128,10 +130,10 @@ fn stream_makers(random: &mut Random) -> Vec<Vec<Vec<u8>>> {
     commands
 }
 
-/// A reply, and its bytes.
+/// A reply and its bytes.
 type Raw = (Reply, Vec<u8>);
 
-/// What a client can see of the key `k`.
+/// Returns everything that a client can see of the key `k`.
 fn seen(client: &mut Client) -> Vec<Raw> {
     ["TYPE k", "OBJECT ENCODING k", "DEBUG DIGEST-VALUE k", "PTTL k", "XINFO STREAM k FULL COUNT 0"]
         .map(|words| {
@@ -141,7 +143,7 @@ fn seen(client: &mut Client) -> Vec<Raw> {
         .to_vec()
 }
 
-/// The same is seen, but for times of the clock.
+/// Asserts that both saw the same, except for clock times.
 #[track_caller]
 fn assert_same(given: &[Raw], right: &[Raw], what: &[u8]) {
     let is_same = given.iter().zip(right).all(|(given, right)| agree(Check::Times, given, right));
@@ -219,17 +221,18 @@ fn packed_sorted_sets_are_dumped_as_redis_dumps_them() {
     server.assert_sound();
 }
 
-/// Of other types it may take so many of one run: it doesn't look at every bit of what stands behind an element of a listpack.
+/// Maximum damaged payloads of other types that only Redis accepts in one run: it does not check
+/// every bit behind an element of a listpack.
 const OTHERS_TAKEN_MAX: usize = 4;
-/// Types of which Redis takes some damaged ones: scores that are text, of which it makes a number whatever they are; streams, for whose figures it
-/// takes a length that can't be one for 2^64 - 1.
+/// Types of which Redis alone accepts some damaged payloads: textual scores, which it parses
+/// whatever they are, and streams, in whose counters it takes an impossible length for 2^64 - 1.
 const SOME_TAKEN: [u8; 5] = [3, 12, 15, 17, 19];
 
-/// A value, changed in a few places.
+/// Returns a value changed in a few places.
 fn damaged(random: &mut Random, good: &[u8]) -> Vec<u8> {
     let mut value = good.to_vec();
     for _ in 0..=random.below(3) {
-        // Heads are where lengths stand.
+        // Lengths are at the start.
         let within = if random.one_in(2) { value.len().min(24) } else { value.len() };
         let at = random.below(within);
         match random.below(6) {
@@ -244,12 +247,12 @@ fn damaged(random: &mut Random, good: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn damaged_payloads_meet_the_same_fate() {
+fn damaged_payloads_get_the_same_replies() {
     let Some(mut judge) = judge() else { return };
     let mut server = subject();
     let (mut ours, mut theirs) = (server.connect(), judge.connect());
-    let mut random = Random::from_seed(Random::seed("damaged_payloads_meet_the_same_fate"));
-    let (mut deaths, mut accepted, mut refused, mut taken, mut others_taken) = (0, 0, 0, 0, 0);
+    let mut random = Random::from_seed(Random::seed("damaged_payloads_get_the_same_replies"));
+    let (mut deaths, mut accepted, mut rejected, mut taken, mut others_taken) = (0, 0, 0, 0, 0);
     let values = values();
     for _ in 0..values {
         for client in [&mut ours, &mut theirs] {
@@ -266,7 +269,7 @@ fn damaged_payloads_meet_the_same_fate() {
             theirs.send(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"]);
             let Ok((their_reply, _)) = theirs.try_receive() else {
                 deaths += 1;
-                assert!(deaths <= JUDGE_DEATHS_MAX, "the judge dies too often");
+                assert!(deaths <= JUDGE_DEATHS_MAX, "redis-server crashes too often");
                 let Some(another) = self::judge() else { return };
                 judge = another;
                 theirs = judge.connect();
@@ -283,19 +286,21 @@ fn damaged_payloads_meet_the_same_fate() {
                 accepted += 1;
                 assert_same(&seen(&mut ours), &seen(&mut theirs), &payload);
             } else {
-                refused += 1;
+                rejected += 1;
             }
         }
     }
-    println!("{accepted} accepted, {refused} refused, {taken} taken by the judge alone, which died {deaths} times");
-    assert!(accepted > values / 10 && refused > values, "{accepted} accepted, {refused} refused");
-    assert!(taken < accepted, "{taken} taken by the judge alone");
+    println!(
+        "{accepted} accepted, {rejected} rejected, {taken} accepted by redis-server alone, which crashed {deaths} times"
+    );
+    assert!(accepted > values / 10 && rejected > values, "{accepted} accepted, {rejected} rejected");
+    assert!(taken < accepted, "{taken} accepted by redis-server alone");
     server.assert_sound();
 }
 
-/// What takes memory without being there: refused before memory is taken.
+/// Payloads that claim more contents than they hold are rejected before memory is allocated.
 #[test]
-fn claims_take_no_memory() {
+fn claimed_lengths_allocate_no_memory() {
     let server = subject();
     let mut client = server.connect();
     let before = server.resident_bytes();
@@ -305,13 +310,15 @@ fn claims_take_no_memory() {
         b"\x02\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x01a",
         b"\x04\x80\x7f\xff\xff\xff\x01a\x01b",
         b"\x12\x80\x7f\xff\xff\xff\x02\x07\x07\x00\x00\x00\x00\x00\xff",
-        // Sorted sets: members, in text and in binary scores; a listpack's bytes, plain and compressed, and its entries.
+        // Sorted sets: members, with textual and binary scores; a listpack's bytes, plain and
+        // compressed, and its entries.
         b"\x03\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x01a\x011",
         b"\x05\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x01a\x00\x00\x00\x00\x00\x00\xf0\x3f",
         b"\x11\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x07\x00\x00\x00\x00\x00\xff",
         b"\x11\xc3\x07\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x07\x00\x00\x00\x00\x00\xff",
         b"\x11\x07\xff\xff\xff\x7f\xff\xff\xff",
-        // Streams: nodes, a node's bytes, plain and compressed, and what a node says of its length; groups, pending entries, consumers.
+        // Streams: nodes; a node's bytes, plain and compressed; the length in a node's header;
+        // groups, pending entries, consumers.
         b"\x0f\x81\x00\x00\x00\x7f\x00\x00\x00\x00",
         b"\x13\x81\x00\x00\x00\x7f\x00\x00\x00\x00",
         b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x81\x00\x00\x00\x7f\x00\x00\x00\x00\x07",

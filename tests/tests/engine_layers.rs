@@ -1,11 +1,11 @@
-//! The layers of the engine, held against its source text: which of its modules of the first level may refer to which.
+//! Checks the engine's layers in its source: which top-level modules may refer to which.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pantala_tests::binary::workspace_root;
 use pantala_tests::tidy;
 
-/// Layer, what it may refer to: layers above it in this table. What isn't referred to isn't listed.
+/// Each layer and the layers that it may refer to, which are above it in this table.
 const LAYERS: &[(&str, &[&str])] = &[
     ("tuning", &[]),
     ("command", &[]),
@@ -19,13 +19,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session", &["tuning", "command", "acl", "clients", "events", "effect", "shard"]),
 ];
 
-/// A file's module path and its code, without comments, strings and tests.
+/// A file's module path, and its code without comments, strings and tests.
 struct Source {
     module: Vec<String>,
     code: String,
 }
 
-/// All files of the engine but `lib.rs`, which gives other crates their paths, and those of tests.
+/// Returns all source files of the engine except tests and `lib.rs`, which re-exports paths.
 fn sources() -> Vec<Source> {
     let folder = workspace_root().join("crates/engine/src");
     let mut sources = Vec::new();
@@ -40,7 +40,7 @@ fn sources() -> Vec<Source> {
             continue;
         }
         let code = tidy::code_only(&text);
-        // What stands behind this attribute is the rest of the file, in every file of the engine.
+        // In every file of the engine, the tests are the rest of the file.
         let end = ["#[cfg(test)]\nmod tests {", "#[cfg(all(test, not(loom)))]\nmod tests {"]
             .iter()
             .filter_map(|tests| code.find(tests))
@@ -50,7 +50,7 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// The names of the first level that code in a module refers to, by `crate::` or by enough of `super::`.
+/// Returns the top-level names that code in a module refers to, by `crate::` or enough `super::`.
 fn references(module: &[String], code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
@@ -74,12 +74,12 @@ fn references(module: &[String], code: &str) -> BTreeSet<String> {
     found
 }
 
-/// Returns whether what stands there is the start of a path, and no part of a longer word or path.
+/// Returns whether a path starts at this position: not within a longer word or path.
 fn is_start_of_path(code: &str, at: usize) -> bool {
     !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':')
 }
 
-/// The first names of the paths that begin there: one, or those of a group in braces.
+/// Returns the first names of the paths that start here: one, or those of a group in braces.
 fn names(rest: &str) -> Vec<String> {
     let name = |text: &str| -> String {
         text.trim_start().chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '*')).collect()
@@ -99,7 +99,7 @@ fn names(rest: &str) -> Vec<String> {
     starts.iter().map(|start| name(&group[*start..])).filter(|name| !name.is_empty()).collect()
 }
 
-/// What each layer refers to, itself aside, with the files that do.
+/// Returns what each layer refers to, itself excluded, with the files that do.
 fn references_of_layers() -> BTreeMap<String, BTreeMap<String, Vec<String>>> {
     let mut all: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for Source { module, code } in sources() {
@@ -117,7 +117,7 @@ fn layers_refer_only_to_those_above_them_in_the_table() {
     let all = references_of_layers();
     for (layer, found) in &all {
         let Some((_, allowed)) = LAYERS.iter().find(|(known, _)| known == layer) else {
-            wrong.push(format!("{layer} isn't in the table of layers"));
+            wrong.push(format!("{layer} is missing in the table of layers"));
             continue;
         };
         for (name, files) in found.iter().filter(|(name, _)| !allowed.contains(&name.as_str())) {
@@ -131,7 +131,7 @@ fn layers_refer_only_to_those_above_them_in_the_table() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A table that refers forward could hold a cycle.
+/// A table with forward references could hold a cycle.
 #[test]
 fn the_table_goes_one_way() {
     for (at, (layer, allowed)) in LAYERS.iter().enumerate() {
@@ -144,7 +144,7 @@ fn the_table_goes_one_way() {
     }
 }
 
-/// The paths above are found as text: this says which.
+/// Paths are found as text: this test shows which.
 #[test]
 fn paths_are_found() {
     let found = |module: &[&str], code: &str| {

@@ -1,5 +1,7 @@
-//! `maxmemory`: what is refused, what is evicted, how close memory is kept to its limit, and who hears of it. The scenes are also about what Redis's unit/maxmemory is
-//! about, which can't be run against a server that it hasn't started itself; where figures don't depend on the allocator they are played on redis-server too.
+//! `maxmemory`: what is rejected, what is evicted, how close memory stays to the limit, and which
+//! clients are notified. The scenes cover the subject of Redis's unit/maxmemory, which can only
+//! test a server that it started itself; where results do not depend on the allocator, they also
+//! run on redis-server.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,13 +16,13 @@ const MB: usize = 1024 * KB;
 
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// By which part of the limit memory may be above it: what docs/semantics.md promises.
+/// Memory may exceed the limit by one part in this many, as docs/semantics.md promises.
 const EXCESS_PART: usize = 16;
 
-/// The same where only other workers could evict.
+/// The same if only other workers could evict.
 const BUSY_EXCESS_PART: usize = 4;
 
-/// Policies that evict, and whether they evict keys without a time to live.
+/// Policies that evict, and whether they evict keys without a TTL.
 const POLICIES: [(&str, bool); 7] = [
     ("allkeys-random", true),
     ("allkeys-lru", true),
@@ -37,17 +39,17 @@ fn set(client: &mut Client, pairs: &[(&str, &str)]) {
     assert_eq!(client.command(&words.collect::<Vec<_>>()), Reply::ok());
 }
 
-/// A figure of `INFO`.
+/// Returns a numeric field of `INFO`.
 #[track_caller]
-fn figure(client: &mut Client, name: &str) -> usize {
+fn info_field(client: &mut Client, name: &str) -> usize {
     let text = client.call("INFO everything").text();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     value.unwrap_or_else(|| panic!("INFO has no {name}")).trim().parse().expect("a number")
 }
 
-/// Lets the server take so much more than it takes now. Gives the limit.
+/// Sets the limit to the current memory usage plus `bytes`; returns the limit.
 fn allow_more(client: &mut Client, bytes: usize, policy: &str) -> usize {
-    let limit = figure(client, "used_memory") + bytes;
+    let limit = info_field(client, "used_memory") + bytes;
     set(client, &[("maxmemory", &limit.to_string()), ("maxmemory-policy", policy)]);
     limit
 }
@@ -56,8 +58,8 @@ fn allow_any(client: &mut Client) {
     set(client, &[("maxmemory", "0"), ("maxmemory-policy", "noeviction")]);
 }
 
-/// What one of several clients sends (`!`: sets the limit to that), while nothing can be evicted.
-const REFUSALS: &[(usize, &str)] = &[
+/// Commands of two clients (`!`: sets the limit to the number) while nothing can be evicted.
+const REJECTIONS: &[(usize, &str)] = &[
     (0, "FUNCTION LOAD #!lua_name=lib"),
     (0, "SET there 1"),
     (0, "RPUSH list a b c"),
@@ -123,7 +125,7 @@ const REFUSALS: &[(usize, &str)] = &[
     (0, "SET k"),
     (0, "SET"),
     (0, "NOSUCHCOMMAND"),
-    // In a transaction nothing is queued any more.
+    // In a transaction no command is queued any more.
     (0, "MULTI"),
     (0, "GET there"),
     (0, "PING"),
@@ -138,7 +140,7 @@ const REFUSALS: &[(usize, &str)] = &[
     (0, "RESET"),
     (0, "PING"),
     (0, "EXEC"),
-    // What was queued before is judged by what it needs.
+    // Commands queued before are checked at EXEC.
     (0, "!0"),
     (0, "MULTI"),
     (0, "GET there"),
@@ -162,7 +164,7 @@ const REFUSALS: &[(usize, &str)] = &[
     (0, "SET there 5"),
     (0, "EXEC"),
     (0, "GET there"),
-    // A transaction that lifts its own limit, or sets it.
+    // A transaction that sets its own limit.
     (1, "!0"),
     (0, "MULTI"),
     (0, "SET there 6"),
@@ -171,19 +173,19 @@ const REFUSALS: &[(usize, &str)] = &[
     (0, "EXEC"),
     (0, "SET there 8"),
     (0, "GET there"),
-    // Scripts that say nothing of themselves.
+    // Scripts without flags.
     (0, "EVAL return_redis.call('set',KEYS[1],'x') 1 there"),
     (0, "EVAL return_redis.call('get',KEYS[1]) 1 there"),
     (0, "EVAL return_redis.pcall('set',KEYS[1],'x') 1 there"),
     (0, "EVAL return_redis.pcall('set',KEYS[1],'x').err 1 there"),
     (0, "EVAL return_redis.call('set','there','x') 0"),
-    // What has begun to write goes on.
+    // A script that has written may continue.
     (0, "EVAL redis.call('del',KEYS[1]);return_redis.call('set',KEYS[1],'begun') 1 begun"),
     (0, "EVAL redis.call('get',KEYS[1]);return_redis.call('set',KEYS[1],'begun2') 1 begun"),
     (0, "EVAL redis.pcall('set',KEYS[1],'x');return_redis.call('get',KEYS[1]) 1 begun"),
     (0, "EVAL_RO return_redis.call('get',KEYS[1]) 1 begun"),
     (0, "EVAL_RO return_redis.call('set',KEYS[1],'x') 1 begun"),
-    // Scripts that do.
+    // Scripts with flags.
     (0, "EVAL #!lua|return_1 0"),
     (0, "EVAL #!lua_flags=no-writes|return_redis.call('get',KEYS[1]) 1 begun"),
     (0, "EVAL #!lua_flags=no-writes|return_redis.call('set',KEYS[1],'x') 1 begun"),
@@ -193,7 +195,7 @@ const REFUSALS: &[(usize, &str)] = &[
     (0, "EVAL_RO #!lua|return_1 0"),
     (0, "EVAL_RO #!lua_flags=no-writes|return_1 0"),
     (0, "EVALSHA ffffffffffffffffffffffffffffffffffffffff 0"),
-    // The script that was loaded above: it says nothing of itself.
+    // The script that was loaded above, without flags.
     (0, "EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0"),
     // Functions.
     (0, "FCALL writes 1 there"),
@@ -202,7 +204,7 @@ const REFUSALS: &[(usize, &str)] = &[
     (0, "FCALL allowed 1 begun"),
     (0, "FCALL_RO allowed 1 begun"),
     (0, "FCALL nothing 0"),
-    // In a transaction that was queued before: scripts as their flags say.
+    // Scripts queued before, in a transaction: their flags decide.
     (1, "!0"),
     (0, "MULTI"),
     (0, "EVAL return_redis.call('set',KEYS[1],'x') 1 there"),
@@ -215,7 +217,7 @@ const REFUSALS: &[(usize, &str)] = &[
     (0, "EVAL #!lua|return_1 0"),
     (1, "!1"),
     (0, "EXEC"),
-    // One that wasn't known when it was queued.
+    // A script that was not loaded when it was queued.
     (1, "!0"),
     (0, "MULTI"),
     (0, "EVALSHA 121982a2098f0a549345ef911e130b9242ec5d83 0"),
@@ -229,7 +231,7 @@ const REFUSALS: &[(usize, &str)] = &[
     (0, "SET k v"),
 ];
 
-/// The words of a line: `_` and `|` stand for what separates words and lines within one.
+/// Splits a line into words: within a word, `_` is a blank and `|` a line break.
 fn words(line: &str) -> Vec<String> {
     let library = "#!lua name=lib\nredis.register_function('writes', function(keys) return redis.call('set', keys[1], 'f') end)\n\
         redis.register_function{function_name='reads', callback=function(keys) return redis.call('get', keys[1]) end, flags={'no-writes'}}\n\
@@ -243,11 +245,11 @@ fn words(line: &str) -> Vec<String> {
     std::iter::once(name).chain(all.map(word)).collect()
 }
 
-/// What the clients get, and what the server counts.
-fn refusals(server: &Server) -> Vec<String> {
+/// Returns the replies to all clients and the server's statistics.
+fn rejections(server: &Server) -> Vec<String> {
     let mut clients = [server.connect(), server.connect()];
     let mut got = Vec::new();
-    for (number, line) in REFUSALS {
+    for (number, line) in REJECTIONS {
         let client = &mut clients[*number];
         let reply = match line.strip_prefix('!') {
             Some(limit) => client.command(&["CONFIG", "SET", "maxmemory", limit]),
@@ -257,7 +259,7 @@ fn refusals(server: &Server) -> Vec<String> {
     }
     let [client, _] = &mut clients;
     let text = client.call("INFO commandstats errorstats").text();
-    // Not how long it took, nor what was called while a difference was looked for.
+    // Without durations, and without INFO itself.
     let counts = text.lines().filter(|line| line.contains(':') && !line.starts_with("cmdstat_info"));
     got.extend(
         counts.map(|line| line.split(',').filter(|field| !field.starts_with("usec")).collect::<Vec<_>>().join(",")),
@@ -269,20 +271,21 @@ fn refusals(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn what_is_refused_is_refused_as_by_redis() {
+fn commands_are_rejected_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
-    let expected = refusals(&judge);
+    let expected = rejections(&judge);
     let count = expected.iter().filter(|line| line.contains(OUT_OF_MEMORY)).count();
     assert!(count > 40, "{count} refusals");
     for mut server in pantalas() {
-        for (got, expected) in refusals(&server).iter().zip(&expected) {
+        for (got, expected) in rejections(&server).iter().zip(&expected) {
             assert_eq!(got, expected);
         }
         server.assert_sound();
     }
 }
 
-/// Random keys with values of about 100 bytes, till so many bytes were written, through a pipeline. Gives the errors.
+/// Writes random keys with values of about 100 bytes, pipelined, until this many bytes are written;
+/// returns the number of errors.
 fn fill(client: &mut Client, random: &mut Random, bytes: usize, is_volatile: bool) -> usize {
     const PIPELINE: usize = 50;
     let (mut errors, mut written) = (0, 0);
@@ -304,12 +307,12 @@ fn fill(client: &mut Client, random: &mut Random, bytes: usize, is_volatile: boo
 }
 
 #[test]
-fn memory_is_kept_to_its_limit() {
-    let seed = Random::seed("memory_is_kept_to_its_limit");
+fn memory_stays_within_its_limit() {
+    let seed = Random::seed("memory_stays_within_its_limit");
     play(|server| {
         let mut random = Random::from_seed(seed);
         let mut control = server.connect();
-        // A database that isn't the first one takes part.
+        // A database other than the first also takes part.
         assert_eq!(control.call("SELECT 3"), Reply::ok());
         for (policy, _) in POLICIES {
             assert_eq!(control.call("FLUSHALL"), Reply::ok());
@@ -321,22 +324,22 @@ fn memory_is_kept_to_its_limit() {
                 for other in &mut others {
                     assert_eq!(fill(other, &mut random, MB, true), 0, "{policy}");
                 }
-                let used = figure(&mut control, "used_memory");
+                let used = info_field(&mut control, "used_memory");
                 assert!(used < limit + limit / EXCESS_PART, "{policy}: {used} of {limit}");
             }
-            assert!(figure(&mut control, "evicted_keys") > 10_000, "{policy}");
-            // The rest is seen to: commands evict what they find.
-            eventually("within the limit", || figure(&mut control, "used_memory") <= limit + 4 * KB);
-            assert!(figure(&mut control, "used_memory") > limit - MB, "{policy}: too much was evicted");
+            assert!(info_field(&mut control, "evicted_keys") > 10_000, "{policy}");
+            // Afterwards commands evict the rest.
+            eventually("within the limit", || info_field(&mut control, "used_memory") <= limit + 4 * KB);
+            assert!(info_field(&mut control, "used_memory") > limit - MB, "{policy}: too much was evicted");
             allow_any(&mut control);
         }
     });
 }
 
 #[test]
-fn only_keys_with_a_time_to_live_are_volatile() {
+fn only_keys_with_a_ttl_are_volatile() {
     const STAYING: usize = 2000;
-    let seed = Random::seed("only_keys_with_a_time_to_live_are_volatile");
+    let seed = Random::seed("only_keys_with_a_ttl_are_volatile");
     play(|server| {
         let mut random = Random::from_seed(seed);
         let mut control = server.connect();
@@ -350,30 +353,31 @@ fn only_keys_with_a_time_to_live_are_volatile() {
             let limit = allow_more(&mut control, MB, policy);
             assert_eq!(fill(&mut control, &mut random, 3 * MB, true), 0, "{policy}");
             let exist: Vec<String> = std::iter::once("EXISTS".into()).chain((0..STAYING).map(staying)).collect();
-            let left = control.command(&exist).integer() as usize;
-            assert_eq!(left < STAYING, evicts_all, "{policy}: {left} left");
-            // What nothing can be evicted for is refused.
+            let keys_left = control.command(&exist).integer() as usize;
+            assert_eq!(keys_left < STAYING, evicts_all, "{policy}: {keys_left} left");
+            // A write is rejected if nothing can be evicted for it.
             let errors = fill(&mut control, &mut random, 3 * MB, false);
             assert_eq!(errors > 0, !evicts_all, "{policy}: {errors} errors");
             if !evicts_all {
                 assert_eq!(control.command(&exist).integer() as usize, STAYING, "{policy}");
                 assert_eq!(control.call("DEL stays:1").integer(), 1, "{policy}");
             }
-            assert!(figure(&mut control, "used_memory") < limit + limit / EXCESS_PART);
+            assert!(info_field(&mut control, "used_memory") < limit + limit / EXCESS_PART);
             allow_any(&mut control);
         }
     });
 }
 
-/// How many of 100 of each kind are left when half of all keys had to go: those that were used, and those that weren't.
-fn left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
+/// Returns how many of 100 used keys and of 100 unused keys are left after half of all keys had to
+/// be evicted.
+fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     const KEYS: usize = 6000;
     let mut client = server.connect();
     assert_eq!(client.call("FLUSHALL"), Reply::ok());
     allow_any(&mut client);
     set(&mut client, &[("maxmemory-policy", policy)]);
-    let before = figure(&mut client, "used_memory");
-    // One in five is used, or lives for long.
+    let before = info_field(&mut client, "used_memory");
+    // One key in five is used, or has a longer TTL.
     let is_used = |number: usize| number.is_multiple_of(5);
     let value = "v".repeat(200);
     let sets: Vec<Vec<String>> = (0..KEYS)
@@ -391,14 +395,14 @@ fn left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     for _ in 0..uses {
         client.pipeline(&used.iter().map(|number| vec!["GET".into(), format!("k{number}")]).collect::<Vec<_>>());
     }
-    let full = figure(&mut client, "used_memory");
+    let full = info_field(&mut client, "used_memory");
     let limit = before + (full - before) / 2;
     set(&mut client, &[("maxmemory", &limit.to_string())]);
-    // The client that asks takes some itself.
-    eventually("half of them are gone", || figure(&mut client, "used_memory") <= limit + 32 * KB);
-    // No more go for what is asked below.
+    // The asking client uses some memory itself.
+    eventually("half of the keys are evicted", || info_field(&mut client, "used_memory") <= limit + 32 * KB);
+    // The checks below must evict no more.
     allow_any(&mut client);
-    // Without being touched they are found.
+    // EXISTS finds keys without touching them.
     let alive = |client: &mut Client, wanted: bool| {
         let keys: Vec<String> =
             (0..KEYS).filter(|&number| is_used(number) == wanted).map(|n| format!("k{n}")).collect();
@@ -410,21 +414,21 @@ fn left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
 }
 
 #[test]
-fn what_is_used_stays_and_what_is_not_goes() {
-    /// With `execution owner` a worker that the host doesn't run evicts nothing, and the others
-    /// evict what is used instead: not each time.
+fn used_keys_stay_and_unused_keys_are_evicted() {
+    /// With `execution owner`, a worker that the host does not schedule evicts nothing, and the
+    /// others evict used keys instead: not in every try.
     const TRIES: usize = 4;
     let eventually_left = |server: &Server, policy: &str, uses: usize, is_right: fn(usize, usize) -> bool| {
         let mut seen = Vec::new();
         let is_seen = (0..TRIES).any(|_| {
-            let (used, unused) = left(server, policy, uses);
+            let (used, unused) = keys_left(server, policy, uses);
             seen.push((used, unused));
             is_right(used, unused)
         });
         assert!(is_seen, "{policy}: % of those used and of the others that are left: {seen:?}");
     };
     play_together(|server| {
-        // Half of all go, so of those that aren't used 5 of 8, where all that are used stay.
+        // Half of all keys are evicted: 5 of 8 unused ones, if all used ones stay.
         for (policy, uses) in
             [("allkeys-lru", 1), ("volatile-lru", 1), ("allkeys-lfu", 40), ("volatile-lfu", 40), ("volatile-ttl", 0)]
         {
@@ -437,7 +441,7 @@ fn what_is_used_stays_and_what_is_not_goes() {
 }
 
 #[test]
-fn a_pipeline_of_large_values_does_not_run_away() {
+fn pipelines_of_large_values_stay_within_the_limit() {
     const VALUE_BYTES: usize = 512 * KB;
     const VALUES: usize = 900;
     for mut server in pantalas() {
@@ -461,11 +465,12 @@ fn a_pipeline_of_large_values_does_not_run_away() {
                 });
             }
             while done.load(Relaxed) < 3 {
-                highest.fetch_max(figure(&mut control, "used_memory"), Relaxed);
+                highest.fetch_max(info_field(&mut control, "used_memory"), Relaxed);
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        // Above the limit by a sixteenth, and one command of each worker. What has been received and not run is apart, as clients' memory.
+        // One sixteenth above the limit, and one command per worker. Commands received and not run
+        // yet are client memory, which is counted on top.
         let clients = 3 * 20 * (VALUE_BYTES + KB);
         let is_owner = control.call("CONFIG GET execution").elements()[1] == Reply::bulk("owner");
         let excess = limit / if is_owner { BUSY_EXCESS_PART } else { EXCESS_PART };
@@ -519,16 +524,17 @@ fn the_sum_of_memory_does_not_drift() {
                     });
                 }
             });
-            assert!(figure(&mut control, "evicted_keys") > 0);
-            // What is gone isn't counted any more: half of what is allowed has room without any eviction, and twice that hasn't.
+            assert!(info_field(&mut control, "evicted_keys") > 0);
+            // Deleted values no longer count: half of the allowance fits without eviction, twice
+            // does not.
             assert_eq!(control.call("FLUSHALL"), Reply::ok());
             allow_more(&mut control, 4 * MB, "allkeys-random");
             assert_eq!(control.call("CONFIG RESETSTAT"), Reply::ok());
             let mut random = Random::from_seed(seed ^ round);
             fill(&mut control, &mut random, MB, false);
-            assert_eq!(figure(&mut control, "evicted_keys"), 0);
+            assert_eq!(info_field(&mut control, "evicted_keys"), 0);
             fill(&mut control, &mut random, 4 * MB, false);
-            assert!(figure(&mut control, "evicted_keys") > 0);
+            assert!(info_field(&mut control, "evicted_keys") > 0);
             assert_eq!(control.call("FLUSHALL"), Reply::ok());
             allow_any(&mut control);
         }
@@ -536,21 +542,21 @@ fn the_sum_of_memory_does_not_drift() {
     }
 }
 
-/// Has all keys evicted.
+/// Evicts all keys.
 fn evict_all(control: &mut Client) {
     set(control, &[("maxmemory-policy", "allkeys-lru"), ("maxmemory", "1")]);
-    eventually("all are gone", || control.call("DBSIZE").integer() == 0);
+    eventually("all keys are evicted", || control.call("DBSIZE").integer() == 0);
 }
 
-/// A limit that is set right behind writes has them counted, and so has who asks.
+/// A limit that is set right after writes counts them, and so does INFO.
 #[test]
-fn a_limit_counts_what_was_written_just_before() {
+fn a_new_limit_counts_the_last_writes() {
     const KEYS: usize = 300;
     const VALUE: usize = 200;
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let mut client = server.connect();
-        let before = figure(&mut client, "used_memory");
+        let before = info_field(&mut client, "used_memory");
         let value = "x".repeat(VALUE);
         for db in 0..4 {
             client.call(&format!("SELECT {db}"));
@@ -558,18 +564,18 @@ fn a_limit_counts_what_was_written_just_before() {
                 client.command(&["SET", &format!("k{key}"), &value]);
             }
         }
-        let after = figure(&mut client, "used_memory");
+        let after = info_field(&mut client, "used_memory");
         assert!(after >= before + 4 * KEYS * VALUE, "{before} {after}");
         allow_more(&mut client, 50_000, "allkeys-lru");
         std::thread::sleep(Duration::from_millis(200));
         client.call("PING");
-        assert_eq!(figure(&mut client, "evicted_keys"), 0);
+        assert_eq!(info_field(&mut client, "evicted_keys"), 0);
     });
 }
 
-/// What a client has given up, nobody is refused for any more, on whatever worker.
+/// Memory that a client has released causes no more rejections, on any worker.
 #[test]
-fn who_was_in_the_way_is_so_no_longer() {
+fn released_client_memory_causes_no_rejections() {
     const MIB: usize = 1 << 20;
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
@@ -581,7 +587,7 @@ fn who_was_in_the_way_is_so_no_longer() {
             for _ in 0..3 {
                 clients[0].command(&["SET", "a", &value]);
             }
-            eventually("it is seen", || clients[1].call("SET b 1") != Reply::ok());
+            eventually("the limit is exceeded", || clients[1].call("SET b 1") != Reply::ok());
             clients[0].call("DISCARD");
             for client in &mut clients {
                 assert_eq!(client.call("SET b 1"), Reply::ok(), "round {round}");
@@ -591,14 +597,14 @@ fn who_was_in_the_way_is_so_no_longer() {
 }
 
 #[test]
-fn a_limit_is_live_and_shown() {
+fn a_limit_is_live_and_reported() {
     play(|server| {
         let mut control = server.connect();
         for number in 0..3000 {
             control.send(&["SET", &format!("k{number}"), "v"]);
         }
         (0..3000).for_each(|_| assert_eq!(control.receive(), Reply::ok()));
-        assert_eq!(figure(&mut control, "maxmemory"), 0);
+        assert_eq!(info_field(&mut control, "maxmemory"), 0);
         evict_all(&mut control);
         let info = control.call("INFO everything").text();
         for line in
@@ -607,12 +613,14 @@ fn a_limit_is_live_and_shown() {
             assert!(info.contains(line), "{line}: {info}");
         }
         assert_eq!(control.call("SET k v"), Reply::Error(OUT_OF_MEMORY.into()));
-        eventually("time above the limit is counted", || figure(&mut control, "current_eviction_exceeded_time") > 0);
+        eventually("time above the limit is reported", || {
+            info_field(&mut control, "current_eviction_exceeded_time") > 0
+        });
         allow_any(&mut control);
         assert_eq!(control.call("SET k v"), Reply::ok());
         assert_eq!(control.call("CONFIG RESETSTAT"), Reply::ok());
         for name in ["evicted_keys", "total_eviction_exceeded_time", "current_eviction_exceeded_time"] {
-            assert_eq!(figure(&mut control, name), 0, "{name}");
+            assert_eq!(info_field(&mut control, name), 0, "{name}");
         }
         let got = control.call("CONFIG GET maxmemory*");
         for (name, value) in [("maxmemory", "0"), ("maxmemory-samples", "5"), ("maxmemory-eviction-tenacity", "10")] {
@@ -633,7 +641,7 @@ fn a_limit_is_live_and_shown() {
 }
 
 #[test]
-fn a_limit_in_the_file_is_one_from_the_start() {
+fn a_configured_limit_holds_from_the_start() {
     let args = ["--maxmemory", "1", "--maxmemory-policy", "volatile-lru"];
     for server in Backend::all().iter().map(|backend| Server::pantala(*backend, &args)).chain(Server::redis(&args)) {
         let mut client = server.connect();
@@ -644,7 +652,7 @@ fn a_limit_in_the_file_is_one_from_the_start() {
 }
 
 #[test]
-fn small_integers_are_not_shared_where_each_key_counts() {
+fn small_integers_are_not_shared_under_lru_and_lfu() {
     play(|server| {
         let mut control = server.connect();
         for (policy, is_shared) in [("allkeys-random", true), ("allkeys-lru", false), ("volatile-lfu", false)] {
@@ -659,7 +667,7 @@ fn small_integers_are_not_shared_where_each_key_counts() {
 }
 
 #[test]
-fn events_of_evicted_keys_follow_those_of_their_changes() {
+fn evicted_events_follow_the_events_of_writes() {
     const KEYS: usize = 500;
     play(|server| {
         let mut control = server.connect();
@@ -670,28 +678,28 @@ fn events_of_evicted_keys_follow_those_of_their_changes() {
         (0..KEYS).for_each(|number| assert_eq!(control.call(&format!("SET k{number} v")), Reply::ok()));
         evict_all(&mut control);
         allow_any(&mut control);
-        let (mut there, mut gone) = (BTreeSet::new(), BTreeSet::new());
-        // Of each of the two that happen to a key there are two messages.
+        let (mut set_keys, mut evicted_keys) = (BTreeSet::new(), BTreeSet::new());
+        // Two messages for each of the two events of a key.
         for _ in 0..4 * KEYS {
             let message = listener.receive();
             let [_, _, channel, payload] = message.elements() else { panic!("no message: {message:?}") };
             match (channel.text().as_str(), payload.text()) {
-                ("__keyevent@2__:set", key) => assert!(there.insert(key)),
+                ("__keyevent@2__:set", key) => assert!(set_keys.insert(key)),
                 ("__keyevent@2__:evicted", key) => {
-                    assert!(there.contains(&key), "{key} went before it came");
-                    assert!(gone.insert(key), "twice");
+                    assert!(set_keys.contains(&key), "{key} evicted before it was set");
+                    assert!(evicted_keys.insert(key), "twice");
                 }
                 (channel, event) => {
                     assert!(channel.starts_with("__keyspace@2__:k") && ["set", "evicted"].contains(&&*event));
                 }
             }
         }
-        assert_eq!((there.len(), gone.len()), (KEYS, KEYS));
+        assert_eq!((set_keys.len(), evicted_keys.len()), (KEYS, KEYS));
     });
 }
 
 #[test]
-fn who_watches_or_waits_hears_of_eviction() {
+fn eviction_aborts_watches_and_unblocks_consumers() {
     play(|server| {
         let mut control = server.connect();
         let mut watcher = server.connect();
@@ -710,7 +718,7 @@ fn who_watches_or_waits_hears_of_eviction() {
 }
 
 #[test]
-fn who_has_a_copy_hears_of_eviction_before_the_reply() {
+fn eviction_invalidates_before_the_reply() {
     play(|server| {
         let mut control = server.connect();
         let mut client = server.connect();
@@ -719,27 +727,27 @@ fn who_has_a_copy_hears_of_eviction_before_the_reply() {
         allow_more(&mut control, 200 * KB, "volatile-random");
         assert_eq!(client.call("SETEX volatile 10000 x"), Reply::ok());
         assert_eq!(client.call("GET volatile"), Reply::bulk("x"));
-        let told = Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(vec![Reply::bulk("volatile")])]);
+        let invalidation = Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(vec![Reply::bulk("volatile")])]);
         let (big, bit) = (["SETBIT", "big", "3200000", "0"], ["GETBIT", "big", "0"]);
-        // Where a key's home evicts it, nothing of the kind is promised (docs/semantics.md).
+        // If another worker evicts, only a later invalidation is promised (docs/semantics.md).
         if control.call("CONFIG GET execution").elements().get(1) == Some(&Reply::bulk("owner")) {
             client.send(&big);
             client.send(&bit);
             let got: Vec<Reply> = (0..3).map(|_| client.receive()).collect();
-            assert!(got.contains(&told), "{got:?}");
+            assert!(got.contains(&invalidation), "{got:?}");
             return;
         }
         assert_eq!(control.call("DEBUG PAUSE-CRON 1"), Reply::ok());
         assert_eq!(client.command(&big), Reply::Integer(0));
         client.send(&bit);
-        assert_eq!([client.receive(), client.receive()], [told, Reply::Integer(0)]);
+        assert_eq!([client.receive(), client.receive()], [invalidation, Reply::Integer(0)]);
         assert_eq!(control.call("DEBUG PAUSE-CRON 0"), Reply::ok());
         allow_any(&mut control);
     });
 }
 
 #[test]
-fn what_is_evicted_is_freed_in_the_background_if_wanted() {
+fn evicted_values_are_freed_in_the_background_if_configured() {
     play(|server| {
         let mut control = server.connect();
         let members: Vec<String> = (0..5000).map(|number| format!("member:{number}")).collect();
@@ -747,11 +755,11 @@ fn what_is_evicted_is_freed_in_the_background_if_wanted() {
             set(&mut control, &[("lazyfree-lazy-eviction", lazy)]);
             let words = ["SADD", "set"].into_iter().chain(members.iter().map(String::as_str));
             control.command(&words.collect::<Vec<_>>());
-            let before = figure(&mut control, "lazyfreed_objects");
+            let before = info_field(&mut control, "lazyfreed_objects");
             evict_all(&mut control);
             allow_any(&mut control);
-            eventually("it is freed", || figure(&mut control, "lazyfree_pending_objects") == 0);
-            assert_eq!(figure(&mut control, "lazyfreed_objects") > before, lazy == "yes");
+            eventually("all objects are freed", || info_field(&mut control, "lazyfree_pending_objects") == 0);
+            assert_eq!(info_field(&mut control, "lazyfreed_objects") > before, lazy == "yes");
         }
     });
 }
@@ -777,25 +785,25 @@ fn long_evictions_are_latency_events() {
 }
 
 #[test]
-fn what_clients_take_is_evicted_for() {
+fn client_memory_causes_eviction() {
     play(|server| {
         let mut control = server.connect();
         (0..50).for_each(|number| _ = control.call(&format!("SETRANGE {number} 100000 x")));
         allow_more(&mut control, 2 * MB, "allkeys-lru");
         assert_eq!(control.call("DBSIZE").integer(), 50);
-        // Commands that never end.
+        // Commands that are never complete.
         let mut clients: Vec<Client> = (0..30).map(|_| server.connect()).collect();
         for client in &mut clients {
             client.send_raw(b"*250\r\n");
             client.send_raw(&encode(&["x".repeat(1000)])[4..].repeat(249));
         }
-        eventually("keys make room", || control.call("DBSIZE").integer() < 50);
+        eventually("keys are evicted for client memory", || control.call("DBSIZE").integer() < 50);
         allow_any(&mut control);
     });
 }
 
 #[test]
-fn nothing_is_evicted_or_refused_while_writes_are_paused() {
+fn nothing_is_evicted_or_rejected_while_writes_are_paused() {
     play(|server| {
         let mut control = server.connect();
         assert_eq!(control.call("SET k v"), Reply::ok());
@@ -806,9 +814,9 @@ fn nothing_is_evicted_or_refused_while_writes_are_paused() {
         let mut writer = server.connect();
         writer.send(&["SET", "other", "v"]);
         assert_eq!(control.call("DBSIZE").integer(), 1);
-        // Then everything goes, and is refused.
+        // Then all keys are evicted, and the write is rejected.
         assert_eq!(writer.receive(), Reply::Error(OUT_OF_MEMORY.into()));
-        eventually("all are gone", || control.call("DBSIZE").integer() == 0);
+        eventually("all keys are evicted", || control.call("DBSIZE").integer() == 0);
         allow_any(&mut control);
     });
 }

@@ -1,10 +1,10 @@
-//! Keys expire: when touched, and by themselves; never early; whatever moves them.
+//! Keys expire on access and by the active cycle, never early, and keep their TTL when moved.
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
-/// Longest wait for the active cycle to take expired keys away.
+/// Maximum wait for the active cycle to delete expired keys.
 const CYCLE_MAX: Duration = Duration::from_secs(30);
 
 fn start(backend: Backend) -> Server {
@@ -12,7 +12,7 @@ fn start(backend: Backend) -> Server {
 }
 
 #[test]
-fn keys_expire_when_touched_and_not_before() {
+fn keys_expire_on_access_and_not_before() {
     for_each_backend(|backend| {
         let server = start(backend);
         let mut client = server.connect();
@@ -23,12 +23,12 @@ fn keys_expire_when_touched_and_not_before() {
         client.pipeline(&commands);
         let reads: Vec<Vec<String>> = (0..200).map(|n| vec!["GET".into(), format!("k{n}")]).collect();
         let alive = client.pipeline(&reads).iter().filter(|reply| **reply != Reply::Null).count();
-        // Only if the host let this test run in time does its answer mean anything.
+        // The reply means something only if the host ran this test in time.
         if begin.elapsed() < Duration::from_millis(400) {
             assert_eq!(alive, 200, "keys expired early");
         }
         std::thread::sleep(Duration::from_millis(600));
-        assert_eq!(client.call("DBSIZE"), Reply::Integer(200), "nothing touched them, and the active cycle is off");
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(200), "deleted without access or active cycle");
         for (command, reply) in [
             ("GET k0", Reply::Null),
             ("EXISTS k1 k2", Reply::Integer(0)),
@@ -61,7 +61,7 @@ fn keys_expire_when_touched_and_not_before() {
     });
 }
 
-/// What a script does to take so long.
+/// Returns Lua code that runs for this long.
 fn spin(takes_ms: u32) -> String {
     format!(
         "local function now() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 end \
@@ -69,10 +69,10 @@ fn spin(takes_ms: u32) -> String {
     )
 }
 
-/// How long the keys of the next test live, ms: for as long as it may take on a host that is busy.
+/// TTL of the keys in the next test, ms: longer than a busy host takes.
 const LIFE_MS: i64 = 1_000_000;
 
-/// What asks for the time, sets a key that expires, and asks when that is.
+/// Returns commands that read the time, set a key with a TTL, and read its deadline.
 fn deadline_commands(key: &str) -> Vec<Vec<String>> {
     let life_ms = LIFE_MS.to_string();
     [vec!["TIME"], vec!["SET", key, "v", "PX", &life_ms], vec!["PEXPIRETIME", key]]
@@ -80,7 +80,8 @@ fn deadline_commands(key: &str) -> Vec<Vec<String>> {
         .into()
 }
 
-/// How much older than its own time the clock was that the `SET` of [`deadline_commands`] went by, ms.
+/// Returns how much older than TIME's reply the clock was that the `SET` of [`deadline_commands`]
+/// used, ms.
 fn age_of_clock(client: &mut Client) -> i64 {
     let time: Vec<i64> =
         client.receive().elements().iter().map(|part| part.text().parse().expect("a number")).collect();
@@ -88,15 +89,16 @@ fn age_of_clock(client: &mut Client) -> i64 {
     time[0] * 1000 + time[1] / 1000 + LIFE_MS - client.receive().integer()
 }
 
-/// A deadline counts from when its command runs, whatever has run before it in its pipeline, in its worker's turn, or in its own first run that was rolled back.
+/// A deadline counts from when its command runs, whatever ran before it in its pipeline, in its
+/// worker's turn, or in its own rolled-back run.
 #[test]
 fn deadlines_count_from_when_their_commands_run() {
-    /// How long what runs before takes, and how old the clock may be, ms.
+    /// Duration of what runs before, and maximum age of the clock, ms.
     const TAKES_MS: u32 = 300;
     const AGE_MS_MAX: i64 = 50;
     let layouts: [&[&str]; 3] = [
         &["--workers", "1", "--shards", "8"],
-        // Its worker does turns within the script.
+        // The worker runs turns within the script.
         &["--workers", "1", "--shards", "8", "--busy-reply-threshold", "50"],
         &["--workers", "2", "--shards", "8", "--execution", "owner"],
     ];
@@ -118,7 +120,7 @@ fn deadlines_count_from_when_their_commands_run() {
                 let age_ms = age_of_clock(&mut client);
                 assert!(age_ms < AGE_MS_MAX, "{age_ms} ms behind on {layout:?}");
             }
-            // Both come in one turn, behind a script of a third.
+            // Both arrive in one turn, behind the script of a third client.
             let mut first = server.connect();
             first.send(&["EVAL", &spin, "1", "a"]);
             client.send(&["EVAL", &spin, "1", "a"]);
@@ -127,7 +129,8 @@ fn deadlines_count_from_when_their_commands_run() {
             assert!(age_ms < AGE_MS_MAX, "{age_ms} ms behind on {layout:?}");
             client.receive();
             first.receive();
-            // A run that is rolled back takes as long as the one that stands: that begins when the other has ended.
+            // The rolled-back run takes as long as the committed one, which starts when the former
+            // ends.
             let script = format!(
                 "local t = redis.call('TIME') {spin} for i = 1, 4 do redis.call('SET', 'made:' .. i, 1, 'PX', ARGV[1]) end \
                  return {{t[1], t[2], redis.call('PEXPIRETIME', 'made:1')}}"
@@ -141,7 +144,7 @@ fn deadlines_count_from_when_their_commands_run() {
     });
 }
 
-/// As Redis has it: a transaction and a script see one time, however long they take.
+/// As in Redis, a transaction and a script see one time, however long they take.
 #[test]
 fn a_transaction_or_a_script_sees_one_time() {
     for_each_backend(|backend| {
@@ -166,7 +169,7 @@ fn a_transaction_or_a_script_sees_one_time() {
 }
 
 #[test]
-fn the_active_cycle_takes_untouched_keys() {
+fn the_active_cycle_deletes_untouched_keys() {
     const KEYS: usize = 20_000;
     for_each_backend(|backend| {
         let mut server = start(backend);
@@ -203,12 +206,12 @@ fn the_active_cycle_takes_untouched_keys() {
     });
 }
 
-/// The cycle is bounded per turn: a client sees no long stall while a hundred thousand keys expire at one moment.
+/// The cycle is bounded per turn: no client stalls for long while a hundred thousand keys expire at
+/// one moment.
 #[test]
 fn a_mass_expiry_does_not_stall_clients() {
     const KEYS: usize = 100_000;
-    /// A stall that even a debug build on a busy host doesn't explain: a whole sweep in one go takes longer than a few
-    /// turns of it.
+    /// Too long even for a debug build on a busy host; a whole sweep in one turn would take longer.
     const STALL_MAX: Duration = Duration::from_millis(1500);
     for_each_backend(|backend| {
         let server = start(backend);
@@ -232,7 +235,7 @@ fn a_mass_expiry_does_not_stall_clients() {
 }
 
 #[test]
-fn the_time_to_live_goes_where_the_key_goes() {
+fn the_ttl_moves_with_the_key() {
     for_each_backend(|backend| {
         let server = start(backend);
         let mut client = server.connect();
@@ -251,7 +254,7 @@ fn the_time_to_live_goes_where_the_key_goes() {
         client.call("SELECT 0");
         client.call("SET plain v");
         client.call("RENAME plain b");
-        assert_eq!(client.call("TTL b"), Reply::Integer(-1), "the target's own time goes with its value");
+        assert_eq!(client.call("TTL b"), Reply::Integer(-1), "the target's TTL is replaced with its value");
         client.call("SET e v EX 10000");
         client.call("APPEND e w");
         client.call("SETRANGE e 5 x");
@@ -263,26 +266,27 @@ fn the_time_to_live_goes_where_the_key_goes() {
     });
 }
 
-/// A lock that is taken for less than what its taker had to wait for a script: its time counts from when the command runs, alone and in a transaction.
+/// A lock with a TTL shorter than its client waits for a script: the TTL counts from when the
+/// command runs, alone and in a transaction.
 #[test]
-fn times_count_from_when_a_command_runs() {
+fn ttls_count_from_when_a_command_runs() {
     const TURNS: u64 = 20_000_000;
     let script = "for i = 1, tonumber(ARGV[1]) do end redis.call('INCR', 'some') return redis.call('INCR', 'other')";
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let mut calling = server.connect();
-        // One of them is another worker's, and waits for the shards.
+        // One of them is on another worker and waits for the shards.
         let mut others = [server.connect(), server.connect()];
-        // The first run finds out that it uses keys which it doesn't declare.
+        // The first run discovers undeclared keys.
         let began = Instant::now();
         assert_eq!(calling.command(&["EVAL", script, "0", &TURNS.to_string()]), Reply::Integer(1));
-        // It ran twice. The next ones are to take three times as long as what is locked.
+        // The script ran twice. The next runs shall take three times the TTL of the locks.
         let turns = TURNS as f64 * 2.0 * 0.9 / began.elapsed().as_secs_f64();
         let long = ["EVAL", script, "0", &format!("{turns:.0}")];
         for transaction in [false, true] {
             calling.send(&long);
             std::thread::sleep(Duration::from_millis(200));
-            // Asked right behind the command: the client may be told much later.
+            // PTTL follows directly: the client may receive the reply much later.
             let commands = |name: &str| {
                 let set = ["SET", name, "v", "PX", "300"].map(str::to_owned).to_vec();
                 let left = ["PTTL", name].map(str::to_owned).to_vec();

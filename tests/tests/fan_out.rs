@@ -1,4 +1,4 @@
-//! One message and many listeners: all get it, and it is there once.
+//! One message to many subscribers: each receives it, and the server stores it once.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,12 +11,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const KB: usize = 1024;
 const MB: usize = 1024 * KB;
 
-/// A message on `news` as a listener gets it, with RESP2.
+/// Returns a message on `news` as a RESP2 subscriber receives it.
 fn message(payload: &str) -> Vec<u8> {
     encode(&["message", "news", payload])
 }
 
-/// Lets this process, and the servers that it starts, open so many files. `false`: the host doesn't.
+/// Raises the limit of open files of this process and its servers; returns whether the host
+/// allows it.
 fn allow_files(count: u64) -> bool {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= count) {
@@ -32,7 +33,8 @@ fn used_memory(client: &mut Client) -> usize {
     value.trim().parse().expect("a number")
 }
 
-/// Ten thousand listeners to one channel get one message each, and the server has made it once: copies would take a third of a gigabyte.
+/// Ten thousand subscribers of one channel receive a message each that the server stores once:
+/// copies would take a third of a gigabyte.
 #[test]
 fn ten_thousand_listeners_share_a_message() {
     const LISTENERS: usize = 10_000;
@@ -48,9 +50,9 @@ fn ten_thousand_listeners_share_a_message() {
             .map(|_| {
                 let mut listener = TcpStream::connect(("127.0.0.1", server.port())).expect("the server takes it");
                 listener.set_read_timeout(Some(READ_MAX)).expect("a socket takes a timeout");
-                listener.write_all(&subscribe).expect("the server reads");
+                listener.write_all(&subscribe).expect("the server receives");
                 let mut bytes = vec![0; answer.len()];
-                listener.read_exact(&mut bytes).expect("it is answered");
+                listener.read_exact(&mut bytes).expect("a reply");
                 assert_eq!(bytes, answer);
                 listener
             })
@@ -62,8 +64,8 @@ fn ten_thousand_listeners_share_a_message() {
         let expected = message(&payload);
         let mut bytes = vec![0; expected.len()];
         for (number, listener) in listeners.iter_mut().enumerate() {
-            listener.read_exact(&mut bytes).expect("the message comes");
-            assert!(bytes == expected, "listener {number} gets something else");
+            listener.read_exact(&mut bytes).expect("a message");
+            assert!(bytes == expected, "listener {number} received another message");
         }
         let taken = server.peak_resident_bytes().saturating_sub(before) as usize;
         assert!(taken < LISTENERS * PAYLOAD_BYTES / 8, "{taken} bytes more");
@@ -71,16 +73,17 @@ fn ten_thousand_listeners_share_a_message() {
     });
 }
 
-/// Long messages that nobody reads are there once, not once for each listener, and gone when they are read. To each listener they count in full, as in Redis.
+/// Long unread messages are stored once, not once per subscriber, and freed when read. They count
+/// in full for each subscriber's output buffer, as in Redis.
 #[test]
-fn long_messages_that_wait_are_there_once() {
+fn unread_long_messages_are_stored_once() {
     const LISTENERS: usize = 100;
     const MESSAGES: usize = 6;
     for_each_backend(|backend| {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("socket");
         let path = socket.to_str().expect("a path in ASCII");
-        // Kernel's queues are short on such sockets.
+        // The kernel's socket buffers are small on Unix sockets.
         let mut server = Server::pantala(backend, &["--workers", "2", "--unixsocket", path]);
         let mut listeners: Vec<Client> = (0..LISTENERS).map(|_| Client::unix(&socket)).collect();
         for listener in &mut listeners {
@@ -96,10 +99,12 @@ fn long_messages_that_wait_are_there_once() {
         let waiting = |publisher: &mut Client| -> Vec<usize> {
             let list = publisher.call("CLIENT LIST TYPE pubsub").text();
             let omem = |line: &str| line.split(' ').find_map(|field| field.strip_prefix("omem=")?.parse().ok());
-            list.lines().map(|line| omem(line).expect("each line has it")).collect()
+            list.lines().map(|line| omem(line).expect("each line has the field")).collect()
         };
-        eventually("it is counted", || waiting(&mut publisher).iter().all(|bytes| *bytes > (MESSAGES - 1) * MB));
-        // Each worker makes its own.
+        eventually("the output buffers are counted", || {
+            waiting(&mut publisher).iter().all(|bytes| *bytes > (MESSAGES - 1) * MB)
+        });
+        // Each worker stores its own.
         let allowed = 4 * MESSAGES * MB;
         let taken = used_memory(&mut publisher).saturating_sub(used);
         assert!((MESSAGES * MB..allowed).contains(&taken), "{taken} bytes more are used");
@@ -110,12 +115,12 @@ fn long_messages_that_wait_are_there_once() {
                 assert!(listener.receive_raw().1 == message(payload));
             }
         }
-        eventually("all is gone", || used_memory(&mut publisher).saturating_sub(used) < MB);
+        eventually("the messages are freed", || used_memory(&mut publisher).saturating_sub(used) < MB);
         server.assert_sound();
     });
 }
 
-/// What is shared and what is not comes in one order, replies between them too.
+/// Shared and unshared messages keep one order, also with replies between them.
 #[test]
 fn long_and_short_messages_and_replies_keep_their_order() {
     const MESSAGES: usize = 400;
@@ -145,16 +150,16 @@ fn long_and_short_messages_and_replies_keep_their_order() {
                 })
                 .collect();
             for listener in &mut listeners {
-                let (mut heard, mut answered) = (Vec::new(), Vec::new());
+                let (mut received, mut answered) = (Vec::new(), Vec::new());
                 for _ in 0..2 * MESSAGES + pings {
                     match listener.receive() {
-                        Reply::Push(parts) => heard.push(parts.last().expect("a payload").text()),
+                        Reply::Push(parts) => received.push(parts.last().expect("a payload").text()),
                         reply => answered.push(reply.text()),
                     }
                 }
-                // By the channel and by the pattern.
+                // Once by the channel and once by the pattern.
                 let twice: Vec<&String> = payloads.iter().flat_map(|payload| [payload; 2]).collect();
-                assert!(heard.iter().eq(twice), "another order than published");
+                assert!(received.iter().eq(twice), "received in another order than published");
                 assert!(
                     answered.into_iter().eq((1..=pings).map(|number| number.to_string())),
                     "replies in another order"
@@ -165,14 +170,14 @@ fn long_and_short_messages_and_replies_keep_their_order() {
     });
 }
 
-/// Listeners of `news` on a server of one worker, and its figure of writes to sockets.
+/// Subscribers of `news` on a server of one worker, which counts its writes to sockets.
 struct Audience {
     server: Server,
     listeners: Vec<Client>,
     publisher: Client,
 }
 
-/// More commands of one connection than run in two turns of a worker: messages are handed on in the second.
+/// More commands of one connection than run in two turns of a worker: the second delivers messages.
 const PINGS_OF_TWO_TURNS: usize = 2 * 1024;
 
 impl Audience {
@@ -190,8 +195,8 @@ impl Audience {
         value.trim().parse().expect("a number")
     }
 
-    /// Has all listeners get these, in order, and nothing else.
-    fn hear(&mut self, payloads: &[String]) {
+    /// Asserts that each subscriber receives these payloads in order, and nothing else.
+    fn assert_received(&mut self, payloads: &[String]) {
         for listener in &mut self.listeners {
             for payload in payloads {
                 assert!(listener.receive_raw().1 == message(payload));
@@ -202,9 +207,10 @@ impl Audience {
     }
 }
 
-/// A message to very many is sent to some of them at a time: what others send runs in between.
+/// A message to very many subscribers is sent to some of them per turn: commands of other clients
+/// run in between.
 #[test]
-fn a_message_to_many_holds_nobody_up() {
+fn a_message_to_many_delays_no_client() {
     const LISTENERS: usize = 3000;
     if !allow_files(LISTENERS as u64 + 200) {
         return tool::skipped(format_args!("fan-out: this host allows too few open files"));
@@ -221,15 +227,16 @@ fn a_message_to_many_holds_nobody_up() {
         let text = audience.publisher.receive().text();
         let value = text.lines().find_map(|line| line.strip_prefix("total_writes_processed:")).expect("INFO has it");
         let sent = value.trim().parse::<usize>().expect("a number") - before;
-        assert!((1..LISTENERS / 2).contains(&sent), "{sent} were sent it before the next turn");
-        audience.hear(&["short".to_owned()]);
+        assert!((1..LISTENERS / 2).contains(&sent), "{sent} messages were sent before the next turn");
+        audience.assert_received(&["short".to_owned()]);
         audience.server.assert_sound();
     });
 }
 
-/// Messages that come faster than they are sent go together, in their order; and who reads them is not taken for one who doesn't.
+/// Messages published faster than they are sent are batched in order, and a client that reads them
+/// is not closed as a slow one.
 #[test]
-fn messages_that_have_to_wait_go_together() {
+fn delayed_messages_are_batched() {
     const LISTENERS: usize = 1000;
     const MESSAGES: usize = 100;
     if !allow_files(LISTENERS as u64 + 200) {
@@ -237,7 +244,7 @@ fn messages_that_have_to_wait_go_together() {
     }
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
-            // Three messages are above this.
+            // Three long messages exceed this limit.
             let limit = ["--client-output-buffer-limit", "pubsub 1200 0 0", "--execution", execution];
             let mut audience = Audience::new(backend, LISTENERS, &limit);
             for is_long in [false, true] {
@@ -248,9 +255,9 @@ fn messages_that_have_to_wait_go_together() {
                     let published = audience.publisher.command(&["PUBLISH", "news", payload]);
                     assert_eq!(published, Reply::Integer(LISTENERS as i64));
                 }
-                audience.hear(&payloads);
+                audience.assert_received(&payloads);
                 let writes = audience.writes() - before;
-                // Of the long ones two go together, at most.
+                // At most two of the long messages fit into a batch.
                 let most = if is_long { MESSAGES * LISTENERS } else { MESSAGES * LISTENERS / 2 };
                 assert!(writes < most, "{writes} writes");
             }

@@ -1,12 +1,13 @@
-//! Functions: replies as redis-server gives them, to the byte, and libraries that travel between the two.
+//! Functions: replies equal redis-server's to the byte, and each server restores the other's
+//! libraries.
 
 use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// More shards than workers, so that keys of one function live in several.
+/// More shards than workers, so that the keys of one function are in several shards.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
-/// A library that has something of everything.
+/// A library with functions of every kind.
 const PROBE: &str = "#!lua name=probe
 local load_time = redis
 local function names(of) local t = {} for k in pairs(of) do t[#t + 1] = k end table.sort(t) return table.concat(t, ' ') end
@@ -31,7 +32,7 @@ redis.register_function('map', function() redis.setresp(3) return redis.call('CO
 redis.register_function('json', function(keys, args) return cjson.encode(cjson.decode(args[1])) end)
 ";
 
-/// Texts that are refused when they are loaded, and some that aren't.
+/// Library sources: most are rejected when loaded.
 #[rustfmt::skip] // one text a line
 const TEXTS: &[&str] = &[
     "", "x", "return 1", "#!", "#!\n", "#!lua", "#!lua\n", "#!lua name=a", "#!lua name=a\n", "#!lua name=\n", "#!lua name=a b\n", "#!lua name=a name=b\n",
@@ -54,7 +55,7 @@ const TEXTS: &[&str] = &[
     "#!LUA NAME=good\nredis.register_function(7, function() return 'seven' end)",
 ];
 
-/// Calls and other commands behind the texts.
+/// Calls and other commands that follow the sources.
 #[rustfmt::skip] // one call a line
 const CALLS: &[&[&str]] = &[
     &["FUNCTION", "LIST", "LIBRARYNAME", "PRO*"], &["FUNCTION", "LIST", "libraryname", "good", "withcode"], &["FUNCTION", "LIST", "LIBRARYNAME", "nosuch"],
@@ -99,11 +100,11 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
 }
 
 #[test]
-fn functions_do_as_in_redis() {
+fn functions_reply_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, transcript);
 }
 
-/// A library of the name, with one function that answers a text.
+/// Returns a library with one function that returns a text.
 fn library(name: &str, function: &str, answer: &str) -> String {
     format!("#!lua name={name}\nredis.register_function('{function}', function() return '{answer}' end)")
 }
@@ -121,7 +122,7 @@ fn restore(client: &mut Client, payload: &[u8], policy: &[&str]) -> Reply {
     client.command(&command)
 }
 
-/// What one of the two has dumped, the other restores; and both do the same with what is there.
+/// Each server restores the other's dumps, with the same effect on existing libraries.
 #[test]
 fn dumps_are_exchanged_with_redis() {
     let Some(redis) = Server::redis(&[]) else { return };
@@ -143,14 +144,14 @@ fn dumps_are_exchanged_with_redis() {
             assert_eq!(restore(there, &payload, &["REPLACE"]), Reply::ok());
             let is_error = |reply: Reply| matches!(reply, Reply::Error(text) if text.contains("already exists"));
             assert!(is_error(restore(there, &payload, &["APPEND"])));
-            // A function of another library is in the way: nothing is replaced.
+            // The name of a function of another library conflicts: nothing is replaced.
             there.call("FUNCTION DELETE two");
             there.command(&["FUNCTION", "LOAD", &library("three", "G", "of three")]);
             assert_eq!(restore(there, &payload, &["REPLACE"]), Reply::Error("ERR Function g already exists".into()));
             assert_eq!(there.call("FCALL g 0"), Reply::bulk("of three"));
             assert_eq!(restore(there, &payload, &["flush"]), Reply::ok());
             assert_eq!(there.call("FCALL g 0"), Reply::bulk("of two"));
-            // Cut off, or changed, it isn't believed.
+            // A truncated or changed payload is rejected.
             for at in 0..payload.len() {
                 let mut bent = payload.clone();
                 bent[at] ^= 0x40;
@@ -160,7 +161,7 @@ fn dumps_are_exchanged_with_redis() {
     });
 }
 
-/// Redis's checksum (Jones), bit by bit.
+/// Returns Redis's checksum (CRC-64 of Jones), computed bit by bit.
 fn crc64(bytes: &[u8]) -> u64 {
     const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
     bytes.iter().fold(0, |crc, byte| {
@@ -168,9 +169,9 @@ fn crc64(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Payloads with a right seal and wrong contents: the same errors.
+/// Payloads with valid checksums and invalid contents get the same errors.
 #[test]
-fn wrong_payloads_are_refused_as_in_redis() {
+fn invalid_payloads_are_rejected_as_in_redis() {
     let Some(redis) = Server::redis(&[]) else { return };
     let server = Server::pantala(pantala_tests::Backend::all()[0], &SERVER_ARGS);
     let mut clients = [redis.connect(), server.connect()];
@@ -216,7 +217,8 @@ fn wrong_payloads_are_refused_as_in_redis() {
     }
 }
 
-/// A library is loaded once for all workers: each finds it, and its next version, whoever has loaded it.
+/// A library is loaded once for all workers: each sees it, and its next version, on whichever
+/// worker it was loaded.
 #[test]
 fn all_workers_see_libraries_change_at_once() {
     for_each_backend(|backend| {
@@ -239,7 +241,7 @@ fn all_workers_see_libraries_change_at_once() {
     });
 }
 
-/// Functions use keys that they don't declare, exactly once.
+/// Functions that use undeclared keys take effect exactly once.
 #[test]
 fn functions_use_undeclared_keys() {
     let text = "#!lua name=lib
@@ -259,7 +261,7 @@ fn functions_use_undeclared_keys() {
     });
 }
 
-/// A library that doesn't come to its end isn't loaded, and nothing else is lost.
+/// A library that never finishes loading is rejected, and the existing one stays.
 #[test]
 fn a_library_has_half_a_second_to_load() {
     for_each_backend(|backend| {
@@ -273,9 +275,10 @@ fn a_library_has_half_a_second_to_load() {
     });
 }
 
-/// What a library keeps in its own variables is a worker's: each has its own, and a run that was put back has left its mark there.
+/// Each worker has its own copy of a library's Lua variables, and a rolled-back run leaves its
+/// changes in them.
 #[test]
-fn variables_of_a_library_are_a_worker_s_and_are_not_put_back() {
+fn variables_of_a_library_belong_to_a_worker_and_are_not_rolled_back() {
     let text = "#!lua name=lib
         local count = 0
         redis.register_function('count', function() count = count + 1 return count end)
@@ -294,7 +297,7 @@ fn variables_of_a_library_are_a_worker_s_and_are_not_put_back() {
             counts.sort_unstable();
             assert_eq!(counts == (1..=9).collect::<Vec<_>>(), workers == "1", "{workers} workers: {counts:?}");
             if workers == "1" {
-                // Its first run is put back: the keys as if it had never been, the variable not.
+                // The first run is rolled back: its keys are, the variable is not.
                 let calls = [1, 2].map(|_| clients[0].call("FCALL wide 0").integer());
                 assert_eq!((calls, clients[0].call("GET undeclared:1")), ([11, 12], Reply::bulk("2")));
             }

@@ -1,11 +1,11 @@
-//! `pantala-bench compare` with Pantala itself beside Redis. What is asserted is structure, never speed.
+//! Compares Pantala with Redis by `pantala-bench compare`. Asserts structure, never speed.
 
 use std::path::Path;
 use std::process::Command;
 
 use pantala_tests::{binary, tool};
 
-/// Runs a comparison with further arguments; what it printed, and its `report.md`.
+/// Runs a comparison with further arguments; returns its output and its `report.md`.
 fn compare(out: &Path, arguments: &[&str]) -> (String, String) {
     let mut command = Command::new(binary::pantala_bench());
     command.args(["compare", "--rounds", "2", "--test-time", "1", "--out"]).arg(out).arg("--pantala");
@@ -32,7 +32,7 @@ fn pantala_and_redis_are_measured_side_by_side() {
         assert!(!report.contains(text), "'{text}' in:\n{report}");
     }
     let results = std::fs::read_to_string(folder.path().join("out/results.json")).expect("results");
-    // Pantala's row of `enterprise` and none of redis-server's, which is no cluster.
+    // `enterprise` has Pantala's row and none of redis-server's, which is not a cluster.
     assert_eq!(results.matches("\"cluster_mode\": true").count(), 1, "{results}");
     assert_eq!(results.matches("\"cluster_mode\": false").count(), 3, "{results}");
     let summaries = results.matches("\"operations_per_s\": {").count();
