@@ -1,4 +1,4 @@
-//! Drives the real executable: a short comparison of real servers. Asserts structure, never speed.
+//! Runs the real executable: a short comparison of real servers. Asserts structure, never speed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -55,12 +55,15 @@ fn processes_in(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns `None`, loudly, if redis-server isn't installed; in CI that is a failure.
+/// Returns `None`, with a message, if redis-server isn't installed; in CI that is a failure.
 fn redis_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join("redis-server")).find(|file| file.is_file());
     if found.is_none() {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "CI=true forbids to skip: redis-server is not installed");
+        assert!(
+            std::env::var("CI").as_deref() != Ok("true"),
+            "CI=true forbids skipping: redis-server is not installed"
+        );
         // Bypasses the capture of the test's output.
         let _ = writeln!(std::io::stderr(), "SKIPPED: redis-server is not installed");
     }
@@ -71,7 +74,7 @@ fn assert_measured(row: &Value, rounds: usize) {
     assert_measured_of(row, rounds, 1_000);
 }
 
-/// `filled`: operations that loaded the data.
+/// Asserts a row's fields; `filled` is the number of operations that loaded the data.
 fn assert_measured_of(row: &Value, rounds: usize, filled: u64) {
     assert!(row["invalid"].is_null() && row["skipped"].is_null(), "{row:#}");
     assert_eq!(row["rounds"].as_array().unwrap().len(), rounds);
@@ -90,7 +93,7 @@ fn assert_measured_of(row: &Value, rounds: usize, filled: u64) {
 }
 
 #[test]
-fn two_redis_and_a_cluster_and_what_cannot_run() {
+fn two_servers_a_cluster_and_a_dead_peer() {
     if redis_server().is_none() {
         return;
     }
@@ -133,11 +136,11 @@ fn two_redis_and_a_cluster_and_what_cannot_run() {
         assert!(std::fs::read_to_string(out.join(name)).unwrap().contains("dragonfly-get30"), "{name}");
     }
     assert_eq!(processes_in(&dir), [""; 0]);
-    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "files are left");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "files are left over");
 }
 
 #[test]
-fn a_peer_that_dies_says_so_and_the_others_finish() {
+fn a_peer_that_dies_is_reported_and_the_others_finish() {
     let folder = tempfile::tempdir().unwrap();
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
     // Three seconds: by then the keys are loaded, and the measurement has not ended.
@@ -145,8 +148,8 @@ fn a_peer_that_dies_says_so_and_the_others_finish() {
     let out = folder.path().join("out");
     let arguments = ["--peer", mortal.as_str(), "--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut command = compare(&out, &arguments);
-    // Waiting for its turn costs it no time: the shell and its child are stopped, the sleep
-    // included.
+    // Waiting for its turn costs it no time: the shell and its child are stopped, including the
+    // sleep.
     let output = wait(command.args(["--rounds", "1", "--test-time", "6"]).spawn().unwrap());
     assert!(!output.status.success());
     let results = results(&out);
@@ -170,22 +173,22 @@ fn until(child: &mut Child, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// Sends `signal` to `child`; checks that nothing is left in `dir` and that it reported the
-/// interruption.
+/// Sends `signal` to `child`; asserts that it reports the interruption and leaves no files in
+/// `dir`.
 fn interrupted(child: Child, signal: Signal, dir: &Path) -> Output {
     let begin = Instant::now();
     kill_process(Pid::from_child(&child), signal).unwrap();
     let output = wait(child);
-    assert!(begin.elapsed() < Duration::from_secs(50), "{signal:?}: it went on");
+    assert!(begin.elapsed() < Duration::from_secs(50), "{signal:?}: it continued");
     let errors = text(&output.stderr);
     assert!(output.status.code() == Some(1) && errors.contains("interrupted"), "{signal:?}: {errors}");
     assert_eq!(processes_in(dir), [""; 0], "{signal:?}");
-    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0, "{signal:?}: files are left");
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0, "{signal:?}: files are left over");
     output
 }
 
 #[test]
-fn signals_stop_everything_and_it_reports() {
+fn signals_stop_everything_and_are_reported() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         let folder = tempfile::tempdir().unwrap();
         let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
@@ -199,7 +202,7 @@ fn signals_stop_everything_and_it_reports() {
 }
 
 #[test]
-fn an_interruption_while_a_cluster_forms() {
+fn an_interruption_while_a_cluster_starts_is_reported() {
     if redis_server().is_none() {
         return;
     }
@@ -219,7 +222,7 @@ fn an_interruption_while_a_cluster_forms() {
 }
 
 #[test]
-fn it_goes_on_without_its_terminal_under_nohup() {
+fn a_comparison_continues_under_nohup() {
     let folder = tempfile::tempdir().unwrap();
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
@@ -240,7 +243,7 @@ fn it_goes_on_without_its_terminal_under_nohup() {
 }
 
 #[test]
-fn a_report_is_there_after_each_workload() {
+fn a_report_is_written_after_each_workload() {
     let folder = tempfile::tempdir().unwrap();
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
@@ -266,25 +269,24 @@ fn a_report_is_there_after_each_workload() {
 #[test]
 fn missing_programs_are_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let fails = |arguments: &[&str], told: &str| {
+    let fails = |arguments: &[&str], expected: &str| {
         let output = wait(compare(&folder.path().join("out"), arguments).spawn().unwrap());
         let errors = text(&output.stderr);
-        assert!(!output.status.success() && errors.contains(told), "{arguments:?}: {errors}");
+        assert!(!output.status.success() && errors.contains(expected), "{arguments:?}: {errors}");
     };
     fails(&["--peer", "redis", "--redis-server", "/no/such"], "the package redis-server");
     // A port that `--port` accepts.
     let used = (20_000..=40_000).find_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok()).unwrap();
     let port = used.local_addr().unwrap().port();
-    let told = format!("port {port} is in use");
-    fails(&["--peer", "floor", "--workload", "dragonfly-get1", "--port", &port.to_string()], &told);
+    let expected = format!("port {port} is in use");
+    fails(&["--peer", "floor", "--workload", "dragonfly-get1", "--port", &port.to_string()], &expected);
     let output = wait(compare(Path::new("/dev/null/x"), &["--peer", "floor"]).spawn().unwrap());
     assert!(text(&output.stderr).contains("the report can't be written: /dev/null/x"), "{}", text(&output.stderr));
 }
 
-/// The workloads on one key: redis-server runs each without an error, and a cluster isn't even
-/// started.
+/// The workloads on one key: redis-server runs each without an error, and no cluster is started.
 #[test]
-fn collections_of_one_key() {
+fn workloads_on_one_key_run() {
     const WORKLOADS: &[&str] =
         &["hset", "hget", "lpush", "lpush-rpop", "sadd", "sismember", "zadd", "zrange10", "zrank", "xadd"];
     if redis_server().is_none() {
@@ -309,10 +311,9 @@ fn collections_of_one_key() {
     }
 }
 
-/// The workloads whose rounds are a number of operations, each checked for its effect; and
-/// hand-overs.
+/// Workloads whose rounds are a number of operations, each checked for its effect, and hand-overs.
 #[test]
-fn counted_workloads() {
+fn counted_workloads_run() {
     /// Name, operations of the filling at a thousandth, and operations of a round.
     const WORKLOADS: &[(&str, u64, Option<u64>)] = &[
         ("xreadgroup", 1_000, Some(100)),
@@ -329,7 +330,7 @@ fn counted_workloads() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
-    // It replies to everything and stores nothing, unknown to compare.
+    // The floor replies to everything and stores nothing, which the comparison can't know.
     let hollow = format!("hollow={bench} floor --threads 1 --port {{port}}");
     let mut command = compare(&out, &["--peer", "redis", "--peer", "floor", "--peer", "redis-cluster:2"]);
     command.args(["--peer", &hollow, "--scale", "0.001", "--rounds", "2", "--test-time", "1"]);
@@ -353,9 +354,9 @@ fn counted_workloads() {
     }
 }
 
-/// Collections whose memory is measured: a hundredth of them.
+/// Workloads that measure the memory of collections, at a hundredth of their size.
 #[test]
-fn resident_memory() {
+fn memory_workloads_run() {
     const WORKLOADS: &[(&str, &str, u64)] = &[
         ("memory-hashes", "hashes", 10_000),
         ("memory-lists", "lists", 10_000),
@@ -384,7 +385,7 @@ fn resident_memory() {
         };
         assert_eq!(workload["name"], *name);
         assert!(workload["parameters"].as_str().unwrap().contains(&format!("{count} {what} (scaled")), "{workload:#}");
-        let has_figures = |row: &Value| {
+        let has_measurements = |row: &Value| {
             let footprint = &row["footprint"];
             assert!(
                 row["invalid"].is_null() && row["skipped"].is_null() && row["rounds"] == Value::from(Vec::<u8>::new())
@@ -392,8 +393,8 @@ fn resident_memory() {
             assert_eq!((&footprint["what"], &footprint["count"]), (&Value::from(*what), &Value::from(*count)));
             assert!(footprint["each_bytes"].as_f64().unwrap() > 0.0, "{row:#}");
         };
-        has_figures(redis);
-        has_figures(again);
+        has_measurements(redis);
+        has_measurements(again);
         let ratio = &again["footprint"]["ratios"][0];
         assert_eq!(ratio["against"], "redis");
         let of_itself = ratio["each_bytes"].as_f64().unwrap();

@@ -1,4 +1,4 @@
-//! Drives the real executable, on both backends.
+//! Runs the real executable on both backends.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ struct Floor {
 
 impl Floor {
     fn start(backend: &str) -> Self {
-        // Free a moment ago; nothing else here uses ports by number.
+        // The port was free a moment ago; nothing else here uses ports by number.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut process = Command::new(env!("CARGO_BIN_EXE_pantala-bench"))
             .args(["floor", "--reply-size", "5", "--threads", "2"])
@@ -39,7 +39,7 @@ impl Floor {
 
 impl Drop for Floor {
     fn drop(&mut self) {
-        // A failed test leaves no process behind. After `terminate` there is nothing to kill.
+        // Leaves no process behind if the test failed. After `terminate` there is nothing to kill.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

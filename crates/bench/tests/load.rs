@@ -1,5 +1,5 @@
-//! Drives `pantala-bench load` against scripted servers: late, in pieces, with errors, redirecting,
-//! closed.
+//! Runs `pantala-bench load` against scripted servers: slow ones, in pieces, with errors, with
+//! redirects, with closed connections.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -112,7 +112,7 @@ fn whole(text: &str) -> Option<Vec<Vec<u8>>> {
     Some(vec![text.as_bytes().to_vec()])
 }
 
-/// Returns the generator against `node`, on one thread; its result goes to `json`.
+/// Returns the generator against `node`, on one thread, with its result written to `json`.
 fn load_command(node: &Node, json: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pantala-bench"));
     command.args(["load", "--port", &node.port(), "--threads", "1", "--json-out-file"]).arg(json).args(arguments);
@@ -137,7 +137,7 @@ fn load(node: &Node, arguments: &[&str]) -> (Value, Output) {
 }
 
 #[test]
-fn late_answers_in_pieces_of_a_byte() {
+fn late_replies_arrive_byte_by_byte() {
     let script = |words: &[String], _: &Node| {
         let reply = if words[0] == "GET" { "$3\r\nabc\r\n" } else { "+OK\r\n" };
         Some(reply.bytes().map(|byte| vec![byte]).collect())
@@ -148,13 +148,13 @@ fn late_answers_in_pieces_of_a_byte() {
     assert_eq!((&result["operations"], &result["errors"]), (&Value::from(20), &Value::from(0)));
     assert_eq!((node.count("GET"), node.count("SET")), (10, 10));
     assert_eq!(result["commands"][1]["hits"], 10);
-    // A SET's reply takes five pauses; at a pipeline of 3 it waits for others' too.
+    // A SET's reply takes five pauses; in a pipeline of 3 it also waits for the others'.
     assert!(result["latency"]["min_us"].as_f64().unwrap() >= 4_000.0, "{result:#}");
     assert_eq!(result["received_bytes"], 10 * 9 + 10 * 5);
 }
 
 #[test]
-fn errors_are_no_operations() {
+fn errors_do_not_count_as_operations() {
     let script = |words: &[String], node: &Node| match words[0].as_str() {
         "GET" if node.count("GET").is_multiple_of(2) => whole("-ERR no luck\r\n"),
         "GET" => whole("$-1\r\n"),
@@ -162,7 +162,7 @@ fn errors_are_no_operations() {
     };
     let node = Node::start(Duration::ZERO, Arc::new(script));
     let (result, output) = load(&node, &["--clients", "1", "--requests", "20", "--ratio", "0:1"]);
-    assert!(!output.status.success(), "error replies end it with 1");
+    assert!(!output.status.success(), "error replies make it exit with 1");
     assert_eq!((&result["operations"], &result["errors"]), (&Value::from(10), &Value::from(10)));
     assert_eq!(result["error_texts"]["ERR no luck"], 10);
     assert_eq!((&result["commands"][0]["hits"], &result["commands"][0]["misses"]), (&Value::from(0), &Value::from(10)));
@@ -170,7 +170,7 @@ fn errors_are_no_operations() {
 }
 
 #[test]
-fn a_server_that_goes_or_never_answers() {
+fn a_server_that_disconnects_or_never_replies() {
     let closes = |words: &[String], node: &Node| {
         if words[0] == "GET" && node.count("GET") > 5 { None } else { whole("$1\r\nx\r\n") }
     };
@@ -190,9 +190,9 @@ fn a_server_that_goes_or_never_answers() {
 }
 
 #[test]
-fn a_rate_counts_from_when_an_operation_was_due() {
-    // The first reply takes 300 ms; operations due meanwhile have waited, though they were sent
-    // late.
+fn latencies_at_a_rate_count_from_the_due_time() {
+    // The first reply takes 300 ms. Operations due meanwhile have waited, though they were sent
+    // later.
     let script = |_: &[String], node: &Node| {
         if node.count("GET") == 1 {
             thread::sleep(Duration::from_millis(300));
@@ -205,12 +205,13 @@ fn a_rate_counts_from_when_an_operation_was_due() {
     assert!(output.status.success(), "{output:?}");
     let at = |name: &str| result["latency"][name].as_f64().unwrap();
     assert!(at("max_us") >= 300_000.0, "{result:#}");
-    // One is due every 10 ms: 30 of 60 within the pause, and they waited evenly from 0 to 300 ms.
+    // One is due every 10 ms: 30 of 60 within the pause, and their waits are spread from 0 to
+    // 300 ms.
     assert!(at("p90_us") >= 150_000.0, "{result:#}");
     assert!(result["elapsed_s"].as_f64().unwrap() >= 0.59, "{result:#}");
 }
 
-/// CLUSTER SLOTS: the lower half at one node, the upper half at the other.
+/// Returns a reply of CLUSTER SLOTS: the lower half at one node, the upper half at the other.
 fn slots(lower: u16, upper: u16) -> String {
     format!(
         "*2\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$9\r\n127.0.0.1\r\n:{lower}\r\n*3\r\n:8192\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{upper}\r\n"
@@ -218,7 +219,7 @@ fn slots(lower: u16, upper: u16) -> String {
 }
 
 #[test]
-fn moved_and_ask_are_followed() {
+fn moved_and_ask_redirects_are_followed() {
     let ports: Arc<Mutex<(u16, u16)>> = Arc::default();
     let known = Arc::clone(&ports);
     // The lower half has moved to the second node, except for a slot that the first redirects by
@@ -254,7 +255,7 @@ fn moved_and_ask_are_followed() {
 }
 
 #[test]
-fn nodes_that_point_at_each_other_are_given_up() {
+fn endless_redirects_are_abandoned() {
     let ports: Arc<Mutex<(u16, u16)>> = Arc::default();
     let script = |known: Arc<Mutex<(u16, u16)>>| {
         move |words: &[String], node: &Node| {
@@ -281,16 +282,16 @@ fn nodes_that_point_at_each_other_are_given_up() {
 }
 
 #[test]
-fn a_node_that_refuses_connections_loses_operations_and_not_the_result() {
-    // A bound port where nobody listens.
+fn a_node_that_refuses_connections_loses_only_its_operations() {
+    // A bound port without a listener.
     let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     closed.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let closed_port = closed.local_addr().unwrap().as_socket().unwrap().port();
     for moved in [true, false] {
         let other: Arc<Mutex<u16>> = Arc::default();
         let known = Arc::clone(&other);
-        // At first everything is here. The tenth request has moved: to the refusing node, or to one
-        // that serves while the new table has the refusing one for the upper half.
+        // At first this node has all slots. The tenth request has moved: to the refusing node, or
+        // to one that serves, while the new table assigns the upper half to the refusing one.
         let first = Node::start(
             Duration::ZERO,
             Arc::new(move |words: &[String], node: &Node| {
@@ -309,8 +310,8 @@ fn a_node_that_refuses_connections_loses_operations_and_not_the_result() {
             load(&first, &["--clients", "1", "--requests", "1000", "--ratio", "0:1", "--cluster-mode"]);
         assert!(!output.status.success(), "{moved}");
         assert!(result["operations"].as_u64().unwrap_or(0) >= 9, "{moved}: {result:#}");
-        // The request for the refusing node, and the redirected one that was not sent to the other
-        // yet.
+        // The request for the refusing node, and the redirected one that was not yet sent to the
+        // other.
         let unanswered = if moved { 1 } else { 2 };
         let lost = (&result["connections_lost"], &result["unanswered"]);
         assert_eq!(lost, (&1.into(), &unanswered.into()), "{moved}: {result:#}");
@@ -320,7 +321,7 @@ fn a_node_that_refuses_connections_loses_operations_and_not_the_result() {
 }
 
 #[test]
-fn who_knows_no_cluster_slots_is_asked_for_shards() {
+fn cluster_shards_replaces_an_unknown_cluster_slots() {
     let ports: Arc<Mutex<(u16, u16)>> = Arc::default();
     let known = Arc::clone(&ports);
     let shard = |first: u16, last: u16, port: u16| {
@@ -347,11 +348,14 @@ fn who_knows_no_cluster_slots_is_asked_for_shards() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!((&result["operations"], &result["redirections"]), (&200.into(), &0.into()));
     let counts = (first.count("GET"), second.count("GET"));
-    assert!(counts.0 + counts.1 == 200 && counts.0 > 50 && counts.1 > 50, "by halves of the slots: {counts:?}");
+    assert!(
+        counts.0 + counts.1 == 200 && counts.0 > 50 && counts.1 > 50,
+        "both halves of the slots get requests: {counts:?}"
+    );
 }
 
 #[test]
-fn an_interruption_ends_it_in_order_and_with_an_error() {
+fn an_interruption_ends_a_run_with_its_result_and_an_error() {
     for signal in [Signal::INT, Signal::TERM] {
         let node = Node::start(Duration::ZERO, Arc::new(|_: &[String], _: &Node| whole("$1\r\nx\r\n")));
         let json = tempfile::NamedTempFile::new().unwrap();
@@ -365,7 +369,7 @@ fn an_interruption_ends_it_in_order_and_with_an_error() {
         }
         kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
-        assert!(begin.elapsed() < Duration::from_secs(40), "{signal:?}: it went on");
+        assert!(begin.elapsed() < Duration::from_secs(40), "{signal:?}: it continued");
         assert_eq!(output.status.code(), Some(1), "{signal:?}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted before the end"), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("operations in "), "{output:?}");
@@ -379,7 +383,7 @@ fn an_interruption_ends_it_in_order_and_with_an_error() {
 }
 
 #[test]
-fn results_tell_how_they_came_about() {
+fn results_record_their_parameters() {
     let node = Node::start(Duration::ZERO, Arc::new(|_: &[String], _: &Node| whole("+OK\r\n")));
     let hdr = tempfile::NamedTempFile::new().unwrap();
     let arguments =

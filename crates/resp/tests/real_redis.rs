@@ -1,5 +1,6 @@
 //! Compares this crate (and `base`) with a real redis-server: replies to requests, matches of
-//! patterns, texts of doubles. The tests pass with a message if redis-server 7.0 isn't installed.
+//! patterns, texts of doubles. The tests print a message and pass if redis-server 7.0 isn't
+//! installed.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -243,7 +244,7 @@ fn glob_patterns_match_the_same_keys() {
     pipeline(&mut connection, &sets);
     let mut patterns: Vec<Vec<u8>> = (0..6_000).map(|_| draw(8)).collect();
     patterns.extend([&b"**"[..], b"*", b"[^", b"[", b"[^]", b"[]", b"[a-", b"[a-\xff]", b"\\"].map(<[u8]>::to_vec));
-    // KEYS doesn't match against the bare star but returns all keys.
+    // KEYS doesn't match against a bare star but returns all keys.
     patterns.retain(|pattern| pattern != b"*");
     for patterns in patterns.chunks(500) {
         let commands: Vec<Vec<&[u8]>> = patterns.iter().map(|pattern| vec![&b"KEYS"[..], pattern]).collect();

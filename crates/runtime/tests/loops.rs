@@ -241,7 +241,7 @@ fn sends_and_receives_hundreds_of_megabytes<L: EventLoop>() {
                     sent = true;
                 }
                 // The peer has read and written everything, and has closed before its `Sent` was
-                // seen.
+                // reported.
                 Event::Eof { .. } => assert_eq!(received, LEN_BYTES),
                 other => panic!("{other:?}"),
             }

@@ -1,10 +1,10 @@
-//! Hosts where io_uring can't be used: the automatic choice falls back, and says why.
+//! Hosts where io_uring can't be used: the automatic choice falls back and gives the reason.
 
 use std::thread;
 
 use pantala_runtime::{Backend, Choice, REFUSE_ENV, choose, probe};
 
-/// Makes the system call `number` fail with `errno` in the calling thread, for ever, as a
+/// Makes the system call `number` fail with `errno` in the calling thread, permanently, as a
 /// container's seccomp profile does.
 fn forbid(number: libc::c_long, errno: i32) {
     let operation = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -67,7 +67,7 @@ fn a_profile_forbids_only_the_submission() {
     refused(libc::SYS_io_uring_enter, libc::EPERM, "EPERM");
 }
 
-/// In a child process, because the environment is the process's.
+/// Runs in a child process, because the environment belongs to the process.
 #[test]
 fn the_environment_refuses() {
     const REASON: &str = "a test wants it so";

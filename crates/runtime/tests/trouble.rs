@@ -22,8 +22,8 @@ on_both!(
     survives_running_out_of_descriptors,
     recovers_when_all_buffers_were_held,
     is_dropped_with_operations_in_flight,
-    a_blocked_quiet_send_holds_nobody_up,
-    late_tokens_find_nothing,
+    a_blocked_quiet_send_delays_no_connection,
+    stale_tokens_match_nothing,
 );
 
 fn reports_a_reset<L: EventLoop>() {
@@ -87,7 +87,7 @@ fn closes_with_a_send_in_flight<L: EventLoop>() {
     event_loop.poll(Some(Duration::from_millis(20)), &mut events).unwrap();
     event_loop.close(conn);
     event_loop.close(conn);
-    // A connection that reuses the position has nothing to do with the old one's completions.
+    // A connection that reuses the position gets none of the old one's completions.
     let (here, mut other) = tcp_pair();
     let second = event_loop.add(here.into()).unwrap();
     assert_ne!(second, conn);
@@ -120,10 +120,11 @@ fn closes_at_once_when_nothing_is_sent<L: EventLoop>() {
     }
     assert!(events.is_empty(), "{events:?}");
     there.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(there.read(&mut [0; 1]).unwrap(), 0, "the end was expected");
+    assert_eq!(there.read(&mut [0; 1]).unwrap(), 0, "the connection must end");
 }
 
-/// In a child process, because the limit is the process's: see `support::with_few_descriptors`.
+/// Runs in a child process, because the limit belongs to the process: see
+/// `support::with_few_descriptors`.
 fn survives_running_out_of_descriptors<L: EventLoop>() {
     support::with_few_descriptors(std::any::type_name::<L>(), |spare| {
         let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
@@ -247,8 +248,8 @@ fn is_dropped_with_operations_in_flight<L: EventLoop>() {
 }
 
 /// A peer that doesn't read has a quiet send in flight: another connection's single request is
-/// still seen.
-fn a_blocked_quiet_send_holds_nobody_up<L: EventLoop>() {
+/// still received.
+fn a_blocked_quiet_send_delays_no_connection<L: EventLoop>() {
     let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
     let (here, _deaf) = tcp_pair();
     let blocked = event_loop.add(here.into()).unwrap();
@@ -273,14 +274,14 @@ fn a_blocked_quiet_send_holds_nobody_up<L: EventLoop>() {
     asker.join().unwrap();
 }
 
-fn late_tokens_find_nothing<L: EventLoop>() {
+fn stale_tokens_match_nothing<L: EventLoop>() {
     let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
     let mut events = Vec::new();
     let mut seen: Vec<ConnId> = Vec::new();
     for _ in 0..50 {
         let (here, _there) = UnixStream::pair().unwrap();
         let conn = event_loop.add(OwnedFd::from(here)).unwrap();
-        assert!(!seen.contains(&conn), "a token was given out twice");
+        assert!(!seen.contains(&conn), "a token was issued twice");
         for &old in &seen {
             event_loop.pause_receive(old);
             event_loop.resume_receive(old);

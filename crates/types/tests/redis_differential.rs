@@ -16,7 +16,7 @@ use testing::{Random, float_text};
 /// Commands sent before their replies are read.
 const BURST: usize = 200;
 
-/// A redis-server of our own; killed when dropped.
+/// A redis-server of the test's own; killed when dropped.
 struct Redis {
     process: Child,
     input: BufReader<TcpStream>,
