@@ -209,7 +209,7 @@ fn redis_benchmark_matrix() {
                     "redis-benchmark {args:?}: {ran:?}"
                 );
                 let results = ran.output.lines().filter(|line| line.contains("requests per second"));
-                for line in figures {
+                for line in results {
                     println!("{} -c {clients} -P {pipeline} {line}", backend.name());
                 }
             }

@@ -43,6 +43,12 @@ impl Moment {
         Moment(tv_sec as u64 * SECOND_NS + tv_nsec as u64)
     }
 
+    /// Returns the nanoseconds from `earlier` to this moment; 0 if `earlier` is the later one.
+    #[inline]
+    pub fn ns_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// Returns the time since this moment.
     #[inline]
     pub fn elapsed(self) -> Duration {
@@ -56,7 +62,7 @@ impl Sub for Moment {
     /// Returns the time from `earlier` to this moment; zero if `earlier` is the later one.
     #[inline]
     fn sub(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.ns_since(earlier))
     }
 }
 
@@ -70,6 +76,12 @@ impl SystemClock {
     /// Returns a clock whose monotonic time starts now.
     pub fn new() -> Self {
         Self { start: Moment::now() }
+    }
+
+    /// Returns the monotonic time of a moment, ns: what [`Clock::monotonic_ns`] returns at that moment.
+    #[inline]
+    pub fn monotonic_ns_of(&self, moment: Moment) -> u64 {
+        moment.ns_since(self.start)
     }
 }
 
@@ -89,7 +101,7 @@ impl Clock for SystemClock {
 
     #[inline]
     fn monotonic_ns(&self) -> u64 {
-        Moment::now().0.saturating_sub(self.start.0)
+        self.monotonic_ns_of(Moment::now())
     }
 }
 
@@ -144,6 +156,7 @@ mod tests {
         assert!(clock.monotonic_ns() - before >= 2_000_000);
         let (earlier, later) = (Moment(5), Moment(7));
         assert_eq!([later - earlier, earlier - later], [Duration::from_nanos(2), Duration::ZERO]);
+        assert_eq!([later.ns_since(earlier), earlier.ns_since(later)], [2, 0]);
         // 2020-01-01 as a lower bound shows the unit.
         assert!(clock.now_us() > 1_577_836_800_000_000 && clock.now_us() < 1_577_836_800_000_000 * 10);
         assert_eq!(clock.now_ms() / 1_000_000, clock.now_us() / 1_000_000_000);

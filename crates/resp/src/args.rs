@@ -97,6 +97,17 @@ impl<'a> Args<'a> {
         Some(self.ranges.get(index)?.of(self.base))
     }
 
+    /// Returns the first argument, a command's name, as one word with its length in the highest byte.
+    /// Returns `None` if it has more than seven bytes, or fewer than eight bytes follow its start
+    /// (hardly any command).
+    #[inline]
+    pub fn short_name(&self) -> Option<u64> {
+        let name = self.ranges.first()?;
+        let word = u64::from_le_bytes(*self.base.get(name.start..)?.first_chunk()?);
+        let is_short = name.len < size_of::<u64>();
+        is_short.then(|| word & ((1 << (8 * name.len)) - 1) | (name.len as u64) << 56)
+    }
+
     /// Returns the arguments from index `first`; empty if there are at most `first`.
     #[inline]
     pub fn tail(&self, first: usize) -> Args<'a> {
@@ -223,6 +234,13 @@ mod tests {
         assert_eq!(args.iter().rev().len(), 3);
         assert_eq!(args.iter().next_back(), Some(&b"bcde"[..]));
         assert_eq!(format!("{args:?}"), r#"["abc", "", "bcde"]"#);
+        let name = |base: &[u8], len: usize| Args::new(base, &[ArgRange::new(1, len)]).short_name();
+        assert_eq!(name(b".get\r\n$1\r\n", 3), Some(u64::from_le_bytes(*b"get\0\0\0\0\x03")));
+        assert_eq!(name(b".get\0\n$1\r\n", 4), Some(u64::from_le_bytes(*b"get\0\0\0\0\x04")));
+        assert_eq!(name(b".hgetall\r\n", 7), Some(u64::from_le_bytes(*b"hgetall\x07")));
+        assert_eq!(name(b".getrange\r\n", 8), None);
+        assert_eq!(name(b".get\r\n$1\r", 3), Some(u64::from_le_bytes(*b"get\0\0\0\0\x03")));
+        assert_eq!(name(b".get\r\n$1", 3), None, "seven bytes from its first");
         assert_eq!(ranges[0].shifted(2).of(b"abcde"), b"cde");
         assert!(ranges[1].is_empty());
     }

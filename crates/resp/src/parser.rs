@@ -165,17 +165,26 @@ impl Parser {
     #[inline]
     fn start(&mut self, buf: &[u8], args: &mut Vec<ArgRange>, limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         let args_before = args.len();
-        let fast = short_header(buf, 0, b'*')
-            .filter(|&(count, next)| count > 0 && next <= buf.len())
-            .filter(|&(count, _)| limits.authenticated || count <= MULTIBULK_UNAUTHENTICATED_MAX);
-        let Some((count, mut at)) = fast else {
-            self.state = State::Count;
-            self.at = 0;
-            self.searched = 1;
-            return self.start_slow(buf, args, args_before, limits);
-        };
         let len_max = if limits.authenticated { limits.max_bulk_len } else { 0 };
-        let mut arguments_left = count;
+        let (mut arguments_left, mut at);
+        if let Some((count, len)) = short_start(buf)
+            && len <= len_max
+            && SHORT_START_LEN + len + LINE_END_LEN <= buf.len()
+        {
+            args.push(ArgRange::new(SHORT_START_LEN, len));
+            (arguments_left, at) = (count - 1, SHORT_START_LEN + len + LINE_END_LEN);
+        } else {
+            let fast = short_header(buf, 0, b'*')
+                .filter(|&(count, next)| count > 0 && next <= buf.len())
+                .filter(|&(count, _)| limits.authenticated || count <= MULTIBULK_UNAUTHENTICATED_MAX);
+            let Some((count, next)) = fast else {
+                self.state = State::Count;
+                self.at = 0;
+                self.searched = 1;
+                return self.start_slow(buf, args, args_before, limits);
+            };
+            (arguments_left, at) = (count, next);
+        }
         while arguments_left > 0 {
             let fast = short_header(buf, at, b'$')
                 .filter(|&(len, start)| len <= len_max && start + len + LINE_END_LEN <= buf.len());
@@ -364,6 +373,20 @@ impl Parser {
 
 /// A line exceeds the limit and its end hasn't been received.
 struct TooLong;
+
+/// Bytes that [`short_start`] parses.
+const SHORT_START_LEN: usize = 8;
+
+/// Parses the two numbers of `*n\r\n$m\r\n` as one word: the start of a command of at most nine
+/// arguments and a name of at most nine bytes, which nearly all have.
+#[inline]
+fn short_start(buf: &[u8]) -> Option<(usize, usize)> {
+    const ZEROS: u64 = u64::from_le_bytes(*b"*0\r\n$0\r\n");
+    const DIGITS: u64 = 0xf << 8 | 0xf << 40;
+    let word = u64::from_le_bytes(*buf.first_chunk::<SHORT_START_LEN>()?) ^ ZEROS;
+    let (count, len) = ((word >> 8 & 0xf) as usize, (word >> 40 & 0xf) as usize);
+    (word & !DIGITS == 0 && (1..=9).contains(&count) && len <= 9).then_some((count, len))
+}
 
 /// Parses the header line of `kind` at `at` if it has one to six digits and no leading zero (other
 /// than `0` itself), and at least eight bytes from `at` are in the buffer. Returns the number and

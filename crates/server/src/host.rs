@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pantala_base::{Clock, Distribution, SystemClock};
+use pantala_base::{Clock, Distribution, Moment, SystemClock};
 use pantala_engine::client::{Client, Clients, ClusterNode, Endpoint, Host, MemoryFigures, Session, Shutdown};
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::functions::Functions;
@@ -199,6 +199,12 @@ impl Server {
     /// Time that never goes back, ms: for what is due after a while.
     pub fn monotonic_ms(&self) -> i64 {
         (self.clock.monotonic_ns() / 1_000_000) as i64
+    }
+
+    /// As [`Self::monotonic_ms`], at a moment that has been.
+    #[inline]
+    pub fn monotonic_ms_of(&self, moment: Moment) -> i64 {
+        (self.clock.monotonic_ns_of(moment) / 1_000_000) as i64
     }
 
     /// As [`Self::monotonic_ms`], µs.

@@ -100,10 +100,10 @@ pub struct Tally<'s> {
     /// Few different commands, so a list.
     runs: ByCommand,
     last: usize,
-    /// Time of its commands that had their own taken.
-    window_timed: Duration,
-    /// Calls in the window at hand, by index in `runs`.
-    window_calls: Vec<usize>,
+    /// Time of its commands that had their own taken, ns.
+    window_timed_ns: u64,
+    /// Calls in the current window that share its time: by index in `runs` how many follow each other, none of them 0.
+    window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
     /// The error of the command at hand was counted when a command within it answered it.
     is_counted: bool,
@@ -122,7 +122,7 @@ impl<'s> Tally<'s> {
             stats,
             runs: Vec::new(),
             last: 0,
-            window_timed: Duration::ZERO,
+            window_timed_ns: 0,
             window_calls: Vec::new(),
             by_code: ByCode::new(),
             is_counted: false,
@@ -134,29 +134,52 @@ impl<'s> Tally<'s> {
 
     /// A window begins to run.
     pub fn begin_window(&mut self) {
-        self.window_timed = Duration::ZERO;
+        self.window_timed_ns = 0;
         self.window_calls.clear();
     }
 
     /// A command has run, or was rejected.
     #[inline]
     pub fn count(&mut self, command: &'static Command, outcome: Outcome) {
+        match outcome {
+            Outcome::Ok => {}
+            Outcome::Failed => self.stats_of(command).failed.add(1),
+            Outcome::Rejected => return self.stats_of(command).rejected.add(1),
+        }
+        self.count_calls(command, 1);
+    }
+
+    /// So many calls of a command have run one after the other (at least one), with replies that are no errors.
+    #[inline]
+    pub fn count_calls(&mut self, command: &'static Command, calls: u64) {
+        self.stats_of(command).calls.add(calls);
+        self.stats.commands.add(calls);
+        if WATCHING {
+            match self.window_calls.last_mut() {
+                Some((index, count)) if *index == self.last => *count += calls,
+                _ => self.window_calls.push((self.last, calls)),
+            }
+        }
+    }
+
+    /// Figures of a command, whose index is `last` then.
+    #[inline]
+    fn stats_of(&mut self, command: &'static Command) -> &CommandStats {
         if !self.runs.get(self.last).is_some_and(|(known, _)| std::ptr::eq(*known, command)) {
             self.last = self.find(command);
         }
-        let stats = &self.runs[self.last].1;
-        match outcome {
-            Outcome::Ok => stats.calls.add(1),
-            Outcome::Failed => {
-                stats.calls.add(1);
-                stats.failed.add(1);
-            }
-            Outcome::Rejected => return stats.rejected.add(1),
+        &self.runs[self.last].1
+    }
+
+    /// Takes the call that was counted last from those that share their window's time.
+    fn pop_call(&mut self) -> Option<usize> {
+        let (index, count) = self.window_calls.last_mut()?;
+        let index = *index;
+        *count -= 1;
+        if *count == 0 {
+            self.window_calls.pop();
         }
-        self.stats.commands.add(1);
-        if WATCHING {
-            self.window_calls.push(self.last);
-        }
+        Some(index)
     }
 
     /// A command has run within another (a script), for so long, which counts for that one too; or was rejected there.
@@ -172,7 +195,7 @@ impl<'s> Tally<'s> {
     fn count_now(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
         self.count(command, outcome);
         if outcome != Outcome::Rejected
-            && let Some(index) = self.window_calls.pop()
+            && let Some(index) = self.pop_call()
         {
             self.record(index, took);
         }
@@ -308,16 +331,16 @@ impl<'s> Tally<'s> {
 
     /// The command that was counted last took so long: it has no share in the time of its window.
     pub fn time_last(&mut self, took: Duration) {
-        if let Some(index) = self.window_calls.pop() {
+        if let Some(index) = self.pop_call() {
             self.record(index, took);
-            self.window_timed += took;
+            self.leave_out(took);
         }
     }
 
     /// The command that was counted last is on its way, and its own time will be told ([`Tally::time_late`]): it has no share in the time
     /// of its window.
     pub fn expect_time(&mut self) {
-        self.window_calls.pop();
+        self.pop_call();
     }
 
     /// A command that was counted when it was sent on its way took so long to run, wherever that was.
@@ -335,7 +358,7 @@ impl<'s> Tally<'s> {
 
     /// The window's time has a part that isn't to be shared.
     pub fn leave_out(&mut self, took: Duration) {
-        self.window_timed += took;
+        self.window_timed_ns += took.as_nanos() as u64;
     }
 
     /// A command that has waited has an answer, whose time was told when it began to ([`Tally::time_blocked`]).
@@ -355,19 +378,19 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// The window has run for so long: what is left of its time is shared among its commands whose own wasn't taken.
-    pub fn end_window(&mut self, took: Duration) {
-        let calls = self.window_calls.len() as u64;
-        if calls == 0 {
-            return;
-        }
-        let each_ns = took.saturating_sub(self.window_timed).as_nanos() as u64 / calls;
-        // Commands of a kind mostly stand together.
-        for same in self.window_calls.chunk_by(|one, two| one == two) {
-            let (stats, count) = (&self.runs[same[0]].1, same.len() as u64);
-            stats.time_ns.add(each_ns * count);
+    /// The window has run for so long, ns: what is left of its time is shared among its commands whose own wasn't taken.
+    pub fn end_window(&mut self, took_ns: u64) {
+        let shared_ns = took_ns.saturating_sub(self.window_timed_ns);
+        let each_ns = match self.window_calls.as_slice() {
+            [] => return,
+            [(_, 1)] => shared_ns,
+            several => shared_ns / several.iter().map(|(_, calls)| calls).sum::<u64>(),
+        };
+        for (index, calls) in &self.window_calls {
+            let stats = &self.runs[*index].1;
+            stats.time_ns.add(each_ns * calls);
             if self.tracks_latency {
-                stats.latency.record(each_ns, count);
+                stats.latency.record(each_ns, *calls);
             }
         }
     }

@@ -19,7 +19,6 @@
 //! A few times a second it also looks after timeouts, limits and expired keys. In the midst of a script that has run for long the
 //! dispatcher asks for a turn by [`Above`]: it differs in what has to wait until the script has ended.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -36,14 +35,13 @@ use crate::windows::Windows;
 pub struct Worker<'s, L: EventLoop> {
     dispatcher: Dispatcher<'s, L>,
     windows: Windows,
-    /// Shared with what runs turns within scripts. Neither borrows it while commands run.
-    control: Rc<RefCell<Control>>,
+    control: Rc<Control>,
 }
 
 impl<'s, L: EventLoop + 's> Worker<'s, L> {
     /// A worker over a loop that this thread has made.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
-        let control = Rc::new(RefCell::new(Control::new(server)));
+        let control = Rc::new(Control::new(server));
         let above = Box::new(TurnWithin { windows: Windows::default(), control: Rc::clone(&control) });
         let dispatcher = Dispatcher::new(server, number, io, above);
         Worker { dispatcher, windows: Windows::default(), control }
@@ -67,10 +65,10 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
             self.poll(&mut events)?;
             let Worker { dispatcher, windows, control } = self;
             // A client that has seen CONFIG SET's answer finds every worker with the new settings, whatever it sends next.
-            control.borrow_mut().reload_if_changed(dispatcher);
+            control.reload_if_changed(dispatcher);
             dispatcher.clients.handle_all(&mut events);
             evict_if_due(dispatcher);
-            if dispatcher.memory.is_behind() || !dispatcher.clients.garbage.is_empty() {
+            if dispatcher.memory.is_behind() | !dispatcher.clients.garbage.is_empty() {
                 dispatcher.memory.go_on(&mut dispatcher.clients);
             }
             run_commands(dispatcher, windows);
@@ -85,7 +83,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         let timeout = if dispatcher.clients.replay_deferred() || dispatcher.is_behind() {
             Duration::ZERO
         } else {
-            let wait_ms = control.borrow().next_cron_ms() - dispatcher.clients.reactor.clock.turn_ran_ms;
+            let wait_ms = control.next_cron_ms() - dispatcher.clients.reactor.clock.turn_ran_ms;
             Duration::from_micros(dispatcher.wait_us(wait_ms.max(1).saturating_mul(1000)) as u64)
         };
         let (server, number) = (dispatcher.clients.reactor.server, dispatcher.clients.reactor.number);
@@ -119,22 +117,22 @@ fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut 
 
 /// Ends a turn: periodic work, what has changed, sends.
 #[inline(always)]
-fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &RefCell<Control>, is_whole: bool) {
+fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control, is_whole: bool) {
     dispatcher.clients.reactor.clock.end_turn(dispatcher.clients.reactor.server);
-    control.borrow_mut().cron_if_due(dispatcher);
+    control.cron_if_due(dispatcher);
     dispatcher.tell_changed();
     if is_whole {
         dispatcher.memory.tell_clients_if_over(&mut dispatcher.clients);
     }
     // What CONFIG SET has asked for of the data is done before it is answered.
-    control.borrow_mut().reload_if_changed(dispatcher);
+    control.reload_if_changed(dispatcher);
     dispatcher.clients.finish_turn();
 }
 
 /// What runs turns within scripts.
 struct TurnWithin {
     windows: Windows,
-    control: Rc<RefCell<Control>>,
+    control: Rc<Control>,
 }
 
 impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
@@ -144,7 +142,7 @@ impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
         if dispatcher.clients.reactor.poll(Some(Duration::ZERO), &mut events).is_err() {
             return;
         }
-        self.control.borrow_mut().reload_if_changed(dispatcher);
+        self.control.reload_if_changed(dispatcher);
         dispatcher.clients.handle_or_defer(events);
         evict_if_due(dispatcher);
         run_commands(dispatcher, &mut self.windows);

@@ -186,13 +186,12 @@ impl Session {
 
     /// Returns whether it wants every reply, and nothing of what it runs depends on an earlier
     /// command: no transaction, no `CLIENT CACHING`, no tracking. Says nothing of its permissions.
-    #[inline]
+    #[inline(always)]
     pub fn is_plain(&self) -> bool {
-        self.reply_mode == ReplyMode::On
-            && !(self.monitors | self.caching | self.close_after_reply)
-            && self.subscriptions.is_none()
-            && self.transaction.is_none()
-            && self.reads_as.is_none()
+        // Few branches: it holds for nearly all commands.
+        let differs = self.monitors | self.caching | self.close_after_reply;
+        !(differs | (self.reply_mode != ReplyMode::On))
+            && !(self.subscriptions.is_some() | self.transaction.is_some() | self.reads_as.is_some())
     }
 
     /// Whether it may only subscribe, unsubscribe and the like: with RESP2 its replies could not be told from messages.

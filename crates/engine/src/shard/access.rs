@@ -102,12 +102,12 @@ impl<'a> Access<'a> {
     ///
     /// # Panics
     /// When it doesn't hold it: the command's route and its handler disagree.
-    #[inline]
+    #[inline(always)]
     pub fn db_in(&mut self, db: u32, shard: u32) -> Db<'_> {
         let (keyspace, now_ms, no_touch) = (self.keyspace, self.now_ms, self.session.no_touch);
-        let stats = keyspace.shard_stats(shard);
-        let shard_state = self.shard(shard);
-        Db::new(keyspace, stats, shard_state, shard, db, now_ms, no_touch)
+        let cell = keyspace.cell(shard);
+        let index = self.index_of(shard);
+        Db::new(keyspace, cell.stats(), cell.state(&mut self.owned[index]), shard, db, now_ms, no_touch)
     }
 
     /// The collections that several keys hold, all at once, for reading; `None` for a key that doesn't exist. Each counts a hit
@@ -224,13 +224,20 @@ impl<'a> Access<'a> {
 
     #[inline(always)]
     pub(crate) fn shard(&mut self, shard: u32) -> &mut Shard {
-        // One shard is by far the most frequent case; more are sorted.
-        let index = if self.owned[0].shard() == shard { 0 } else { self.index_of(shard) };
+        let index = self.index_of(shard);
         self.keyspace.shard(&mut self.owned[index])
     }
 
     /// Where a shard stands among those that are held, in ascending order.
+    #[inline(always)]
     fn index_of(&self, shard: u32) -> usize {
+        // Nearly every command holds one shard.
+        if self.owned[0].shard() == shard { 0 } else { self.index_among(shard) }
+    }
+
+    /// As [`Access::index_of`], for commands that hold several shards.
+    #[inline(never)]
+    fn index_among(&self, shard: u32) -> usize {
         // Of all shards each stands in its own place.
         if self.owned.get(shard as usize).is_some_and(|ownership| ownership.shard() == shard) {
             return shard as usize;

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::sync::Arc;
 
-use pantala_base::mailbox::Node;
+use pantala_base::mailbox::{Chain, Node};
 use pantala_base::{Random, SystemClock};
 use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
@@ -33,7 +33,7 @@ use crate::faults::{self, Fault};
 use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::{Execution, Keyspace};
-use crate::shard::ownership::{Freed, Ownership};
+use crate::shard::ownership::{Freed, Gate, Ownership};
 use crate::shard::request::{Parcel, Request, Task};
 use crate::shard::telling::{remember, set_changer};
 use crate::store::eviction::Weights;
@@ -156,23 +156,37 @@ impl<'k> Executor<'k> {
     #[inline]
     pub fn run_single(&mut self, call: &Call<'_>, place: KeyPlace, reply: &mut Vec<u8>) -> Ran {
         let keyspace = self.keyspace;
-        if keyspace.layout().execution == Execution::Inline
-            && let Some(mut ownership) = self.take_spinning(place.shard)
+        let cell = keyspace.cell(place.shard);
+        if self.may_take(place.shard)
+            && let Some(mut ownership) = take_spinning(cell.gate())
         {
+            cell.stats().commands.add(1);
             let owned = std::slice::from_mut(&mut ownership);
-            let blocked = self.execute(call, self.worker, owned, Blocking::Allowed, reply);
-            if keyspace.shard(&mut ownership).waiters.has_news() {
+            let blocked = self.execute_counted(call, self.worker, owned, Blocking::Allowed, reply);
+            if cell.state(&mut ownership).waiters.has_news() {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
             }
+            // A shard is freed only with an empty backlog, so one that was taken while free has none.
+            debug_assert!(cell.backlog(&mut ownership).is_empty());
             faults::pause(Fault::PauseHolding);
-            self.free(ownership);
+            if let Freed::Waiters(ownership, waiters) = cell.gate().free(ownership) {
+                self.serve_requests(ownership, waiters);
+            }
             return self.ran(blocked, Ran::Done);
         }
         self.shards.clear();
         self.shards.push(place.shard);
         self.leave_request(call, &mut Vec::new());
         Ran::Parked
+    }
+
+    /// Returns whether this worker may run its connections' commands on a free shard: always, except
+    /// with `--execution owner`, where only the shard's home runs them.
+    #[inline]
+    pub fn may_take(&self, shard: u32) -> bool {
+        let keyspace = self.keyspace;
+        keyspace.layout().execution == Execution::Inline || keyspace.home(shard) == self.worker
     }
 
     /// Runs a command that needs the given shards (any order, repeats allowed, at least one).
@@ -324,11 +338,17 @@ impl<'k> Executor<'k> {
         let shard = ownership.shard();
         // A shard is freed only with an empty backlog, so one that was taken while free has none.
         debug_assert!(self.keyspace.backlog(&mut ownership).is_empty());
-        if let Freed::Waiters(mut ownership, waiters) = self.keyspace.gate(shard).free(ownership) {
-            self.keyspace.backlog(&mut ownership).extend(waiters);
-            self.to_free.push(ownership);
-            self.free_all();
+        if let Freed::Waiters(ownership, waiters) = self.keyspace.gate(shard).free(ownership) {
+            self.serve_requests(ownership, waiters);
         }
+    }
+
+    /// Serves the requests that arrived while this worker held the shard, then frees it.
+    #[cold]
+    fn serve_requests(&mut self, mut ownership: Ownership, waiters: Chain<Request>) {
+        self.keyspace.backlog(&mut ownership).extend(waiters);
+        self.to_free.push(ownership);
+        self.free_all();
     }
 
     /// Answers to this worker's own requests that were run here.
@@ -349,7 +369,8 @@ impl<'k> Executor<'k> {
     /// Whether [`Executor::take_answers`], [`Executor::take_woken`], [`Executor::take_brought`] or [`Executor::take_told`] would give any.
     #[inline]
     pub fn has_answers(&self) -> bool {
-        !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty() || !self.told.is_empty()
+        // One branch instead of four: each turn checks several times, and usually all are empty.
+        self.answers.len() | self.woken.len() | self.brought.len() | self.told.len() != 0
     }
 
     /// Serves who waits for what a command has changed, and gives the shards back.
@@ -378,19 +399,7 @@ impl<'k> Executor<'k> {
 
     #[inline]
     pub(crate) fn take_spinning(&self, shard: u32) -> Option<Ownership> {
-        let gate = self.keyspace.gate(shard);
-        if let Some(ownership) = gate.try_take() {
-            return Some(ownership);
-        }
-        for _ in 0..SPINS_MAX {
-            spin_loop();
-            if !gate.is_held()
-                && let Some(ownership) = gate.try_take()
-            {
-                return Some(ownership);
-            }
-        }
-        None
+        take_spinning(self.keyspace.gate(shard))
     }
 }
 
@@ -406,6 +415,19 @@ impl Executor<'_> {
         reply: &mut Vec<u8>,
     ) -> Option<Arc<Waiter>> {
         self.keyspace.shard_stats(owned[0].shard()).commands.add(1);
+        self.execute_counted(call, worker, owned, blocking, reply)
+    }
+
+    /// As [`Executor::execute`], for a command that the shard's statistics already include.
+    #[inline(always)]
+    fn execute_counted(
+        &mut self,
+        call: &Call<'_>,
+        worker: u32,
+        owned: &mut [Ownership],
+        blocking: Blocking<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Option<Arc<Waiter>> {
         let mut access = access(self.keyspace, call, owned, blocking);
         self.run_handler(&mut access, call, reply);
         if access.block.is_some() { self.wait(&mut access, call, worker) } else { None }
@@ -488,6 +510,26 @@ impl Executor<'_> {
         }
         Some(waiter)
     }
+}
+
+/// Takes a shard that its owner may be about to free: spins briefly if it is busy.
+#[inline]
+fn take_spinning(gate: &Gate<Request>) -> Option<Ownership> {
+    gate.try_take().or_else(|| wait_briefly(gate))
+}
+
+#[cold]
+#[inline(never)]
+fn wait_briefly(gate: &Gate<Request>) -> Option<Ownership> {
+    for _ in 0..SPINS_MAX {
+        spin_loop();
+        if !gate.is_held()
+            && let Some(ownership) = gate.try_take()
+        {
+            return Some(ownership);
+        }
+    }
+    None
 }
 
 /// Whether a command changes nothing but in the selected database.

@@ -53,7 +53,7 @@ struct Owned {
 /// The state of a shard, for whoever has its ownership.
 struct OwnedState(UnsafeCell<Owned>);
 
-// SAFETY: the state is reached only through `Keyspace::owned` and `Keyspace::shard_ref`, which borrow
+// SAFETY: the state is reached only through `ShardCell::owned` and `Keyspace::shard_ref`, which borrow
 // the shard's `Ownership`, of which there is never more than one (see `crate::shard::ownership`); the gate's
 // acquire and release order one owner's accesses before the next one's. `Owned` is Send.
 unsafe impl Sync for OwnedState {}
@@ -61,7 +61,7 @@ unsafe impl Sync for OwnedState {}
 /// A shard with its gate and its figures. The gate stands with the figures that each command writes in one cache line, since a
 /// line that another core has written last is the dearest thing that a command of one key meets.
 #[repr(C)]
-struct ShardCell {
+pub(crate) struct ShardCell {
     gate: Gate<Request>,
     stats: ShardStats,
     state: CachePadded<OwnedState>,
@@ -74,6 +74,46 @@ const _: () = {
     const LINE_BYTES: usize = 64;
     assert!(offset_of!(ShardCell, stats) + offset_of!(ShardStats, misses) + size_of::<Counter>() <= LINE_BYTES);
 };
+
+impl ShardCell {
+    /// Returns the shard's gate.
+    #[inline]
+    pub(crate) fn gate(&self) -> &Gate<Request> {
+        &self.gate
+    }
+
+    /// Returns the shard's statistics, which any thread may read.
+    #[inline]
+    pub(crate) fn stats(&self) -> &ShardStats {
+        &self.stats
+    }
+
+    /// Returns the shard's state, for its owner.
+    ///
+    /// # Panics
+    /// When `ownership` is of another shard or another keyspace.
+    #[inline]
+    pub(crate) fn state<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Shard {
+        &mut self.owned(ownership).state
+    }
+
+    /// Returns the collected requests that wait for the shard, for its owner. Panics as [`ShardCell::state`] does.
+    #[inline]
+    pub(crate) fn backlog<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Backlog {
+        &mut self.owned(ownership).backlog
+    }
+
+    #[inline]
+    fn owned<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Owned {
+        assert!(self.gate.is_of(ownership), "the ownership of another shard");
+        #[cfg(loom)]
+        self.touched.with_mut(|_| ());
+        // SAFETY: at most one Ownership of a shard exists (module `ownership`), this cell's gate created this one (asserted above;
+        // ids are unique among the keyspaces of the process), and it is borrowed mutably for as long as the reference lives: no
+        // second reference to the state can be made meanwhile. The gate's acquire made the previous owner's writes visible.
+        unsafe { &mut *self.state.0.get() }
+    }
+}
 
 /// How to reach a worker.
 pub struct WorkerPort {
@@ -312,6 +352,12 @@ impl Keyspace {
         prefetch_for_write(&raw const cell.state);
     }
 
+    /// Returns a shard's cell: its gate, statistics and state, by one lookup.
+    #[inline(always)]
+    pub(crate) fn cell(&self, shard: u32) -> &ShardCell {
+        &self.shards[shard as usize]
+    }
+
     /// The gate of a shard.
     #[inline]
     pub(crate) fn gate(&self, shard: u32) -> &Gate<Request> {
@@ -321,26 +367,13 @@ impl Keyspace {
     /// The state of the shard that `ownership` stands for.
     #[inline]
     pub(crate) fn shard<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Shard {
-        &mut self.owned(ownership).state
+        self.cell(ownership.shard()).state(ownership)
     }
 
     /// The requests that wait for the shard that `ownership` stands for and were collected.
     #[inline]
     pub(crate) fn backlog<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Backlog {
-        &mut self.owned(ownership).backlog
-    }
-
-    #[inline]
-    fn owned<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Owned {
-        assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
-        let cell = &self.shards[ownership.shard() as usize];
-        #[cfg(loom)]
-        cell.touched.with_mut(|_| ());
-        // SAFETY: at most one Ownership of a shard exists (module `ownership`), it is made only by this keyspace's gate of
-        // that number (gates are crate-private and called with their own index), and it is borrowed mutably for as long as the
-        // reference lives: no second reference to the state can be made meanwhile. The gate's acquire made the previous
-        // owner's writes visible.
-        unsafe { &mut *cell.state.0.get() }
+        self.cell(ownership.shard()).backlog(ownership)
     }
 
     /// As [`Keyspace::shard`], to be read.
@@ -348,7 +381,7 @@ impl Keyspace {
         assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
         #[cfg(loom)]
         self.shards[ownership.shard() as usize].touched.with(|_| ());
-        // SAFETY: as in `owned`; the ownership is borrowed for as long as the reference lives, so no mutable reference to
+        // SAFETY: as in `ShardCell::owned`; the ownership is borrowed for as long as the reference lives, so no mutable reference to
         // the state can be made meanwhile, and shared ones don't conflict.
         unsafe { &(*self.shards[ownership.shard() as usize].state.0.get()).state }
     }

@@ -11,7 +11,7 @@
 //! Holding a shard is a value: [`Ownership`]. It can't be copied, is made only where the word went from null to mark, and is consumed
 //! only where the word goes from mark to null; in between it may travel, inside a request, from thread to thread. So at any
 //! instant at most one `Ownership` of a shard exists, and whoever has it has the shard to itself: that is the whole argument
-//! for the `unsafe` in [`crate::shard::keyspace::Keyspace::shard`].
+//! for the `unsafe` in [`crate::shard::keyspace::ShardCell`].
 //!
 //! Freeing and enqueueing meet in the same word, so no wake-up can be lost: either the request finds the word null and
 //! becomes the owner, or the owner's exchange mark → null fails and it finds the request.
@@ -92,6 +92,12 @@ impl<T> Gate<T> {
             Ok(_) => Some(Ownership { id: self.id }),
             Err(_) => None,
         }
+    }
+
+    /// Returns whether this gate created `ownership`.
+    #[inline]
+    pub(crate) fn is_of(&self, ownership: &Ownership) -> bool {
+        self.id == ownership.id
     }
 
     /// Whether the shard is held at this instant: a hint for spinning, nothing more.

@@ -195,9 +195,11 @@ impl EventLoop for UringLoop {
                 self.ring.enter(0, Some(Duration::ZERO))?;
             }
             self.collect(events);
-            // Nothing but quiet sends, or nothing at all: the rest of the wait is for something
-            // else.
-            timeout = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
+            if !self.ends_wait {
+                // Nothing but quiet sends, or nothing at all: the rest of the wait is for something
+                // else.
+                timeout = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
+            }
         }
         if !self.ends_wait {
             self.ring.enter(1, timeout)?;
@@ -221,15 +223,13 @@ impl Drop for UringLoop {
             if self.ring.enter(1, Some(DROP_WAIT / 10)).is_err() {
                 break;
             }
-            let drained = self.ring.drain();
-            for completion in &drained {
+            while let Some(completion) = self.ring.next_completion() {
                 let about = (completion.user_data() >> 56) as u8;
                 let last = !cqueue::more(completion.flags());
                 if last && about != Operation::Cancel as u8 {
                     self.in_flight -= 1;
                 }
             }
-            self.ring.recycle(drained);
         }
         // SAFETY: `ring` is not used after this.
         unsafe { ManuallyDrop::drop(&mut self.ring) };

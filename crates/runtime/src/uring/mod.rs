@@ -343,11 +343,9 @@ impl UringLoop {
     }
 
     fn collect(&mut self, events: &mut Vec<Event>) {
-        let drained = self.ring.drain();
-        for completion in &drained {
-            self.handle(completion, events);
+        while let Some(completion) = self.ring.next_completion() {
+            self.handle(&completion, events);
         }
-        self.ring.recycle(drained);
     }
 
     /// Arms as many starved receives as there are buffers for. More would starve again, each at the

@@ -22,7 +22,6 @@ pub(super) struct Ring {
     ring: IoUring,
     /// Submissions that found the queue full even after a submit (the kernel was short of memory).
     backlog: VecDeque<squeue::Entry>,
-    scratch: Vec<cqueue::Entry>,
 }
 
 impl Ring {
@@ -35,7 +34,7 @@ impl Ring {
             .setup_coop_taskrun()
             .setup_taskrun_flag()
             .build(SUBMISSIONS)?;
-        Ok(Ring { ring, backlog: VecDeque::new(), scratch: Vec::with_capacity(COMPLETIONS as usize) })
+        Ok(Ring { ring, backlog: VecDeque::new() })
     }
 
     pub(super) fn io_uring(&self) -> &IoUring {
@@ -117,16 +116,9 @@ impl Ring {
         }
     }
 
-    /// Takes the completions that are there. The caller returns the vector with
-    /// [`recycle`](Self::recycle).
-    pub(super) fn drain(&mut self) -> Vec<cqueue::Entry> {
-        let mut drained = std::mem::take(&mut self.scratch);
-        drained.extend(self.ring.completion());
-        drained
-    }
-
-    pub(super) fn recycle(&mut self, mut drained: Vec<cqueue::Entry>) {
-        drained.clear();
-        self.scratch = drained;
+    /// Takes the first available completion. New ones arrive only by [`enter`](Self::enter).
+    #[inline]
+    pub(super) fn next_completion(&mut self) -> Option<cqueue::Entry> {
+        self.ring.completion().next()
     }
 }

@@ -93,13 +93,11 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 untouched = Some(index);
                 continue;
             }
-            if !self.reactor.finish(index) {
-                continue;
-            }
+            let Some(is_over) = self.reactor.finish(index) else { continue };
             if self.limits.weighing.is_on {
                 self.weigh(index);
             }
-            if self.reactor.is_over(index) {
+            if is_over {
                 self.close(index);
             }
         }

@@ -73,6 +73,14 @@ impl OutputAlarm {
         connection.pending_bytes() > if is_listener { self.pubsub_bytes } else { self.normal_bytes }
     }
 
+    /// Returns how long the output buffer of a connection that doesn't listen may become, bytes, while nothing else that is
+    /// pending changes: [`OutputAlarm::is_reached`] beyond that.
+    #[inline]
+    pub fn output_max<H>(&self, connection: &Connection<H>) -> usize {
+        let other_bytes = connection.pending_bytes() - connection.output.len();
+        self.normal_bytes.saturating_sub(other_bytes)
+    }
+
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         let alarm = |limit: &OutputLimit| {
             let hard_bytes = if limit.hard_bytes == 0 { u64::MAX } else { limit.hard_bytes };

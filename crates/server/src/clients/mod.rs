@@ -75,11 +75,10 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
     }
 
     /// Whether there is something to do at once.
+    #[inline]
     pub fn is_behind(&self) -> bool {
-        self.reactor.is_behind()
-            || self.limits.weighing.is_due()
-            || !self.garbage.is_empty()
-            || self.executor.has_work()
+        // One branch: mostly there is nothing.
+        self.reactor.is_behind() | self.limits.weighing.is_due() | !self.garbage.is_empty() | self.executor.has_work()
     }
 
     /// When the first blocked connection times out, µs from now; `None`: there is no such.

@@ -31,23 +31,24 @@ pub const LARGE_BYTES: usize = 16 * 1024;
 /// Words one behind the other, and where each is.
 pub type Words = (Vec<u8>, Vec<ArgRange>);
 
-/// From how long on the plain commands of a window may belong into the log.
-fn slow_window(settings: &Settings) -> Duration {
+/// From how long on the plain commands of a window may belong into the log, ns.
+fn slow_window_ns(settings: &Settings) -> u64 {
     let slow = match settings.slowlog_log_slower_than_us {
         slower_than_us @ SLOWLOG_FINE_US.. => Duration::from_micros(slower_than_us as u64),
         _ => Duration::MAX,
     };
-    match settings.latency_monitor_threshold_ms {
+    let least = match settings.latency_monitor_threshold_ms {
         0 => slow,
         threshold_ms => slow.min(Duration::from_millis(threshold_ms)),
-    }
+    };
+    u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The worker's stopwatch.
 pub struct Stopwatch {
     times_all: bool,
-    /// From how long on the plain commands of a window are looked at.
-    pub slow_window: Duration,
+    /// From how long on the plain commands of a window are looked at, ns.
+    pub slow_window_ns: u64,
     /// When the last command whose time was taken ended, or the window began.
     pub mark: Moment,
 }
@@ -55,13 +56,13 @@ pub struct Stopwatch {
 impl Stopwatch {
     /// A stopwatch by these settings.
     pub fn new(settings: &Settings) -> Self {
-        Stopwatch { times_all: settings.times_all(), slow_window: slow_window(settings), mark: Moment::now() }
+        Stopwatch { times_all: settings.times_all(), slow_window_ns: slow_window_ns(settings), mark: Moment::now() }
     }
 
     /// To be called when the settings have changed.
     pub fn set(&mut self, settings: &Settings) {
         self.times_all = settings.times_all();
-        self.slow_window = slow_window(settings);
+        self.slow_window_ns = slow_window_ns(settings);
     }
 
     /// A window begins; when, if its time is taken.

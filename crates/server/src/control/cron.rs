@@ -13,15 +13,16 @@ use crate::dispatch::{Connection, Dispatcher};
 impl Control {
     /// One round, `hz` times a second.
     #[inline]
-    pub fn cron_if_due<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>) {
-        if dispatcher.clients.reactor.clock.turn_ran_ms >= self.next_cron_ms {
+    pub fn cron_if_due<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
+        if dispatcher.clients.reactor.clock.turn_ran_ms >= self.next_cron_ms.get() {
             self.cron(dispatcher);
         }
     }
 
-    fn cron<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>) {
+    #[cold]
+    fn cron<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         let hz = i64::from(dispatcher.clients.reactor.settings.hz.max(1));
-        self.next_cron_ms = dispatcher.clients.reactor.clock.turn_ran_ms + 1000 / hz;
+        self.next_cron_ms.set(dispatcher.clients.reactor.clock.turn_ran_ms + 1000 / hz);
         if dispatcher.clients.executor.keyspace().tuning.cron_is_paused.load(Relaxed) {
             return;
         }
@@ -31,7 +32,7 @@ impl Control {
         dispatcher.memory.purge_again();
         let (server, number) = (dispatcher.clients.reactor.server, dispatcher.clients.reactor.number);
         if number == 0 {
-            self.purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
+            self.work.borrow_mut().purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
         }
         // In a turn within a script its state is in use, and the time that the other one is kept for doesn't matter.
         if !dispatcher.clients.frozen.is_within_script() {
@@ -40,7 +41,7 @@ impl Control {
         let now_ms = dispatcher.clients.reactor.clock.now_ms;
         // While writes are paused nothing may change, as in Redis.
         if server.paused_until_ms() <= now_ms {
-            self.expiry.turn(&mut dispatcher.clients.executor, number, now_ms);
+            self.work.borrow_mut().expiry.turn(&mut dispatcher.clients.executor, number, now_ms);
         }
         dispatcher.clients.reactor.stats.cpu_us.set(crate::process::thread_cpu_us());
         if number == 0 {

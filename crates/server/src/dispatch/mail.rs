@@ -25,13 +25,13 @@ impl Mail {
     /// Whether there is any.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        !self.received.is_empty() || self.has_requests()
+        !self.received.is_empty() | self.has_requests()
     }
 
     /// Whether there are requests.
     #[inline]
     pub fn has_requests(&self) -> bool {
-        !self.brought.is_empty() || !self.set_back.is_empty()
+        !self.brought.is_empty() | !self.set_back.is_empty()
     }
 
     /// In the midst of a script that isn't busy yet, or never is: shards that it doesn't hold itself, and that lie with this worker

@@ -18,11 +18,10 @@ use crate::reactor::index_of;
 
 impl<L: EventLoop> Dispatcher<'_, L> {
     /// Handles what other workers sent, and answers of its own.
-    #[inline]
+    #[inline(always)]
     pub fn receive_messages(&mut self) {
-        let has_messages = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().wake()
-            || !self.mail.received.is_empty();
-        if has_messages || self.mail.has_requests() || self.clients.executor.has_answers() {
+        let has_messages = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().wake();
+        if has_messages | self.mail.is_behind() | self.clients.executor.has_answers() {
             self.receive_all_messages();
         }
     }

@@ -85,11 +85,13 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
     }
 
     /// Whether there is something to do at once.
+    #[inline]
     pub fn is_behind(&self) -> bool {
-        self.clients.is_behind() || self.mail.is_behind() || self.memory.is_behind()
+        self.clients.is_behind() | self.mail.is_behind() | self.memory.is_behind()
     }
 
     /// How long a poll may wait until a pause ends or a blocked connection times out, µs; at most `wait_us`.
+    #[inline]
     pub fn wait_us(&self, wait_us: i64) -> i64 {
         let mut wait_us = wait_us;
         if !self.paused.is_empty() {

@@ -276,7 +276,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // Refused, it has one reply, and took no time.
         self.clients.tally.count_late_reply(exec.command, reply);
         if !exec.took.is_zero() {
-            self.clients.tally.end_window(exec.took);
+            self.clients.tally.end_window(exec.took.as_nanos() as u64);
             if self.stopwatch.times(exec.command, 1) {
                 self.clients
                     .time_late(index, exec.command, exec.took, || copied(std::iter::once(exec.name.as_slice())));
@@ -404,7 +404,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 if let Some(began) = began {
                     self.clients.reactor.read_clock();
                     // Its plain commands share what its others leave of its time.
-                    self.clients.tally.end_window(began.elapsed());
+                    self.clients.tally.end_window(began.elapsed().as_nanos() as u64);
                 }
                 self.end_held(index, command, || copied(std::iter::once(name.as_slice())), began);
                 let connection = self.clients.reactor.connections[index as usize].as_mut();

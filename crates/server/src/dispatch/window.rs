@@ -66,6 +66,53 @@ pub struct Window {
     pub entries: Vec<Entry>,
     /// Arguments of all of them, each relative to its command's first byte.
     pub ranges: Vec<ArgRange>,
+    /// Commands of one key that it has had.
+    pub recent: Recent,
+}
+
+/// How many commands [`Recent`] knows at most: a power of two.
+const RECENT_MAX: usize = 8;
+
+/// Commands of one key with short names, as they were written: those of nearly all calls. What is known of them is the same
+/// for each such call, and needn't be found out again.
+#[derive(Default)]
+pub struct Recent {
+    known: [Option<Known>; RECENT_MAX],
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    /// [`Args::short_name`].
+    name: u64,
+    /// How many arguments the call had.
+    args: usize,
+    command: &'static Command,
+    /// Which of them is the key.
+    key: usize,
+}
+
+impl Recent {
+    /// Where a name is looked for.
+    #[inline]
+    fn place(name: u64) -> usize {
+        // Any odd constant: the upper bits of the product depend on all bits of the name.
+        (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - RECENT_MAX.trailing_zeros())) as usize
+    }
+
+    /// The command of a call like one before, and which of its arguments is its key.
+    #[inline]
+    fn find(&self, args: &Args<'_>) -> Option<(&'static Command, usize)> {
+        let name = args.short_name()?;
+        let known = self.known[Self::place(name)].as_ref()?;
+        (known.name == name && known.args == args.len()).then_some((known.command, known.key))
+    }
+
+    /// Keeps what was found out of a call.
+    fn note(&mut self, args: &Args<'_>, command: &'static Command, key: usize) {
+        if let Some(name) = args.short_name() {
+            self.known[Self::place(name)] = Some(Known { name, args: args.len(), command, key });
+        }
+    }
 }
 
 impl Window {
@@ -120,7 +167,24 @@ impl Window {
 
 /// Finds out what to do for a command, and prefetches its bucket: the first stage.
 #[inline]
-pub fn classify(keyspace: &Keyspace, renames: &Renames, db: u32, args: &Args<'_>) -> What {
+pub fn classify(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
+    match recent.find(args) {
+        Some((command, key)) => single(keyspace, db, command, args.at(key)),
+        None => classify_anew(keyspace, renames, recent, db, args),
+    }
+}
+
+/// A command of one key.
+#[inline(always)]
+fn single(keyspace: &Keyspace, db: u32, command: &'static Command, key: &[u8]) -> What {
+    let place = keyspace.place(key);
+    keyspace.hint(db, place.shard).prefetch_bucket(place.hash);
+    What::Single(command, place)
+}
+
+/// As [`classify`], for a call that is unlike those before.
+#[inline(never)]
+fn classify_anew(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     if args.is_empty() {
         return What::Nothing;
     }
@@ -141,9 +205,8 @@ pub fn classify(keyspace: &Keyspace, renames: &Renames, db: u32, args: &Args<'_>
         (Handler::Keyed(_), Route::Keys) => match command.single_key() {
             // Whether a protected command may run is looked at as it runs, one by one.
             Some(index) if !command.flags.contains(Flags::PROTECTED) => {
-                let place = keyspace.place(args.at(index));
-                keyspace.hint(db, place.shard).prefetch_bucket(place.hash);
-                What::Single(command, place)
+                recent.note(args, command, index);
+                single(keyspace, db, command, args.at(index))
             }
             _ if crosses_slots() => What::CrossSlot(command),
             _ => {

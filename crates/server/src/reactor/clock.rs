@@ -9,10 +9,12 @@
 
 use std::time::Duration;
 
+use pantala_base::Moment;
+
 use crate::host::Server;
 
-/// How long commands may have run before the clock is read again.
-const AGE_MAX: Duration = Duration::from_millis(1);
+/// How long commands may have run before the clock is read again, ns.
+const AGE_MAX_NS: u64 = 1_000_000;
 
 /// See the head of this module.
 pub struct Clock {
@@ -20,14 +22,16 @@ pub struct Clock {
     pub now_ms: i64,
     /// When the turn had run its commands, in the clock that never goes back: a turn reads it once.
     pub turn_ran_ms: i64,
-    /// How long commands have run since the clock was read, or longer.
-    age: Duration,
+    /// When this turn's last window had run, if nothing that may take long has run since.
+    ran: Option<Moment>,
+    /// How long commands have run since the clock was read, or longer, ns.
+    age_ns: u64,
 }
 
 impl Clock {
     /// The time now.
     pub fn new(server: &Server) -> Self {
-        Clock { now_ms: server.now_ms(), turn_ran_ms: server.monotonic_ms(), age: Duration::ZERO }
+        Clock { now_ms: server.now_ms(), turn_ran_ms: server.monotonic_ms(), ran: None, age_ns: 0 }
     }
 
     /// A turn begins.
@@ -36,24 +40,38 @@ impl Clock {
         self.now_ms = server.now_ms();
     }
 
-    /// A turn has run its commands.
+    /// A window has run, and it is that moment.
+    #[inline]
+    pub fn end_window(&mut self, ran: Moment) {
+        self.ran = Some(ran);
+    }
+
+    /// A turn has run its commands: that is when its last window had.
     #[inline]
     pub fn end_turn(&mut self, server: &Server) {
-        self.turn_ran_ms = server.monotonic_ms();
+        let ran = self.ran.take().unwrap_or_else(Moment::now);
+        self.turn_ran_ms = server.monotonic_ms_of(ran);
     }
 
     /// Commands have run for so long: reads the clock again where that is too long.
     #[inline]
     pub fn add(&mut self, took: Duration, server: &Server) {
-        self.age = self.age.saturating_add(took);
-        if self.age >= AGE_MAX {
-            self.age = Duration::ZERO;
+        self.add_ns(took.as_nanos() as u64, server);
+    }
+
+    /// As [`Clock::add`], in ns.
+    #[inline]
+    pub fn add_ns(&mut self, took_ns: u64, server: &Server) {
+        self.age_ns = self.age_ns.saturating_add(took_ns);
+        if self.age_ns >= AGE_MAX_NS {
+            self.age_ns = 0;
             self.now_ms = self.now_ms.max(server.now_ms());
         }
     }
 
-    /// Reads the clock in the midst of a turn.
+    /// Reads the clock in the midst of a turn, in which something may have taken long.
     pub fn read(&mut self, server: &Server) {
-        self.add(AGE_MAX, server);
+        self.ran = None;
+        self.add_ns(AGE_MAX_NS, server);
     }
 }

@@ -111,7 +111,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     /// Whether connections are due at once: they have something to parse, or messages to be sent.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        !self.ready.is_empty() || !self.listed.is_empty()
+        !self.ready.is_empty() | !self.listed.is_empty()
     }
 
     /// Whether connections are to be sent messages.
@@ -145,6 +145,18 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     #[inline]
     pub fn take_ready(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.ready)
+    }
+
+    /// Begins the turn of a connection from [`Reactor::take_ready`], which is touched by that. Returns whether it is there.
+    #[inline]
+    pub fn begin(&mut self, index: u32) -> bool {
+        let Some(connection) = &mut self.connections[index as usize] else { return false };
+        connection.is_ready = false;
+        if !connection.socket.is_touched {
+            connection.socket.is_touched = true;
+            self.touched.push(index);
+        }
+        true
     }
 
     /// Keeps the memory of an emptied list of [`Reactor::take_ready`].
@@ -200,11 +212,11 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         self.touched.extend(index);
     }
 
-    /// Finishes the turn of a connection: keeps what is left of its input, receives or stops to, sends its replies. Returns whether it
-    /// is there.
+    /// Finishes the turn of a connection: keeps what is left of its input, receives or stops to, sends its replies. Returns
+    /// whether it runs nothing more and has nothing left to send, so that it is to be closed; `None`: it is gone.
     #[inline]
-    pub fn finish(&mut self, index: u32) -> bool {
-        let Some(connection) = &mut self.connections[index as usize] else { return false };
+    pub fn finish(&mut self, index: u32) -> Option<bool> {
+        let connection = self.connections[index as usize].as_mut()?;
         connection.socket.is_touched = false;
         let hold = connection.end_input(&mut self.io);
         if connection.state == State::Yielding {
@@ -235,20 +247,13 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
                 }
             }
         }
-        true
-    }
-
-    /// Whether a connection runs nothing more and has nothing left to send: it is to be closed.
-    #[inline]
-    pub fn is_over(&mut self, index: u32) -> bool {
-        let Some(connection) = &self.connections[index as usize] else { return false };
         match connection.fate() {
-            Fate::Stays => false,
+            Fate::Stays => Some(false),
             Fate::EndsWhenSent => {
                 self.io.expect_sent(connection.socket.id);
-                false
+                Some(false)
             }
-            Fate::Over => true,
+            Fate::Over => Some(true),
         }
     }
 
@@ -272,6 +277,13 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
             buffer.clear();
             self.spare.push(buffer);
         }
+    }
+
+    /// A connection of the loop, if it is open. Of the table alone, since its caller uses other parts of the reactor too.
+    #[inline]
+    fn open(connections: &mut [Option<Connection<H>>], conn: ConnId) -> Option<&mut Connection<H>> {
+        let connection = connections.get_mut(conn.index())?.as_mut()?;
+        (connection.socket.id == conn).then_some(connection)
     }
 
     /// The index of a connection of the loop, if it is open.

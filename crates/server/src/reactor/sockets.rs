@@ -59,9 +59,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     pub fn handle(&mut self, event: Event) -> Happened {
         match event {
             Event::Accepted { socket, .. } => return self.accepted(socket),
-            Event::Data { conn, chunk } => match self.find(conn) {
-                Some(index) => {
-                    let connection = self.connections[index as usize].as_mut().expect("found");
+            Event::Data { conn, chunk } => match Self::open(&mut self.connections, conn) {
+                Some(connection) => {
                     self.stats.input_bytes.add(chunk.len() as u64);
                     self.stats.reads.add(1);
                     if connection.state == State::Closing {
@@ -70,8 +69,13 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                     }
                     connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
                     connection.input.receive(&mut self.io, chunk);
-                    self.make_ready(index);
-                    self.touch(index);
+                    // What `make_ready` and `touch` do, without looking it up again.
+                    if !std::mem::replace(&mut connection.is_ready, true) {
+                        self.ready.push(conn.index() as u32);
+                    }
+                    if !std::mem::replace(&mut connection.socket.is_touched, true) {
+                        self.touched.push(conn.index() as u32);
+                    }
                 }
                 None => self.io.release(chunk),
             },
@@ -84,8 +88,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             Event::Failed { conn, .. } => return self.find(conn).map_or(Happened::Nothing, Happened::Failed),
             Event::Sent { conn, buffer, result } => {
                 self.recycle(buffer);
-                if let Some(index) = self.find(conn) {
-                    let connection = self.connections[index as usize].as_mut().expect("found");
+                if let Some(connection) = Self::open(&mut self.connections, conn) {
+                    let index = conn.index() as u32;
                     let is_awaited = connection.sent();
                     connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
                     if result.is_err() {

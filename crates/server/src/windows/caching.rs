@@ -4,11 +4,11 @@ use pantala_engine::command::Flags;
 use pantala_runtime::EventLoop;
 use pantala_session::State;
 
-use super::Windows;
+use super::Runner;
 use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What};
 
-impl Windows {
+impl Runner {
     /// Ends it: it was for one command or transaction, which was this one unless it is of `CLIENT` itself.
     #[cold]
     pub(super) fn end_caching_of<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry) {

@@ -12,7 +12,7 @@ use pantala_resp::{ArgRange, Args};
 use pantala_runtime::EventLoop;
 use pantala_types::RawString;
 
-use super::Windows;
+use super::Runner;
 use crate::clients::slow;
 use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What};
@@ -47,7 +47,7 @@ impl Handed {
     }
 }
 
-impl Windows {
+impl Runner {
     /// Runs a command, handing its value over. `None`: it is none of those that can take it over,
     /// its value didn't come in a buffer of its own, or its shard is busy. Nothing has happened
     /// then.

@@ -9,14 +9,14 @@ use pantala_session::State;
 use pantala_session::access::is_restricted;
 use pantala_session::replies::needs_settling;
 
-use super::Windows;
+use super::Runner;
 use super::run::may_be_script;
 use crate::clients::output_limit;
 use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 use crate::stats::Outcome;
 
-impl Windows {
+impl Runner {
     /// What a connection has in the window as commands of one key, one after the other, goes to the shards' homes in
     /// one request for each home, and comes back in order.
     /// Gives the window back, or nothing when it was given up meanwhile.

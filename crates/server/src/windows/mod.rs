@@ -21,6 +21,12 @@ use hand_over::Handed;
 #[derive(Default)]
 pub struct Windows {
     window: Window,
+    runner: Runner,
+}
+
+/// What runs the commands of a window.
+#[derive(Default)]
+struct Runner {
     /// The command that has just run, if its value was handed over.
     handed: Option<Handed>,
 }

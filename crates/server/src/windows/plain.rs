@@ -6,18 +6,19 @@
 //! and the turn stands for the decisions that [`super::run`] makes for each other command. It holds
 //! for the commands behind it as well, since a plain command changes neither.
 
+use std::ops::Range;
+
 use pantala_engine::executor::{Call, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
 use pantala_session::State;
 
-use super::Windows;
+use super::Runner;
 use crate::clients::slow::LARGE_BYTES;
 use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 use crate::reactor::token;
-use crate::stats::Outcome;
 
 /// Returns whether the server neither evicts, pauses nor times every command.
 #[inline]
@@ -29,23 +30,26 @@ fn is_plain_turn<L: EventLoop>(d: &Dispatcher<'_, L>) -> bool {
         && !faults::is_set(Fault::Overtaking)
 }
 
-impl Windows {
-    /// Runs the entries of one connection from `at` on, as far as they are plain, and returns how many
-    /// that were. Entries from `looked_ahead` on whose neighbour has the same key are left to
-    /// [`Windows::look_ahead`].
-    #[inline]
+impl Runner {
+    /// Runs the entries of one connection from `at` on, those before `end`, as far as they are plain,
+    /// and returns how many that were. Entries from `looked_ahead` on whose neighbour has the same key
+    /// are left to [`Runner::look_ahead`].
+    // Out of line: what it keeps in registers is read for each command.
+    #[inline(never)]
     pub(super) fn run_plain<L: EventLoop>(
         &mut self,
         d: &mut Dispatcher<'_, L>,
         window: &Window,
-        at: usize,
+        Range { start: at, end }: Range<usize>,
         looked_ahead: usize,
         is_shared: bool,
     ) -> usize {
         if !is_plain_turn(d) {
             return 0;
         }
-        let index = window.entries[at].connection;
+        let entries = &window.entries[..end];
+        let Some(Entry { connection: index, what: What::Single(first, _), .. }) = entries.get(at) else { return 0 };
+        let (index, mut counted) = (*index, *first);
         let epoch = d.clients.executor.keyspace().users().epoch();
         let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return 0 };
         let is_unrestricted = connection.session.is_unrestricted(epoch);
@@ -58,13 +62,22 @@ impl Windows {
         if connection.output.capacity() == 0 {
             connection.renew_output(&mut d.clients.reactor.spare);
         }
-        let (session, token) = (connection.session.view(), token(connection.socket.id));
-        let (keyspace, now_ms) = (d.clients.executor.keyspace(), d.clients.reactor.clock.now_ms);
+        let keyspace = d.clients.executor.keyspace();
         let bytes = connection.input.bytes(&d.clients.reactor.io);
-        let mut next = at;
-        // The last one that ran, and what became of it.
-        let mut last = None;
-        while let Some(entry) = window.entries.get(next) {
+        let mut call = Call {
+            command: counted,
+            args: Args::new(&[], &[]),
+            first_key: None,
+            session: connection.session.view(),
+            reads_as: None,
+            connection: token(connection.socket.id),
+            now_ms: d.clients.reactor.clock.now_ms,
+        };
+        // Of all that is pending only the output changes while these run.
+        let output_max = d.clients.limits.alarm.output_max(connection);
+        let (mut next, mut calls, mut before) = (at, 0, 0);
+        let mut unsettled = None;
+        while let Some(entry) = entries.get(next) {
             let What::Single(command, place) = entry.what else { break };
             let ranges = window.ranges_of(entry);
             let length_bytes = entry.end - entry.begin;
@@ -85,37 +98,46 @@ impl Windows {
             if !is_unrestricted && connection.session.check(command, &args).is_err() {
                 break;
             }
-            connection.session.client.set_command(command);
-            let call =
-                Call { command, args, first_key: Some(place), session, reads_as: None, connection: token, now_ms };
-            let before = connection.output.len();
+            if !std::ptr::eq(counted, command) {
+                if calls > 0 {
+                    d.clients.tally.count_calls(counted, calls);
+                }
+                (counted, calls) = (command, 0);
+            }
+            call.command = command;
+            call.args = args;
+            call.first_key = Some(place);
+            before = connection.output.len();
             let ran = d.clients.executor.run_single(&call, place, &mut connection.output);
             next += 1;
             let reply_bytes = connection.output.len() - before;
-            let is_settled = ran == Ran::Done
-                && reply_bytes + length_bytes < LARGE_BYTES
-                && connection.output.get(before) != Some(&b'-');
-            last = Some((entry, command, ran, before, is_settled));
-            if !is_settled {
+            let is_error = connection.output.get(before) == Some(&b'-');
+            if ran != Ran::Done || reply_bytes + length_bytes >= LARGE_BYTES || is_error {
+                unsettled = Some(ran);
                 break;
             }
-            d.clients.tally.count(command, Outcome::Ok);
-            if d.clients.limits.alarm.is_reached(connection) {
+            calls += 1;
+            if connection.output.len() > output_max {
                 break;
             }
         }
-        let Some((entry, command, ran, before, is_settled)) = last else { return 0 };
+        if next == at {
+            return 0;
+        }
+        let entry = &entries[next - 1];
         connection.input.done(entry.end);
-        if is_settled {
-            if d.clients.limits.alarm.is_reached(connection) {
-                d.clients.yield_at_piece(index, before);
-            }
-        } else {
+        connection.session.client.set_command(counted);
+        if calls > 0 {
+            d.clients.tally.count_calls(counted, calls);
+        }
+        if let Some(ran) = unsettled {
             if ran == Ran::Parked {
                 connection.park(1, entry.end - entry.begin);
                 connection.waits.has_waited = true;
             }
-            self.end_entry(d, entry, command, window.ranges_of(entry), before, None, ran);
+            self.end_entry(d, entry, counted, window.ranges_of(entry), before, None, ran);
+        } else if connection.output.len() > output_max {
+            d.clients.yield_at_piece(index, before);
         }
         next - at
     }

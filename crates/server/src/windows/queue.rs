@@ -5,13 +5,13 @@ use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 use pantala_session::queue::{QUEUED, ToQueue};
 
-use super::Windows;
+use super::Runner;
 use super::refusal::CROSS_SLOT;
 use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, flags_of};
 use crate::stats::Outcome;
 
-impl Windows {
+impl Runner {
     /// Queues a command of a connection that has sent `MULTI`.
     #[cold]
     pub(super) fn queue<L: EventLoop>(

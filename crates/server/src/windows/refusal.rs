@@ -11,7 +11,7 @@ use pantala_runtime::EventLoop;
 use pantala_session::State;
 use pantala_session::access::{Forbidden, NO_AUTH, forbidden};
 
-use super::Windows;
+use super::Runner;
 use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, refusal};
 use crate::stats::Outcome;
@@ -19,7 +19,7 @@ use crate::stats::Outcome;
 /// The answer to a command whose keys have several slots.
 pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
-impl Windows {
+impl Runner {
     /// Answers a command that can't or may not run.
     #[cold]
     pub(super) fn refuse_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {

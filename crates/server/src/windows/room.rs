@@ -7,12 +7,12 @@ use pantala_runtime::EventLoop;
 use pantala_session::State;
 use pantala_session::access::{forbidden, is_restricted};
 
-use super::Windows;
+use super::Runner;
 use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
 
-impl Windows {
+impl Runner {
     /// Evicts what has to go before a command may run, and refuses that if it isn't enough: then it says no, and the command is answered. Of what won't run anyway
     /// it says yes.
     #[inline(never)]

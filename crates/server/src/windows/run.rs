@@ -18,11 +18,12 @@ use pantala_session::replies::{needs_settling, replies_wanted};
 use pantala_session::{Parsed, State};
 use pantala_types::table::PREFETCH_KEYS_MAX;
 
-use super::Windows;
 use super::hand_over::HANDED_BYTES_MIN;
+use super::{Runner, Windows};
 use crate::clients::slow::LARGE_BYTES;
+use crate::config::Settings;
 use crate::dispatch::window::{Entry, What, Window, classify};
-use crate::dispatch::{COMMANDS_PER_TURN_MAX, Dispatcher, PauseAnswer, flags_of};
+use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseAnswer, flags_of};
 use crate::reactor::token;
 use crate::stats::Outcome;
 
@@ -35,12 +36,18 @@ const PREFETCH_RUN_MIN: usize = 4;
 enum Fill {
     /// The next command is not complete.
     Incomplete,
+    /// As [`Fill::Incomplete`], and what doesn't run is more than it may be.
+    TooMuch,
     /// The window is to run.
     Window,
     /// The connection's commands of this turn are parsed.
     TurnOver,
     /// The bytes are no command: none follows.
     Broken,
+    /// The connection is blocked on a key.
+    Blocked,
+    /// The connection runs nothing for other reasons, or is gone.
+    NotOpen,
 }
 
 impl Windows {
@@ -50,13 +57,9 @@ impl Windows {
         let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
-            if let Some(connection) = &mut d.clients.reactor.connections[index as usize] {
-                connection.is_ready = false;
-                // Whatever comes of it, its turn is to be finished: it may be over.
-                d.clients.reactor.touch(index);
-                if self.parse(d, index) {
-                    again.push(index);
-                }
+            // Whatever comes of it, its turn is to be finished: it may be over.
+            if d.clients.reactor.begin(index) && self.parse(d, index) {
+                again.push(index);
             }
         }
         self.run_window(d);
@@ -72,32 +75,30 @@ impl Windows {
     fn parse<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32) -> bool {
         let mut left = COMMANDS_PER_TURN_MAX;
         loop {
-            let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return false };
-            if connection.state != State::Open {
-                if connection.state == State::Blocked && self.has_too_much_input(d, index) {
-                    d.clients.close(index);
+            match self.fill(d, index, &mut left) {
+                Fill::Incomplete | Fill::NotOpen => return false,
+                Fill::Window => {
+                    let took_ns = self.run_window(d);
+                    d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
+                    // A turn within a script may have finished it.
+                    d.clients.reactor.touch(index);
                 }
-                return false;
-            }
-            // Until it has authenticated, what it may send depends on what it sent before.
-            let is_alone = !connection.session.is_authenticated();
-            let end = self.fill(d, index, &mut left, is_alone);
-            d.clients.reactor.touch(index);
-            if end == Fill::Incomplete {
-                if self.has_too_much_input(d, index) {
+                Fill::TurnOver => return true,
+                Fill::Broken => {
+                    if self.window.is_full() {
+                        self.run_window(d);
+                    }
+                    return false;
+                }
+                Fill::TooMuch => {
                     self.run_window(d);
                     d.clients.close(index);
+                    return false;
                 }
-                return false;
-            }
-            if self.window.is_full() || is_alone {
-                let took = self.run_window(d);
-                d.clients.reactor.clock.add(took, d.clients.reactor.server);
-            }
-            match end {
-                Fill::Broken => return false,
-                Fill::TurnOver => return true,
-                Fill::Incomplete | Fill::Window => {}
+                Fill::Blocked => {
+                    self.close_if_too_much(d, index);
+                    return false;
+                }
             }
         }
     }
@@ -105,9 +106,16 @@ impl Windows {
     /// Parses commands of a connection into the window, at most `left`, and one where that has to run before the next is
     /// parsed.
     #[inline]
-    fn fill<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32, left: &mut usize, is_alone: bool) -> Fill {
+    fn fill<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32, left: &mut usize) -> Fill {
         let reactor = &mut d.clients.reactor;
-        let Some(connection) = &mut reactor.connections[index as usize] else { return Fill::Broken };
+        let Some(connection) = &mut reactor.connections[index as usize] else { return Fill::NotOpen };
+        match connection.state {
+            State::Open => {}
+            State::Blocked => return Fill::Blocked,
+            _ => return Fill::NotOpen,
+        }
+        // Until it has authenticated, what it may send depends on what it sent before.
+        let is_alone = !connection.session.is_authenticated();
         let (keyspace, renames, db) = (reactor.server.keyspace(), reactor.server.renames(), connection.session.db);
         let max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
         loop {
@@ -117,11 +125,12 @@ impl Windows {
             let first_arg = self.window.ranges.len();
             let (begin, end, is_inline, what) =
                 match connection.parse(&mut reactor.io, &mut self.window.ranges, max_bulk_len) {
+                    Ok(None) if has_too_much_input(connection, &reactor.settings) => return Fill::TooMuch,
                     Ok(None) => return Fill::Incomplete,
                     Ok(Some(Parsed { begin, end, is_inline })) => {
                         let bytes = &connection.input.bytes(&reactor.io)[begin..end];
                         let args = Args::new(bytes, &self.window.ranges[first_arg..]);
-                        (begin, end, is_inline, classify(keyspace, renames, db, &args))
+                        (begin, end, is_inline, classify(keyspace, renames, &mut self.window.recent, db, &args))
                     }
                     Err(error) => (0, 0, false, What::Broken(error)),
                 };
@@ -146,34 +155,34 @@ impl Windows {
         }
     }
 
-    /// Whether a connection has sent more that doesn't run than `client-query-buffer-limit` allows; says so in the log.
-    #[inline]
-    fn has_too_much_input<L: EventLoop>(&self, d: &Dispatcher<'_, L>, index: u32) -> bool {
-        let Some(connection) = &d.clients.reactor.connections[index as usize] else { return false };
-        let has = connection.unrun_bytes() as u64 > d.clients.reactor.settings.client_query_buffer_limit_bytes;
-        if has {
-            let id = connection.session.client.id;
-            tracing::warn!("Closing client that reached max query buffer length: id={id}");
+    /// Closes a blocked connection that has sent too much meanwhile.
+    #[cold]
+    fn close_if_too_much<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32) {
+        let reactor = &d.clients.reactor;
+        if let Some(connection) = &reactor.connections[index as usize]
+            && has_too_much_input(connection, &reactor.settings)
+        {
+            d.clients.close(index);
         }
-        has
     }
 
-    /// Runs all commands of the window, in order, and empties it. Returns how long that took, as far as the time doesn't go by it already.
-    fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> Duration {
+    /// Runs all commands of the window, in order, and empties it. Returns how long that took, as far as the time doesn't go
+    /// by it already, ns.
+    fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> u64 {
         if self.window.entries.is_empty() {
-            return Duration::ZERO;
+            return 0;
         }
         self.window.prefetch_entries(d.clients.reactor.server.keyspace());
         d.clients.reactor.stats.windows.add(1);
-        let mut window = std::mem::take(&mut self.window);
+        let Windows { window, runner } = self;
         d.clients.tally.begin_window();
         let began = d.stopwatch.begin_window();
         if d.clients.reactor.server.keyspace().layout().execution == Execution::Owner {
-            match self.run_for_homes(d, window) {
-                Some(back) => window = back,
+            match runner.run_for_homes(d, std::mem::take(window)) {
+                Some(back) => *window = back,
                 None => {
                     d.clients.tally.begin_window();
-                    return Duration::ZERO;
+                    return 0;
                 }
             }
         } else {
@@ -183,28 +192,28 @@ impl Windows {
             let (mut at, mut looked_ahead) = (0, 0);
             while let Some(entry) = window.entries.get(at) {
                 if at >= looked_ahead {
-                    looked_ahead = at + self.look_ahead(d, &window, at);
+                    looked_ahead = at + runner.look_ahead(d, window, at);
                 }
                 if !is_beside_scripts && matches!(entry.what, What::Single(..)) {
-                    let plain = self.run_plain(d, &window, at, looked_ahead, is_shared);
+                    let plain = runner.run_plain(d, window, at..window.entries.len(), looked_ahead, is_shared);
                     if plain > 0 {
                         at += plain;
                         continue;
                     }
                 }
                 if let Some(command) = may_be_script(entry) {
-                    match self.run_suspended(d, window, at, command) {
-                        Some(back) => window = back,
+                    match runner.run_suspended(d, std::mem::take(window), at, command) {
+                        Some(back) => *window = back,
                         None => {
                             d.clients.tally.begin_window();
-                            return Duration::ZERO;
+                            return 0;
                         }
                     }
                     at += 1;
                     continue;
                 }
                 if is_beside_scripts {
-                    let waiting = self.wait_together(d, &window, at);
+                    let waiting = runner.wait_together(d, window, at);
                     if waiting > 0 {
                         at += waiting;
                         continue;
@@ -214,25 +223,28 @@ impl Windows {
                 if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
                     keyspace.prefetch_gate(next.shard);
                 }
-                self.run_entry(d, entry, window.ranges_of(entry));
+                runner.run_entry(d, entry, window.ranges_of(entry));
                 if faults::hits(Fault::Overtaking) {
-                    self.overtake(d, &window, at);
+                    runner.overtake(d, window, at);
                 }
                 at += 1;
             }
         }
-        let mut all_took = Duration::MAX;
+        let mut took_ns = u64::MAX;
         if let Some(began) = began {
-            all_took = began.elapsed();
-            d.clients.tally.end_window(all_took);
-            self.end_watch(d, &window, began, all_took);
+            let ended = Moment::now();
+            took_ns = ended.ns_since(began);
+            d.clients.reactor.clock.end_window(ended);
+            d.clients.tally.end_window(took_ns);
+            runner.end_watch(d, window, began, ended);
         }
-        hold_back(d, &window);
+        hold_back(d, window);
         window.clear();
-        self.window = window;
-        all_took
+        took_ns
     }
+}
 
+impl Runner {
     /// Where commands of one key follow each other: has what they will look for in its set or hash brought near, for all at once. Gives
     /// for how many commands that is done (at least one), be there anything to do or not.
     #[inline]
@@ -247,7 +259,9 @@ impl Windows {
         }
     }
 
-    /// [`Dispatcher::look_ahead`], for entries of which the first two are of that key.
+    /// [`Runner::look_ahead`], for entries of which the first two are of that key.
+    // Out of line: it would take the registers of those who have nothing to fetch.
+    #[inline(never)]
     fn prefetch_members<L: EventLoop>(
         &mut self,
         d: &mut Dispatcher<'_, L>,
@@ -312,7 +326,7 @@ impl Windows {
         }
     }
 
-    /// As [`Windows::run_entry`]. Returns whether `CLIENT CACHING` was for this command.
+    /// As [`Runner::run_entry`]. Returns whether `CLIENT CACHING` was for this command.
     #[inline(always)]
     fn run_one<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) -> bool {
         let users = d.clients.executor.keyspace().users();
@@ -528,6 +542,20 @@ impl Windows {
             d.clients.yield_at_piece(index, before);
         }
     }
+}
+
+/// Returns whether a connection has sent more that doesn't run than `client-query-buffer-limit` allows; says so in the log.
+#[inline]
+fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
+    #[cold]
+    fn log(id: u64) {
+        tracing::warn!("Closing client that reached max query buffer length: id={id}");
+    }
+    let has = connection.unrun_bytes() as u64 > settings.client_query_buffer_limit_bytes;
+    if has {
+        log(connection.session.client.id);
+    }
+    has
 }
 
 /// Has commands that were parsed behind one that has to wait run when it has its answer.

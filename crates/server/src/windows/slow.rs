@@ -7,26 +7,26 @@ use pantala_engine::slowlog::Sender;
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
 
-use super::Windows;
+use super::Runner;
 use crate::clients::slow::note;
 use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{What, Window};
 
-impl Windows {
-    /// A window has run that began and took so. Logs one of its plain commands if all of them together took long.
+impl Runner {
+    /// A window has run that began and ended then. Logs one of its plain commands if all of them together took long.
     #[inline]
     pub(super) fn end_watch<L: EventLoop>(
         &mut self,
         d: &mut Dispatcher<'_, L>,
         window: &Window,
         began: Moment,
-        took: Duration,
+        ended: Moment,
     ) {
         // Mostly no command had its time taken, and the rest is the whole.
-        let mark = d.stopwatch.mark;
-        let rest = if mark == began { took } else { took.saturating_sub(mark - began) };
-        if rest >= d.stopwatch.slow_window {
-            self.note_plain(d, window, rest);
+        let timed_ns = d.stopwatch.mark.ns_since(began);
+        let rest_ns = ended.ns_since(began).saturating_sub(timed_ns);
+        if rest_ns >= d.stopwatch.slow_window_ns {
+            self.note_plain(d, window, Duration::from_nanos(rest_ns));
         }
     }
 

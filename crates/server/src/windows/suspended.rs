@@ -4,11 +4,11 @@ use pantala_engine::command::Command;
 use pantala_resp::ArgRange;
 use pantala_runtime::EventLoop;
 
-use super::Windows;
+use super::Runner;
 use crate::dispatch::window::{Entry, What, Window};
 use crate::dispatch::{Dispatcher, Suspended};
 
-impl Windows {
+impl Runner {
     /// Runs a command of the window that may be a script. Gives the window back, or nothing when it was given up meanwhile.
     #[cold]
     pub(super) fn run_suspended<L: EventLoop>(

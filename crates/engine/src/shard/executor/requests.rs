@@ -101,8 +101,9 @@ impl Executor<'_> {
     }
 
     /// Whether there is something to do in the next turn without waiting for events: answers, or shards put off.
+    #[inline]
     pub fn has_work(&self) -> bool {
-        self.has_answers() || self.has_put_off()
+        self.has_answers() | self.has_put_off()
     }
 
     /// Whether shards are put off.
