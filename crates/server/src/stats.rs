@@ -150,7 +150,7 @@ impl<'s> Tally<'s> {
     }
 
     /// So many calls of a command have run one after the other (at least one), with replies that are no errors.
-    #[inline]
+    #[inline(always)]
     pub fn count_calls(&mut self, command: &'static Command, calls: u64) {
         self.stats_of(command).calls.add(calls);
         self.stats.commands.add(calls);
@@ -379,6 +379,7 @@ impl<'s> Tally<'s> {
     }
 
     /// The window has run for so long, ns: what is left of its time is shared among its commands whose own wasn't taken.
+    #[inline]
     pub fn end_window(&mut self, took_ns: u64) {
         let shared_ns = took_ns.saturating_sub(self.window_timed_ns);
         let each_ns = match self.window_calls.as_slice() {

@@ -129,7 +129,7 @@ impl<C: Lent, S> Connection<C, S> {
 
     /// Gives it the output buffer for what comes next: behind a piece one of the length that the pieces
     /// call for, otherwise one of those kept for reuse.
-    #[inline]
+    #[inline(always)]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
         if self.ahead.gives_buffer() {
             self.output = self.ahead.next_buffer();

@@ -82,13 +82,14 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Answers those whose time is over.
-    #[inline]
+    #[inline(always)]
     pub fn time_out(&mut self) {
         if !self.deadlines.is_empty() {
             self.look_at_deadlines();
         }
     }
 
+    #[cold]
     fn look_at_deadlines(&mut self) {
         let now_us = self.reactor.server.monotonic_us();
         while let Some(&(deadline_us, ticket, index)) = self.deadlines.first()
