@@ -3,7 +3,7 @@
 
     python3 benches/beside_scripts.py --rounds 3 \\
         --peer 'redis=redis-server --port {port} --save ""' \\
-        --peer 'pantala=target/release/pantala --port {port} --workers 2 --shards 40'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40'
 
 One process GETs small keys over --clients connections, --pipeline in one write; another calls a
 script over --script-clients connections, one call at a time each. Loads:

@@ -9,7 +9,7 @@ system, read from its own clock in nanoseconds before and after each run.
     python3 benches/cpu_per_op.py --rounds 5 --pipeline 1,30 --test get,set --data-size 256 \\
         --clients 50 --requests 300000 \\
         --peer 'redis=redis-server --port {port} --save "" --appendonly no' \\
-        --peer 'pantala=target/release/pantala --port {port} --workers 1 --shards 1' \\
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1 --shards 1' \\
         --peer 'floor=target/release/pantala-bench floor --port {port}'
 
 {port} is replaced by a free port. Ratios are medians over rounds, against the first peer.

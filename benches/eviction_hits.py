@@ -3,7 +3,7 @@
 
     python3 benches/eviction_hits.py \\
         --peer 'redis=redis-server --port {port} --save "" --maxmemory 100mb' \\
-        --peer 'pantala=target/release/pantala --port {port} --maxmemory 100mb'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --maxmemory 100mb'
 
 A client reads through the cache: it GETs keys drawn by Zipf's law (--exponent), --pipeline at a
 time, and SETs missing ones, --bytes bytes each. The first --warm-up requests are not counted. All

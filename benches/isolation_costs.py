@@ -3,7 +3,7 @@
 
     python3 benches/isolation_costs.py --rounds 5 \\
         --peer 'redis=redis-server --port {port} --save "" --appendonly no' \\
-        --peer 'pantala=target/release/pantala --port {port} --workers 1'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
 Loads, each from this process, pinned to one set of CPUs while the server has another:
 

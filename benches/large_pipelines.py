@@ -3,7 +3,7 @@
 
     python3 benches/large_pipelines.py --rounds 5 \\
         --peer 'redis=redis-server --port {port} --save ""' \\
-        --peer 'pantala=target/release/pantala --port {port} --workers 1'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
 Prints for each load and peer medians of the rounds (least-greatest), and ratios to the first peer in
 the same rounds: seconds from the first byte sent to the last one received, and the longest GET of

@@ -12,7 +12,7 @@ buffers of connections and workers do not count as keys. "started with" is its m
 
     python3 benches/memory_per_key.py \\
         --peer 'redis=redis-server --port {port} --save "" --enable-debug-command yes' \\
-        --peer 'pantala=target/release/pantala --port {port} --shards 40 --enable-debug-command yes'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --shards 40 --enable-debug-command yes'
 
 {port} is replaced by a free port. Ratios are against the first peer. 20 million keys take redis-server 2.2 GB.
 Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.

@@ -3,7 +3,7 @@
 
     python3 benches/neighbours.py \\
         --peer 'redis=redis-server --port {port} --save ""' \\
-        --peer 'pantala=target/release/pantala --port {port} --workers 2 --shards 40'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40'
 
 One connection runs a long command on keys of one partition (KEYS, SORT BY and FLUSHALL: of all);
 --probes others GET a small key of another partition (in the other half of the slots), each every two

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Cost of an operation by stage: the kernel, the parser, the gate, ...
 
-    python3 benches/stages.py --peer 'pantala=target/release/pantala --port {port} --workers 1 --shards 40'
+    python3 benches/stages.py --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1 --shards 40'
 
 Two measurements for each of GET and SET at pipeline 1 and 30. First, the server on a CPU of its own,
 driven by redis-benchmark: CPU time per operation, in the kernel and outside. Second, under callgrind,

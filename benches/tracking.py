@@ -2,7 +2,7 @@
 """Cost of client-side caching: GET and SET of keys that 10,000 clients track, and without tracking.
 
     python3 benches/tracking.py \\
-        --peer 'pantala=target/release/pantala --port {port} --workers 2 --maxclients 15000'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --maxclients 15000'
 
 10,000 connections stay open in both phases. In the second one each of them tracks and has read ten of
 the keys, and rereads invalidated ones before each measurement, so that all keys are tracked when it

@@ -2,8 +2,8 @@
 """Cost of isolation under contention: transactions of four SETs, and the same SETs alone.
 
     python3 benches/transactions_throughput.py \\
-        --peer 'io_uring=target/release/pantala --port {port} --workers 2 --shards 40' \\
-        --peer 'epoll=target/release/pantala --port {port} --workers 2 --shards 40 --io-backend epoll'
+        --peer 'io_uring=target/release/pantala --port {port} --save "" --workers 2 --shards 40' \\
+        --peer 'epoll=target/release/pantala --port {port} --save "" --workers 2 --shards 40 --io-backend epoll'
 
 Many clients send `MULTI`, four SETs of random keys and `EXEC`, or the four SETs, several such groups in
 flight for each; pantala-bench generates the load, on the server's CPUs. Prints groups a second and CPU

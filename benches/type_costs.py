@@ -3,7 +3,7 @@
 
     python3 benches/type_costs.py \\
         --peer 'redis=redis-server --port {port} --save ""' \\
-        --peer 'pantala=target/release/pantala --port {port} --workers 1'
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
 Prints microseconds of the server's process, all threads, per operation; one server per peer and round,
 interleaved rounds, ratios to the first peer within a round. pantala-bench has workloads on one

@@ -1,4 +1,5 @@
-//! Files of older versions of Redis, made here byte by byte: the real redis-server and Pantala load the same.
+//! Files of older versions of Redis, made here byte by byte: the real redis-server and Pantala load
+//! the same.
 
 use pantala_tests::{Backend, Client, Reply, Server, tool};
 

@@ -1,4 +1,5 @@
-//! Snapshots: files go both ways between Pantala and the real redis-server, survive a restart, and a wrong one is never served.
+//! Snapshots: files go both ways between Pantala and the real redis-server, survive a restart, and
+//! a wrong one is never served.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +13,8 @@ use tempfile::TempDir;
 /// Length of what stands as LONG in a command: past the size of a list's node, and compressible.
 const LONG_BYTES: usize = 9000;
 
-/// Commands that make a value of each type and form under the key `k`, which gets a name of its own afterwards.
+/// Commands that make a value of each type and form under the key `k`, which gets a name of its own
+/// afterwards.
 const VALUES: &[(&str, &[&str])] = &[
     ("string", &["SET k value"]),
     ("empty string", &["SETRANGE k 0 x", "SETRANGE k 0 y"]),
@@ -52,7 +54,8 @@ fn must(client: &mut Client, command: &str) {
     assert!(!matches!(reply, Reply::Error(_)), "{command}: {reply:?}");
 }
 
-/// Fills three databases with values of every kind, at every size of the forms' limits, and a library.
+/// Fills three databases with values of every kind, at every size of the forms' limits, and a
+/// library.
 fn fill(client: &mut Client) {
     for (number, (what, commands)) in VALUES.iter().enumerate() {
         commands.iter().for_each(|command| must(client, command));
@@ -97,7 +100,8 @@ fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
                 seen[1] = Reply::Null;
             }
             let stream = (seen[3].text() == "stream").then(|| client.call(&format!("XINFO STREAM {key} FULL COUNT 0")));
-            // Compressed strings may have other bytes, members of tables another order: only the rest is the same to the byte.
+            // Compressed strings may have other bytes, members of tables another order: only the
+            // rest is the same to the byte.
             let is_ordered = !is_text && !matches!(seen[1].text().as_str(), "hashtable" | "quicklist" | "stream");
             let dump = is_ordered.then(|| client.call(&format!("DUMP {key}")));
             all.insert(format!("{db}/{key}"), seen.into_iter().chain(stream).chain(dump).collect());

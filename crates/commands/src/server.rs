@@ -22,7 +22,7 @@ pub fn time(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     reply.bulk_integer(now_us.rem_euclid(US_PER_S));
 }
 
-/// `SAVE`: all shards are held until the file is on disk.
+/// Runs `SAVE`: holds all shards until the file is on disk.
 pub fn save(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     match access.keyspace().storage() {
         Some(storage) if storage.save(&mut access.whole()).is_ok() => reply.ok(),
@@ -30,7 +30,7 @@ pub fn save(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// `LASTSAVE`.
+/// Runs `LASTSAVE`.
 pub fn lastsave(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     reply.integer(context.host.last_save_s());
 }
@@ -73,7 +73,7 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
         return reply.error(errors::SYNTAX);
     }
     if context.host.saves_before(how) {
-        // The worker goes on from here, when it has all shards.
+        // The worker continues as soon as it holds all shards.
         context.session.shutdown = Some(how);
         return;
     }
@@ -114,7 +114,7 @@ mod tests {
             ("SHUTDOWN SAVE", ""),
             ("SHUTDOWN ABORT", "+OK|"),
         ]);
-        let saving = test.session.shutdown.take().expect("SAVE is the worker's");
+        let saving = test.session.shutdown.take().expect("the worker saves");
         assert!(saving.save && !saving.force);
         let flags = |save, no_save, now, force, abort| {
             format!("{:?}", pantala_engine::client::Shutdown { save, no_save, now, force, abort })

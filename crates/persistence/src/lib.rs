@@ -1,5 +1,5 @@
-//! Files of a dataset. Formats and state machines without I/O: bytes in, entries out, and the other way round. The server runs
-//! them on files and shards.
+//! Files of a dataset. Formats and state machines without I/O: bytes in, entries out, and the other
+//! way round. The server runs them on files and shards.
 //!
 //! # Words
 //!
@@ -11,13 +11,15 @@
 //!
 //! # Who owns what
 //!
-//! A [`rdb::Reader`] owns the bytes that it was fed and has not consumed; an entry that it returns borrows them. A
-//! [`rdb::Writer`] owns the bytes that its [`rdb::Sink`] has not taken yet. Neither knows a file or a thread.
+//! A [`rdb::Reader`] owns the bytes that it was fed and has not consumed; an entry that it returns
+//! borrows them. A [`rdb::Writer`] owns the bytes that its [`rdb::Sink`] has not taken yet. Neither
+//! knows a file or a thread.
 //!
 //! # What it costs
 //!
-//! Reading takes memory for the largest entry and one piece of input; writing for the largest string and one chunk, since
-//! collections are handed over in pieces. A length in a file never makes room for more than the bytes that are there.
+//! Reading takes memory for the largest entry and one piece of input; writing for the largest
+//! string and one chunk, since collections are handed over in pieces. A length in a file never
+//! makes room for more than the bytes that are there.
 #![forbid(unsafe_code)]
 
 pub mod rdb;

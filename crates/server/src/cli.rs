@@ -100,7 +100,10 @@ fn command() -> Command {
     Command::new("pantala")
         .version(concat!(env!("CARGO_PKG_VERSION"), " (behaves as Redis 7.0.15)"))
         .about("A Redis-compatible in-memory data store that uses every core from one process")
-        .override_usage("pantala [/path/to/redis.conf] [OPTIONS] [--DIRECTIVE VALUE...] [-]")
+        .override_usage(
+            "pantala [/path/to/redis.conf] [OPTIONS] [--DIRECTIVE VALUE...] [-]\n       \
+             pantala check-rdb <rdb-file-name>",
+        )
         .arg(Arg::new("file").value_name("/path/to/redis.conf").help("Configuration file in redis.conf's syntax"))
         .arg(
             Arg::new("stdin")
@@ -131,6 +134,7 @@ fn command() -> Command {
             "Every directive of redis.conf is an option too, and follows what the file says:\n  \
              pantala /etc/redis/redis.conf --port 7000 --bind 127.0.0.1 ::1 --save \"\"\n  \
              echo 'maxclients 100' | pantala - --shards 40\n\n\
+             `pantala check-rdb FILE` checks a snapshot without loading it: exit code 0 if it is right.\n\
              docs/configuration.md lists the directives and which of them are served.",
         )
 }

@@ -166,7 +166,7 @@ impl Server {
         &self.scripting
     }
 
-    /// Snapshots of the data.
+    /// Returns what is known of snapshots.
     pub fn snapshots(&self) -> &Snapshots {
         &self.snapshots
     }
@@ -369,7 +369,7 @@ impl Server {
         }
     }
 
-    /// A signal asks it to stop.
+    /// Stops the server at a signal, after a snapshot if the settings say so.
     pub fn signalled(&self, signal: process::Ending) {
         let settings = self.config.settings();
         let how = match signal {

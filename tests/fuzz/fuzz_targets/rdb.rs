@@ -1,5 +1,5 @@
-//! RDB files under arbitrary bytes: an error with an offset in the file, or pieces whose values are decoded; the same however the
-//! bytes are cut; never a panic, never memory for what isn't there.
+//! RDB files under arbitrary bytes: an error with an offset in the file, or pieces whose values are
+//! decoded; the same however the bytes are cut; never a panic, never memory for what isn't there.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -388,7 +388,7 @@ pub(crate) const MEMORY_USAGE: Command = Command {
 pub(crate) const LASTSAVE: Command = Command {
     name: "lastsave",
     full_name: "lastsave",
-    summary: "Tells when the last snapshot was saved, in seconds since 1970",
+    summary: "Returns the Unix time of the last snapshot, in seconds",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 1,
@@ -402,7 +402,7 @@ pub(crate) const LASTSAVE: Command = Command {
 pub(crate) const SAVE: Command = Command {
     name: "save",
     full_name: "save",
-    summary: "Saves a snapshot of all databases; they can't be used meanwhile",
+    summary: "Saves a snapshot of all databases and blocks access to them meanwhile",
     since: "1.0.0",
     complexity: "O(N), N: number of keys in all databases",
     arity: 1,

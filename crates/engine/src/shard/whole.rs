@@ -181,8 +181,8 @@ impl Part<'_> {
     }
 
     /// Stores a value that was read from a file. Watches of the key are invalidated; no event is
-    /// published and nothing is propagated. Returns `false`, with nothing changed, if the key exists
-    /// and `replaces` is not set.
+    /// published and nothing is propagated. Returns `false`, with nothing changed, if the key
+    /// exists and `replaces` is not set.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails.

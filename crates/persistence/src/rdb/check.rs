@@ -1,10 +1,10 @@
-//! A file as `check-rdb` looks at it: every value is decoded and dropped.
+//! Checks a file for `check-rdb`: decodes every value and drops it.
 
 use pantala_types::rdb_value::{Dialect, Limits};
 
 use super::{Error, Next, Piece, Reader};
 
-/// What a file has, as far as it was read.
+/// Counts of a file, as far as it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Keys.
@@ -17,39 +17,40 @@ pub struct Findings {
     pub functions: u64,
 }
 
-/// Looks at a file: see the head of this module.
+/// A check of a file in progress.
 pub struct Check<'f> {
     reader: Reader,
     limits: Limits,
     now_ms: i64,
     findings: Findings,
-    /// Told of what is found: a line each.
+    /// Called with each line of the report and its offset.
     tell: &'f mut dyn FnMut(u64, &str),
 }
 
 impl<'f> Check<'f> {
-    /// Begins to look at what `reader` reads, at a unix time in ms. `tell` is told of auxiliary fields and databases, with
-    /// their offsets.
+    /// Starts a check of what `reader` reads, at a unix time in ms. `tell` is called with auxiliary
+    /// fields and databases, and their offsets.
     pub fn new(reader: Reader, limits: Limits, now_ms: i64, tell: &'f mut dyn FnMut(u64, &str)) -> Self {
         Check { reader, limits, now_ms, findings: Findings::default(), tell }
     }
 
-    /// Returns what was found until now.
+    /// Returns the counts so far.
     #[must_use]
     pub fn findings(&self) -> Findings {
         self.findings
     }
 
-    /// Returns version of the file, once that was read.
+    /// Returns the file's version, once it was read.
     #[must_use]
     pub fn version(&self) -> Option<(Dialect, u32)> {
         self.reader.version()
     }
 
-    /// Takes more of the file; none: it has come to its end. Returns whether the whole file is right.
+    /// Checks the next bytes of the file; an empty slice is its end. Returns whether the whole file
+    /// was checked.
     ///
     /// # Errors
-    /// It is wrong: what, and where.
+    /// What is wrong with the file, and where.
     pub fn feed(&mut self, input: &[u8]) -> Result<bool, Error> {
         if input.is_empty() {
             self.reader.end_input();

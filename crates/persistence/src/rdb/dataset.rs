@@ -1,4 +1,4 @@
-//! All of a keyspace through a writer.
+//! Writes a whole keyspace.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,7 +11,7 @@ use pantala_types::{Hash, Value, access};
 
 use super::writer::{Attributes, Sink, Version, Writer};
 
-/// What a file tells beside the data.
+/// What a file holds besides the keys, and how it is written.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Version of Redis that the server behaves as.
@@ -26,7 +26,7 @@ pub struct Facts {
     pub checks: bool,
 }
 
-/// How the access word of entries is written: by the policy of eviction, as Redis does.
+/// How access words are written: it depends on the eviction policy, as in Redis.
 #[derive(Clone, Copy)]
 enum Access {
     Unwritten,
@@ -34,8 +34,8 @@ enum Access {
     Frequency { decay_time_min: u32 },
 }
 
-/// Writes all that the shards hold, as of the time at which they were taken. Expired keys are left out. Returns the
-/// version, and whether the sink has taken everything.
+/// Writes all that the shards hold, as of the time at which they were taken. Expired keys are left
+/// out. Returns the version, and whether the sink has taken everything.
 pub fn write_dataset(whole: &mut Whole<'_>, facts: &Facts, sink: &mut dyn Sink) -> (Version, bool) {
     let (now_ms, tuning) = (whole.now_ms(), &whole.keyspace().tuning);
     let access = match tuning.eviction_policy().rank() {
@@ -72,7 +72,7 @@ pub fn write_dataset(whole: &mut Whole<'_>, facts: &Facts, sink: &mut dyn Sink) 
 fn write_entry(writer: &mut Writer<'_>, entry: EntryRef<'_, Value>, access: Access, now_ms: i64) {
     let held = entry.held();
     let value = match held.view::<Hash>() {
-        // A hash of which nothing is left is a key that is not there.
+        // A hash whose fields have all expired is a missing key.
         Some(hash) if hash.len_at(now_ms) == 0 => return,
         Some(hash) if hash.has_expiring_fields() => Some(ValueRef::ExpiringHash(hash, now_ms)),
         _ => held.to_write(),

@@ -1,13 +1,13 @@
-//! Why a file can't be read.
+//! Errors of reading a file.
 
 use std::fmt;
 
 use pantala_types::rdb_value;
 
-/// Why a file can't be read, and where.
+/// An error of reading a file, and its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Where the piece begins that is wrong, bytes from the start of the file.
+    /// Offset of the wrong piece, bytes from the start of the file.
     pub offset: u64,
     /// What is wrong.
     pub fault: Fault,
@@ -16,29 +16,29 @@ pub struct Error {
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It doesn't begin as an RDB file does.
+    /// The file does not start with the magic of an RDB file.
     Signature,
-    /// Its version is newer than any that is read, or none.
+    /// The version is not supported, or no number.
     Version(String),
-    /// It ends before its end.
+    /// The file is truncated.
     Truncated,
-    /// A length, a string or a number is wrong: what.
+    /// A length, a string or a number is wrong.
     Corrupt(&'static str),
-    /// A byte is neither an opcode nor a kind of value.
+    /// A byte is neither an opcode nor a type byte.
     UnknownKind(u8),
-    /// It has a value of a module, or data: its name.
+    /// The file has values or data of the module with this name.
     Module(String),
     /// A value is wrong.
     Value(rdb_value::Error),
-    /// A database is numbered higher than the server has any.
+    /// The number of a database is higher than the server allows.
     Database(u64),
-    /// A key is there twice.
+    /// A key occurs twice.
     Duplicate(Vec<u8>),
-    /// A library of functions can't be loaded: why.
+    /// A function library can't be loaded, for this reason.
     Function(String),
-    /// The checksum is another one: that of the content, that of the file.
+    /// The checksum is wrong: that of the content, that in the file.
     Checksum(u64, u64),
-    /// The allocator refused.
+    /// The allocator failed.
     OutOfMemory,
 }
 

@@ -6,16 +6,16 @@
 //! end        ff, then a CRC64 of all before it (8 bytes, little-endian; 0: none was made)
 //! ```
 //!
-//! A piece begins with a byte: an opcode ([`opcode`]), or the kind of a value ([`pantala_types::rdb_value::kind`]) behind
-//! which its key and its body stand.
+//! A piece begins with a byte: an opcode ([`opcode`]), or the kind of a value
+//! ([`pantala_types::rdb_value::kind`]) behind which its key and its body stand.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `reader` | bytes in, pieces out: [`Reader`] |
 //! | `entry` | an entry, and its value decoded: [`Entry`] |
 //! | `writer` | pieces in, bytes out: [`Writer`] |
-//! | `dataset` | all of a keyspace through a writer: [`write_dataset`] |
-//! | `check` | a file as `check-rdb` looks at it: [`Check`] |
+//! | `dataset` | writes a whole keyspace: [`write_dataset`] |
+//! | `check` | checks a file for `check-rdb`: [`Check`] |
 
 mod check;
 mod dataset;
@@ -41,11 +41,11 @@ pub mod opcode {
     pub const SLOT_INFO: u8 = 244;
     /// A library of functions.
     pub const FUNCTION: u8 = 245;
-    /// The same as release candidates of Redis 7.0 wrote it.
-    pub const FUNCTION_OF_OLD: u8 = 246;
+    /// The same in release candidates of Redis 7.0.
+    pub const FUNCTION_PRE_GA: u8 = 246;
     /// Data of a module beside its values.
     pub const MODULE_AUX: u8 = 247;
-    /// Since when the next entry is idle, in seconds.
+    /// Idle time of the next entry, s.
     pub const IDLE: u8 = 248;
     /// The access counter of the next entry.
     pub const FREQUENCY: u8 = 249;
@@ -71,7 +71,8 @@ const MAGIC_VALKEY: &[u8] = b"VALKEY";
 const HEADER_BYTES: usize = 9;
 /// The version of Valkey's files that is read.
 const VERSION_OF_VALKEY: u32 = 80;
-/// The oldest version of Redis's files that is read: that of Redis 2.6 and 2.8. Those before it have no checksum.
+/// The oldest version of Redis's files that is read: that of Redis 2.6 and 2.8. Those before it
+/// have no checksum.
 const VERSION_OLDEST: u32 = 6;
 /// Bytes of the checksum.
 const CHECKSUM_BYTES: usize = 8;

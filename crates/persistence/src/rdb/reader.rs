@@ -1,4 +1,4 @@
-//! Bytes in, pieces out.
+//! The reader: bytes in, pieces out.
 
 use pantala_base::crc64::crc64;
 use pantala_types::rdb_value::{self, Dialect, Extent, VERSION_NEWEST, extent};
@@ -13,37 +13,38 @@ const MODULE_NAME_LEN: usize = 9;
 /// Bits below the name in a module's number: the version of its encoding.
 const MODULE_VERSION_BITS: u32 = 10;
 
-/// What a file consists of.
+/// A piece of a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
     /// An auxiliary field: name and value.
     Aux(&'a [u8], &'a [u8]),
-    /// The text of a library of functions.
+    /// The text of a function library.
     Function(&'a [u8]),
-    /// A database begins: its number.
+    /// The number of the database of the entries that follow.
     Database(u32),
     /// A key with its value.
     Entry(Entry<'a>),
-    /// The file has come to its end, and its checksum is right.
+    /// The end of the file, whose checksum is right.
     End,
 }
 
-/// What comes next.
+/// The result of [`Reader::next_piece`].
 #[derive(Clone, Copy, Debug)]
 pub enum Next<'a> {
-    /// A piece, and where it begins, bytes from the start of the file.
+    /// A piece and its offset, bytes from the start of the file.
     Piece(u64, Piece<'a>),
     /// More input is needed ([`Reader::feed`] or [`Reader::end_input`]).
     NeedsInput,
 }
 
-/// What was found where the unread bytes begin, as positions: it is turned into a [`Piece`] when nothing else is borrowed.
+/// What was found where the unread bytes begin, as positions: it is turned into a [`Piece`] when
+/// nothing else is borrowed.
 enum Found {
     Header {
         dialect: Dialect,
         version: u32,
     },
-    /// What has no meaning here, or was noted.
+    /// A hint, which is ignored, or an attribute of the next entry, which was kept.
     Nothing,
     /// Name and value, in the reader's own memory.
     Aux,
@@ -57,9 +58,9 @@ enum Found {
     End(u64),
 }
 
-/// Why there is no piece yet.
+/// Why no piece was found.
 enum Stop {
-    /// So many unread bytes are needed, at least.
+    /// At least this many unread bytes are needed.
     Needs(u64),
     Bad(Fault),
 }
@@ -79,27 +80,27 @@ impl From<Fault> for Stop {
     }
 }
 
-/// What stands in front of an entry.
+/// Attributes in front of an entry.
 #[derive(Clone, Copy, Default)]
 struct Attributes {
-    /// Where the first of them begins.
+    /// Offset of the first of them.
     offset: Option<u64>,
     expire_at_ms: Option<i64>,
     idle_s: Option<u64>,
     frequency: Option<u8>,
 }
 
-/// See the head of [`super`]. After an error it returns nothing more.
+/// A state machine that reads a file. It must not be used after an error.
 pub struct Reader {
     /// Input of which the first `at` bytes are consumed.
     buffer: Vec<u8>,
     at: usize,
-    /// Where the buffer begins in the file.
+    /// Offset of the buffer in the file.
     base: u64,
-    /// Bytes of the file, if they are known.
+    /// The file's length in bytes, if it is known.
     file_bytes: Option<u64>,
     is_input_over: bool,
-    /// So many unread bytes are needed before it is worth looking again.
+    /// Unread bytes that are needed before the next attempt.
     wanted: u64,
     /// CRC64 of the file up to `checked` in the buffer.
     checksum: u64,
@@ -117,8 +118,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader of a file of `file_bytes`, where that is known, for a server with so many databases. A longer string than
-    /// `string_bytes_max` is an error. `checks`: the checksum must be right (`rdbchecksum`).
+    /// Returns a reader of a file of `file_bytes`, if that is known, for a server with this many
+    /// databases. A string longer than `string_bytes_max` is an error. With `checks`, the checksum
+    /// must be right (`rdbchecksum`).
     #[must_use]
     pub fn new(file_bytes: Option<u64>, databases: u32, string_bytes_max: u64, checks: bool) -> Self {
         Reader {
@@ -141,7 +143,7 @@ impl Reader {
         }
     }
 
-    /// Adds input: the bytes of the file that follow those it was fed before.
+    /// Adds input: the next bytes of the file.
     ///
     /// # Errors
     /// [`Fault::OutOfMemory`].
@@ -160,13 +162,13 @@ impl Reader {
         self.is_input_over = true;
     }
 
-    /// Returns where the next piece begins, bytes from the start of the file.
+    /// Returns the offset of the next piece, bytes from the start of the file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.base + self.at as u64
     }
 
-    /// Returns the version of the file, and whose it is, once they were read.
+    /// Returns the file's dialect and version, once they were read.
     #[must_use]
     pub fn version(&self) -> Option<(Dialect, u32)> {
         self.header
@@ -175,7 +177,7 @@ impl Reader {
     /// Reads the next piece. Behind [`Piece::End`] it must not be called.
     ///
     /// # Errors
-    /// The file is wrong, at the offset that the error tells.
+    /// The file is wrong at the offset of the error.
     pub fn next_piece(&mut self) -> Result<Next<'_>, Error> {
         let (found, start) = loop {
             let unread = (self.buffer.len() - self.at) as u64;
@@ -197,18 +199,18 @@ impl Reader {
         Ok(Next::Piece(self.base + start as u64, self.piece(found, start)))
     }
 
-    /// Wants so many unread bytes, at least, before it looks again; there are `unread`.
+    /// Waits for at least this many unread bytes; there are `unread`.
     fn want(&mut self, least: u64, unread: u64) -> Result<(), Error> {
         let left = self.file_bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(self.offset()));
         if self.is_input_over || least > left || unread >= left {
             return Err(self.failed(Fault::Truncated));
         }
-        // Twice as many, so that an entry is measured only so often, however small the pieces of input are.
+        // At least twice as many as now: small inputs must not make measuring an entry quadratic.
         self.wanted = least.max(unread.saturating_mul(2)).max(unread + 1).min(left);
         Ok(())
     }
 
-    /// Remembers what was found, if there is nothing to tell of it.
+    /// Keeps what was found, if it is no piece for the caller.
     fn take(&mut self, found: &Found) -> Result<bool, Error> {
         match *found {
             Found::Header { dialect, version } => self.header = Some((dialect, version)),
@@ -218,7 +220,7 @@ impl Reader {
                 return Ok(false);
             }
             Found::End(file) => {
-                // What was consumed but for the sum itself.
+                // All consumed bytes, the checksum itself excluded.
                 self.at -= CHECKSUM_BYTES;
                 self.add_to_checksum();
                 self.at += CHECKSUM_BYTES;
@@ -234,7 +236,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// What was found at `start`, for the caller.
+    /// Returns what was found at `start`, as a piece.
     fn piece(&mut self, found: Found, start: usize) -> Piece<'_> {
         match found {
             Found::Aux => Piece::Aux(&self.text, &self.other),
@@ -255,7 +257,7 @@ impl Reader {
                     frequency: attributes.frequency,
                 })
             }
-            // The others have nothing to tell.
+            // The others are no pieces.
             Found::End(_) | Found::Header { .. } | Found::Nothing => Piece::End,
         }
     }
@@ -266,7 +268,7 @@ impl Reader {
 
     fn failed(&self, fault: Fault) -> Error {
         let offset = match fault {
-            // Where the bytes are missing.
+            // The offset at which bytes are missing.
             Fault::Truncated => (self.base + self.buffer.len() as u64).max(self.file_bytes.unwrap_or(0)),
             _ => self.offset(),
         };
@@ -280,7 +282,7 @@ impl Reader {
         self.checked = self.at;
     }
 
-    /// What begins at the first unread byte, and how many bytes it has.
+    /// Returns what starts at the first unread byte, and its length in bytes.
     fn find(&mut self) -> Result<(Found, usize), Stop> {
         if self.header.is_none() {
             return self.find_header();
@@ -320,7 +322,7 @@ impl Reader {
                 copy(&mut self.text, &mut input)?;
                 Found::Function
             }
-            opcode::FUNCTION_OF_OLD => {
+            opcode::FUNCTION_PRE_GA => {
                 library_of_old(&mut self.text, &mut input)?;
                 Found::Function
             }
@@ -365,7 +367,7 @@ impl Reader {
     fn find_header(&self) -> Result<(Found, usize), Stop> {
         let unread = &self.buffer[self.at..];
         let Some(header) = unread.get(..HEADER_BYTES) else {
-            // A few wrong bytes are rather no RDB file than one that was cut off.
+            // A few wrong bytes are no RDB file, rather than a truncated one.
             let is_begun = MAGIC_REDIS.starts_with(&unread[..unread.len().min(MAGIC_REDIS.len())])
                 || MAGIC_VALKEY.starts_with(&unread[..unread.len().min(MAGIC_VALKEY.len())]);
             return Err(if is_begun { Stop::Needs(HEADER_BYTES as u64) } else { Fault::Signature.into() });
@@ -397,7 +399,8 @@ fn copy(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result<(), Stop>
     Ok(())
 }
 
-/// Copies a library whose name, engine and description stand in front of its code, as the text that it would be now.
+/// Copies a library of the old form, with name, engine and description before its code, as a text
+/// of the current form.
 fn library_of_old(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result<(), Stop> {
     let (name, engine) = (input.string()?, input.string()?);
     if input.length()? > 0 {
@@ -408,7 +411,7 @@ fn library_of_old(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result
     Ok(())
 }
 
-/// Name of a module, from its number.
+/// Returns the name of a module, from its number.
 fn module_name(number: u64) -> String {
     let letter = |place: usize| {
         let shift = MODULE_VERSION_BITS as usize + 6 * (MODULE_NAME_LEN - 1 - place);

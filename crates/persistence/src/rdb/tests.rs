@@ -88,7 +88,8 @@ fn file_of(version: Version, values: &[Loaded<'_>]) -> Vec<u8> {
     bytes.0
 }
 
-/// All pieces of a file that is fed in pieces of `step` bytes: entries with their values, decoded and written again.
+/// All pieces of a file that is fed in pieces of `step` bytes: entries with their values, decoded
+/// and written again.
 fn read_all(file: &[u8], step: usize, knows_len: bool) -> Result<Vec<String>, Error> {
     let mut reader = Reader::new(knows_len.then_some(file.len() as u64), 16, LIMITS.string_bytes_max, true);
     let mut input = file.chunks(step);

@@ -1,4 +1,4 @@
-//! Pieces in, bytes out.
+//! The writer: pieces in, bytes out.
 
 use pantala_base::crc64::crc64;
 use pantala_types::rdb_value::{self, ValueRef, kind_of, write_body};
@@ -7,7 +7,8 @@ use super::{MAGIC_REDIS, opcode};
 
 /// Takes the bytes of a file.
 pub trait Sink {
-    /// Takes a chunk, which is empty afterwards. Returns `false` when no more are wanted: the file has failed.
+    /// Takes a chunk and leaves it empty. Returns `false` if writing has failed and no more chunks
+    /// are wanted.
     fn take(&mut self, chunk: &mut Vec<u8>) -> bool;
 }
 
@@ -31,18 +32,18 @@ impl Version {
     }
 }
 
-/// What is written of an entry beside key and value.
+/// Attributes of an entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
     /// When it expires, unix time in ms.
     pub expire_at_ms: Option<i64>,
-    /// Since when it is idle, seconds.
+    /// Its idle time, s.
     pub idle_s: Option<u64>,
     /// Its access counter.
     pub frequency: Option<u8>,
 }
 
-/// See the head of [`super`].
+/// Writes a file to a [`Sink`].
 pub struct Writer<'s> {
     out: Vec<u8>,
     checksum: Option<u64>,
@@ -52,8 +53,8 @@ pub struct Writer<'s> {
 }
 
 impl<'s> Writer<'s> {
-    /// Begins a file of that version. `compresses`: long strings are compressed where it saves something (`rdbcompression`);
-    /// `checks`: a checksum is made (`rdbchecksum`).
+    /// Starts a file of this version. With `compresses`, long strings are compressed if that saves
+    /// enough (`rdbcompression`); with `checks`, the file gets a checksum (`rdbchecksum`).
     pub fn new(version: Version, compresses: bool, checks: bool, sink: &'s mut dyn Sink) -> Self {
         let mut out = Vec::new();
         out.extend_from_slice(MAGIC_REDIS);
@@ -76,7 +77,7 @@ impl<'s> Writer<'s> {
         });
     }
 
-    /// Writes a library of functions.
+    /// Writes a function library.
     pub fn function(&mut self, text: &[u8]) {
         self.write(|writer| {
             writer.put(&[opcode::FUNCTION]);
@@ -84,7 +85,7 @@ impl<'s> Writer<'s> {
         });
     }
 
-    /// Begins a database that has so many keys, so many of them with an expiry.
+    /// Starts a database with this many keys, and this many keys with an expiry.
     pub fn database(&mut self, number: u32, keys: u64, expiring: u64) {
         self.write(|writer| {
             writer.put(&[opcode::SELECT_DB]);

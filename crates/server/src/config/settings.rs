@@ -429,7 +429,7 @@ impl Settings {
     }
 }
 
-/// Options of `SHUTDOWN`, as [`Kind::ShutdownOptions`](super::directive::Kind::ShutdownOptions) keeps them.
+/// Returns the options of `SHUTDOWN` that a directive names.
 fn shutdown(options: &[u8]) -> Shutdown {
     let has = |name: &[u8]| options.split(|byte| *byte == b' ').any(|option| option == name);
     Shutdown { save: has(b"save"), no_save: has(b"nosave"), now: has(b"now"), force: has(b"force"), abort: false }

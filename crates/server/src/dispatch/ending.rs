@@ -1,7 +1,8 @@
-//! The end with a snapshot: `SHUTDOWN`, and signals that mean it.
+//! Shutdown with a snapshot, by `SHUTDOWN` or a signal.
 //!
-//! All shards are taken as for any command over all of them. When they are held, the dataset is saved, and the workers are told to
-//! stop. The shards are not released then: a write that was acknowledged after the snapshot would be lost.
+//! All shards are taken as for any command over all of them. When they are held, the dataset is
+//! saved, and the workers are told to stop. The shards are not released then: a write that was
+//! acknowledged after the snapshot would be lost.
 
 use pantala_engine::access::SessionView;
 use pantala_engine::client::Shutdown;
@@ -15,17 +16,17 @@ use super::transactions::Held;
 use crate::clients::Clients;
 use crate::snapshot::save_before_end;
 
-/// The token of no connection: a signal has asked for the shards.
+/// The token of no connection: a signal requested the shards.
 pub(super) const ENDING: u64 = u64::MAX;
 
-/// What the snapshot may know of the connection that a signal doesn't have.
+/// The session of a snapshot that a signal requested.
 const NO_SESSION: SessionView =
     SessionView { client: 0, db: 0, version: Version::Resp2, no_touch: true, in_script: false };
 
 const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// A client has asked the server to stop with a snapshot.
+    /// Acquires all shards for a client's `SHUTDOWN` with a snapshot.
     #[cold]
     pub fn take_all_for_shutdown(&mut self, index: u32, how: Shutdown) -> Ran {
         tracing::warn!("User requested shutdown...");
@@ -34,14 +35,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.gather_for(index, Held::Shutdown(how), false)
     }
 
-    /// A signal has.
+    /// Acquires all shards for a signal.
     pub(super) fn take_all_for_end(&mut self) {
         self.shards.clear();
         self.shards.extend(0..self.clients.executor.keyspace().partition_count());
         self.clients.executor.bring(&self.shards, NO_SESSION, ENDING, self.clients.reactor.clock.now_ms, false);
     }
 
-    /// The shards have come: for the `SHUTDOWN` of a connection, or for a signal.
+    /// Saves and stops, with all shards held: for the `SHUTDOWN` of a connection, or for a signal.
     pub(super) fn end(&mut self, index: Option<u32>, how: Shutdown, owned: Vec<Ownership>) -> Ran {
         let is_over = save_and_end(&mut self.clients, how, owned);
         let connection = index.and_then(|index| self.clients.reactor.connections[index as usize].as_mut());
@@ -57,12 +58,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 }
 
-/// Returns whether the server stops.
+/// Saves the dataset and stops the server. Returns whether it stops.
 fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown, mut owned: Vec<Ownership>) -> bool {
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
     let is_over = save_before_end(server, &mut clients.executor.look(&NO_SESSION, &mut owned, now_ms).whole(), how);
     if is_over {
-        // Held for ever: see the head of this module.
+        // Never released: see the head of this module.
         drop(owned);
         server.stop();
     } else {

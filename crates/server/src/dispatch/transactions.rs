@@ -44,7 +44,7 @@ pub enum Held {
     Script(Box<ScriptCall>),
     /// Is told that a pause has begun.
     Pause(Box<PauseAnswer>),
-    /// Has the dataset saved, and the server stop: `SHUTDOWN`.
+    /// `SHUTDOWN`: saves the dataset and stops the server.
     Shutdown(Shutdown),
 }
 

@@ -76,8 +76,9 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
     }
     if loaded.asks_for_files {
         tracing::warn!(
-            "WARNING: a crash loses all changes since the last snapshot, which only SAVE and SHUTDOWN take: the points of 'save', whose \
-             default asks for more, and 'appendonly' aren't served yet. With 'save \"\"' and 'appendonly no' the configuration agrees."
+            "WARNING: a crash loses all changes since the last snapshot. Only SAVE and SHUTDOWN take snapshots: the \
+             points of 'save', whose default asks for more, and 'appendonly' are not served yet. Set 'save \"\"' and \
+             'appendonly no' if nothing needs to survive."
         );
     }
     let workers = loaded.settings.workers + loaded.settings.io_threads;

@@ -1,4 +1,4 @@
-//! `pantala check-rdb FILE`: reads a file, value by value, and tells what is wrong and where.
+//! `pantala check-rdb FILE`: reads a file value by value and reports what is wrong, and where.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,14 +15,14 @@ use pantala_types::rdb_value::Dialect;
 /// What the first argument asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
-    /// To check this file.
+    /// Check this file.
     Check(PathBuf),
-    /// It isn't said which: how to call it.
+    /// Print how to call it: no file is named.
     Usage,
 }
 
 impl Arguments {
-    /// Reads the arguments without the program's name. `None`: they are a server's.
+    /// Parses the arguments, without the program's name. Returns `None` if they start a server.
     pub fn parse(arguments: &[OsString]) -> Option<Self> {
         let (first, rest) = arguments.split_first()?;
         if first != "check-rdb" {
@@ -39,10 +39,10 @@ const USAGE: &str = "Usage: pantala check-rdb <rdb-file-name>";
 /// Bytes that are read at a time.
 const INPUT_BYTES: usize = 1024 * 1024;
 
-/// Checks a file. Returns 0 if it is right, 1 otherwise.
+/// Checks a file. Returns exit code 0 if it is right, 1 otherwise.
 pub fn check_rdb(arguments: &Arguments) -> ExitCode {
     let Arguments::Check(path) = arguments else {
-        // Nobody may be there to read it.
+        // Standard error may be closed.
         let _ = writeln!(io::stderr().lock(), "{USAGE}");
         return ExitCode::FAILURE;
     };
@@ -52,7 +52,7 @@ pub fn check_rdb(arguments: &Arguments) -> ExitCode {
     if checked { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns whether the file is right, and what there is to tell, a line each.
+/// Returns whether the file is right, and the report.
 fn check(path: &Path) -> (bool, String) {
     let mut lines = String::new();
     let mut tell = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");

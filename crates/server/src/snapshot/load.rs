@@ -1,4 +1,5 @@
-//! A file is read: one thread measures its entries, others decode and store them, each those of its own shards.
+//! A file is read: one thread measures its entries, others decode and store them, each those of its
+//! own shards.
 //!
 //! ```text
 //! this thread                     loaders, one for each part of the shards
@@ -7,7 +8,7 @@
 //!                                   decode, store
 //! ```
 //!
-//! The first error ends all of it: the caller has part of a dataset then, which it must not serve.
+//! The first error ends the load. The caller then has part of a dataset, which it must not serve.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -28,19 +29,19 @@ const INPUT_BYTES: usize = 1024 * 1024;
 const BATCH_BYTES: usize = 256 * 1024;
 /// Batches that may wait for one loader.
 const BATCHES_MAX: usize = 4;
-/// Most loaders: more threads than this wait for the one that measures.
+/// Maximum number of loaders: more would wait for the thread that measures.
 const LOADERS_MAX: usize = 8;
 /// Strings up to this length are loaded whatever `proto-max-bulk-len` is now, bytes.
 const STRING_BYTES_MIN: u64 = 512 * 1024 * 1024;
-/// Empty keys that the log names.
+/// Maximum number of empty keys that the log names.
 const EMPTY_KEYS_TOLD: u64 = 10;
 
 /// Why a file was not loaded.
 #[derive(Debug)]
 pub enum LoadError {
-    /// It can't be read.
+    /// Reading failed.
     Io(io::Error),
-    /// It is wrong.
+    /// The file is damaged or not supported.
     Wrong(Error),
 }
 
@@ -65,28 +66,28 @@ impl From<Error> for LoadError {
     }
 }
 
-/// What is done with the entries of a file.
+/// What loaders do with the entries of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// They are stored; a key that is there already is an error.
+    /// Store them; a key that exists is an error.
     Store,
-    /// They are stored in place of what is there.
+    /// Store them; they replace existing keys.
     Replace,
-    /// They are decoded and dropped; a key that is there already is an error.
+    /// Decode and drop them; a key that exists is an error.
     CheckNew,
-    /// They are decoded and dropped.
+    /// Decode and drop them.
     Check,
 }
 
-/// Texts of libraries that a file has, with the offsets at which they stand.
+/// Texts of a file's function libraries, with their offsets.
 pub type Libraries = Vec<(u64, Vec<u8>)>;
 
 /// Counts over all loaders.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Keys that were stored.
+    /// Stored keys.
     pub loaded: AtomicU64,
-    /// Keys that had expired.
+    /// Expired keys.
     pub expired: AtomicU64,
     empty: AtomicU64,
 }
@@ -94,7 +95,8 @@ pub struct Counts {
 /// Loads the snapshot, if there is one, before the workers run.
 ///
 /// # Errors
-/// There is one, and it can't be loaded: the reason, for the operator. The server must not start.
+/// The reason why an existing snapshot can't be loaded, for the operator. The server must not
+/// start.
 pub fn load_at_start(server: &Server) -> Result<(), String> {
     let path = super::path_of(&server.config().settings());
     let fatal = |error: &dyn std::fmt::Display| {
@@ -122,7 +124,7 @@ pub fn load_at_start(server: &Server) -> Result<(), String> {
 /// Adds libraries of a file to the server's.
 ///
 /// # Errors
-/// One is wrong, or there already and the policy is to append: then none is added.
+/// A library is wrong, or exists and the policy is to append; none is added then.
 pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestorePolicy) -> Result<(), LoadError> {
     let Some(offset) = libraries.first().map(|(offset, _)| *offset) else {
         if policy == RestorePolicy::Flush {
@@ -172,7 +174,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
         let stored = loaders
             .into_iter()
             .map(|loader| loader.join().unwrap_or(Err(Error { offset: 0, fault: Fault::OutOfMemory })));
-        // The first of the file: what is wrong behind it doesn't matter.
+        // The error with the lowest offset; later ones may follow from it.
         match stored.filter_map(Result::err).min_by_key(|error| error.offset) {
             Some(error) => Err(LoadError::Wrong(error)),
             None => read,
@@ -181,12 +183,13 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
     Ok((libraries, counts))
 }
 
-/// Limits of what a file may have: strings that were stored under another `proto-max-bulk-len`, too.
+/// Limits of what a file may have: strings that were stored under another `proto-max-bulk-len`,
+/// too.
 pub(super) fn load_limits(limits: Limits) -> Limits {
     Limits { string_bytes_max: limits.string_bytes_max.max(STRING_BYTES_MIN), ..limits }
 }
 
-/// Reads to the end of the file, and hands entries out.
+/// Reads to the end of the file and hands its entries to the loaders.
 fn read_all(
     mut file: &File,
     mut reader: Reader,
@@ -208,7 +211,7 @@ fn read_all(
             Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
             Next::Piece(_, Piece::Entry(entry)) => {
                 if !feeds[part_of(entry.key)].add(&entry) {
-                    // A loader has failed, and says why.
+                    // A loader has failed and returns the reason.
                     return Ok(libraries);
                 }
             }
@@ -222,7 +225,7 @@ fn read_all(
     }
 }
 
-/// Tells of who has written the file, as Redis.
+/// Logs what the file says about its origin, as Redis does.
 fn tell_aux(name: &[u8], value: &[u8]) {
     let number = || std::str::from_utf8(value).ok()?.parse::<i64>().ok();
     match name {
@@ -266,14 +269,14 @@ struct Placed {
     frequency: Option<u8>,
 }
 
-/// The way to a loader.
+/// A batch in preparation and the channel to its loader.
 struct Feed {
     batch: Batch,
     feed: SyncSender<Batch>,
 }
 
 impl Feed {
-    /// Returns whether the loader still wants entries.
+    /// Adds an entry to the batch. Returns whether the loader still takes entries.
     fn add(&mut self, entry: &Entry<'_>) -> bool {
         let Batch { bytes, entries } = &mut self.batch;
         bytes.extend_from_slice(entry.key);
@@ -299,7 +302,7 @@ impl Feed {
     }
 }
 
-/// What all loaders go by.
+/// What all loaders share.
 struct Loader<'c> {
     limits: Limits,
     now_ms: i64,

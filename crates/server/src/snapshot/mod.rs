@@ -1,14 +1,15 @@
-//! Snapshots: the dataset in an RDB file, written by `SAVE` and at the end, read at the start.
+//! Snapshots: the dataset in an RDB file, written by `SAVE` and at shutdown, loaded at the start.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `save` | a file is written beside the last one, and put in its place |
-//! | `load` | a file is read, its entries are decoded by several threads |
+//! | `save` | writes a file beside the last one and replaces the last one with it |
+//! | `load` | reads a file; several threads decode its entries |
 //! | `reload` | `DEBUG RELOAD` |
 //! | `check` | `pantala check-rdb` |
 //!
-//! The thread that holds the shards encodes; a thread of its own does what may wait for the disk. `SAVE` holds all shards from its
-//! first key to its last byte: no key can be read or changed meanwhile, commands without keys are served by the other workers.
+//! The thread that holds the shards encodes; a thread of its own does what may wait for the disk.
+//! `SAVE` holds all shards from its first key to its last byte: no key can be read or changed
+//! meanwhile, commands without keys are served by the other workers.
 
 mod check;
 mod load;
@@ -36,32 +37,32 @@ pub use load::load_at_start;
 pub struct Snapshots {
     /// When the last one was saved, or the server started, unix time in s.
     last_save_s: AtomicI64,
-    /// Changes of keys as of then.
+    /// Changes of keys up to that time.
     saved_changes: AtomicU64,
-    /// Changes of libraries of functions, which a snapshot has too.
+    /// Changes of function libraries, which snapshots hold too.
     other_changes: AtomicU64,
     /// Snapshots since the start.
     saves: AtomicU64,
-    /// Keys that the last file had and that had expired.
+    /// Expired keys of the file that was loaded last.
     keys_expired: AtomicU64,
-    /// Keys that were loaded from it.
+    /// Keys that were loaded from that file.
     keys_loaded: AtomicU64,
-    /// How the server is to end when its shards are there, after a signal.
+    /// Options of the shutdown that a signal started.
     ending: Mutex<Shutdown>,
 }
 
 impl Snapshots {
-    /// Those of a server that starts, at a unix time in ms.
+    /// Returns the state of a server that starts at `now_ms`, unix time.
     pub fn new(now_ms: i64) -> Self {
         Snapshots { last_save_s: AtomicI64::new(now_ms / 1000), ..Snapshots::default() }
     }
 
-    /// Returns when the last one was saved, unix time in s.
+    /// Returns when the last snapshot was saved, or the server started: unix time in s.
     pub fn last_save_s(&self) -> i64 {
         self.last_save_s.load(Relaxed)
     }
 
-    /// Returns how many were saved since the start.
+    /// Returns the number of snapshots since the start.
     pub fn saves(&self) -> u64 {
         self.saves.load(Relaxed)
     }
@@ -71,12 +72,12 @@ impl Snapshots {
         (self.keys_loaded.load(Relaxed), self.keys_expired.load(Relaxed))
     }
 
-    /// Returns how many changes the last one doesn't have (`rdb_changes_since_last_save`).
+    /// Returns the number of changes since the last snapshot (`rdb_changes_since_last_save`).
     pub fn unsaved_changes(&self, keyspace: &Keyspace) -> u64 {
         self.all_changes(keyspace).wrapping_sub(self.saved_changes.load(Relaxed))
     }
 
-    /// Has [`Snapshots::unsaved_changes`] be that many.
+    /// Sets [`Snapshots::unsaved_changes`].
     fn set_unsaved_changes(&self, keyspace: &Keyspace, changes: u64) {
         self.saved_changes.store(self.all_changes(keyspace).wrapping_sub(changes), Relaxed);
     }
@@ -85,7 +86,7 @@ impl Snapshots {
         keyspace.changes() + self.other_changes.load(Relaxed)
     }
 
-    /// Remembers and logs what was loaded.
+    /// Records and logs what was loaded.
     fn note_loaded(&self, counts: &Counts) {
         let (loaded, expired) = (counts.loaded.load(Relaxed), counts.expired.load(Relaxed));
         self.keys_loaded.store(loaded, Relaxed);
@@ -93,30 +94,30 @@ impl Snapshots {
         tracing::info!("Done loading RDB, keys loaded: {loaded}, keys expired: {expired}.");
     }
 
-    /// Notes a change of the libraries of functions.
+    /// Counts a change of the function libraries.
     pub fn note_change(&self) {
         self.other_changes.fetch_add(1, Relaxed);
     }
 
-    /// Returns how the server is to end after a signal.
+    /// Returns the options of the shutdown that a signal started.
     pub fn ending(&self) -> Shutdown {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets how the server is to end after a signal.
+    /// Sets the options of the shutdown that a signal started.
     pub fn set_ending(&self, how: Shutdown) {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
 }
 
 impl Server {
-    /// Returns whether the server saves before it ends so.
+    /// Returns whether the server saves a snapshot before such a shutdown.
     pub fn saves_before(&self, how: Shutdown) -> bool {
         !how.abort && (how.save || !how.no_save && !self.config().settings().save_points.is_empty())
     }
 }
 
-/// Saves before the server ends. Returns whether it may end.
+/// Saves before a shutdown. Returns whether the server may stop.
 pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) -> bool {
     tracing::info!("Saving the final RDB snapshot before exiting.");
     if save::save(server, whole).is_ok() {
@@ -130,12 +131,12 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
     how.force
 }
 
-/// Path of the snapshot: absolute, since `CONFIG SET dir` may move the process meanwhile.
+/// Returns the snapshot's path, absolute because `CONFIG SET dir` may move the process meanwhile.
 fn path_of(settings: &Settings) -> PathBuf {
     settings.dir.join(&settings.dbfilename)
 }
 
-/// The files of a server, for commands that hold all shards.
+/// A server's snapshot file, for commands that hold all shards.
 pub struct Files(pub Weak<Server>);
 
 impl Storage for Files {

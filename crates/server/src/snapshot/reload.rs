@@ -1,4 +1,4 @@
-//! `DEBUG RELOAD`: the dataset out of its file, while the server runs.
+//! `DEBUG RELOAD`: loads the dataset from its file while the server runs.
 
 use std::fs::File;
 
@@ -12,12 +12,13 @@ use crate::host::Server;
 
 const FAILED: &str = "ERR Error trying to load the RDB dump, check server logs.";
 
-/// Saves, empties and loads, as far as it is to. The whole file is looked at before anything is changed.
+/// Saves, empties and loads, as far as it is to. The whole file is looked at before anything is
+/// changed.
 ///
 /// # Errors
 /// The error reply.
 pub fn reload(server: &Server, access: &mut Access<'_>, how: Reload) -> Result<(), String> {
-    // The dataset is replaced by what it is: as in Redis nothing of this is propagated.
+    // The dataset stays the same, so nothing is propagated, as in Redis.
     access.propagate_nothing();
     if !how.no_save && save::save(server, &mut access.whole()).is_err() {
         return Err("ERR".to_owned());
@@ -55,7 +56,8 @@ fn load_checked(server: &Server, access: &mut Access<'_>, how: Reload) -> Result
     let duty = if how.merge { Duty::Replace } else { Duty::Store };
     let loaded = load::load(server, &File::open(&path)?, &mut access.whole(), duty);
     if loaded.is_err() && !how.no_flush {
-        // It was right a moment ago but for keys that are there twice. Part of a dataset is not served as if it were all.
+        // It was right a moment ago but for keys that are there twice. Part of a dataset is not
+        // served as if it were all.
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
         tracing::warn!("The dataset is empty now.");

@@ -1,7 +1,7 @@
-//! A file is written beside the last one, and put in its place.
+//! Writes a file beside the last one and replaces the last one with it.
 //!
-//! The last file stays until the new one is on disk as a whole: it is written under another name, synced, renamed, and its
-//! directory synced. Where any of that fails, the new file is removed.
+//! The last file stays until the new one is on disk as a whole: it is written under another name,
+//! synced, renamed, and its directory synced. Where any of that fails, the new file is removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -20,13 +20,13 @@ use crate::host::Server;
 /// Chunks that may wait for the disk.
 const CHUNKS_MAX: usize = 4;
 
-/// What is written between two syncs with `rdb-save-incremental-fsync`, bytes: Redis's figure.
+/// Bytes between two syncs with `rdb-save-incremental-fsync`, as in Redis.
 const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
 
-/// Writes a snapshot of all shards, and puts it in the place of the last one.
+/// Writes a snapshot of all shards and replaces the last one with it.
 ///
 /// # Errors
-/// It failed; the log tells why, and the last one is still there.
+/// Writing failed, and the log says why; the last snapshot is still there.
 pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
     let settings = server.config().settings();
     let path = super::path_of(&settings);
@@ -74,7 +74,7 @@ pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
     }
 }
 
-/// The name that a file has until it is whole: Redis's.
+/// Returns the name of the file until it is complete, as in Redis.
 fn temporary_path(path: &Path) -> PathBuf {
     path.with_file_name(format!("temp-{}.rdb", std::process::id()))
 }
@@ -91,10 +91,10 @@ impl Failed {
     }
 }
 
-/// Chunks on their way to the file.
+/// The channel of chunks to the thread that writes.
 struct Pipe {
     full: SyncSender<Vec<u8>>,
-    /// Buffers that were written, for their memory.
+    /// Written buffers, to be reused.
     empty: Receiver<Vec<u8>>,
 }
 
@@ -109,12 +109,13 @@ impl Sink for Pipe {
 struct Target {
     path: PathBuf,
     temporary: PathBuf,
-    /// In between, too.
+    /// Sync while writing, too.
     syncs: bool,
 }
 
 impl Target {
-    /// Writes all chunks and puts the file in its place, if `is_whole` says behind the last of them that nothing is missing.
+    /// Writes all chunks and puts the file in its place, if `is_whole` says behind the last of them
+    /// that nothing is missing.
     fn write(
         &self,
         chunks: &Receiver<Vec<u8>>,
@@ -128,7 +129,7 @@ impl Target {
             fs::rename(&self.temporary, &self.path).map_err(|error| Failed::during("renaming to", error))
         });
         if written.is_err() {
-            // It may not even be there.
+            // The file may not exist.
             let _ = fs::remove_file(&self.temporary);
             return written;
         }

@@ -1,38 +1,39 @@
-//! Where a value ends, found from the lengths in it: what is between them isn't looked at.
+//! Finds the end of a value from the lengths in it, without decoding it.
 
 use super::writer::{ENC_INT8, ENC_INT16, ENC_INT32, ENC_LZF, LEN_32_BITS, LEN_64_BITS};
 use super::{Dialect, Error, kind};
 
-/// Instead of the length of a score as text: not a number, or infinite.
+/// In place of the length of a score as text: NaN, or an infinity.
 const TEXT_SCORES: std::ops::RangeInclusive<u8> = 253..=255;
 /// Bytes of an id in a stream's pending entries.
 const RAW_ID_BYTES: u64 = 16;
 /// Bytes of a time, or of a score.
 const WORD_BYTES: u64 = 8;
 
-/// What [`extent`] found.
+/// The result of [`extent()`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// The value ends behind so many bytes.
+    /// The value has this many bytes.
     Whole(usize),
-    /// It has at least so many bytes, which are more than there are.
+    /// The value has at least this many bytes, more than are there.
     AtLeast(u64),
 }
 
-/// Returns where a value of `kind` ends that begins with `bytes`, of which only the first may be there. Nothing is allocated,
-/// whatever the lengths in it say; the time is that of walking over its elements.
+/// Returns the length of a value of `kind` that starts with `bytes`, which may be only its start.
+/// Allocates nothing, whatever the lengths in it are; takes time in proportion to its elements.
 ///
 /// # Errors
-/// [`Error::Corrupt`]: a length is none, or a string longer than `string_bytes_max`. [`Error::UnknownKind`]: of modules, too.
+/// [`Error::Corrupt`] if a length is wrong, or a string longer than `string_bytes_max`;
+/// [`Error::UnknownKind`], for modules too.
 pub fn extent(kind: u8, dialect: Dialect, bytes: &[u8], string_bytes_max: u64) -> Result<Extent, Error> {
     let mut walk = Walk { bytes, at: 0, string_bytes_max };
     finish(walk.value(kind, dialect), walk.at)
 }
 
-/// Returns where a string ends that begins with `bytes`, as [`extent`] does.
+/// Returns the length of a string that starts with `bytes`, as [`extent()`] does.
 ///
 /// # Errors
-/// As [`extent`].
+/// As [`extent()`].
 pub fn string_extent(bytes: &[u8], string_bytes_max: u64) -> Result<Extent, Error> {
     let mut walk = Walk { bytes, at: 0, string_bytes_max };
     finish(walk.strings(1), walk.at)
@@ -40,17 +41,17 @@ pub fn string_extent(bytes: &[u8], string_bytes_max: u64) -> Result<Extent, Erro
 
 fn finish(walked: Result<(), Stop>, at: u64) -> Result<Extent, Error> {
     match walked {
-        // A walk goes on only over bytes that are there.
+        // A walk never passes the end of `bytes`.
         Ok(()) => Ok(Extent::Whole(at as usize)),
         Err(Stop::Needs(least)) => Ok(Extent::AtLeast(least)),
         Err(Stop::Bad(error)) => Err(error),
     }
 }
 
-/// Why a walk doesn't go on.
+/// Why a walk stops.
 #[derive(Clone, Copy)]
 enum Stop {
-    /// The bytes end before so many.
+    /// At least this many bytes are needed.
     Needs(u64),
     Bad(Error),
 }
@@ -120,8 +121,8 @@ impl Walk<'_> {
         }
     }
 
-    /// `counters`: numbers behind the length. `group_figures`: those behind a group's last id. `times`: bytes behind a
-    /// consumer's name.
+    /// `counters`: numbers behind the length. `group_figures`: those behind a group's last id.
+    /// `times`: bytes behind a consumer's name.
     fn stream(&mut self, counters: u32, group_figures: u32, times: u64) -> Result<(), Stop> {
         self.each(2, |walk| walk.strings(2))?;
         (0..1 + counters).try_for_each(|_| self.length().map(drop))?;
@@ -148,12 +149,12 @@ impl Walk<'_> {
         })
     }
 
-    /// As many as a count says of what takes at least `bytes_min` bytes each.
+    /// Walks over a counted sequence of items of at least `bytes_min` bytes each.
     fn each(&mut self, bytes_min: u64, mut one: impl FnMut(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
         (0..self.count(bytes_min)?).try_for_each(|_| one(self))
     }
 
-    /// A number of things that take at least `bytes_min` bytes each, all of which may be there.
+    /// Reads the number of items of at least `bytes_min` bytes each that follow.
     fn count(&mut self, bytes_min: u64) -> Result<u64, Stop> {
         let count = self.length()?;
         let least = self.at.saturating_add(count.saturating_mul(bytes_min));
@@ -194,7 +195,7 @@ impl Walk<'_> {
     fn length_from(&mut self, first: u8) -> Result<u64, Stop> {
         let low = u64::from(first & 0x3f);
         match first >> 6 {
-            // What means an encoding in front of a string is a small length elsewhere.
+            // The marker of an encoded string is a small length elsewhere.
             0 | 3 => Ok(low),
             1 => Ok(low << 8 | u64::from(self.byte()?)),
             _ if first == LEN_32_BITS => self.number(4),
@@ -203,7 +204,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A number of so many bytes, the highest first.
+    /// Reads a big-endian number of this many bytes.
     fn number(&mut self, bytes: u32) -> Result<u64, Stop> {
         let mut number = 0;
         for _ in 0..bytes {

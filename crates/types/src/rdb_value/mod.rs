@@ -109,8 +109,8 @@ pub mod kind {
     pub const SET_LISTPACK: u8 = 20;
     /// A stream of Redis 7.2, which keeps when a consumer was last active.
     pub const STREAM_LISTPACKS_3: u8 = 21;
-    /// A hash with fields that expire, of the release candidates of Redis 7.4: absolute times. In a file of Valkey: its own
-    /// form of such a hash.
+    /// A hash with fields that expire, of the release candidates of Redis 7.4: absolute times. In a
+    /// file of Valkey: its own form of such a hash.
     pub const HASH_METADATA_PRE_GA: u8 = 22;
     /// The same in a listpack, of the release candidates of Redis 7.4.
     pub const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
@@ -145,7 +145,8 @@ pub enum ValueRef<'a> {
     Hash(HashView<'a>),
     /// A hash at a Unix time in milliseconds: without the fields expired by then.
     HashAt(HashView<'a>, i64),
-    /// As [`ValueRef::HashAt`], with the times of its fields, in the form of Redis 7.4 (version 12).
+    /// As [`ValueRef::HashAt`], with the times of its fields, in the form of Redis 7.4 (version
+    /// 12).
     ExpiringHash(HashView<'a>, i64),
     /// A set.
     Set(SetView<'a>),

@@ -1,4 +1,4 @@
-//! Values of the forms that came after Redis 7.0: sets in listpacks, hashes whose fields expire.
+//! Reading of forms newer than Redis 7.0: sets in listpacks, hashes whose fields expire.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,16 @@ use crate::Collection;
 use crate::hash::Hash;
 use crate::set::Set;
 
-/// Latest time of a field, unix time in ms: Redis keeps 48 bits.
+/// Latest expiry of a field, unix time in ms: Redis keeps 48 bits.
 const TIME_MS_MAX: u64 = (1 << 48) - 1;
 
 const BAD_TIME: Error = Error::Corrupt("time of a field");
 
-/// Reads a value of any kind that a file may have, behind the byte that says how it is written. `now_ms` is unix time: fields of
-/// hashes that have expired are left out, as Redis does once it has loaded them.
+/// Reads a value of any kind that a file may have, after its type byte. `now_ms` is unix time:
+/// expired fields of hashes are left out.
 ///
 /// # Errors
-/// [`Error`]; [`Error::Empty`] too where all fields of a hash have expired.
+/// [`Error`]; also [`Error::Empty`] if all fields of a hash have expired.
 pub fn read_newer<'a>(
     kind: u8,
     dialect: Dialect,
@@ -35,7 +35,7 @@ pub fn read_newer<'a>(
             if earliest_ms > TIME_MS_MAX + 1 {
                 return Err(BAD_TIME);
             }
-            // Times are relative to it, plus one.
+            // Expiries are relative to it, plus one.
             expiring_fields(reader, limits, earliest_ms.wrapping_sub(1), now_ms)?
         }
         (kind::HASH_LISTPACK_EX_PRE_GA, Dialect::Redis) => expiring_listpack(reader, limits, now_ms)?,
@@ -60,7 +60,7 @@ fn set_of_listpack(reader: &mut Reader<'_>, limits: &Limits) -> Result<Set, Erro
     if set.is_empty() { Err(EMPTY) } else { Ok(set) }
 }
 
-/// Field by field, the time of each in front of it: 0 for none, otherwise to be added to `base_ms`.
+/// Reads fields with their expiries before them: 0 for none, otherwise relative to `base_ms`.
 fn expiring_fields(reader: &mut Reader<'_>, limits: &Limits, base_ms: u64, now_ms: i64) -> Result<Hash, Error> {
     let mut fields = Fields::new(now_ms);
     for _ in 0..some(reader, 3)? {
@@ -74,7 +74,7 @@ fn expiring_fields(reader: &mut Reader<'_>, limits: &Limits, base_ms: u64, now_m
     fields.finish()
 }
 
-/// Field, value, time, field … in a listpack.
+/// Reads a listpack of field, value, expiry, field …
 fn expiring_listpack(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Result<Hash, Error> {
     let pack = listpack::read(&reader.string()?)?;
     let mut fields = Fields::new(now_ms);
@@ -92,7 +92,7 @@ fn expiring_listpack(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> R
     fields.finish()
 }
 
-/// Field, value, time (8 bytes; -1 for none), as Valkey writes them.
+/// Reads field, value, expiry (8 bytes; -1 for none), as Valkey writes them.
 fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Result<Hash, Error> {
     let mut fields = Fields::new(now_ms);
     for _ in 0..some(reader, 2 + size_of::<i64>())? {
@@ -106,7 +106,7 @@ fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Re
     fields.finish()
 }
 
-/// A hash that is read: fields that have expired are noted, so that a second one of the same name is found, and left out.
+/// A hash in construction. Expired fields are left out, but kept by name to find duplicates.
 struct Fields {
     hash: Hash,
     expired: Vec<Box<[u8]>>,

@@ -17,7 +17,7 @@ pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     write_body(value, writer);
 }
 
-/// Returns the byte that says how [`write_body`] writes a value.
+/// Returns the type byte of what [`write_body`] writes.
 #[must_use]
 pub fn kind_of(value: ValueRef<'_>) -> u8 {
     match value {
@@ -34,7 +34,7 @@ pub fn kind_of(value: ValueRef<'_>) -> u8 {
     }
 }
 
-/// Writes a value without the byte that says how ([`kind_of`]): in a file the key stands between the two.
+/// Writes a value without its type byte ([`kind_of`]): in a file the key is between the two.
 pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     match value {
         ValueRef::Int(value) => writer.integer(value),
@@ -89,7 +89,8 @@ fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     });
 }
 
-/// A hash with fields that expire, as Redis 7.4 writes it: times relative to the earliest, plus one; 0 for none.
+/// Writes a hash with fields that expire, as Redis 7.4 does: expiries are relative to the earliest,
+/// plus one; 0 for none.
 fn write_expiring_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     let time = |field: Element<'_>| field.with_bytes(|field| hash.expiry(field));
     let mut earliest_ms = i64::MAX;

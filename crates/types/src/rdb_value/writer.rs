@@ -48,8 +48,8 @@ impl<'a> Writer<'a> {
         Writer { out, compress, drain: None }
     }
 
-    /// Returns a writer as [`Writer::new`] that calls `drain` between two strings whenever `out` has [`DRAIN_BYTES`] or
-    /// more: a large collection is written in bounded memory.
+    /// Returns a writer as [`Writer::new`] that calls `drain` between two strings whenever `out`
+    /// has [`DRAIN_BYTES`] or more: a large collection is written in bounded memory.
     pub fn draining(out: &'a mut Vec<u8>, compress: bool, drain: Drain<'a>) -> Self {
         Writer { out, compress, drain: Some(drain) }
     }
