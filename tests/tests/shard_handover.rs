@@ -193,6 +193,7 @@ fn shards_that_a_script_evicted_from_are_free_for_others() {
         // Keys in other shards than the script's, whose commands are not rejected because of it.
         let value = "v".repeat(VALUE_BYTES);
         scene.holder.send(&["EVAL", "while true do end", "1", HELD[0]]);
+        eventually("the script is busy", || scene.others[0].command(&["STRLEN", HELD[0]]).is_error());
         let mut keys: Vec<String> = (0..KEYS).map(|number| format!("key:{number}")).collect();
         keys.retain(|key| scene.others[0].command(&["SET", key, &value]) == Reply::ok());
         assert!(keys.len() > KEYS / 2);

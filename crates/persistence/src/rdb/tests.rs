@@ -249,7 +249,7 @@ fn newer_hashes_and_streams() {
         let Loaded::Hash(hash) = hash else { panic!("no hash: {hash:?}") };
         let fields = RefCell::new(Vec::new());
         hash.view().for_each(|field, _| {
-            fields.borrow_mut().push((field.to_vec()[0], field.with_bytes(|field| hash.view().time(field))));
+            fields.borrow_mut().push((field.to_vec()[0], field.with_bytes(|field| hash.view().expiry(field))));
         });
         let mut fields = fields.into_inner();
         fields.sort_unstable();
