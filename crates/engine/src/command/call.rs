@@ -45,8 +45,8 @@ pub struct Permit(u64);
 impl Permit {
     /// Returns the permit of a session in an epoch (below 2^63).
     #[inline]
-    pub fn new(epoch: u64, is_unrestricted: bool) -> Self {
-        Permit(epoch << 1 | u64::from(!is_unrestricted))
+    pub const fn new(epoch: u64, is_unrestricted: bool) -> Self {
+        Permit(epoch << 1 | !is_unrestricted as u64)
     }
 
     /// Returns the epoch.

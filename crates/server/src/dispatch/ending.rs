@@ -5,6 +5,7 @@
 //! acknowledged after the snapshot would be lost.
 
 use pantala_engine::access::SessionView;
+use pantala_engine::command::Permit;
 use pantala_engine::client::Shutdown;
 use pantala_engine::executor::Ran;
 use pantala_engine::ownership::Ownership;
@@ -20,8 +21,14 @@ use crate::snapshot::save_before_end;
 pub(super) const ENDING: u64 = u64::MAX;
 
 /// The session of a snapshot that a signal requested.
-const NO_SESSION: SessionView =
-    SessionView { client: 0, db: 0, version: Version::Resp2, no_touch: true, in_script: false };
+const NO_SESSION: SessionView = SessionView {
+    client: 0,
+    db: 0,
+    version: Version::Resp2,
+    no_touch: true,
+    in_script: false,
+    permit: Permit::new(0, true),
+};
 
 const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 

@@ -86,7 +86,7 @@ fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u
     let (command, (bytes, ranges)): (&Command, _) = match &connection.socket.held {
         Some(Held::Watch(command, words)) => (command, copied(words.iter().map(|word| &**word))),
         Some(Held::Script(call)) => (call.command(), call.words()),
-        Some(Held::Exec(..) | Held::Pause(_)) | None => return None,
+        Some(Held::Exec(..) | Held::Pause(_) | Held::Shutdown(_)) | None => return None,
     };
     let args = Args::new(&bytes, &ranges);
     let checked = if session.follow_rules(users) { session.check(command, &args) } else { Err(Denied::Command) };
