@@ -322,6 +322,42 @@ fn a_hundred_thousand_commands_in_one_write() {
     });
 }
 
+/// The server caches resolved commands by name and number of arguments, which subcommands share.
+#[test]
+fn subcommands_of_one_name_and_arity_are_told_apart() {
+    beside_judge(&[], |subject, judge| {
+        let mut input = Vec::new();
+        let calls = [
+            "SET k v",
+            "XADD s 1-1 a b",
+            "XGROUP CREATE s g 0",
+            "OBJECT ENCODING k",
+            "OBJECT REFCOUNT k",
+            "OBJECT FREQ k",
+            "object encoding k",
+            "XINFO STREAM s",
+            "XINFO GROUPS s",
+            "XINFO STREAM s",
+            "XGROUP DESTROY s g",
+            "XGROUP DESTROY s g",
+            "XINFO GROUPS s",
+            "GET k",
+            "GET",
+            "GET k k",
+            "get k",
+        ];
+        for call in calls {
+            encode_into(&mut input, &call.split(' ').collect::<Vec<_>>());
+        }
+        compare(subject, judge, &input, Waits);
+        // One by one, so that each has a window of its own.
+        let (mut given, mut right) = (subject.connect(), judge.connect());
+        for call in calls.iter().filter(|call| call.contains(' ')) {
+            assert_eq!(given.call(call), right.call(call), "{call}");
+        }
+    });
+}
+
 /// Valid requests with bytes changed, removed and inserted get the same replies as from Redis.
 #[test]
 fn damaged_requests() {

@@ -16,7 +16,6 @@ use crate::effect::blocking::ReadyKey;
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
 use crate::shard::executor::{Call, Executor, access};
-use crate::shard::keyspace::Execution;
 use crate::shard::message::Message;
 use crate::shard::ownership::Ownership;
 use crate::shard::request::{Request, Task};
@@ -126,9 +125,7 @@ impl Executor<'_> {
     }
 
     pub(crate) fn take_if_ours(&self, shard: u32) -> Option<Ownership> {
-        let keyspace = self.keyspace();
-        let is_ours = keyspace.layout().execution == Execution::Inline || keyspace.home(shard) == self.worker();
-        if is_ours { self.take_spinning(shard) } else { None }
+        if self.may_take(shard) { self.take_spinning(shard) } else { None }
     }
 
     fn serve_later(&mut self, waiter: &Waiter, shard: u32, destination: u32, key: ReadyKey, now_ms: i64) {

@@ -66,15 +66,15 @@ pub struct Window {
     pub entries: Vec<Entry>,
     /// Arguments of all of them, each relative to its command's first byte.
     pub ranges: Vec<ArgRange>,
-    /// Commands of one key that it has had.
+    /// The commands last resolved whose one key is their first argument.
     pub recent: Recent,
 }
 
 /// How many commands [`Recent`] knows at most: a power of two.
 const RECENT_MAX: usize = 8;
 
-/// Commands of one key with short names, as they were written: those of nearly all calls. What is known of them is the same
-/// for each such call, and needn't be found out again.
+/// A cache of resolved commands, by name as the client wrote it and number of arguments: of commands whose one key is their
+/// first argument, nearly all calls. It holds no subcommand, whose name isn't all that decides which command is called.
 #[derive(Default)]
 pub struct Recent {
     known: [Option<Known>; RECENT_MAX],
@@ -87,30 +87,34 @@ struct Known {
     /// How many arguments the call had.
     args: usize,
     command: &'static Command,
-    /// Which of them is the key.
-    key: usize,
 }
 
 impl Recent {
-    /// Where a name is looked for.
+    /// The index of the key of each cached command.
+    const KEY: usize = 1;
+
+    /// Returns the index in `known` of a name.
     #[inline]
     fn place(name: u64) -> usize {
         // Any odd constant: the upper bits of the product depend on all bits of the name.
         (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - RECENT_MAX.trailing_zeros())) as usize
     }
 
-    /// The command of a call like one before, and which of its arguments is its key.
+    /// Returns the command of a call, if an equal one was resolved lately.
     #[inline]
-    fn find(&self, args: &Args<'_>) -> Option<(&'static Command, usize)> {
+    fn find(&self, args: &Args<'_>) -> Option<&'static Command> {
         let name = args.short_name()?;
         let known = self.known[Self::place(name)].as_ref()?;
-        (known.name == name && known.args == args.len()).then_some((known.command, known.key))
+        (known.name == name && known.args == args.len()).then_some(known.command)
     }
 
-    /// Keeps what was found out of a call.
+    /// Caches a resolved command of one key, unless the argument behind the name may select a subcommand: then its key isn't
+    /// the first argument.
     fn note(&mut self, args: &Args<'_>, command: &'static Command, key: usize) {
-        if let Some(name) = args.short_name() {
-            self.known[Self::place(name)] = Some(Known { name, args: args.len(), command, key });
+        if key == Self::KEY
+            && let Some(name) = args.short_name()
+        {
+            self.known[Self::place(name)] = Some(Known { name, args: args.len(), command });
         }
     }
 }
@@ -169,7 +173,7 @@ impl Window {
 #[inline]
 pub fn classify(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     match recent.find(args) {
-        Some((command, key)) => single(keyspace, db, command, args.at(key)),
+        Some(command) => single(keyspace, db, command, args.at(Recent::KEY)),
         None => classify_anew(keyspace, renames, recent, db, args),
     }
 }
@@ -182,7 +186,7 @@ fn single(keyspace: &Keyspace, db: u32, command: &'static Command, key: &[u8]) -
     What::Single(command, place)
 }
 
-/// As [`classify`], for a call that is unlike those before.
+/// As [`classify`], for a call that is not in `recent`.
 #[inline(never)]
 fn classify_anew(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     if args.is_empty() {
