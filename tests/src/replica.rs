@@ -2,11 +2,12 @@
 //! holds behind every unit holds wherever the stream is cut.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use crate::client::encode_into;
 use crate::effects::{Effect, EffectStream, MARKER, as_of_a_client, digest, has_error, show_effect, wait_for_expiry};
+use crate::waiting::eventually;
 use crate::{Client, Server};
 
 /// Effects that are sent to a copy at a time.
@@ -23,6 +24,7 @@ pub type Look = Box<dyn FnMut(&[Effect]) -> Result<(), String> + Send>;
 pub struct Replica {
     copies: Vec<Server>,
     effects: Arc<AtomicU64>,
+    is_marked: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), String>>,
 }
 
@@ -35,9 +37,10 @@ impl Replica {
     pub fn attach(server: &Server, copies: Vec<Server>, look: Look) -> Replica {
         let stream = EffectStream::attach(server);
         let clients = copies.iter().map(Server::connect).collect();
-        let effects = Arc::<AtomicU64>::default();
-        let follower = Follower { stream, clients, look, effects: Arc::clone(&effects) };
-        Replica { copies, effects, thread: std::thread::spawn(move || follower.run()) }
+        let (effects, is_marked) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let follower =
+            Follower { stream, clients, look, effects: Arc::clone(&effects), is_marked: Arc::clone(&is_marked) };
+        Replica { copies, effects, is_marked, thread: std::thread::spawn(move || follower.run()) }
     }
 
     /// Returns how many effects have come.
@@ -63,10 +66,13 @@ impl Replica {
     pub fn finish(self, server: &Server) -> Result<u64, String> {
         wait_for_expiry(server);
         let mut client = server.connect();
-        // Twice, since what other connections did a moment ago need not come before the first.
-        for value in ["last but one", "last"] {
-            client.command(&[&b"SET"[..], MARKER, value.as_bytes()]);
-        }
+        // Recent effects of other workers may follow the first marker, but not one that is set after
+        // the first has come.
+        client.command(&[&b"SET"[..], MARKER, b"first"]);
+        eventually("the stream contains the first marker", || {
+            self.is_marked.load(Ordering::Relaxed) || self.has_ended()
+        });
+        client.command(&[&b"SET"[..], MARKER, b"last"]);
         self.thread.join().expect("the follower does not panic")?;
         for copy in &self.copies {
             copy.connect().call("SELECT 0");
@@ -88,6 +94,7 @@ struct Follower {
     clients: Vec<Client>,
     look: Look,
     effects: Arc<AtomicU64>,
+    is_marked: Arc<AtomicBool>,
 }
 
 impl Follower {
@@ -98,7 +105,11 @@ impl Follower {
             // A copy is never left within a transaction.
             while !is_last && (count == 0 || units.is_open() || count < TOGETHER && !self.stream.is_drained()) {
                 let effect = self.stream.next_effect();
-                is_last = effect.len() == 3 && effect[1] == MARKER && effect[2] == b"last";
+                let marker = (effect.len() == 3 && effect[1] == MARKER).then(|| effect[2].as_slice());
+                is_last = marker == Some(b"last");
+                if marker == Some(b"first") {
+                    self.is_marked.store(true, Ordering::Relaxed);
+                }
                 encode_into(&mut bytes, &as_of_a_client(&effect));
                 count += 1;
                 if let Some(unit) = units.add(effect)? {

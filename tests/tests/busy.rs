@@ -9,9 +9,9 @@ use pantala_tests::{Client, Reply, Server, for_each_backend};
 use rustix::process::Signal;
 
 const LAYOUTS: [&[&str]; 3] = [
-    &["--workers", "1", "--shards", "8", "--busy-reply-threshold", "50"],
-    &["--workers", "3", "--shards", "8", "--busy-reply-threshold", "50"],
-    &["--workers", "3", "--shards", "8", "--busy-reply-threshold", "50", "--execution", "owner"],
+    &["--workers", "1", "--shards", "8", "--busy-reply-threshold", "50", "--save", ""],
+    &["--workers", "3", "--shards", "8", "--busy-reply-threshold", "50", "--save", ""],
+    &["--workers", "3", "--shards", "8", "--busy-reply-threshold", "50", "--save", "", "--execution", "owner"],
 ];
 
 const ENDLESS: &str = "while true do pcall(function() while true do end end) end";

@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// zero: the owner could overwrite that zero, and `INFO` would show the old count after `CONFIG
 /// RESETSTAT`. [`get`](Counter::get) returns the difference. Of two concurrent resets either may
 /// win.
+///
+/// The total stands first: an owner may place only that in a cache line that it writes anyway.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct Counter {
     total: AtomicU64,
     reset_at: AtomicU64,

@@ -72,7 +72,7 @@ pub(crate) struct ShardCell {
 
 const _: () = {
     const LINE_BYTES: usize = 64;
-    assert!(offset_of!(ShardCell, stats) + offset_of!(ShardStats, misses) + size_of::<Counter>() <= LINE_BYTES);
+    assert!(offset_of!(ShardCell, stats) + offset_of!(ShardStats, misses) + size_of::<u64>() <= LINE_BYTES);
 };
 
 impl ShardCell {

@@ -111,10 +111,10 @@ pub struct ShardStats {
     pub commands: Counter,
     /// Lookups for reading that found a key.
     pub hits: Counter,
-    /// Lookups for reading that found none.
-    pub misses: Counter,
     /// Changes of keys by commands, since the start.
-    pub changes: Counter,
+    pub changes: Gauge,
+    /// Lookups for reading that found none. What a reset records need not stand in that line.
+    pub misses: Counter,
     /// Keys that expired.
     pub expired: Counter,
     /// Keys that were evicted.
@@ -158,8 +158,8 @@ impl ShardStats {
         ShardStats {
             commands: Counter::default(),
             hits: Counter::default(),
+            changes: Gauge::default(),
             misses: Counter::default(),
-            changes: Counter::default(),
             expired: Counter::default(),
             evicted: Counter::default(),
             combined: Counter::default(),

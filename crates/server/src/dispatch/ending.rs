@@ -5,8 +5,8 @@
 //! acknowledged after the snapshot would be lost.
 
 use pantala_engine::access::SessionView;
-use pantala_engine::command::Permit;
 use pantala_engine::client::Shutdown;
+use pantala_engine::command::Permit;
 use pantala_engine::executor::Ran;
 use pantala_engine::ownership::Ownership;
 use pantala_resp::{Reply, Version};
