@@ -2,6 +2,7 @@
 
 use pantala_runtime::{ConnId, Event, EventLoop};
 
+use super::following::follow_on;
 use super::frozen::Deferred;
 use super::{Abandon, Clients, State};
 use crate::reactor::Happened;
@@ -31,19 +32,11 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             Happened::Nothing => {}
             Happened::Changed(index) => {
                 if self.limits.weighing.is_on | self.has_followers {
-                    self.after_change(index);
+                    after_change(self, index);
                 }
             }
             Happened::Failed(index) => self.close(index),
         }
-    }
-
-    #[cold]
-    fn after_change(&mut self, index: u32) {
-        if self.limits.weighing.is_on {
-            self.weigh(index);
-        }
-        self.follow_on(index);
     }
 
     /// Shows a command to a monitor, unless it is none any more.
@@ -69,4 +62,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             self.close(index);
         }
     }
+}
+
+#[cold]
+fn after_change<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
+    if clients.limits.weighing.is_on {
+        clients.weigh(index);
+    }
+    follow_on(clients, index);
 }

@@ -25,49 +25,49 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             return self.frozen.defer(Deferred::Effects(wanted));
         }
         self.has_followers = true;
-        self.follow_on(index);
+        follow_on(self, index);
     }
+}
 
-    /// Gives a connection more of the stream, if it follows it and has room in its window.
-    pub(super) fn follow_on(&mut self, index: u32) {
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
-        let mut room = WINDOW_BYTES.saturating_sub(connection.pending_bytes());
-        let Some(follower) = &mut connection.session.follows else { return };
-        if connection.state == State::Closing || self.frozen.holds(index) {
-            return;
-        }
-        let mut parts = Vec::new();
-        // Without room it reads nothing, but learns whether it was cut off.
-        let ahead = loop {
-            // Two pieces at least: the end of a send is waited for only where something follows it, and
-            // that is when the next ones are read.
-            let has_two = connection.ahead.pieces() + parts.len() >= 2;
-            let before = parts.len();
-            let ahead = follower.read(if has_two { room } else { room.max(1) }, &mut parts);
-            room = room.saturating_sub(parts[before..].iter().map(|part| part.bytes().len()).sum());
-            if ahead != Ahead::More || (room == 0 && connection.ahead.pieces() + parts.len() >= 2) {
-                break ahead;
-            }
-        };
-        if let Ahead::CutOff(why) = ahead {
-            return self.cut_off(index, why);
-        }
-        if parts.is_empty() {
-            return;
-        }
-        for part in parts {
-            match part {
-                Outgoing::Shared(bytes) => connection.add_shared(&bytes),
-                Outgoing::Own(bytes) if bytes.len() >= PIECE_BYTES_MIN => connection.add_piece(bytes),
-                Outgoing::Own(bytes) => connection.output.extend_from_slice(&bytes),
-            }
-        }
-        self.reactor.touch(index);
+/// Gives a connection more of the stream, if it follows it and has room in its window.
+pub(super) fn follow_on<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
+    let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
+    let mut room = WINDOW_BYTES.saturating_sub(connection.pending_bytes());
+    let Some(follower) = &mut connection.session.follows else { return };
+    if connection.state == State::Closing || clients.frozen.holds(index) {
+        return;
     }
+    let mut parts = Vec::new();
+    // Without room it reads nothing, but learns whether it was cut off.
+    let ahead = loop {
+        // Two pieces at least: the end of a send is waited for only where something follows it, and
+        // that is when the next ones are read.
+        let has_two = connection.ahead.pieces() + parts.len() >= 2;
+        let before = parts.len();
+        let ahead = follower.read(if has_two { room } else { room.max(1) }, &mut parts);
+        room = room.saturating_sub(parts[before..].iter().map(|part| part.bytes().len()).sum());
+        if ahead != Ahead::More || (room == 0 && connection.ahead.pieces() + parts.len() >= 2) {
+            break ahead;
+        }
+    };
+    if let Ahead::CutOff(why) = ahead {
+        return cut_off(clients, index, why);
+    }
+    if parts.is_empty() {
+        return;
+    }
+    for part in parts {
+        match part {
+            Outgoing::Shared(bytes) => connection.add_shared(&bytes),
+            Outgoing::Own(bytes) if bytes.len() >= PIECE_BYTES_MIN => connection.add_piece(bytes),
+            Outgoing::Own(bytes) => connection.output.extend_from_slice(&bytes),
+        }
+    }
+    clients.reactor.touch(index);
+}
 
-    fn cut_off(&mut self, index: u32, why: CutOff) {
-        let CutOff { behind_bytes, bytes_max } = why;
-        tracing::warn!("A replica is {behind_bytes} bytes behind, of which its limit allows {bytes_max}.");
-        self.close_over_limit(index);
-    }
+fn cut_off<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, why: CutOff) {
+    let CutOff { behind_bytes, bytes_max } = why;
+    tracing::warn!("A replica is {behind_bytes} bytes behind, of which its limit allows {bytes_max}.");
+    clients.close_over_limit(index);
 }

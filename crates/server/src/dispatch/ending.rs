@@ -32,37 +32,40 @@ const NO_SESSION: SessionView = SessionView {
 
 const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
-impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Acquires all shards for a client's `SHUTDOWN` with a snapshot.
-    #[cold]
-    pub fn take_all_for_shutdown(&mut self, index: u32, how: Shutdown) -> Ran {
-        tracing::warn!("User requested shutdown...");
-        self.shards.clear();
-        self.shards.extend(0..self.clients.executor.keyspace().partition_count());
-        self.gather_for(index, Held::Shutdown(how), false)
-    }
+/// Acquires all shards for a client's `SHUTDOWN` with a snapshot.
+#[cold]
+pub fn take_all_for_shutdown<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, how: Shutdown) -> Ran {
+    tracing::warn!("User requested shutdown...");
+    d.shards.clear();
+    d.shards.extend(0..d.clients.executor.keyspace().partition_count());
+    d.gather_for(index, Held::Shutdown(how), false)
+}
 
-    /// Acquires all shards for a signal.
-    pub(super) fn take_all_for_end(&mut self) {
-        self.shards.clear();
-        self.shards.extend(0..self.clients.executor.keyspace().partition_count());
-        self.clients.executor.bring(&self.shards, NO_SESSION, ENDING, self.clients.reactor.clock.now_ms, false);
-    }
+/// Acquires all shards for a signal.
+pub(super) fn take_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
+    d.shards.clear();
+    d.shards.extend(0..d.clients.executor.keyspace().partition_count());
+    d.clients.executor.bring(&d.shards, NO_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
+}
 
-    /// Saves and stops, with all shards held: for the `SHUTDOWN` of a connection, or for a signal.
-    pub(super) fn end(&mut self, index: Option<u32>, how: Shutdown, owned: Vec<Ownership>) -> Ran {
-        let is_over = save_and_end(&mut self.clients, how, owned);
-        let connection = index.and_then(|index| self.clients.reactor.connections[index as usize].as_mut());
-        match connection {
-            Some(connection) if is_over => connection.session.close_after_reply = true,
-            Some(connection) => Reply::new(&mut connection.output, connection.session.version).error(FAILED),
-            None if is_over => {}
-            None => tracing::warn!(
-                "Signal received but errors trying to shut down the server, check the logs for more information"
-            ),
-        }
-        self.clients.executor.done()
+/// Saves and stops, with all shards held: for the `SHUTDOWN` of a connection, or for a signal.
+pub(super) fn end<L: EventLoop>(
+    d: &mut Dispatcher<'_, L>,
+    index: Option<u32>,
+    how: Shutdown,
+    owned: Vec<Ownership>,
+) -> Ran {
+    let is_over = save_and_end(&mut d.clients, how, owned);
+    let connection = index.and_then(|index| d.clients.reactor.connections[index as usize].as_mut());
+    match connection {
+        Some(connection) if is_over => connection.session.close_after_reply = true,
+        Some(connection) => Reply::new(&mut connection.output, connection.session.version).error(FAILED),
+        None if is_over => {}
+        None => tracing::warn!(
+            "Signal received but errors trying to shut down the server, check the logs for more information"
+        ),
     }
+    d.clients.executor.done()
 }
 
 /// Saves the dataset and stops the server. Returns whether it stops.

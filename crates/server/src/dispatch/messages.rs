@@ -12,7 +12,7 @@ use pantala_runtime::EventLoop;
 use pantala_session::output::PIECE_BYTES_MIN;
 use pantala_session::replies::replies_wanted;
 
-use super::{Connection, Dispatcher, State};
+use super::{Connection, Dispatcher, State, ending};
 use crate::clients::slow;
 use crate::reactor::index_of;
 
@@ -73,7 +73,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 // It has woken this worker, whose turn begins with the settings. What it listens on may be others though they are not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Purge => self.memory.purge(),
-                Message::Save => self.take_all_for_end(),
+                Message::Save => ending::take_all_for_end(self),
                 Message::Stop => self.is_stopping = true,
             }
         }

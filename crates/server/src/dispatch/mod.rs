@@ -6,7 +6,7 @@
 //! dispatcher asks what is above by a trait of its own ([`Above`]).
 
 mod busy;
-mod ending;
+pub mod ending;
 mod mail;
 mod messages;
 mod pause;

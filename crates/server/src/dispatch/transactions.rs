@@ -21,7 +21,7 @@ use pantala_resp::{ArgRange, Args, Reply, is_aborted};
 use pantala_runtime::EventLoop;
 use pantala_session::replies::replies_wanted;
 
-use super::ending::ENDING;
+use super::ending::{self, ENDING};
 use super::pause::PauseAnswer;
 use super::permissions::refuse_held;
 use super::scripts::{ScriptCall, copied};
@@ -293,7 +293,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let owned = parcel.value.take_owned();
         if parcel.value.connection == ENDING {
             let how = self.clients.reactor.server.snapshots().ending();
-            self.end(None, how, owned);
+            ending::end(self, None, how, owned);
             return;
         }
         // Where the connection has gone meanwhile, what it queued has not begun: it is as if it had never sent EXEC.
@@ -365,7 +365,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 }
                 return Ran::Parked;
             }
-            Some(Held::Shutdown(how)) => return self.end(Some(index), how, owned),
+            Some(Held::Shutdown(how)) => return ending::end(self, Some(index), how, owned),
             Some(Held::Pause(answer)) => {
                 let ran = self.end_pause_answer(index, answer);
                 self.clients.executor.give_back(owned, now_ms);

@@ -22,6 +22,7 @@ use super::hand_over::HANDED_BYTES_MIN;
 use super::{Runner, Windows};
 use crate::clients::slow::LARGE_BYTES;
 use crate::config::Settings;
+use crate::dispatch::ending::take_all_for_shutdown;
 use crate::dispatch::window::{Entry, What, Window, classify};
 use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseAnswer, flags_of};
 use crate::reactor::token;
@@ -468,7 +469,7 @@ impl Runner {
                 }
                 if let Some(how) = connection.session.shutdown.take() {
                     connection.input.done(entry.end);
-                    return d.take_all_for_shutdown(entry.connection, how);
+                    return take_all_for_shutdown(d, entry.connection, how);
                 }
                 Ran::Done
             }
