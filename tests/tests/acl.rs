@@ -90,7 +90,7 @@ fn users_log_in_and_are_shown() {
         }
         set_user(&mut admin, "alice off");
         assert!(admin.call("AUTH alice pw").text().starts_with("WRONGPASS "), "the user is off");
-        assert_eq!(alice.call("SET k v"), Reply::ok(), "whoever has logged in goes on");
+        assert_eq!(alice.call("SET k v"), Reply::ok(), "a logged-in session continues");
         assert_eq!(alice.call("RESET").text(), "RESET");
         assert_eq!(alice.call("ACL WHOAMI"), Reply::bulk("default"));
         set_user(&mut admin, "alice on");
@@ -107,7 +107,7 @@ fn a_password_of_the_default_user_locks_new_connections() {
     let server = start(Backend::Epoll, &[]);
     let mut admin = admin(&server);
     assert_eq!(admin.call("CONFIG SET requirepass secret"), Reply::ok());
-    assert_eq!(admin.call("SET k v"), Reply::ok(), "whoever was there stays");
+    assert_eq!(admin.call("SET k v"), Reply::ok(), "an existing connection stays logged in");
     let mut client = server.connect();
     assert_eq!(client.call("GET k").text(), "NOAUTH Authentication required.");
     assert_eq!(client.pipeline(&[vec!["GET", "k"], vec!["AUTH", "secret"], vec!["GET", "k"]])[2], Reply::bulk("v"));
@@ -252,7 +252,7 @@ fn transactions_are_checked_when_queued_and_when_run() {
     dan.call("DISCARD");
 }
 
-/// Has a client hold all shards for some seconds, with a script; it is on its way when this returns.
+/// Has a client hold all shards for some seconds, with a script that runs when this returns.
 fn hold_all_shards(server: &Server) -> Client {
     const SCRIPT: &str =
         "local t = redis.call('time')[1]; while redis.call('time')[1] - t < 4 do redis.call('get', 'x') end";
@@ -272,7 +272,7 @@ fn what_waits_for_shards_is_checked_as_it_runs() {
     let server = start(Backend::Epoll, &[]);
     let mut admin = admin(&server);
     for calls in [&["SET waited 1"][..], &["MULTI", "SET waited 1", "EXEC"], &["MSET waited 1 other 2"]] {
-        // A worker whose script is long lets others wait: the rule must come before its end to prove anything.
+        // The rule must change before the script ends, or the attempt proves nothing.
         for attempt in 0.. {
             let mut eve = user(&server, "eve", "+@all allkeys allchannels");
             let mut holder = hold_all_shards(&server);
@@ -286,7 +286,8 @@ fn what_waits_for_shards_is_checked_as_it_runs() {
             let last = replies.last().expect("a reply").clone();
             if is_early {
                 match &last {
-                    // Where its worker was free the transaction was queued before, and waited as a whole.
+                    // If its worker was free the transaction was queued before, and waited as a
+                    // whole.
                     Reply::Array(items) => assert_denied(&items[0]),
                     Reply::Error(text) if text.starts_with("EXECABORT") => {}
                     error => assert_denied(error),
@@ -613,7 +614,8 @@ const LATER: [&str; 11] = [
     "httl",
 ];
 
-/// Rules in words, with those of single commands in one order: Redis has them in that of a hash table.
+/// Returns rules in words, those of single commands sorted: Redis has them in the order of a hash
+/// table.
 fn in_order(text: &str) -> String {
     if text.contains(" (") {
         return text
@@ -641,13 +643,13 @@ fn in_order_deep(reply: &Reply) -> String {
     }
 }
 
-/// Calls whose keys Redis doesn't name though it uses them, or the other way round: Pantala checks more.
+/// Returns whether Redis names other keys than the call uses: Pantala checks more.
 fn is_known_difference(call: &[String]) -> bool {
     let name = call[0].as_str();
     let counts = |word: &str| call.iter().filter(|known| known.eq_ignore_ascii_case(word)).count();
     match name {
         "pfmerge" => call.len() == 2,
-        // A count of keys that doesn't fit: Redis then checks no key at all, and the handler finds none.
+        // If the count of keys doesn't fit, Redis checks no key, and the handler finds none.
         "zunionstore" | "zinterstore" | "zdiffstore" => true,
         "sort" => counts("STORE") > 0,
         "georadius" | "georadiusbymember" => counts("STORE") > 0,

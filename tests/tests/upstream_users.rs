@@ -1,6 +1,6 @@
-//! Redis's own units on users (acl, acl-v2, auth). They start servers of their own, with configurations and ACL files, so
-//! `pantala` stands in for `redis-server` in a copy of the suite. All other units run on one server
-//! (`upstream.rs`).
+//! Redis's own units on users (acl, acl-v2, auth). They start servers of their own, with
+//! configurations and ACL files, so a copy of the suite has `pantala` in place of `redis-server`.
+//! All other units run on one server (`upstream.rs`).
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,8 +11,8 @@ use pantala_tests::binary;
 use pantala_tests::server::free_port;
 use pantala_tests::upstream::source;
 
-/// Units, and how the suite is called for each: what needs replication, or limits before a login that
-/// Pantala hasn't yet, is left out.
+/// Units, and the suite's options for each. They leave out replication, and limits before a login,
+/// which Pantala does not have yet.
 const UNITS: &[(&str, &[&str])] = &[
     ("unit/acl", &[]),
     ("unit/acl-v2", &[]),

@@ -1,4 +1,5 @@
-//! `ACL`: users and what they may do. Rules, checks and the log are the engine's ([`pantala_engine::acl`]).
+//! `ACL`: users and what they may do. Rules, checks and the log belong to the engine
+//! ([`pantala_engine::acl`]).
 
 use std::sync::{Arc, LazyLock};
 

@@ -49,8 +49,8 @@ fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind
         confirm(verb, Some(name), subscriptions.count_beside(kind), reply);
     }
     context.session.tell_subscriptions();
-    // Whoever revokes a channel from now on finds these subscriptions. One that was revoked since the
-    // command was allowed has perhaps looked before they were there.
+    // A later revocation finds these subscriptions. One since the command was allowed may have
+    // looked before they were registered.
     if !context.session.has_followed(context.keyspace.users().epoch_after())
         && args.iter().skip(1).any(|name| !context.session.allows_channel(name, kind == Kind::Pattern))
     {

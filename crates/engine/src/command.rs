@@ -330,8 +330,8 @@ pub struct Command {
     pub handler: Handler,
     /// Finds its keys, where the key specifications can't say where they are.
     pub own_keys: Option<OwnKeys>,
-    /// Finds keys that it uses and that neither its key specifications nor [`Command::own_keys`] name, as
-    /// in Redis: permissions are checked for them as well.
+    /// Finds keys that it uses and that, as in Redis, neither its key specifications nor
+    /// [`Command::own_keys`] name. Permissions are checked for them too.
     pub unnamed_keys: Option<OwnKeys>,
     /// Which of its arguments are secrets that no log may show, if any is.
     pub secrets: Option<Secrets>,

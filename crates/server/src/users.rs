@@ -13,17 +13,17 @@ use crate::host::Server;
 const NEW_FILE_MODE: u32 = 0o600;
 
 impl Server {
-    /// Whether clients of any host may do what they like, as far as passwords go.
+    /// Returns whether the default user needs no password.
     pub(crate) fn needs_no_password(&self) -> bool {
         self.keyspace().users().default_user().rules().needs_no_password()
     }
 
-    /// Path of the ACL file.
+    /// Returns the path of the ACL file.
     pub(crate) fn acl_file(&self) -> Option<PathBuf> {
         self.config().settings().aclfile.clone()
     }
 
-    /// Makes the users of the configuration: those of `user` lines, or of the ACL file.
+    /// Creates the users of the configuration: those of `user` lines, or of the ACL file.
     ///
     /// # Errors
     /// What is wrong with them, for the operator.
@@ -49,13 +49,13 @@ impl Server {
     }
 }
 
-/// Reads an ACL file: its path, and its content or what the system says.
+/// Reads an ACL file. Returns its path, and its content or the system's error.
 pub fn read(path: &Path) -> (String, Result<Vec<u8>, String>) {
     (path.display().to_string(), System.read_file(path).map_err(|error| reason(&error)))
 }
 
-/// Replaces the content of an ACL file, so that a crash leaves the old or the new one, whole. Returns
-/// whether that is done; otherwise the log says why not.
+/// Replaces the content of an ACL file: after a crash the file has the old or the new content.
+/// Returns whether it succeeded; otherwise the log has the reason.
 pub fn write(path: &Path, text: &[u8]) -> bool {
     let written = replace_file(path, text, NEW_FILE_MODE);
     if let Err(error) = &written {
@@ -64,7 +64,7 @@ pub fn write(path: &Path, text: &[u8]) -> bool {
     written.is_ok()
 }
 
-/// Fills bytes with the system's random ones; `false`: there are none to be had.
+/// Fills bytes with the system's random ones. Returns false if there are none.
 pub fn fill_random(bytes: &mut [u8]) -> bool {
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes)).is_ok()
 }

@@ -1,5 +1,5 @@
-//! Which commands a connection may run: authentication, its user's permissions, protected commands, and
-//! what subscribers may send.
+//! Decides which commands a connection may run: authentication, its user's permissions, protected
+//! commands, and what subscribers may send.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,7 +52,7 @@ pub fn forbidden(
     if !passes_password(command, session, users) {
         return Some(NO_AUTH.into());
     }
-    // Redis says first that a transaction can't have a command, whoever sends it.
+    // As in Redis, the error for commands that transactions reject comes first, for every user.
     let is_refused_anyway = session.transaction.is_some()
         && command.flags.contains(Flags::NO_MULTI)
         && !command.flags.contains(Flags::UNQUEUED);

@@ -72,8 +72,8 @@ pub fn georadius_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, sh
     }
 }
 
-/// Every destination of a call of `GEORADIUS` or `GEORADIUSBYMEMBER`: the key specifications name the
-/// first only.
+/// Visits every destination of a `GEORADIUS` or `GEORADIUSBYMEMBER` call. The key specifications
+/// name only the first.
 pub fn georadius_destinations(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     const STORE_SPEC: usize = 1;
     for index in 2..args.len().saturating_sub(1) {

@@ -21,8 +21,8 @@ pub(super) fn hello(args: &Args<'_>, index: usize) -> bool {
     (2..index).any(|at| at + 2 >= index && is(args, at, "AUTH") && !is(args, at - 1, "SETNAME"))
 }
 
-/// Returns whether an argument of `ACL SETUSER` is secret: all of them, the user's name included, as
-/// in Redis.
+/// Returns whether an argument of `ACL SETUSER` is secret: all of them, including the user's name,
+/// as in Redis.
 pub(super) fn acl_setuser(_: &Args<'_>, index: usize) -> bool {
     index > 1
 }

@@ -26,8 +26,8 @@ pub(super) struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Parses the arguments, or returns the error. `reads_all` returns whether the user may read every
-    /// key.
+    /// Parses the arguments, or returns the error. `reads_all` returns whether the user may read
+    /// every key.
     pub(super) fn parse(
         keyspace: &Keyspace,
         args: &Args<'a>,

@@ -72,12 +72,12 @@ pub fn readgroup_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, s
     choose_shards(keyspace, args, true, shards);
 }
 
-/// The streams of an `XREAD`, whatever its key specification takes for them.
+/// Visits the streams of an `XREAD` call, also where its key specification misses them.
 pub fn read_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     each_stream(args, false, visit);
 }
 
-/// The streams of an `XREADGROUP`.
+/// Visits the streams of an `XREADGROUP` call.
 pub fn readgroup_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     each_stream(args, true, visit);
 }

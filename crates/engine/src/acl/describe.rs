@@ -158,7 +158,7 @@ fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &
     best.map(|(at, ..)| at)
 }
 
-/// The reason in the words of `ACL DRYRUN`: what the user may not do. `argument` is the key or channel.
+/// Returns the reason of a denial in the words of `ACL DRYRUN`. `argument` is the key or channel.
 pub fn dry_run_text(denied: Denied, full_name: &str, argument: &[u8]) -> Vec<u8> {
     let (before, what, after): (&str, &[u8], &str) = match denied {
         Denied::Command => ("run the '", full_name.as_bytes(), "' command"),

@@ -68,8 +68,7 @@ pub fn check_line(catalog: &'static Catalog, words: &[&[u8]]) -> Result<Line, St
 /// Reads an ACL file.
 ///
 /// # Errors
-/// Everything that is wrong with it, in Redis's words: then nothing of it counts. `path` is its name
-/// in them.
+/// All errors of the file, in Redis's words; nothing of it is applied. `path` is its name in them.
 pub fn parse_file(
     text: &[u8],
     path: &str,
@@ -113,8 +112,8 @@ pub fn parse_file(
     Err(errors)
 }
 
-/// Applies the rules of a line, and adds to `errors` what can't be applied: unknown commands by name,
-/// of anything else the first, which may be a password.
+/// Applies the rules of a line and adds the invalid ones to `errors`: unknown commands by name, of
+/// other errors only the first, without the rule, which may be a password.
 fn apply_all(made: &mut Rules, rules: &Words, place: &str, errors: &mut String) {
     let mut is_told = false;
     for rule in rules {

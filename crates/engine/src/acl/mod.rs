@@ -4,10 +4,10 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | rule | one word of `ACL SETUSER`: `on`, `>password`, `+get`, `~key:*`, `(…)` ([`Rules::apply`]) |
-//! | rules | what all rules of a user have come to: an immutable snapshot ([`Rules`]) |
+//! | rule | one word of `ACL SETUSER`: `on`, `+get`, `~key:*`, `(…)` ([`Rules::apply`]) |
+//! | rules | the result of all rules of a user: an immutable snapshot ([`Rules`]) |
 //! | selector | commands, keys and channels that go together: a call must fit one as a whole |
-//! | user | a name and its present rules ([`User`]); connections share it, and follow its changes |
+//! | user | a name and its current rules ([`User`]), shared by its connections |
 //! | catalog | the commands that rules may name, each with its number ([`Catalog`]) |
 //! | unrestricted | one selector allows all commands, keys and channels: no call needs a check |
 //! | epoch | a number that every change of any user raises ([`Users::epoch`]) |
@@ -16,20 +16,20 @@
 //! # Where permissions are checked
 //!
 //! On the connection's worker, before a command runs or is queued, against the rules that the
-//! session has cached. A session compares its epoch with that of [`Users`] first, so a change
-//! counts from the next command on, on every worker. `EXEC` checks each queued command again, and
-//! a script each call.
+//! session has cached. A session first compares its epoch with that of [`Users`], so a change
+//! applies to the next command on every worker. `EXEC` checks each queued command again, and a
+//! script each call.
 //!
-//! What was allowed may still wait: for its shards, for a key, for the end of a pause. It carries
-//! its permit along. The thread that runs it compares the permit's epoch with the present one, and
-//! checks again where they differ (`Keyspace::refuses`): a command that waited when its permission
-//! was revoked doesn't run.
+//! An allowed command may still wait: for its shards, for a key, for the end of a pause. It
+//! carries its permit along. The thread that runs it compares the permit's epoch with the current
+//! one, and checks again if they differ (`Keyspace::refuses`): a command does not run if its
+//! permission was revoked while it waited.
 //!
 //! # What it costs
 //!
-//! A session whose user is unrestricted pays one comparison of epochs, which replaces the check whether
-//! the client has authenticated. A restricted session pays for each command a lookup of its number, a
-//! bit test, and its patterns for each key.
+//! A session with an unrestricted user pays one comparison of epochs, which replaces the check
+//! whether the client has authenticated. A restricted session pays, for each command, a lookup of
+//! its number, a bit test, and its patterns for each key.
 
 use bitflags::bitflags;
 
@@ -82,7 +82,8 @@ impl Denied {
         }
     }
 
-    /// Redis's order of errors: of two selectors' the later one is told.
+    /// Returns the place in Redis's order of errors: of two selectors' errors the later one is
+    /// sent.
     pub(crate) fn rank(self) -> (u8, usize) {
         match self {
             Denied::Command => (0, 0),
@@ -131,7 +132,8 @@ impl Denied {
     }
 }
 
-/// Returns whether a name or pattern holds white space or NUL, which would end it in a list of rules.
+/// Returns whether a name or pattern contains white space or NUL, which would end it in a list of
+/// rules.
 pub(crate) fn has_spaces(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, b' ' | b'\t'..=b'\r' | 0))
 }

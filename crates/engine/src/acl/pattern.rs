@@ -23,7 +23,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern of this text.
+    /// Returns the pattern of this text.
     pub(super) fn new(text: &[u8]) -> Self {
         let is_special = |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b'\\');
         let shape = match text.iter().position(is_special) {

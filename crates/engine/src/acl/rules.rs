@@ -55,7 +55,7 @@ impl std::fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-/// Whether payloads of `RESTORE` are checked, as far as rules have said. Pantala checks all of them.
+/// Whether rules ask for checks of payloads of `RESTORE`. Pantala checks all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sanitize {
     /// No rule says.
@@ -82,8 +82,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The rules of a new user: off, without a password, allowed nothing, but perhaps all channels
-    /// (`acl-pubsub-default`).
+    /// Returns the rules of a new user: off, without a password, nothing allowed except, with
+    /// `acl-pubsub-default`, all channels.
     pub fn new(catalog: &'static Catalog, channels_by_default: bool) -> Self {
         Rules {
             is_on: false,
@@ -95,8 +95,7 @@ impl Rules {
         }
     }
 
-    /// The rules of the default user where nothing else is said: on, no password needed, allowed
-    /// everything.
+    /// Returns the initial rules of the default user: on, no password, everything allowed.
     pub fn of_default_user(catalog: &'static Catalog) -> Self {
         Rules {
             is_on: true,
@@ -230,8 +229,8 @@ impl Rules {
         Some(self.selectors.iter().any(|selector| selector.allows_number(number)))
     }
 
-    /// Returns whether a call is allowed by a selector that also reads every key: what `SORT` needs for
-    /// `BY` and `GET`, whose keys its arguments don't name.
+    /// Returns whether a call is allowed by a selector that also reads every key. `SORT` needs
+    /// this for `BY` and `GET`, whose keys its arguments don't name.
     pub fn reads_all_keys(&self, command: &Command, args: &Args<'_>) -> bool {
         let mut keys: Option<Keys> = None;
         let fits = |selector: &Selector| selector.check(command, args, &mut keys).is_ok() && selector.reads_all_keys();

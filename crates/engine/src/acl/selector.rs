@@ -53,9 +53,9 @@ fn access_of(flags: &[&str]) -> KeyAccess {
     })
 }
 
-/// Returns the keys of a call. Where its arguments don't fit a key specification these are the keys
-/// found until then. Redis then has none at all, but `PFMERGE` with a destination alone still writes
-/// it.
+/// Returns the keys of a call. If its arguments don't fit a key specification these are the keys
+/// found until then; Redis then has none at all, but `PFMERGE` with only a destination still
+/// writes it.
 fn keys_of(command: &Command, args: &Args<'_>) -> Keys {
     let mut keys = Keys::new();
     if hides_keys(command) {
@@ -89,7 +89,7 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    /// A selector that allows nothing, but perhaps all channels (`acl-pubsub-default`).
+    /// Returns a selector that allows nothing except perhaps all channels (`acl-pubsub-default`).
     pub(super) fn new(catalog: &'static Catalog, all_channels: bool) -> Self {
         Selector {
             catalog,
@@ -103,7 +103,7 @@ impl Selector {
         }
     }
 
-    /// A selector that allows everything.
+    /// Returns a selector that allows everything.
     pub(super) fn unrestricted(catalog: &'static Catalog) -> Self {
         Selector {
             all_commands: true,
@@ -259,7 +259,8 @@ impl Selector {
                 return Err(Denied::Command);
             }
         }
-        if !self.all_keys && !(command.key_specs.is_empty() && command.own_keys.is_none()) {
+        let has_keys = !command.key_specs.is_empty() || command.own_keys.is_some();
+        if !self.all_keys && has_keys {
             for (index, access) in keys.get_or_insert_with(|| keys_of(command, args)) {
                 let is_match =
                     |known: &KeyPattern| known.access.contains(*access) && known.pattern.matches(args.at(*index));
@@ -301,8 +302,8 @@ impl Selector {
         }
     }
 
-    /// Returns whether a channel may be used, or a pattern be subscribed to: that must be allowed word
-    /// for word.
+    /// Returns whether a channel may be used, or a pattern subscribed to. A pattern must be
+    /// allowed literally.
     pub(super) fn allows_channel(&self, name: &[u8], is_pattern: bool) -> bool {
         let is_match = |known: &Pattern| if is_pattern { known.text() == name } else { known.matches(name) };
         self.all_channels || self.channels.iter().any(is_match)

@@ -1,8 +1,8 @@
 //! All users, and how their rules change.
 //!
-//! A user is shared by its connections and holds the present rules behind a lock that is taken only
-//! to exchange or fetch them. Whoever changes any user raises the epoch afterwards, so whoever sees
-//! the new epoch also finds the new rules.
+//! A user is shared by its connections and holds the current rules behind a lock that is taken
+//! only to replace or fetch them. Each change of a user raises the epoch afterwards, so a reader
+//! of the new epoch also finds the new rules.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,7 +62,7 @@ pub struct Revoked {
 
 /// See the head of this module.
 pub struct Users {
-    /// Alone in its cache line: every command reads it, and the lock of the log beside it may be busy.
+    /// In a cache line of its own: every command reads it, and the log's lock may be contended.
     epoch: CachePadded<AtomicU64>,
     catalog: &'static Catalog,
     by_name: Mutex<BTreeMap<Box<[u8]>, Arc<User>>>,
@@ -75,7 +75,7 @@ pub struct Users {
 }
 
 impl Users {
-    /// The default user alone, unrestricted and without a password.
+    /// Returns users with the default user alone, unrestricted and without a password.
     pub fn new(catalog: &'static Catalog) -> Self {
         let default = User::new(DEFAULT_USER, Rules::of_default_user(catalog));
         Users {
@@ -89,10 +89,11 @@ impl Users {
         }
     }
 
-    /// Returns the number of changes so far: what was found out in an earlier epoch may be wrong.
+    /// Returns the number of changes so far. Results of checks in an earlier epoch may be
+    /// outdated.
     #[inline]
     pub fn epoch(&self) -> u64 {
-        // Acquire, with the release of `raise`: whoever sees an epoch finds rules at least as new.
+        // Acquire, with the release of `raise`: a reader of an epoch finds rules at least as new.
         self.epoch.load(Ordering::Acquire)
     }
 
@@ -101,8 +102,8 @@ impl Users {
         self.epoch.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns the epoch after what this thread has just published (a subscription): whoever changes
-    /// rules later finds that.
+    /// Returns the epoch after this thread has registered a subscription: a later change of rules
+    /// finds that subscription.
     pub fn epoch_after(&self) -> u64 {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.epoch()
@@ -215,8 +216,8 @@ impl Users {
         parse_file(text, path, self.catalog, self.channels_by_default())
     }
 
-    /// Puts the users of a file in place of all present ones, and returns those: their connections are
-    /// to be closed, as in Redis. The default user stays the same to its connections, with new rules.
+    /// Replaces all users by those of a file and returns the former, whose connections are to be
+    /// closed, as in Redis. Connections of the default user keep it, with new rules.
     pub fn replace(&self, mut new: BTreeMap<Vec<u8>, Rules>) -> Vec<Arc<User>> {
         let mut users = self.lock();
         let rules = new.remove(DEFAULT_USER).unwrap_or_else(|| Rules::of_default_user(self.catalog));

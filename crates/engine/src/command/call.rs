@@ -37,8 +37,8 @@ pub struct SessionView {
     pub permit: Permit,
 }
 
-/// The epoch in which a user was allowed to run a command ([`crate::acl`]), and whether the user was
-/// unrestricted. Copied into requests, so it is one word.
+/// The epoch in which a user was allowed to run a command ([`crate::acl`]), and whether the user
+/// was unrestricted. One word, since it is copied into requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permit(u64);
 

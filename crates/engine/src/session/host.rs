@@ -86,13 +86,13 @@ pub trait Host: Send + Sync {
     fn clients(&self) -> &Clients;
     /// Has the worker of a client close it.
     fn kill(&self, client: &Client);
-    /// Reads the ACL file. Returns its path, and its content or the system's error; `None` if none is
-    /// configured.
+    /// Reads the ACL file. Returns its path, and its content or the system's error; `None` if none
+    /// is configured.
     fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)>;
-    /// Replaces the content of the ACL file. Returns `None` if none is configured, and `Some(false)` if it
-    /// cannot be written: the log says why.
+    /// Replaces the content of the ACL file. Returns `None` if none is configured, and
+    /// `Some(false)` if it cannot be written; the log has the reason.
     fn write_acl_file(&self, text: &[u8]) -> Option<bool>;
-    /// Fills bytes with random ones that are fit for a secret. Returns false if the system has none.
+    /// Fills `bytes` with random bytes fit for a secret. Returns false if the system has none.
     fn fill_random(&self, bytes: &mut [u8]) -> bool;
     /// Starts to stop the server, without a snapshot. The error is the whole error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;

@@ -177,8 +177,8 @@ impl Session {
         listened + watched + self.tracking.as_ref().map_or(0, |tracking| tracking.bytes())
     }
 
-    /// Returns whether it has logged in and has its user's rules as of this epoch of [`Users`]: then
-    /// [`Session::check`] is all that a command needs.
+    /// Returns whether it has logged in and has its user's rules as of this epoch of [`Users`].
+    /// Then [`Session::check`] is all that a command needs.
     #[inline]
     pub fn knows_rules(&self, epoch: u64) -> bool {
         self.authenticated && self.user_epoch == epoch

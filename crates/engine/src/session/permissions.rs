@@ -23,8 +23,8 @@ impl Session {
         &self.user
     }
 
-    /// Logs it in. `epoch` is that of before the user was looked up: what has changed since is found
-    /// out at the next command.
+    /// Logs it in. `epoch` was read before the user was looked up, so the next command notices a
+    /// change since.
     pub fn log_in(&mut self, user: Arc<User>, epoch: u64) {
         self.authenticated = true;
         self.client.set_user(Arc::clone(&user));
@@ -47,8 +47,8 @@ impl Session {
         self.unrestricted_epoch = if is_unrestricted { epoch } else { NEVER };
     }
 
-    /// Has it follow changes of its user's rules: to be called before its permissions are looked at.
-    /// `false`: its user was deleted, and it may do nothing more.
+    /// Updates its cached rules. To be called before its permissions are checked. Returns false if
+    /// its user was deleted: it may run nothing more.
     #[inline]
     pub fn follow_rules(&mut self, users: &Users) -> bool {
         let epoch = users.epoch();

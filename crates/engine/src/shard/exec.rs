@@ -113,7 +113,7 @@ impl Executor<'_> {
             exec.heading_bytes = request.reply.len();
         }
         let mut shards = Vec::new();
-        // All commands are checked by the same rules: a concurrent change must not split the transaction.
+        // All commands are checked by the same rules: a change must not split the transaction.
         let changed = self.keyspace().changed_rules(&session);
         for (at, queued) in queue.iter().enumerate().skip(exec.ran.len()) {
             faults::pause(Fault::PauseHolding);

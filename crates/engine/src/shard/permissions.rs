@@ -1,5 +1,5 @@
-//! Users in front of clients: whose call was denied, which subscribers lost a permission, and the second
-//! check of calls that have waited. Rules are [`crate::acl`]'s.
+//! Users and their clients: the log of denied calls, subscribers that lost a permission, and the
+//! second check of calls that have waited. [`crate::acl`] has the rules.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::command::{Command, SessionView};
 use crate::shard::executor::Call;
 use crate::shard::keyspace::Keyspace;
 
-/// Returns the line of a client in `CLIENT LIST`, for `ACL LOG`. Takes the client and unix time, ms.
+/// Returns the line of a client in `CLIENT LIST`, for `ACL LOG`, at a unix time in ms.
 pub type Describe = fn(&Client, i64) -> String;
 
-/// A client and its user's rules after a change; `None` if the client has disconnected or the user was
-/// deleted.
+/// A client and its user's rules after a change. `None` if the client has disconnected or the user
+/// was deleted.
 pub(crate) struct Changed(Option<(Arc<Client>, Arc<Rules>)>);
 
 /// The users of a keyspace, and what their log shows of clients.
@@ -41,8 +41,8 @@ impl Keyspace {
         &self.permissions.users
     }
 
-    /// Replaces the users by the default user alone. Rules may name the commands of this catalog. To be
-    /// called before the first client connects.
+    /// Replaces the users by the default user alone, and sets the commands that rules may name. To
+    /// be called before the first client connects.
     pub fn set_catalog(&mut self, catalog: &'static Catalog, describe: Describe) {
         self.permissions = Permissions::new(catalog, describe);
     }
@@ -100,15 +100,15 @@ impl Keyspace {
         if listeners.is_empty() { Vec::new() } else { self.clients().all().into_iter().filter(is_denied).collect() }
     }
 
-    /// Returns the rules to check a call by that has waited since its permit; `None` if no rules have
-    /// changed since.
+    /// Returns the rules for a second check of a call that has waited. `None` if no rules have
+    /// changed since its permit.
     #[inline]
     pub(crate) fn changed_rules(&self, session: &SessionView) -> Option<Changed> {
         if session.permit.epoch() == self.users().epoch() { None } else { Some(Changed(self.rules_of(session.client))) }
     }
 
-    /// Checks a call by changed rules, and logs a denial. Returns why the call may not run: its client has
-    /// disconnected, or its user may no longer run it.
+    /// Checks a call by changed rules and logs a denial. Returns why it may not run: the client
+    /// has disconnected, or the user lost the permission.
     #[cold]
     pub(crate) fn refuses(&self, changed: &Changed, call: &Call<'_>, context: Context) -> Option<Denied> {
         let Some((client, rules)) = &changed.0 else { return Some(Denied::Command) };
@@ -117,8 +117,8 @@ impl Keyspace {
         Some(denied)
     }
 
-    /// Returns a client by its number and its user's current rules; `None` if the client has disconnected
-    /// or its user was deleted.
+    /// Returns a client by its number, and its user's current rules. `None` if the client has
+    /// disconnected or the user was deleted.
     pub fn rules_of(&self, client: u64) -> Option<(Arc<Client>, Arc<Rules>)> {
         let client = self.clients().find(client)?;
         let user = client.user().unwrap_or_else(|| Arc::clone(self.users().default_user()));

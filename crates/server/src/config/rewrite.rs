@@ -25,7 +25,7 @@ const FILE_ONLY: [&[u8]; 3] = [b"include", b"rename-command", b"loadmodule"];
 /// Permissions of a file that didn't exist before.
 const NEW_FILE_MODE: u32 = 0o644;
 
-/// `old`, the content of a configuration file, with `values`, and with `users` as the lines of the users.
+/// Returns `old`, the content of a configuration file, with `values` and with the lines `users`.
 pub fn rewrite_text(old: &[u8], values: &Values, users: &[Vec<u8>]) -> Vec<u8> {
     let mut places: Vec<VecDeque<usize>> = vec![VecDeque::new(); DIRECTIVES.len()];
     let mut user_places = VecDeque::new();

@@ -1,8 +1,8 @@
-//! Permissions of what was let run and waits: they are checked again when it runs.
+//! Permissions of accepted commands that wait: they are checked again when they run.
 //!
-//! Commands that waited for a shard or a key are checked where they run, in the engine. Here are the
-//! queued commands of a transaction that runs on its client's worker, and `WATCH` and scripts whose
-//! shards were brought.
+//! The engine checks commands that waited for a shard or a key. This module checks the queued
+//! commands of a transaction that runs on its client's worker, and `WATCH` and scripts whose
+//! shards were acquired for them.
 
 use pantala_engine::acl::{Context, Denied};
 use pantala_engine::command::Command;
@@ -17,7 +17,7 @@ use super::transactions::Held;
 use crate::clients::Clients;
 use crate::reactor::Reactor;
 
-/// Answers what a connection has asked for shards for: it doesn't run.
+/// Rejects a connection's command that waited for shards.
 pub(super) fn refuse_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, index: u32, why: &str) {
     let Some(connection) = &mut reactor.connections[index as usize] else { return };
     let (session, output) = (&mut connection.session, &mut connection.output);
@@ -36,7 +36,7 @@ pub(super) fn refuse_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, inde
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Answers a queued command that its client's user may not run any more. `false`: it may.
+    /// Rejects a queued command that its client's user may no longer run. Returns whether it did.
     pub(super) fn denies_queued(&mut self, index: u32, transaction: &Transaction, queued: &Queued) -> bool {
         let (keyspace, now_ms) = (self.clients.executor.keyspace(), self.clients.reactor.clock.now_ms);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return true };
@@ -52,8 +52,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         true
     }
 
-    /// Has a transaction that begins, or that has changed users itself, go by the rules of this moment
-    /// from here on: a change by another meanwhile must not let it run half.
+    /// Updates the cached rules of a session at the start of a transaction, and after one that
+    /// changed users itself. In between, a change by another client must not split the
+    /// transaction.
     pub(super) fn follow_rules(&mut self, index: u32) {
         let users = self.clients.executor.keyspace().users();
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
@@ -61,8 +62,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Answers what a connection has waited with for its shards, if it may not run any more. `false`: it
-    /// may.
+    /// Rejects a connection's command that waited for shards if it may no longer run. Returns
+    /// whether it did.
     pub(super) fn refuses_held(&mut self, index: u32, has_room: bool) -> bool {
         let why = if has_room { why_held_is_denied(&mut self.clients, index) } else { Some(OUT_OF_MEMORY.to_owned()) };
         if let Some(why) = &why {
@@ -72,8 +73,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 }
 
-/// The error for a `WATCH` or a script whose permission was revoked while it waited. Of a transaction
-/// each command is checked as it runs.
+/// Returns the error for a `WATCH` or a script whose permission was revoked while it waited. A
+/// transaction's commands are checked as they run.
 fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32) -> Option<String> {
     let (keyspace, now_ms) = (clients.executor.keyspace(), clients.reactor.clock.now_ms);
     let users = keyspace.users();
