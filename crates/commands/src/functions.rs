@@ -116,7 +116,11 @@ pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
 
 /// `FUNCTION DELETE library`.
 pub fn delete(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    if context.host.functions().delete(args.at(2)) { reply.ok() } else { reply.error("ERR Library not found") }
+    match context.host.functions().delete(args.at(2)) {
+        Ok(true) => reply.ok(),
+        Ok(false) => reply.error("ERR Library not found"),
+        Err(why) => reply.error_bytes(&why),
+    }
 }
 
 /// `FUNCTION KILL`.
@@ -209,10 +213,10 @@ pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         Some(mode) if !is_option(mode, "ASYNC") && !is_option(mode, "SYNC") => {
             reply.error("ERR FUNCTION FLUSH only supports SYNC|ASYNC option");
         }
-        _ => {
-            context.host.functions().flush();
-            reply.ok();
-        }
+        _ => match context.host.functions().flush() {
+            Ok(()) => reply.ok(),
+            Err(why) => reply.error_bytes(&why),
+        },
     }
 }
 

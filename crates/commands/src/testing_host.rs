@@ -252,11 +252,11 @@ impl Functions for FakeHost {
     fn counts(&self) -> (usize, usize) {
         (2, 3)
     }
-    fn delete(&self, name: &[u8]) -> bool {
-        name == b"first"
+    fn delete(&self, name: &[u8]) -> Result<bool, Vec<u8>> {
+        Ok(name == b"first")
     }
-    fn flush(&self) {
-        let _ = self.record("flush functions".to_owned());
+    fn flush(&self) -> Result<(), Vec<u8>> {
+        self.record("flush functions".to_owned()).map_err(String::into_bytes)
     }
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>> {
         let texts: Vec<String> = texts.iter().map(|code| text(code)).collect();

@@ -232,8 +232,8 @@ pub struct Libraries {
     /// Number of table replacements. A state loaded under another number drops the libraries that
     /// no longer exist.
     generation: AtomicU64,
-    /// Held while a new table is built.
-    changing: Mutex<()>,
+    /// Held while a new table is built. Contains whether the table is final.
+    changing: Mutex<bool>,
 }
 
 impl Libraries {
@@ -271,21 +271,41 @@ impl Libraries {
     }
 
     /// Removes a library; `false` if there is none with this name.
-    pub fn remove(&self, name: &[u8]) -> bool {
-        self.change(|table| if table.remove(name) { Ok(()) } else { Err(Vec::new()) }).is_ok()
+    ///
+    /// # Errors
+    /// Returns the error text if the table is final.
+    pub fn remove(&self, name: &[u8]) -> Result<bool, Vec<u8>> {
+        let mut is_removed = false;
+        self.change(|table| {
+            is_removed = table.remove(name);
+            Ok(())
+        })?;
+        Ok(is_removed)
     }
 
     /// Removes all libraries.
-    pub fn flush(&self) {
-        let _ = self.change(|table| {
+    ///
+    /// # Errors
+    /// Returns the error text if the table is final.
+    pub fn flush(&self) -> Result<(), Vec<u8>> {
+        self.change(|table| {
             *table = Table::default();
             Ok(())
-        });
+        })
     }
 
-    /// Replaces the table by a changed copy, unless the change fails.
+    /// Rejects all changes from now on, or allows them again. A change that was acknowledged while
+    /// the last snapshot is written would not be part of it.
+    pub fn set_final(&self, is_final: bool) {
+        *self.changing.lock().unwrap_or_else(PoisonError::into_inner) = is_final;
+    }
+
+    /// Replaces the table by a changed copy, unless the change fails or the table is final.
     fn change(&self, change: impl FnOnce(&mut Table) -> Result<(), Vec<u8>>) -> Result<(), Vec<u8>> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_final = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_final {
+            return Err(b"The server is shutting down".to_vec());
+        }
         let mut table = Table::clone(&self.table());
         change(&mut table)?;
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
@@ -345,11 +365,17 @@ mod tests {
         libraries.add(&[library("a", &["h"]), library("c", &["f"])], Existing::Replaced, "").expect("a is replaced");
         assert!(libraries.table().function(b"g").is_none());
         let table = libraries.table();
-        assert!(libraries.remove(b"a") && !libraries.remove(b"a"));
+        assert_eq!([libraries.remove(b"a"), libraries.remove(b"a")], [Ok(true), Ok(false)]);
         assert!(table.function(b"h").is_some(), "a table never changes");
         libraries.add(&[library("d", &["x"])], Existing::Flushed, "").expect("no conflict");
         assert_eq!(libraries.table().libraries().len(), 1);
-        libraries.flush();
+        libraries.flush().expect("a table that may change");
         assert_eq!((libraries.table().functions(), libraries.table().bytes()), (0, 0));
+        libraries.set_final(true);
+        let rejected = Err(b"The server is shutting down".to_vec());
+        assert_eq!(libraries.add(&[library("e", &["y"])], Existing::Replaced, ""), rejected);
+        assert_eq!((libraries.flush(), libraries.remove(b"e")), (rejected.clone(), rejected.clone().map(|()| false)));
+        libraries.set_final(false);
+        libraries.add(&[library("e", &["y"])], Existing::Kept, "").expect("a table that may change again");
     }
 }

@@ -361,17 +361,18 @@ impl Functions for Server {
         (table.libraries().len(), table.functions())
     }
 
-    fn delete(&self, name: &[u8]) -> bool {
-        let is_removed = self.scripting().libraries.remove(name);
+    fn delete(&self, name: &[u8]) -> Result<bool, Vec<u8>> {
+        let is_removed = self.scripting().libraries.remove(name).map_err(|why| with_code(&why))?;
         if is_removed {
             self.snapshots().note_change();
         }
-        is_removed
+        Ok(is_removed)
     }
 
-    fn flush(&self) {
-        self.scripting().libraries.flush();
+    fn flush(&self) -> Result<(), Vec<u8>> {
+        self.scripting().libraries.flush().map_err(|why| with_code(&why))?;
         self.snapshots().note_change();
+        Ok(())
     }
 
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>> {

@@ -54,10 +54,10 @@ pub trait Functions {
     fn libraries(&self) -> Vec<LibraryFacts>;
     /// How many libraries and functions there are.
     fn counts(&self) -> (usize, usize);
-    /// Removes a library; `false`: there is none of that name.
-    fn delete(&self, name: &[u8]) -> bool;
-    /// Removes all libraries.
-    fn flush(&self);
+    /// Removes a library; `false` if there is none with this name. The error is the whole error reply.
+    fn delete(&self, name: &[u8]) -> Result<bool, Vec<u8>>;
+    /// Removes all libraries. The error is the whole error reply.
+    fn flush(&self) -> Result<(), Vec<u8>>;
     /// Loads all of these, or none. `trouble` is what is wrong behind them: the error if they themselves are right. The error is the whole error
     /// reply.
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>>;

@@ -126,14 +126,14 @@ pub fn load_at_start(server: &Server) -> Result<(), String> {
 /// # Errors
 /// A library is wrong, or exists and the policy is to append; none is added then.
 pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestorePolicy) -> Result<(), LoadError> {
-    let Some(offset) = libraries.first().map(|(offset, _)| *offset) else {
-        if policy == RestorePolicy::Flush {
-            server.flush();
-        }
-        return Ok(());
-    };
+    let offset = libraries.first().map_or(0, |(offset, _)| *offset);
     let texts: Vec<Vec<u8>> = libraries.into_iter().map(|(_, text)| text).collect();
-    server.restore(&texts, None, policy).map_err(|why| {
+    let restored = match (texts.is_empty(), policy) {
+        (false, policy) => server.restore(&texts, None, policy),
+        (true, RestorePolicy::Flush) => server.flush(),
+        (true, RestorePolicy::Append | RestorePolicy::Replace) => Ok(()),
+    };
+    restored.map_err(|why| {
         let why = String::from_utf8_lossy(why.strip_prefix(b"ERR ").unwrap_or(&why)).into_owned();
         LoadError::Wrong(Error { offset, fault: Fault::Function(why) })
     })

@@ -120,9 +120,13 @@ impl Server {
 /// Saves before a shutdown. Returns whether the server may stop.
 pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) -> bool {
     tracing::info!("Saving the final RDB snapshot before exiting.");
+    // Libraries belong to no shard: what all others wait for does not keep them from changing.
+    let libraries = &server.scripting().libraries;
+    libraries.set_final(true);
     if save::save(server, whole).is_ok() {
         return true;
     }
+    libraries.set_final(how.force);
     if how.force {
         tracing::warn!("Error trying to save the DB. Exit anyway.");
     } else {

@@ -53,11 +53,12 @@ fn load_checked(server: &Server, access: &mut Access<'_>, how: Reload) -> Result
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
     }
-    let duty = if how.merge { Duty::Replace } else { Duty::Store };
+    // A key that stands twice is found by storing it. With an emptied dataset that would lose all of
+    // it, so the last value is kept.
+    let duty = if how.merge || !how.no_flush { Duty::Replace } else { Duty::Store };
     let loaded = load::load(server, &File::open(&path)?, &mut access.whole(), duty);
     if loaded.is_err() && !how.no_flush {
-        // It was right a moment ago but for keys that are there twice. Part of a dataset is not
-        // served as if it were all.
+        // The check has read the same file. Part of a dataset is not served as if it were all.
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
         tracing::warn!("The dataset is empty now.");

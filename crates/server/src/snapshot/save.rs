@@ -133,9 +133,12 @@ impl Target {
             let _ = fs::remove_file(&self.temporary);
             return written;
         }
+        // The new file is in place and synced. Some file systems cannot sync a directory.
         let dir = self.path.parent().unwrap_or(Path::new("."));
-        let synced = File::open(dir).and_then(|dir| dir.sync_all());
-        synced.map_err(|error| Failed::during("syncing the directory of", error))
+        if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {
+            tracing::warn!("Syncing the directory '{}' failed: {error}", dir.display());
+        }
+        Ok(())
     }
 
     fn write_temporary(&self, chunks: &Receiver<Vec<u8>>, recycled: &Sender<Vec<u8>>) -> Result<(), Failed> {
