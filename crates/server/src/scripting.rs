@@ -234,7 +234,7 @@ impl Scripting {
 
     /// Whether any worker runs a script.
     pub fn is_running(&self) -> bool {
-        self.running.iter().any(|running| running.since_ms.load(Relaxed) != 0)
+        self.running.iter().any(|running| running.run.snapshot().is_running())
     }
 
     /// What runs for longer than `busy_ms`, and for how long.
