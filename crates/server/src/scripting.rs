@@ -1,4 +1,5 @@
-//! What all workers share of scripts and functions: those that are known, and those that run.
+//! State of scripts and functions that all workers share: those that are loaded, and those that
+//! run.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -12,23 +13,23 @@ use pantala_scripting::{
 
 use crate::host::Server;
 
-/// The answer to `SCRIPT KILL` when no script is busy.
+/// The error of `SCRIPT KILL` when no script is busy.
 const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
 
-/// The answer to `SCRIPT KILL` when it would leave half of what a script does.
+/// The error of `SCRIPT KILL` when a kill would leave a script's changes incomplete.
 const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.";
 
-/// What runs.
+/// The kind of a running script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A script of `EVAL` and its like.
+    /// A script run by `EVAL` and its like.
     Script,
     /// A function.
     Function,
 }
 
 impl Kind {
-    /// The command that ends it.
+    /// Returns the command that kills it.
     pub fn kill_command(self) -> &'static str {
         match self {
             Kind::Script => "SCRIPT KILL",
@@ -36,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// The answer to who can't be served because of it.
+    /// Returns the error for clients that can't be served while it is busy.
     pub fn busy(self) -> &'static str {
         match self {
             Kind::Script => "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -48,17 +49,18 @@ impl Kind {
 }
 
 thread_local! {
-    /// The Lua states of this worker, by kind: made when first needed, not there while a script runs.
+    /// This worker's Lua states by kind: created on first use, taken out while a script runs.
     static STATES: RefCell<[Option<Box<State>>; 2]> = const { RefCell::new([None, None]) };
-    /// Where this worker says what its states take; none on threads that are no worker's.
+    /// Where this worker publishes the memory usage of its Lua states; `None` on threads that are
+    /// not workers.
     static STATE_BYTES: RefCell<Option<StateBytes>> = const { RefCell::new(None) };
 }
 
-/// Bytes that a worker's Lua states take, by [`Kind`]. Written by the worker, read by all; relaxed
-/// throughout.
+/// Memory usage of a worker's Lua states, bytes, by [`Kind`]. Written by the worker, read by all;
+/// relaxed throughout.
 type StateBytes = Arc<[AtomicU64; 2]>;
 
-/// This thread's Lua state for a kind. To be put back.
+/// Takes this thread's Lua state of a kind, or creates one. [`put_back_state`] returns it.
 pub fn take_state(kind: Kind) -> Box<State> {
     let kept = STATES.with_borrow_mut(|states| states[kind as usize].take());
     kept.unwrap_or_else(|| {
@@ -69,7 +71,7 @@ pub fn take_state(kind: Kind) -> Box<State> {
     })
 }
 
-/// Puts a Lua state of this thread back, and says what it takes.
+/// Returns a Lua state to this thread and publishes its memory usage.
 pub fn put_back_state(kind: Kind, state: Box<State>) {
     STATE_BYTES.with_borrow(|told| {
         if let Some(told) = told {
@@ -79,70 +81,75 @@ pub fn put_back_state(kind: Kind, state: Box<State>) {
     STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
 }
 
-/// The script that a worker runs: told by the worker, read by whoever would end it. Relaxed, where [`Killable`] doesn't say otherwise.
+/// The script that a worker runs: written by the worker, read by clients that inspect or kill it.
+/// Relaxed, except as [`Killable`] says.
 #[derive(Default)]
 pub struct Running {
-    /// Since when it runs, in the clock that never goes back. Stored before the run begins: whoever sees a run sees the time of that one or of a later one.
+    /// When the latest run started, in ms of the monotonic clock. Stored before the run starts: a
+    /// reader that sees a run sees the start of that run or of a later one.
     since_ms: AtomicI64,
-    /// Whether it runs, has written, was killed: marked if it is a function.
+    /// Whether it runs, has written or was killed; marked if it is a function.
     run: Killable,
-    /// Who it is: told when it has run for too long.
+    /// Its name and command: set once it has run for too long.
     named: Mutex<Option<Named>>,
-    /// What this worker's Lua states take.
+    /// Memory usage of this worker's Lua states.
     state_bytes: StateBytes,
 }
 
 /// A script or function, and the command that called it.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// Its name.
+    /// The SHA-1 of a script, or the name of a function.
     pub name: Vec<u8>,
-    /// The command's arguments, its name too.
+    /// The command's words, with its name.
     pub command: Vec<Vec<u8>>,
 }
 
 impl Running {
-    /// A script begins to run.
+    /// Marks a script as running since `now_ms`.
     pub fn begin(&self, kind: Kind, now_ms: i64) {
         self.since_ms.store(now_ms, Relaxed);
         self.run.start(kind == Kind::Function);
     }
 
-    /// It has run for too long: who it is.
+    /// Publishes the name and command of a script that has run for too long.
     pub fn tell(&self, named: Named) {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(named);
     }
 
-    /// It ends, or is about to be run again from its beginning: nobody can kill it any more. Returns whether it was killed before.
+    /// Ends the run, or marks it as about to be rerun: it can't be killed any more. Returns whether
+    /// it was killed before.
     pub fn end(&self) -> bool {
         self.run.end()
     }
 
-    /// It is about to change something. Returns `false` if it was killed before: then it must not.
+    /// Marks the script as having written. Returns `false` if it was killed before: then it must
+    /// not write.
     #[must_use = "a script that was killed must change nothing"]
     pub fn write(&self) -> bool {
         self.run.change()
     }
 
-    /// Whether it was killed.
+    /// Returns whether it was killed.
     pub fn is_killed(&self) -> bool {
         self.run.is_killed()
     }
 
-    /// What it is.
+    /// Returns its kind.
     pub fn kind(&self) -> Kind {
         kind_of(self.run.snapshot())
     }
 
-    /// How long it has run, ms; `None`: none does.
+    /// Returns how long it has run, ms; `None` if no script runs.
     pub fn runs_ms(&self, now_ms: i64) -> Option<i64> {
         self.run.snapshot().is_running().then(|| now_ms - self.since_ms.load(Relaxed))
     }
 
-    /// Kills what it runs, if that is of a kind, has run for so long, and has not written. The error is that of `SCRIPT KILL`.
+    /// Kills the script if it is of `kind`, has run for at least `busy_ms` and has not written. The
+    /// error is that of `SCRIPT KILL`.
     fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
         let seen = self.run.snapshot();
-        // Where this is the time of a later run, the one that was seen has ended, and can't be killed.
+        // If this is the start of a later run, the run in `seen` has ended, and `kill` below fails.
         let runs_ms = now_ms - self.since_ms.load(Relaxed);
         if !seen.is_running() || runs_ms < busy_ms {
             return Err(NOT_BUSY);
@@ -165,15 +172,15 @@ fn kind_of(seen: Snapshot) -> Kind {
 
 /// See the head of this module.
 pub struct Scripting {
-    /// The scripts that are known.
+    /// The loaded scripts.
     pub scripts: Scripts,
-    /// The libraries of functions that are known.
+    /// The loaded libraries of functions.
     pub libraries: Libraries,
     running: Box<[Running]>,
 }
 
 impl Scripting {
-    /// That of a server with so many workers.
+    /// Creates the state for a number of workers.
     pub fn new(workers: u32) -> Self {
         Scripting {
             scripts: Scripts::default(),
@@ -182,23 +189,24 @@ impl Scripting {
         }
     }
 
-    /// Has this thread, a worker's, say from now on what its Lua states take.
+    /// Makes this thread publish the memory usage of its Lua states as that of `worker`.
     pub fn attach(&self, worker: u32) {
         STATE_BYTES.set(Some(Arc::clone(&self.running(worker).state_bytes)));
     }
 
-    /// What a worker runs.
+    /// Returns the record of what a worker runs.
     pub fn running(&self, worker: u32) -> &Running {
         &self.running[worker as usize]
     }
 
-    /// Compiles a script and has all workers know it; its SHA-1. The error is the whole error reply.
+    /// Compiles a script, makes it known to all workers, and returns its SHA-1. The error is the
+    /// whole error reply.
     pub fn load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let sha = sha_of(body);
         if self.scripts.find(&sha).is_none() {
             let script = Arc::new(Script::new(sha, body)?);
             let mut state = take_state(Kind::Script);
-            // What it had compiled before a flush must not be taken for what is known.
+            // Makes the state drop scripts that it had compiled before a flush.
             state.find(&self.scripts, &sha);
             let compiled = state.compile(&script);
             put_back_state(Kind::Script, state);
@@ -208,13 +216,13 @@ impl Scripting {
         Ok(sha.to_vec())
     }
 
-    /// Whether a script of this SHA-1 is known.
+    /// Returns whether a script with this SHA-1 is loaded.
     pub fn exists(&self, name: &[u8]) -> bool {
         sha_from(name).is_some_and(|sha| self.scripts.find(&sha).is_some())
     }
 
-    /// Drops the Lua state of a worker's own thread, if all scripts were forgotten since it was made. A worker that runs no script any more would keep
-    /// it for ever.
+    /// Drops the Lua state of a worker's own thread if all scripts were flushed since it was
+    /// created. A worker that no longer runs scripts would keep it for ever.
     pub fn drop_flushed(&self, worker: u32) {
         let is_old = |state: &mut Box<State>| state.is_flushed(&self.scripts);
         if STATES.with_borrow_mut(|states| states[Kind::Script as usize].take_if(is_old)).is_some() {
@@ -222,31 +230,31 @@ impl Scripting {
         }
     }
 
-    /// What all Lua states of a kind take, bytes.
+    /// Returns the memory usage of all Lua states of a kind, bytes.
     pub fn state_bytes(&self, kind: Kind) -> u64 {
         self.running.iter().map(|running| running.state_bytes[kind as usize].load(Relaxed)).sum()
     }
 
-    /// What all Lua states take, bytes.
+    /// Returns the memory usage of all Lua states, bytes.
     pub fn all_state_bytes(&self) -> u64 {
         self.state_bytes(Kind::Script) + self.state_bytes(Kind::Function)
     }
 
-    /// Whether any worker runs a script.
+    /// Returns whether any worker has ever run a script.
     pub fn is_running(&self) -> bool {
         self.running.iter().any(|running| running.run.snapshot().is_running())
     }
 
-    /// What runs for longer than `busy_ms`, and for how long.
+    /// Iterates over scripts that have run for at least `busy_ms`, with how long, ms.
     fn busy(&self, now_ms: i64, busy_ms: i64) -> impl Iterator<Item = (&Running, i64)> {
         let runs = move |running: &Running| running.runs_ms(now_ms).filter(|runs_ms| *runs_ms >= busy_ms);
         self.running.iter().filter_map(move |running| Some((running, runs(running)?)))
     }
 
-    /// Has those of a kind end that have run for so long without writing.
+    /// Kills the scripts of a kind that have run for at least `busy_ms` without writing.
     pub fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
         let tried: Vec<_> = self.running.iter().map(|running| running.kill(kind, now_ms, busy_ms)).collect();
-        // Any that was killed counts most, then one that can't be, then one of the other kind.
+        // In order of precedence: one was killed; one can't be killed; one is of the other kind.
         let is = |wanted: Result<(), &'static str>| tried.contains(&wanted);
         if is(Ok(())) {
             Ok(())
@@ -257,7 +265,8 @@ impl Scripting {
         }
     }
 
-    /// The function that has run longest, of those that have run for so long. The error: no function, but a script.
+    /// Returns the function that has run longest, of those that have run for at least `busy_ms`.
+    /// The error: only a script is busy.
     pub fn busy_function(&self, now_ms: i64, busy_ms: i64) -> Result<Option<RunningFacts>, &'static str> {
         let is_function = |busy: &(&Running, i64)| busy.0.kind() == Kind::Function;
         let longest = self.busy(now_ms, busy_ms).filter(is_function).max_by_key(|(_, runs_ms)| *runs_ms);
@@ -271,7 +280,7 @@ impl Scripting {
         }
     }
 
-    /// Loads a library in this thread's state. The error has no code.
+    /// Loads a library into this thread's state. The error text has no code.
     fn load_library(&self, draft: Draft) -> Result<Arc<Library>, Vec<u8>> {
         let mut state = take_state(Kind::Function);
         state.drop_old(&self.libraries);
@@ -280,7 +289,7 @@ impl Scripting {
         Ok(Arc::new(draft.with(functions?)))
     }
 
-    /// Makes libraries that were loaded known, all or none. The error has no code.
+    /// Publishes loaded libraries to all workers, all or none. The error text has no code.
     fn add_libraries(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
         let ids: Vec<u64> = added.iter().map(|library| library.id).collect();
         let is_added = self.libraries.add(added, existing, quote);
@@ -290,9 +299,10 @@ impl Scripting {
         is_added
     }
 
-    /// Loads the libraries of a dump; none stays where one fails. The error has no code.
+    /// Loads the libraries of a dump. If one fails, none is kept. The error text has no code.
     fn load_all(&self, texts: &[Vec<u8>]) -> Result<Vec<Arc<Library>>, Vec<u8>> {
-        // They are to fit each other before they are held against those that are there.
+        // They are checked for conflicts with each other before the caller adds them to the
+        // existing ones.
         let (apart, mut loaded) = (Libraries::default(), Vec::new());
         for text in texts {
             let one = Draft::new(text).and_then(|draft| self.load_library(draft));
@@ -321,7 +331,7 @@ impl Scripting {
     }
 }
 
-/// Drops libraries that this thread has loaded and that don't become known.
+/// Drops libraries that this thread has loaded and that were not published.
 fn forget(ids: &[u64]) {
     let mut state = take_state(Kind::Function);
     ids.iter().for_each(|id| state.forget_library(*id));

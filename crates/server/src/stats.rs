@@ -1,4 +1,4 @@
-//! A worker's figures: written by the worker, read by whoever asks `INFO`.
+//! A worker's statistics: written by the worker, read by `INFO`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use pantala_engine::tuning::WATCHING;
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With a reply that is no error, or not known yet.
+    /// With a reply that is not an error, or is still pending.
     Ok,
     /// With an error.
     Failed,
@@ -19,41 +19,42 @@ pub enum Outcome {
     Rejected,
 }
 
-/// Figures of one command on one worker (`INFO commandstats`).
+/// Statistics of one command on one worker (`INFO commandstats`).
 #[derive(Default)]
 pub struct CommandStats {
     /// Calls that ran.
     pub calls: Counter,
-    /// Time they took, ns. Commands of a window share its time evenly.
+    /// Time spent in them, ns. Commands of a window share its time evenly.
     pub time_ns: Counter,
     /// Calls that ran and failed.
     pub failed: Counter,
     /// Calls that did not run.
     pub rejected: Counter,
-    /// How long calls took, ns (`latency-tracking`).
+    /// Latency of calls, ns (`latency-tracking`).
     pub latency: Histogram,
 }
 
-/// The commands that a worker has met.
+/// Statistics of the commands that a worker has run or rejected.
 type ByCommand = Vec<(&'static Command, Arc<CommandStats>)>;
 
 /// Error replies by code (`INFO errorstats`).
 type ByCode = BTreeMap<Vec<u8>, Arc<Counter>>;
 
-/// Longest error code, bytes; what has no blank by then counts as `ERR`, as in Redis.
+/// Longest error code, bytes. A reply without a space by then counts as `ERR`, as in Redis.
 const ERROR_CODE_BYTES_MAX: usize = 30;
 
-/// Different error codes that are counted: there are a dozen, unless scripts make some up.
+/// Most distinct error codes counted: there are about a dozen, unless scripts invent some.
 const ERROR_CODES_MAX: usize = 128;
 
-/// Most counts of a run that may be put back which are kept until it stands: 32 KiB of them. Those beyond are made at once.
+/// Most counts of a run that may be rolled back which are held until it is committed: 32 KiB of
+/// them. Further ones are added at once.
 const HELD_MAX: usize = 1024;
 
-/// A count of a run that may be put back.
+/// A count made in a run that may be rolled back.
 enum HeldCount {
     /// A command within it, and how long it took.
     Command(&'static Command, Outcome, Duration),
-    /// An error reply with this code; `None`: there are too many of them.
+    /// An error reply, with the counter of its code; `None`: there are too many codes.
     Error(Option<Arc<Counter>>),
 }
 
@@ -73,50 +74,51 @@ pub struct WorkerStats {
     pub errors: Counter,
     /// Bytes received.
     pub input_bytes: Counter,
-    /// Bytes given to be sent.
+    /// Bytes submitted to be sent.
     pub output_bytes: Counter,
-    /// Times that bytes came from a connection.
+    /// Reads from connections.
     pub reads: Counter,
-    /// Times that bytes were given to be sent.
+    /// Writes to connections.
     pub writes: Counter,
-    /// Connections that it has now.
+    /// Current connections.
     pub connections: Gauge,
-    /// Connections among them that `CLIENT PAUSE` holds back.
+    /// Connections that `CLIENT PAUSE` holds back.
     pub paused: Gauge,
-    /// Of those, the ones whose command waits for a key.
+    /// Connections blocked on a key.
     pub blocked: Gauge,
-    /// Of those, the ones that don't wait for ever.
+    /// Blocked connections with a timeout.
     pub with_deadline: Gauge,
-    /// CPU time of its thread as of the last look, µs.
+    /// CPU time of the worker's thread when last sampled, µs.
     pub cpu_us: Gauge,
     by_command: Mutex<ByCommand>,
     by_code: Mutex<ByCode>,
 }
 
-/// A worker's hand on its figures: whoever asks sees each count as soon as it is made. What is counted for the first time is entered
-/// under a lock; after that a count is a plain load and store.
+/// The only writer of a worker's statistics. Readers see each count at once. The first count of a
+/// command or error code takes a lock to add an entry; later ones are a plain load and store.
 pub struct Tally<'s> {
     stats: &'s WorkerStats,
-    /// Few different commands, so a list.
+    /// A worker runs few different commands, so a list.
     runs: ByCommand,
     last: usize,
-    /// Time of its commands that had their own taken, ns.
+    /// Time of this window's commands that were timed on their own, ns.
     window_timed_ns: u64,
-    /// Calls in the current window that share its time: by index in `runs` how many follow each other, none of them 0.
+    /// Calls in the current window that share its time: runs of equal commands, by index in `runs`,
+    /// each with its length, never 0.
     window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
-    /// The error of the command at hand was counted when a command within it answered it.
+    /// The error of the current command was already counted when a command within it replied.
     is_counted: bool,
-    /// What a run that may be put back has counted so far.
+    /// Counts of a run that may be rolled back.
     held: Vec<HeldCount>,
-    /// Such a run is under way.
+    /// Such a run is in progress.
     is_holding: bool,
-    /// Whether it is kept how long calls took (`latency-tracking`).
+    /// Whether latencies are recorded (`latency-tracking`).
     pub tracks_latency: bool,
 }
 
 impl<'s> Tally<'s> {
-    /// The hand on a worker's figures: there must be only one.
+    /// Creates the writer of a worker's statistics: there must be only one.
     pub fn new(stats: &'s WorkerStats) -> Self {
         Tally {
             stats,
@@ -132,13 +134,13 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// A window begins to run.
+    /// Starts a window.
     pub fn begin_window(&mut self) {
         self.window_timed_ns = 0;
         self.window_calls.clear();
     }
 
-    /// A command has run, or was rejected.
+    /// Counts a command that has run or was rejected.
     #[inline]
     pub fn count(&mut self, command: &'static Command, outcome: Outcome) {
         match outcome {
@@ -149,7 +151,7 @@ impl<'s> Tally<'s> {
         self.count_calls(command, 1);
     }
 
-    /// So many calls of a command have run one after the other (at least one), with replies that are no errors.
+    /// Counts consecutive calls of a command, at least one, whose replies are not errors.
     #[inline(always)]
     pub fn count_calls(&mut self, command: &'static Command, calls: u64) {
         self.stats_of(command).calls.add(calls);
@@ -162,7 +164,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Figures of a command, whose index is `last` then.
+    /// Returns the statistics of a command, and sets `last` to its index.
     #[inline]
     fn stats_of(&mut self, command: &'static Command) -> &CommandStats {
         if !self.runs.get(self.last).is_some_and(|(known, _)| std::ptr::eq(*known, command)) {
@@ -171,7 +173,7 @@ impl<'s> Tally<'s> {
         &self.runs[self.last].1
     }
 
-    /// Takes the call that was counted last from those that share their window's time.
+    /// Removes the call counted last from those that share their window's time.
     fn pop_call(&mut self) -> Option<usize> {
         let (index, count) = self.window_calls.last_mut()?;
         let index = *index;
@@ -182,7 +184,8 @@ impl<'s> Tally<'s> {
         Some(index)
     }
 
-    /// A command has run within another (a script), for so long, which counts for that one too; or was rejected there.
+    /// Counts a command within another (a script), which took this long or was rejected. Its time
+    /// counts towards the outer command too.
     pub fn count_within(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
         if self.holds_next() {
             self.held.push(HeldCount::Command(command, outcome, took));
@@ -201,7 +204,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// The outcome of a command within another that has replied; an error is counted.
+    /// Returns the outcome of a command within another that has replied, and counts an error.
     pub fn outcome_within(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if reply.first() != Some(&b'-') || command.flags.contains(Flags::ANSWERS_ERRORS) {
             return Outcome::Ok;
@@ -210,7 +213,7 @@ impl<'s> Tally<'s> {
         Outcome::Failed
     }
 
-    /// A reply that may be an error was given to what runs within a command.
+    /// Counts an error, if it is one, in a reply to a command's inner call.
     pub fn count_reply_within(&mut self, reply: &[u8]) {
         let [b'-', error @ ..] = reply else { return };
         let count = self.count_of(error);
@@ -221,18 +224,20 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// A run begins that may be put back: what is counted within it counts when it stands, and who asks meanwhile doesn't see it.
+    /// Starts a run that may be rolled back: its counts are held, unseen by readers, until it is
+    /// committed.
     pub fn hold(&mut self) {
         self.is_holding = true;
     }
 
-    /// Whether the next count is to be held: there is room for it, or it is made at once.
+    /// Returns whether the next count is to be held. Past [`HELD_MAX`] counts are added at once.
     #[inline]
     fn holds_next(&self) -> bool {
         self.is_holding && self.held.len() < HELD_MAX
     }
 
-    /// The run has ended. What it has counted counts if it stands, and is forgotten if it was put back.
+    /// Ends the run. Its counts are added if it was committed (`stands`), and dropped if it was
+    /// rolled back.
     pub fn let_go(&mut self, stands: bool) {
         if !std::mem::take(&mut self.is_holding) {
             return;
@@ -250,18 +255,18 @@ impl<'s> Tally<'s> {
         self.held = held;
     }
 
-    /// An error reply follows that was counted when a command within answered it.
+    /// Announces an error reply that was already counted when a command within replied.
     pub fn expect_counted(&mut self) {
         self.is_counted = true;
     }
 
-    /// The outcome of a command that has replied; an error is counted.
+    /// Returns the outcome of a command that has replied, and counts an error.
     #[inline]
     pub fn outcome(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if reply.first() == Some(&b'-') { self.count_failure(command, reply) } else { Outcome::Ok }
     }
 
-    /// The outcome of a command that has written an error, which is counted.
+    /// Returns the outcome of a command that has replied with an error, and counts it.
     #[cold]
     pub fn count_failure(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if command.flags.contains(Flags::ANSWERS_ERRORS) {
@@ -273,7 +278,7 @@ impl<'s> Tally<'s> {
         Outcome::Failed
     }
 
-    /// A reply that may be an error was written.
+    /// Counts a reply if it is an error.
     #[inline]
     pub fn count_reply(&mut self, reply: &[u8]) {
         if let [b'-', error @ ..] = reply {
@@ -281,7 +286,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// The reply has come of a command that was counted when it was sent on its way.
+    /// Counts the error, if it is one, in a late reply to a command that was counted when it was
+    /// sent.
     #[inline]
     pub fn count_late_reply(&mut self, command: &'static Command, reply: &[u8]) {
         if reply.first() == Some(&b'-') {
@@ -290,7 +296,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// A command that was counted when it was sent on its way has failed.
+    /// Counts the failure of a command that was counted when it was sent.
     #[cold]
     pub fn count_late_failure(&mut self, command: &'static Command) {
         let index = self.find(command);
@@ -310,7 +316,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Where errors with the code of this one are counted; `None`: there are too many codes.
+    /// Returns the counter for an error's code; `None`: there are too many codes.
     #[cold]
     fn count_of(&mut self, error: &[u8]) -> Option<Arc<Counter>> {
         let code = match error.iter().take(ERROR_CODE_BYTES_MAX + 1).position(|&byte| byte == b' ') {
@@ -329,7 +335,7 @@ impl<'s> Tally<'s> {
         Some(count)
     }
 
-    /// The command that was counted last took so long: it has no share in the time of its window.
+    /// Records the time of the command counted last, and excludes it from the window's shared time.
     pub fn time_last(&mut self, took: Duration) {
         if let Some(index) = self.pop_call() {
             self.record(index, took);
@@ -337,31 +343,33 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// The command that was counted last is on its way, and its own time will be told ([`Tally::time_late`]): it has no share in the time
-    /// of its window.
+    /// Excludes the command counted last from those that share the window's time: it is in flight,
+    /// and its own time will be recorded ([`Tally::time_late`]).
     pub fn expect_time(&mut self) {
         self.pop_call();
     }
 
-    /// A command that was counted when it was sent on its way took so long to run, wherever that was.
+    /// Records the run time, on whatever worker, of a command that was counted when it was sent.
     #[cold]
     pub fn time_late(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
         self.record(index, took);
     }
 
-    /// A command took so long to find that it has to wait. As in Redis that is no latency before it has an answer.
+    /// Records the time that a command took before it blocked. As in Redis it isn't a latency until
+    /// the command is answered.
     pub fn time_blocked(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
         self.runs[index].1.time_ns.add(took.as_nanos() as u64);
     }
 
-    /// The window's time has a part that isn't to be shared.
+    /// Excludes time from what the window's commands share.
     pub fn leave_out(&mut self, took: Duration) {
         self.window_timed_ns += took.as_nanos() as u64;
     }
 
-    /// A command that has waited has an answer, whose time was told when it began to ([`Tally::time_blocked`]).
+    /// Records the latency of a blocked command that was answered. Its time was recorded when it
+    /// blocked ([`Tally::time_blocked`]).
     pub fn end_blocked(&mut self, command: &'static Command, took: Duration) {
         if self.tracks_latency {
             let index = self.find(command);
@@ -378,7 +386,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// The window has run for so long, ns: what is left of its time is shared among its commands whose own wasn't taken.
+    /// Ends a window that took `took_ns`: commands that were not timed on their own share the rest
+    /// of its time.
     #[inline]
     pub fn end_window(&mut self, took_ns: u64) {
         let shared_ns = took_ns.saturating_sub(self.window_timed_ns);
@@ -409,7 +418,7 @@ impl<'s> Tally<'s> {
 }
 
 impl WorkerStats {
-    /// All zero.
+    /// Creates statistics that are all zero.
     pub fn new() -> Self {
         WorkerStats {
             turns: Counter::new(),
@@ -431,17 +440,17 @@ impl WorkerStats {
         }
     }
 
-    /// Figures by command, of all that it has met.
+    /// Returns the statistics by command.
     pub fn by_command(&self) -> MutexGuard<'_, ByCommand> {
         self.by_command.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Error replies by code, of all that it has met.
+    /// Returns the counts of error replies by code.
     pub fn by_code(&self) -> MutexGuard<'_, ByCode> {
         self.by_code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets everything that `CONFIG RESETSTAT` forgets.
+    /// Resets what `CONFIG RESETSTAT` resets.
     pub fn reset(&self) {
         for counter in [&self.turns, &self.windows, &self.commands, &self.errors, &self.input_bytes, &self.output_bytes]
         {
@@ -485,13 +494,13 @@ mod tests {
         let replies: [&[u8]; 6] =
             [b"-ERR a b\r\n", b"+OK\r\n", b"-WRONGTYPE x\r\n", b"-alone\r\n", b"", b"-WRONGTYPE y\r\n"];
         assert_eq!(by_code(&replies), (4, "ERR=2 WRONGTYPE=2".to_owned()));
-        // At the longest code, and one past it.
+        // At the longest code and one past it.
         let (longest, longer) =
             ([b"-", [b'x'; 30].as_slice(), b" y"].concat(), [b"-", [b'x'; 31].as_slice(), b" y"].concat());
         assert_eq!(by_code(&[&longest, &longer]), (2, format!("ERR=1 {}=1", "x".repeat(30))));
     }
 
-    /// At the most that is held, and one past it.
+    /// At the most held counts and one past it.
     #[test]
     fn a_run_counts_when_it_stands() {
         let get = pantala_commands::lookup(b"get").expect("a command");

@@ -1,23 +1,27 @@
-//! A worker: a thread with one event loop, the connections that it accepted, and the shards that it is home of.
+//! A worker: a thread with one event loop, the connections that it accepted, and the shards that it
+//! is home of.
 //!
-//! | room | what | knows |
+//! | layer | owns | knows |
 //! | --- | --- | --- |
-//! | [reactor](crate::reactor) | the event loop, sockets, which connections are due in a turn | connections without their sockets ([`pantala_session`]) |
-//! | [clients](crate::clients) | what connections get beside replies; limits; how they end | the reactor |
-//! | [dispatch](crate::dispatch) | transactions, scripts, requests to other workers | the clients |
-//! | [windows](crate::windows) | commands are parsed, prefetched and run | the dispatcher |
+//! | [reactor](crate::reactor) | event loop, sockets, ready connections | [`pantala_session`] |
+//! | [clients](crate::clients) | output beside replies, limits, closing | the reactor |
+//! | [dispatch](crate::dispatch) | transactions, scripts, requests | the clients |
+//! | [windows](crate::windows) | parsing, prefetching and running commands | the dispatcher |
 //! | [control](crate::control) | periodic work, settings | the dispatcher |
 //! | this file | the turn | all of them |
 //!
 //! A turn:
 //!
-//! 1. *poll*: sends of the last turn go out, events come in ([`pantala_runtime`]);
-//! 2. *messages*: answers to parked commands, shards handed over, new sockets ([`pantala_engine::message`]);
+//! 1. *poll*: sends of the last turn are submitted, events arrive ([`pantala_runtime`]);
+//! 2. *messages*: answers to parked commands, shards handed over, new sockets
+//!    ([`pantala_engine::message`]);
 //! 3. *windows*: commands are parsed from all connections with input, prefetched, and run in order;
-//! 4. *finish*: replies are given to the loop, one send per connection; what is left of the input is kept.
+//! 4. *finish*: replies are given to the loop, one send per connection; the rest of the input is
+//!    kept.
 //!
-//! A few times a second it also looks after timeouts, limits and expired keys. In the midst of a script that has run for long the
-//! dispatcher asks for a turn by [`Above`]: it differs in what has to wait until the script has ended.
+//! A few times a second it also handles timeouts, limits and expired keys. Within a long-running
+//! script the dispatcher requests a turn by [`Above`], which defers what must wait until the script
+//! has ended.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -39,7 +43,7 @@ pub struct Worker<'s, L: EventLoop> {
 }
 
 impl<'s, L: EventLoop + 's> Worker<'s, L> {
-    /// A worker over a loop that this thread has made.
+    /// Creates a worker over a loop made by this thread.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         let control = Rc::new(Control::new(server));
         let above = Box::new(TurnWithin { windows: Windows::default(), control: Rc::clone(&control) });
@@ -47,10 +51,10 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         Worker { dispatcher, windows: Windows::default(), control }
     }
 
-    /// Accepts from the sockets that the server listens on now, if it is this worker that accepts.
+    /// Accepts from the server's current listening sockets, if this worker is the one that accepts.
     ///
     /// # Errors
-    /// The loop refuses them, or no file descriptors are to be had.
+    /// The loop rejects them, or there are no file descriptors left.
     pub fn listen(&mut self) -> std::io::Result<()> {
         self.dispatcher.clients.reactor.listen()
     }
@@ -58,13 +62,14 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     /// Runs until the server stops.
     ///
     /// # Errors
-    /// The loop can't wait any more: nothing that a worker could go on without.
+    /// The loop can't wait for events: a worker can't go on without.
     pub fn run(&mut self) -> std::io::Result<()> {
         let mut events: Vec<Event> = Vec::new();
         while !self.dispatcher.is_stopping {
             self.poll(&mut events)?;
             let Worker { dispatcher, windows, control } = self;
-            // A client that has seen CONFIG SET's answer finds every worker with the new settings, whatever it sends next.
+            // A client that has seen CONFIG SET's reply finds the new settings on every worker,
+            // whatever it sends next.
             control.reload_if_changed(dispatcher);
             dispatcher.clients.handle_all(&mut events);
             evict_if_due(dispatcher);
@@ -77,7 +82,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         self.dispatcher.clients.close_all()
     }
 
-    /// Waits for events, unless there is something to do at once.
+    /// Waits for events, unless there is work to do at once.
     fn poll(&mut self, events: &mut Vec<Event>) -> std::io::Result<()> {
         let Worker { dispatcher, control, .. } = self;
         let timeout = if dispatcher.clients.replay_deferred() || dispatcher.is_behind() {
@@ -99,14 +104,15 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     }
 }
 
-/// Closes clients that take too much memory together, if that has become due.
+/// Closes clients whose total memory usage exceeds the limit, if due.
 #[inline]
 fn evict_if_due<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     let Clients { limits, reactor, .. } = &mut dispatcher.clients;
     limits.evict_if_due(reactor.server, reactor.clock.now_ms);
 }
 
-/// Runs what other workers sent and what connections have sent, and what had to wait until now.
+/// Handles messages from other workers, timeouts and the end of a pause, then runs commands from
+/// connections.
 #[inline(always)]
 fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut Windows) {
     dispatcher.receive_messages();
@@ -115,7 +121,7 @@ fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut 
     windows.run_ready(dispatcher);
 }
 
-/// Ends a turn: periodic work, what has changed, sends.
+/// Ends a turn: periodic work, invalidations, sends.
 #[inline(always)]
 fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control, is_whole: bool) {
     dispatcher.clients.reactor.clock.end_turn(dispatcher.clients.reactor.server);
@@ -124,12 +130,12 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     if is_whole {
         dispatcher.memory.tell_clients_if_over(&mut dispatcher.clients);
     }
-    // What CONFIG SET has asked for of the data is done before it is answered.
+    // Settings that affect the data are applied before CONFIG SET is answered.
     control.reload_if_changed(dispatcher);
     dispatcher.clients.finish_turn();
 }
 
-/// What runs turns within scripts.
+/// Runs turns within scripts.
 struct TurnWithin {
     windows: Windows,
     control: Rc<Control>,
@@ -137,7 +143,7 @@ struct TurnWithin {
 
 impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]) {
-        // A loop that can't wait any more says so again when the script has ended.
+        // A loop that can't wait reports that again after the script.
         let mut events = Vec::new();
         if dispatcher.clients.reactor.poll(Some(Duration::ZERO), &mut events).is_err() {
             return;
@@ -147,7 +153,7 @@ impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
         evict_if_due(dispatcher);
         run_commands(dispatcher, &mut self.windows);
         dispatcher.refuse_waiting(owned);
-        // What the script itself has changed is told when its shards are given back.
+        // The script's own changes invalidate keys when its shards are released.
         end_turn(dispatcher, &self.control, false);
     }
 }

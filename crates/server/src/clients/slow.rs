@@ -1,12 +1,15 @@
-//! Which commands took long: `SLOWLOG`, and the events of `LATENCY` that commands are.
+//! Which commands took long: `SLOWLOG`, and the command events of `LATENCY`.
 //!
-//! Reading the clock twice costs about what a small `GET` does, so at a pipeline of them it isn't read for each. What takes how long is
-//! told by this:
+//! Reading the clock twice costs about as much as a small `GET`, so it isn't read for each command
+//! of a pipeline. Times are determined as follows:
 //!
-//! * a command that isn't *plain* ([`Command::is_plain`]) has its own time taken, and one whose arguments and reply are large;
-//! * the plain ones of a window share what is left of the window's time, as they do in `INFO commandstats`. Only when that alone is beyond
-//!   the threshold, one of them is logged with it: the one with the longest arguments;
-//! * with a threshold below [`SLOWLOG_FINE_US`] every command has its own time taken: nothing else would tell them apart.
+//! * a command that isn't *plain* ([`Command::is_plain`]), or whose arguments and reply are large,
+//!   is timed on its own;
+//! * the plain commands of a window share the rest of the window's time, as they do in `INFO
+//!   commandstats`. Only when that alone exceeds the threshold, one of them is logged with it: the
+//!   one with the longest arguments;
+//! * with a threshold below [`SLOWLOG_FINE_US`] every command is timed on its own: nothing else
+//!   would tell them apart.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -24,14 +27,14 @@ use pantala_runtime::EventLoop;
 use super::{Abandon, Clients};
 use crate::config::{SLOWLOG_FINE_US, Settings};
 
-/// Bytes of arguments and reply together from which on a command has its own time taken: to copy as many takes longer than to read the
-/// clock.
+/// Fewest bytes of arguments and reply together that make a command timed on its own: copying as
+/// many takes longer than reading the clock.
 pub const LARGE_BYTES: usize = 16 * 1024;
 
-/// Words one behind the other, and where each is.
+/// Words in one buffer, and the range of each.
 pub type Words = (Vec<u8>, Vec<ArgRange>);
 
-/// From how long on the plain commands of a window may belong into the log, ns.
+/// Returns the least time for which the plain commands of a window may be logged, ns.
 fn slow_window_ns(settings: &Settings) -> u64 {
     let slow = match settings.slowlog_log_slower_than_us {
         slower_than_us @ SLOWLOG_FINE_US.. => Duration::from_micros(slower_than_us as u64),
@@ -44,58 +47,60 @@ fn slow_window_ns(settings: &Settings) -> u64 {
     u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The worker's stopwatch.
+/// The worker's stopwatch: decides which commands are timed, and times them.
 pub struct Stopwatch {
     times_all: bool,
-    /// From how long on the plain commands of a window are looked at, ns.
+    /// Least time of a window's plain commands for which they are examined, ns.
     pub slow_window_ns: u64,
-    /// When the last command whose time was taken ended, or the window began.
+    /// When the last timed command ended, or the window started.
     pub mark: Moment,
 }
 
 impl Stopwatch {
-    /// A stopwatch by these settings.
+    /// Creates a stopwatch with these settings.
     pub fn new(settings: &Settings) -> Self {
         Stopwatch { times_all: settings.times_all(), slow_window_ns: slow_window_ns(settings), mark: Moment::now() }
     }
 
-    /// To be called when the settings have changed.
+    /// Applies changed settings.
     pub fn set(&mut self, settings: &Settings) {
         self.times_all = settings.times_all();
         self.slow_window_ns = slow_window_ns(settings);
     }
 
-    /// A window begins; when, if its time is taken.
+    /// Returns when a window starts, if it is timed.
     pub fn begin_window(&mut self) -> Option<Moment> {
         let began = WATCHING.then(Moment::now)?;
         self.mark = began;
         Some(began)
     }
 
-    /// When a command, of so many arguments of so many bytes, began whose time is to be taken.
+    /// Returns when a command starts, if it is timed on its own.
     #[inline]
     pub fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Moment> {
         let is_timed = || bytes >= LARGE_BYTES || self.times(command, arguments);
         (WATCHING && is_timed()).then(Moment::now)
     }
 
-    /// Returns whether every command has its own time taken.
+    /// Returns whether every command is timed on its own.
     #[inline]
     pub fn times_all(&self) -> bool {
         self.times_all
     }
 
-    /// Whether a command of so many arguments has its own time taken wherever it runs.
+    /// Returns whether a command with this number of arguments is timed wherever it runs.
     pub fn times(&self, command: &Command, arguments: usize) -> bool {
         WATCHING && (self.times_all || !command.is_plain(arguments))
     }
 
-    /// Whether a command of so many arguments that travels has its own time taken.
+    /// Returns whether a command with this number of arguments is timed when it runs on another
+    /// worker.
     pub fn times_on_its_way(&self, command: &Command, arguments: usize) -> bool {
         WATCHING && (self.times_all || command.is_timed_on_its_way(arguments))
     }
 
-    /// How long the command took that has just ended: since `began`, or since the last one ended.
+    /// Returns how long the command that has just ended took: since `began`, or since the last
+    /// timed command ended.
     pub fn end(&mut self, began: Option<Moment>) -> Duration {
         let now = Moment::now();
         let took = now - began.unwrap_or(self.mark);
@@ -104,12 +109,13 @@ impl Stopwatch {
     }
 }
 
-/// Logs a command if it took long, and makes it an event of `LATENCY` if it took too long for that.
+/// Logs a command if it exceeds the slow log's threshold, and records a `LATENCY` event if it
+/// exceeds that of the latency monitor.
 pub fn note(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
     note_cut(keyspace, who, command, args, None, took, now_ms);
 }
 
-/// As [`note`]. `cut`: an argument of which so many bytes are not there.
+/// As [`note`]. `cut`: an argument that was cut, and how many of its bytes are missing.
 pub fn note_cut(
     keyspace: &Keyspace,
     who: Sender<'_>,
@@ -128,7 +134,7 @@ pub fn note_cut(
     note_latency(keyspace, client, command, took, now_ms);
 }
 
-/// By the threshold of this moment: the `CONFIG SET` that raises it isn't logged any more, as in Redis.
+/// Uses the current threshold: the `CONFIG SET` that raises it isn't logged, as in Redis.
 fn is_logged(keyspace: &Keyspace, command: &Command, took: Duration) -> bool {
     let slower_than_us = keyspace.tuning.slowlog_slower_than_us.load(Relaxed);
     slower_than_us >= 0 && took.as_micros() as i64 >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG)
@@ -140,8 +146,8 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// A command of a connection that had waited for its shards has run, and took so long from when they were there. Its words are put together only
-    /// for the log.
+    /// Records the time of a command of a connection that had waited for its shards, from when it
+    /// had them. `words` is called only if the command is logged.
     pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };

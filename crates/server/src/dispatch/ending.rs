@@ -17,7 +17,7 @@ use super::transactions::Held;
 use crate::clients::Clients;
 use crate::snapshot::save_before_end;
 
-/// The token of no connection: a signal requested the shards.
+/// A token that no connection has: shards requested for a signal.
 pub(super) const ENDING: u64 = u64::MAX;
 
 /// The session of a snapshot that a signal requested.

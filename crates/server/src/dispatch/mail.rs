@@ -1,4 +1,4 @@
-//! What came for this worker and can't be handled yet.
+//! What a worker has received and can't handle yet.
 
 use std::collections::VecDeque;
 
@@ -11,31 +11,31 @@ use crate::host::Server;
 /// See the head of this module.
 #[derive(Default)]
 pub struct Mail {
-    /// Requests of this worker's connections that have brought their shards and not run yet.
+    /// Requests of this worker's connections whose shards have arrived, and that have not run yet.
     pub brought: VecDeque<Parcel>,
-    /// Those that a script has set back: they take their shards again in the next turn.
+    /// Requests that a script has set back: they acquire their shards again in the next turn.
     pub set_back: Vec<Parcel>,
-    /// Messages that came in the midst of a turn, and wait for the next one.
+    /// Messages received during a turn, for the next one.
     pub received: Vec<Message>,
-    /// How many of them, from the first on, have no shards that could be handed on.
+    /// How many of them, from the first, are known to carry no shards.
     pub without_shards: usize,
 }
 
 impl Mail {
-    /// Whether there is any.
+    /// Returns whether anything is pending.
     #[inline]
     pub fn is_behind(&self) -> bool {
         !self.received.is_empty() | self.has_requests()
     }
 
-    /// Whether there are requests.
+    /// Returns whether any requests are pending.
     #[inline]
     pub fn has_requests(&self) -> bool {
         !self.brought.is_empty() | !self.set_back.is_empty()
     }
 
-    /// In the midst of a script that isn't busy yet, or never is: shards that it doesn't hold itself, and that lie with this worker
-    /// or were sent to it, don't wait for its end ([`Executor::set_back`]). Nothing else is done for anybody.
+    /// Hands on, during a script that isn't busy (yet), the shards at or sent to this worker that
+    /// the script does not hold ([`Executor::set_back`]). Does nothing else.
     pub fn hand_on_shards(&mut self, server: &Server, number: u32, executor: &mut Executor<'_>) {
         let unseen = self.received.split_off(self.without_shards).into_iter();
         for message in unseen.chain(server.port(number).mailbox().receive().map(|node| node.value)) {
@@ -56,7 +56,7 @@ impl Mail {
         }
     }
 
-    /// Has requests that were set back take their shards again.
+    /// Resumes requests that were set back: they acquire their shards again.
     #[inline]
     pub fn resume_set_back(&mut self, executor: &mut Executor<'_>) {
         if !self.set_back.is_empty() {

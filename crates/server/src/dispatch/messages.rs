@@ -1,4 +1,4 @@
-//! Messages of other workers, and answers of this one.
+//! Handles messages from other workers and answers of this worker's own executor.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::clients::slow;
 use crate::reactor::index_of;
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Handles what other workers sent, and answers of its own.
+    /// Handles messages from other workers and this worker's own answers.
     #[inline(always)]
     pub fn receive_messages(&mut self) {
         let has_messages = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().wake();
@@ -28,14 +28,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     fn receive_all_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
-        // Before anybody is told that this worker has settled.
+        // Before this worker reports that it has settled.
         self.mail.resume_set_back(&mut self.clients.executor);
         self.mail.without_shards = 0;
         let left = std::mem::take(&mut self.mail.received).into_iter();
         for message in left.chain(
             self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive().map(|node| node.value),
         ) {
-            // What is published on one channel, one after the other, is handed to its listeners together.
+            // Consecutive messages on one channel are delivered to their listeners together.
             if let Message::Published(next) = message {
                 if published.last().is_some_and(|last: &Arc<Published>| !last.goes_with(&next)) {
                     self.clients.deliver(&mut published);
@@ -44,7 +44,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 continue;
             }
             self.clients.deliver(&mut published);
-            // What was sent has seen no later time than it is now. All of them were sent before the first is looked at.
+            // The clock must not be behind the senders'. All messages were sent before the first is
+            // handled, so one reading suffices.
             if !is_late && matches!(message, Message::Answer(_) | Message::Brought(_) | Message::Woken(_)) {
                 is_late = true;
                 self.clients.reactor.read_clock();
@@ -65,12 +66,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Effects(wanted) => self.clients.follow(wanted),
                 Message::Told(news) => self.clients.tell_all(news),
                 Message::Kill(wanted, client) => self.clients.kill(wanted, client),
-                // Between two windows, as now, it is told so.
+                // This runs between two windows, so the worker has settled.
                 Message::Settle(to) => {
                     self.clients.reactor.server.port(to.worker).send(Message::Settled(to.connection));
                 }
                 Message::Settled(wanted) => self.settled(wanted),
-                // It has woken this worker, whose turn begins with the settings. What it listens on may be others though they are not.
+                // The message has woken this worker, and the next turn starts with the settings.
+                // The listening sockets may have changed even where the settings have not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Purge => self.memory.purge(),
                 Message::Save => ending::take_all_for_end(self),
@@ -82,14 +84,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.receive_own_answers();
     }
 
-    /// Runs what has its shards. Not in the midst of messages: a script may have others handled before it ends.
+    /// Runs requests whose shards have arrived. Not while messages are being drained: a busy script
+    /// handles further messages before it ends.
     fn run_brought(&mut self) {
         while let Some(parcel) = self.mail.brought.pop_front() {
             self.brought(parcel);
         }
     }
 
-    /// Handles answers to this worker's connections that this worker itself has run.
+    /// Handles answers to this worker's connections for commands that this worker ran itself.
     #[inline]
     pub fn receive_own_answers(&mut self) {
         if self.clients.executor.has_answers() {
@@ -111,21 +114,23 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.clients.woken(next);
             }
             self.run_brought();
-            // Behind all answers: what is in them may be what has changed since.
+            // After all answers: these may contain values that have changed since.
             let news = self.clients.executor.take_told();
             self.clients.tell_all(news);
         }
     }
 
-    /// The answer to a request. When the last of a pipeline's has come, their replies go out in the order of the commands.
+    /// Handles the answer to a request. When the last answer of a pipeline has arrived, the replies
+    /// are written in the order of the commands.
     fn answer(&mut self, mut parcel: Parcel) {
         self.clients.executor.observe_clock(parcel.value.effect_clock);
-        // The connection may have gone meanwhile: what it asked for was done all the same, as in Redis.
+        // The connection may have closed meanwhile. Its commands have run all the same, as in
+        // Redis.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else { return };
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         debug_assert!(connection.waits.requests > 0, "an answer without a request");
         if let Some(waiter) = parcel.value.blocked.take() {
-            // A command that may wait travels alone.
+            // A command that may block is the only one of its request.
             connection.waits.requests -= 1;
             let took = parcel.value.first_took().unwrap_or_default();
             self.clients.tally.time_blocked(waiter.command(), took);
@@ -134,12 +139,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         connection.waits.answers.push(parcel);
         connection.waits.requests -= 1;
         if connection.waits.requests > 0 {
-            // It takes more than before.
+            // The answer adds to the client's memory usage.
             return self.clients.reactor.touch(index);
         }
         let keyspace = self.clients.executor.keyspace();
         let mut answers = std::mem::take(&mut connection.waits.answers);
-        // It travels alone.
+        // A transaction is the only request of its pipeline.
         if let [parcel] = answers.as_slice()
             && let Some(exec) = &parcel.value.exec
         {
@@ -195,8 +200,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.reactor.touch(index);
     }
 
-    /// A connection is about to listen no more. If it does: hands out what has been published, and shown to monitors, until now; anything else that came waits for the next
-    /// turn. The connection may be closed for what it gets, unless it runs a transaction, whose reply comes first.
+    /// Delivers the messages published and the commands shown to monitors so far, before a
+    /// connection stops listening. Other messages wait for the next turn. Does nothing if the
+    /// connection does not listen. The connection may be closed for exceeding its output limit,
+    /// except within a transaction, whose reply comes first.
     #[cold]
     pub fn hand_out_before_leaving(&mut self, index: u32) {
         let listens =
@@ -215,7 +222,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.mail.received = others;
     }
 
-    /// At the end of a turn: tells the readers of prefixes what the turn has changed.
+    /// Invalidates, at the end of a turn, the keys that it has changed for clients that track
+    /// prefixes.
     #[inline]
     pub fn tell_changed(&mut self) {
         if self.clients.executor.has_changed() {

@@ -1,9 +1,11 @@
-//! The dispatcher: commands that need more than their turn in a window, on this worker's shards and those of others.
+//! The dispatcher: runs commands that need more than their turn in a window, on this worker's
+//! shards and on those of others.
 //!
-//! [Transactions](transactions) and [scripts](scripts) gather shards and run here; [messages](messages) bring the answers to requests,
-//! and the shards that were asked for. It drives the [clients](crate::clients), which get what comes of it. What is above it has
-//! commands parsed and [run in windows](crate::windows); where a script that has run for long needs a whole turn within it, the
-//! dispatcher asks what is above by a trait of its own ([`Above`]).
+//! [Transactions](transactions) and [scripts](scripts) gather shards and run here;
+//! [messages](messages) carry answers to requests, and requested shards. It drives the
+//! [clients](crate::clients), which send the results. The layer above parses commands and [runs
+//! them in windows](crate::windows). When a long-running script needs a whole turn within it, the
+//! dispatcher calls that layer through a trait ([`Above`]).
 
 mod busy;
 pub mod ending;
@@ -30,15 +32,15 @@ pub use pause::PauseAnswer;
 pub use scripts::flags_of;
 pub use transactions::{Held, refusal};
 
-/// Commands of one connection that run in a turn before the others get theirs.
+/// Most commands of one connection that run in a turn: then the others get theirs.
 pub const COMMANDS_PER_TURN_MAX: usize = 1024;
 
 /// A connection of this worker.
 pub type Connection = reactor::Connection<Held>;
 
-/// What drives dispatchers.
+/// The layer that drives dispatchers.
 pub trait Above<'s, L: EventLoop> {
-    /// Runs a turn of the worker's loop in the midst of a script, which holds these shards.
+    /// Runs a turn of the worker's loop within a script, which holds these shards.
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]);
 }
 
@@ -48,25 +50,26 @@ pub struct Dispatcher<'s, L: EventLoop> {
     pub clients: Clients<'s, L, Held>,
     /// `maxmemory`.
     pub memory: Memory,
-    /// How long commands take.
+    /// Times commands.
     pub stopwatch: Stopwatch,
     /// The worker is to stop.
     pub is_stopping: bool,
-    /// Memory for the shards of a command.
+    /// Scratch memory for the shards of a command.
     pub shards: Vec<u32>,
-    /// Windows in the midst of which a command runs that may be a script: that of the turn, and that of a turn within.
+    /// Windows that are running a command that may be a script: that of the turn, and that of a
+    /// turn within.
     pub suspended: Vec<Suspended>,
-    /// What runs turns within scripts.
+    /// The layer that runs turns within scripts.
     above: Option<Box<dyn Above<'s, L> + 's>>,
-    /// Memory for what a script has changed.
+    /// Reusable undo log of scripts.
     undo: Undo,
-    /// Connections that `CLIENT PAUSE` holds back, by index.
+    /// Indexes of the connections that `CLIENT PAUSE` holds back.
     paused: Vec<u32>,
     mail: Mail,
 }
 
 impl<'s, L: EventLoop> Dispatcher<'s, L> {
-    /// A dispatcher over a loop that this thread has made. `above` runs turns within scripts.
+    /// Creates a dispatcher over a loop made by this thread. `above` runs turns within scripts.
     pub fn new(server: &'s Server, number: u32, io: L, above: Box<dyn Above<'s, L> + 's>) -> Self {
         let clients = Clients::new(server, number, io);
         server.scripting().attach(number);
@@ -84,13 +87,14 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
         }
     }
 
-    /// Whether there is something to do at once.
+    /// Returns whether the next turn must start without waiting.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.clients.is_behind() | self.mail.is_behind() | self.memory.is_behind()
     }
 
-    /// How long a poll may wait until a pause ends or a blocked connection times out, µs; at most `wait_us`.
+    /// Returns how long a poll may wait for a pause to end or a blocked connection to time out, µs;
+    /// at most `wait_us`.
     #[inline]
     pub fn wait_us(&self, wait_us: i64) -> i64 {
         let mut wait_us = wait_us;
@@ -102,7 +106,7 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
         self.clients.times_out_us().map_or(wait_us, |until_us| wait_us.min(until_us))
     }
 
-    /// Takes up new settings.
+    /// Applies changed settings.
     pub fn reload(&mut self) {
         let Clients { reactor, tally, .. } = &mut self.clients;
         reactor.settings = reactor.server.config().settings();

@@ -1,18 +1,26 @@
-//! `CLIENT PAUSE`: what it holds back, and when who has asked for it is told.
+//! `CLIENT PAUSE`: which commands it holds back, and when its client gets the reply.
 //!
-//! Every command is looked at before it is let run ([`Dispatcher::run_one`]). A failover counts on more: from the moment that `CLIENT PAUSE WRITE` is answered nothing changes any
-//! more. In Redis that is so because nothing else runs meanwhile. Here the answer waits, when the pause has begun, for whatever was let run before:
+//! Every command is checked before it is let run ([`Dispatcher::run_one`]). A failover relies on
+//! more: once `CLIENT PAUSE WRITE` is answered, nothing changes any more. In Redis that holds
+//! because nothing else runs meanwhile. Here the reply waits, after the pause has started, for all
+//! commands that were let run before:
 //!
-//! 1. Each other worker is asked to settle, and says that it has when it comes by: not in the midst of a window, so what it has let through by then has run, holds a shard or is on its
-//!    way to one, and what it looks at later is held back.
-//! 2. Then all shards are taken, as any command takes them. Whatever holds one keeps it until it has run. Whatever waits at a gate or in a home's mailbox came there before, and is served
-//!    before: gates and mailboxes are in order.
-//!    (Who has given its shards back for a busy script, [`pantala_engine::executor::Executor::refuse_waiting`], comes anew, but changes nothing, or is of those of 3.)
-//!    (Those that a script has set back come to their gates before their worker says that it has settled, or takes the shards for a pause of its own.)
-//! 3. Two things take shards anew that had none in between. A script that is run again with all shards asks once more whether it may, and is put off if it may not: nothing
-//!    of its first run is there. And a waiter whose destination was busy (`BLMOVE`) is served later: as long as there is such a one, the shards are given back and taken again.
+//! 1. Each other worker is asked to settle, and confirms between two windows. Commands that it had
+//!    let run by then have finished, hold a shard or have requested one; later ones are held back.
+//! 2. Then all shards are acquired, as by any command. A holder keeps its shard until it has run.
+//!    Requests at a gate or in a home's mailbox were there earlier and are served earlier: gates
+//!    and mailboxes are FIFO. (A request that released its shards to a busy script,
+//!    [`pantala_engine::executor::Executor::refuse_waiting`], queues again, but changes nothing or
+//!    is one of those in 3. Requests set back by a script return to their gates before their worker
+//!    settles, or before it acquires the shards for a pause of its own.)
+//! 3. Two kinds of request acquire shards again after having held none. A script that is rerun with
+//!    all shards is checked again, and deferred if the pause holds it back: its first run was
+//!    rolled back. And a waiter whose destination was busy (`BLMOVE`) is served later: while there
+//!    is such a waiter, the shards are released and acquired again.
 //!
-//! While a script is busy who needs what it holds gets `-BUSY`: so does `CLIENT PAUSE`, as in Redis, and the pause is taken back. A transaction with it needs all shards, and is refused as a whole.
+//! While a script is busy, commands that need its shards get `-BUSY`. So does `CLIENT PAUSE`, as in
+//! Redis, and the pause is rolled back. A transaction with `CLIENT PAUSE` needs all shards, and is
+//! rejected as a whole.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -27,44 +35,47 @@ use super::transactions::Held;
 use super::{Dispatcher, State};
 use crate::host::Server;
 
-/// The answer to `CLIENT PAUSE`, or to a transaction with it, which waits.
+/// The pending reply to `CLIENT PAUSE`, or to a transaction with it.
 pub struct PauseAnswer {
     pause: Pause,
-    /// How many workers haven't settled yet.
+    /// Workers that haven't settled yet.
     unsettled: usize,
-    /// What is answered then.
+    /// The reply.
     reply: Vec<u8>,
-    /// What is to be timed, and with how many arguments, if its time isn't told yet.
+    /// The command to be timed and its number of arguments, unless its time is already recorded.
     timed: Option<(&'static Command, usize)>,
     may_be_refused: bool,
 }
 
 impl PauseAnswer {
-    /// The answer of `CLIENT PAUSE` itself, or of a transaction, which can't be refused any more.
+    /// Returns the pending reply to `CLIENT PAUSE` itself, or to a transaction, which can't be
+    /// rejected any more.
     pub fn new(pause: Pause, timed: Option<(&'static Command, usize)>, may_be_refused: bool) -> Self {
         PauseAnswer { pause, unsettled: 0, reply: Vec::new(), timed, may_be_refused }
     }
 
-    /// The pause is refused: a script is busy.
+    /// Rolls back the pause: a busy script holds shards.
     pub(super) fn refuse(&self, server: &Server) {
         server.keyspace().tuning.take_pause_back(&self.pause);
         look_at_pause(server);
     }
 
-    /// The client of the pause is told, or has gone: its time counts from now.
+    /// Puts the pause in force: its client has the reply, or has disconnected. Its duration counts
+    /// from now.
     pub(super) fn tell(&self, server: &Server) {
         server.keyspace().tuning.tell_paused(&self.pause, server.now_ms());
         look_at_pause(server);
     }
 }
 
-/// Workers sleep until a pause is to end: has them look again.
+/// Wakes the workers, which sleep until a pause is due to end.
 fn look_at_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// A pause has begun. What its connection was answered from `before` on in its output waits until all that was let run has run.
+    /// Holds back the reply to a pause, the output from `before` on, until all commands let run
+    /// before it have run.
     #[cold]
     pub fn answer_paused(&mut self, index: u32, before: usize, mut answer: Box<PauseAnswer>) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -86,7 +97,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         Ran::Parked
     }
 
-    /// Another worker has settled.
+    /// Counts another worker as settled.
     pub(super) fn settled(&mut self, wanted: u64) {
         let Some(index) = self.clients.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
@@ -98,7 +109,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     pub(super) fn take_all_for_pause(&mut self, index: u32) {
-        // They were let run before the pause began.
+        // They were let run before the pause started.
         self.mail.resume_set_back(&mut self.clients.executor);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.held else { return };
@@ -109,7 +120,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_refused);
     }
 
-    /// All shards are held: whether that means that nothing is on its way any more. If so its client is answered; otherwise they are to be given back and taken again.
+    /// Replies, with all shards held, if nothing is in flight any more. Otherwise parks the
+    /// connection: the shards are to be released and acquired again.
     pub(super) fn end_pause_answer(&mut self, index: u32, answer: Box<PauseAnswer>) -> Ran {
         let keyspace = self.clients.executor.keyspace();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -122,14 +134,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some((command, arguments)) = answer.timed
             && self.stopwatch.times(command, arguments)
         {
-            // Its work was that of a moment: it waited for others.
+            // Its work takes no time to speak of: it waited for others.
             self.clients.tally.time_late(command, Duration::ZERO);
         }
         answer.tell(self.clients.reactor.server);
         Ran::Done
     }
 
-    /// Puts a command off until the pause has ended.
+    /// Defers a command until the pause has ended.
     pub fn put_off(&mut self, index: u32, command: &'static Command) {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         connection.state = State::Paused;
@@ -141,7 +153,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.reactor.touch(index);
     }
 
-    /// Lets connections that were held back go on when the pause is over.
+    /// Resumes the connections held back once the pause has ended.
     #[inline]
     pub fn resume_paused(&mut self) {
         if !self.paused.is_empty() && self.clients.reactor.server.paused_until_ms() <= self.clients.reactor.clock.now_ms

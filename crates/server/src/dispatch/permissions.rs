@@ -80,7 +80,7 @@ fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u
     let users = keyspace.users();
     let connection = clients.reactor.connections[index as usize].as_mut()?;
     let session = &mut connection.session;
-    // Nothing else of the connection has run since it was let run.
+    // No other command of the connection has run since this one was checked.
     if session.has_followed(users.epoch()) {
         return None;
     }

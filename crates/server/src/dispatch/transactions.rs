@@ -1,8 +1,9 @@
-//! `MULTI` and what follows: commands are queued, `EXEC` has the shards of all of them brought here, and runs them.
+//! `MULTI` and its like: commands are queued, and `EXEC` runs them on the shards of all of them.
 //!
-//! The connection's worker runs `EXEC` and `WATCH` itself while it holds shards: what they work with, the session, belongs to it. Where a
-//! shard is busy, the connection is parked as for any other command; a transaction whose commands need nothing but their keys then
-//! runs where the last shard is freed, and only others have their shards brought here.
+//! The connection's worker runs `EXEC` and `WATCH` while it holds the shards, because the session
+//! belongs to it. If a shard is busy, the connection is parked as for any other command. A
+//! transaction whose commands need only their keys then runs on the worker where its last shard is
+//! released; for others the shards are brought to the connection's worker.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -34,25 +35,26 @@ use crate::host::Server;
 use crate::reactor::Reactor;
 use crate::stats::Outcome;
 
-/// What a connection does with the shards that it has asked for.
+/// What a connection does with the shards that it has requested.
 pub enum Held {
-    /// Begins to watch keys: `WATCH`, and its arguments with its name.
+    /// `WATCH`: starts to watch keys. The words include the command's name.
     Watch(&'static Command, Vec<Box<[u8]>>),
     /// Runs its transaction.
     Exec(&'static Command, ExecName),
     /// Runs a script.
     Script(Box<ScriptCall>),
-    /// Is told that a pause has begun.
+    /// Replies once a pause is in force.
     Pause(Box<PauseAnswer>),
     /// `SHUTDOWN`: saves the dataset and stops the server.
     Shutdown(Shutdown),
 }
 
-/// `EXEC` as the client spells it, for who sees every command.
+/// `EXEC` as the client spelled it, for monitors.
 type ExecName = [u8; 4];
 
 impl Held {
-    /// Bytes of the arguments that are kept here. Those of a transaction stay with its session.
+    /// Returns the size of the arguments kept here, bytes. Those of a transaction stay with its
+    /// session.
     fn argument_bytes(&self) -> usize {
         match self {
             Held::Watch(_, words) => words.iter().map(|word| word.len()).sum(),
@@ -62,10 +64,11 @@ impl Held {
     }
 }
 
-/// The answer to `EXEC` when a command could not be queued.
+/// The error of `EXEC` when a command could not be queued.
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 
-/// The error for a command that is refused: of an `EXEC`, which ends its transaction, it says so.
+/// Returns the error for a rejected command. A rejected `EXEC` discards its transaction, and the
+/// error says so.
 pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> Cow<'a, [u8]> {
     if !matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) {
         return why.into();
@@ -75,8 +78,8 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Takes the transaction of a connection that is to run it, when any thread can: its commands need
-/// their keys only, and in this epoch of users no permissions.
+/// Takes a connection's transaction if any thread can run it: its commands need only their keys,
+/// and the user is unrestricted as of this epoch.
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let Some(Held::Exec(command, name)) = connection.socket.held else { return None };
     let session = &mut connection.session;
@@ -90,15 +93,15 @@ fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     Some(Box::new(Exec::new(transaction, watching, command, name)))
 }
 
-/// The pause that a transaction has begun, which has run.
+/// Takes the pause that a finished transaction has started.
 fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: bool) -> Option<Box<PauseAnswer>> {
     let pause = connection.session.pause.take()?;
-    // That of one that has waited was told.
+    // The time of a transaction that has waited is already recorded.
     let timed = (!has_waited).then_some((exec, 1));
     Some(Box::new(PauseAnswer::new(*pause, timed, false)))
 }
 
-/// Whether what a connection has asked for shards for is a script, or has one.
+/// Returns whether a connection has requested shards for a script, or for a transaction with one.
 fn would_run_script(connection: &Connection) -> bool {
     let is_script = |queued: &Queued| matches!(queued.command.handler, Handler::Transaction(_));
     match &connection.socket.held {
@@ -110,14 +113,14 @@ fn would_run_script(connection: &Connection) -> bool {
     }
 }
 
-/// Whether a pause holds back a script that has come to its shards.
+/// Returns whether a pause holds back a script whose shards have arrived.
 fn is_paused<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, call: &ScriptCall) -> bool {
     let Some(connection) = &reactor.connections[index as usize] else { return false };
     let now_ms = reactor.clock.now_ms;
     reactor.server.is_paused(call.command(), &connection.session, now_ms, || call.command_flags())
 }
 
-/// Watches keys of shards that are held.
+/// Watches keys on shards that are held.
 fn watch<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32, keys: &[Box<[u8]>], owned: &mut [Ownership]) {
     let Some(Connection { session, output, .. }) = &mut clients.reactor.connections[index as usize] else {
         return;
@@ -130,7 +133,7 @@ fn watch<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32, keys: &[B
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// `EXEC` and `WATCH`: asks for their shards.
+    /// Requests the shards of `EXEC`, `WATCH` or a script.
     pub fn gather(
         &mut self,
         entry: &Entry,
@@ -195,7 +198,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// A script: finds it, and asks for its shards.
+    /// Resolves a script and requests its shards.
     fn gather_script(
         &mut self,
         entry: &Entry,
@@ -218,11 +221,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Asks for the shards in `self.shards`, and does with them what they are for as soon as they are there. `has_waited`: the command has
-    /// waited before, and the window that it stood in has run.
+    /// Requests the shards in `self.shards` and does what they are for once they are held.
+    /// `has_waited`: the command has waited before, and the rest of its window has run.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
-        // A transaction that goes on without its watch would be worse than one that waits.
+        // Rejecting `WATCH` would let its transaction go on unprotected, which is worse than
+        // waiting.
         let may_be_refused = !matches!(held, Held::Watch(..));
         let mut argument_bytes = held.argument_bytes();
         connection.socket.held = Some(held);
@@ -245,7 +249,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// A transaction that was run where its shards were.
+    /// Handles the replies of a transaction that ran where its shards were.
     pub(super) fn answer_exec(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
         self.clients.tally.begin_window();
         for (queued, ran, part) in exec.replies(reply) {
@@ -273,7 +277,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 );
             }
         }
-        // Refused, it has one reply, and took no time.
+        // A rejected transaction has one reply, and took no time.
         self.clients.tally.count_late_reply(exec.command, reply);
         if !exec.took.is_zero() {
             self.clients.tally.end_window(exec.took.as_nanos() as u64);
@@ -288,7 +292,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// The shards have come that a connection asked for.
+    /// Handles a request of this worker's connections whose shards have arrived.
     pub(super) fn brought(&mut self, mut parcel: Parcel) {
         let owned = parcel.value.take_owned();
         if parcel.value.connection == ENDING {
@@ -296,7 +300,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             ending::end(self, None, how, owned);
             return;
         }
-        // Where the connection has gone meanwhile, what it queued has not begun: it is as if it had never sent EXEC.
+        // If the connection has closed, its queued commands have not started: as if it had never
+        // sent EXEC.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
             return self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
         };
@@ -331,8 +336,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Does what the shards were asked for, and gives them back. Where it has waited for them its time is taken from here: as in Redis
-    /// it is that of its work.
+    /// Does what the shards were requested for, and releases them. If it has waited for them it is
+    /// timed from here: as in Redis, its time is that of its work.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let before =
             self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
@@ -350,7 +355,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 return Ran::Done;
             }
         }
-        // A transaction or a script sees this time from its beginning to its end.
+        // A transaction or a script sees one time throughout.
         let now_ms = self.clients.reactor.clock.now_ms;
         let held = self.clients.reactor.connections[index as usize]
             .as_mut()
@@ -403,7 +408,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.execute_transaction(index, &mut owned, now_ms);
                 if let Some(began) = began {
                     self.clients.reactor.read_clock();
-                    // Its plain commands share what its others leave of its time.
+                    // Plain commands share the transaction's time that the others leave.
                     self.clients.tally.end_window(began.elapsed().as_nanos() as u64);
                 }
                 self.end_held(index, command, || copied(std::iter::once(name.as_slice())), began);
@@ -419,7 +424,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.done()
     }
 
-    /// Shows a command to who sees every command, while its shards are held, and tells its time if it had waited for them: since `began`.
+    /// Shows monitors a command while its shards are held and, if it has waited for them, records
+    /// its time since `began`.
     fn end_held(&mut self, index: u32, command: &'static Command, words: impl Fn() -> Words, began: Option<Instant>) {
         let keyspace = self.clients.executor.keyspace();
         if began.is_none() && !keyspace.monitors().are_there() {
@@ -478,7 +484,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Gives shards back, and takes those (ascending) when others have had them. Whatever came for this worker meanwhile is seen to.
+    /// Releases shards, handles this worker's messages, and acquires `needed` (ascending) after
+    /// others have had them.
     #[cold]
     pub(super) fn take_anew(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
         self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
@@ -489,7 +496,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 return;
             }
             self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
-            // Who has them may wait for this worker.
+            // Their holders may wait for this worker.
             self.receive_messages();
             self.clients.executor.go_on();
             faults::stall();
@@ -575,13 +582,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// As [`Memory::make_room`](crate::clients::Memory::make_room), for what a connection wanted shards for that it has had to wait for.
+    /// As [`Memory::make_room`](crate::clients::Memory::make_room), for what a connection has
+    /// waited for shards to run. Returns whether it may run.
     pub(super) fn has_room_for_held(&mut self, index: u32, held: &mut [Ownership]) -> bool {
         if !self.clients.executor.keyspace().tuning.is_limited() {
             return true;
         }
         self.memory.make_room(&mut self.clients, held);
-        // A script may keep what it holds for long, and needs none of these.
+        // A script may hold its shards for long, and needs no evicted values.
         self.clients.executor.free_evicted();
         let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
         let flags = match &connection.socket.held {

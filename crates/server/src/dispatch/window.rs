@@ -1,10 +1,11 @@
-//! The window: commands that a worker has parsed from its connections and not run yet.
+//! The window: commands that a worker has parsed from its connections but not run yet.
 //!
-//! All of it is parsed before any of it runs, so that while one command's bucket is on its way from memory, the next ones' are
-//! too: stage one hashes each key and prefetches its bucket, stage two (when those have arrived) its entry. Commands of
-//! different connections and shards overlap. What commands of one key look for *inside* its set or hash is fetched as they are about to
-//! run (`look_ahead` in `run`). Order: a connection's commands stand in the window in the order it sent them,
-//! and run in it.
+//! The whole window is parsed before any of it runs, so that cache misses of different commands
+//! overlap: stage one hashes each key and prefetches its bucket; stage two, when the buckets have
+//! arrived, prefetches the entries. What commands of one key look for *inside* its set or hash is
+//! prefetched just before they run (`look_ahead` in `run`).
+//!
+//! Commands of one connection stand in the window in the order it sent them, and run in that order.
 
 use pantala_commands::Unresolved;
 use pantala_engine::access::KeyPlace;
@@ -15,25 +16,27 @@ use pantala_session::{Parsed, Unrun};
 
 use crate::renames::Renames;
 
-/// Commands in a window at most. Each has about three cache lines on their way; the first-level cache holds 512 and the
-/// line-fill buffers about a dozen, so more would only push out what was fetched. Figures in docs/decisions.
+/// Most commands in a window. Each has about three cache lines in flight; the L1 cache holds 512
+/// lines and there are about a dozen line-fill buffers, so more commands would only evict
+/// prefetched lines. Measurements are in docs/decisions.
 pub const WINDOW_COMMANDS_MAX: usize = 64;
 
-/// What there is to do for a command.
+/// How a command is to be run.
 pub enum What {
-    /// A command of one key: the shard is known.
+    /// A command of one key, whose shard is known.
     Single(&'static Command, KeyPlace),
-    /// A command that needs other shards: found when it runs.
+    /// A command on other shards, determined when it runs.
     Keyed(&'static Command),
-    /// A command that needs none, or finds them out when it runs.
+    /// A command that needs no shard, or determines its shards when it runs.
     Local(&'static Command),
-    /// A command whose keys have several slots, in a cluster: it doesn't run.
+    /// A command whose keys have several slots, in a cluster: it is rejected.
     CrossSlot(&'static Command),
-    /// None that can run.
+    /// A command that could not be resolved.
     Unresolved(Unresolved),
-    /// The bytes were no command: the connection closes.
+    /// A protocol error: the connection is closed.
     Broken(ProtocolError),
-    /// A web browser that was lured here: the connection closes without a word.
+    /// An HTTP request, perhaps from a browser under attack: the connection is closed without a
+    /// reply.
     Browser,
     /// An empty line.
     Nothing,
@@ -45,17 +48,17 @@ pub struct Entry {
     pub connection: u32,
     /// Database that was selected when it was parsed: for prefetching only.
     pub db: u32,
-    /// Where it begins in its connection's input.
+    /// Its start in the connection's input.
     pub begin: usize,
-    /// Where it ends.
+    /// Its end.
     pub end: usize,
-    /// It came as a line: its bytes were changed where quotes were taken off.
+    /// It is an inline command: unquoting has changed its bytes in place.
     pub is_inline: bool,
-    /// Where its arguments stand in [`Window::ranges`].
+    /// Index of its first argument in [`Window::ranges`].
     pub first_arg: u32,
-    /// How many there are.
+    /// Number of its arguments.
     pub args: u32,
-    /// What to do.
+    /// How it is to be run.
     pub what: What,
 }
 
@@ -64,17 +67,18 @@ pub struct Entry {
 pub struct Window {
     /// The commands.
     pub entries: Vec<Entry>,
-    /// Arguments of all of them, each relative to its command's first byte.
+    /// Ranges of all arguments, each relative to the first byte of its command.
     pub ranges: Vec<ArgRange>,
-    /// The commands last resolved whose one key is their first argument.
+    /// Recently resolved commands whose only key is their first argument.
     pub recent: Recent,
 }
 
-/// How many commands [`Recent`] knows at most: a power of two.
+/// Capacity of [`Recent`]: a power of two.
 const RECENT_MAX: usize = 8;
 
-/// A cache of resolved commands, by name as the client wrote it and number of arguments: of commands whose one key is their
-/// first argument, nearly all calls. It holds no subcommand, whose name isn't all that decides which command is called.
+/// A cache of resolved commands whose only key is their first argument, which are nearly all calls.
+/// The cache key is the name as the client spelled it and the number of arguments. It holds no
+/// subcommands: their name alone does not determine the command.
 #[derive(Default)]
 pub struct Recent {
     known: [Option<Known>; RECENT_MAX],
@@ -93,14 +97,14 @@ impl Recent {
     /// The index of the key of each cached command.
     const KEY: usize = 1;
 
-    /// Returns the index in `known` of a name.
+    /// Returns the index in `known` for a name.
     #[inline]
     fn place(name: u64) -> usize {
         // Any odd constant: the upper bits of the product depend on all bits of the name.
         (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - RECENT_MAX.trailing_zeros())) as usize
     }
 
-    /// Returns the command of a call, if an equal one was resolved lately.
+    /// Returns the command of a call if it is cached.
     #[inline]
     fn find(&self, args: &Args<'_>) -> Option<&'static Command> {
         let name = args.short_name()?;
@@ -108,8 +112,8 @@ impl Recent {
         (known.name == name && known.args == args.len()).then_some(known.command)
     }
 
-    /// Caches a resolved command of one key, unless the argument behind the name may select a subcommand: then its key isn't
-    /// the first argument.
+    /// Caches a resolved command if its key is its first argument. Subcommands never qualify: their
+    /// first argument is the subcommand's name.
     fn note(&mut self, args: &Args<'_>, command: &'static Command, key: usize) {
         if key == Self::KEY
             && let Some(name) = args.short_name()
@@ -120,25 +124,26 @@ impl Recent {
 }
 
 impl Window {
-    /// Whether it takes no more.
+    /// Returns whether it has reached its capacity.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= WINDOW_COMMANDS_MAX
     }
 
-    /// Forgets all commands.
+    /// Removes all commands.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.ranges.clear();
     }
 
-    /// Where the arguments of an entry stand.
+    /// Returns the ranges of an entry's arguments.
     #[inline]
     pub fn ranges_of(&self, entry: &Entry) -> &[ArgRange] {
         &self.ranges[entry.first_arg as usize..(entry.first_arg + entry.args) as usize]
     }
 
-    /// The first entry of each connection, with its index: neighbours are of one connection mostly,
-    /// so the others are passed over cheaply. One that isn't among neighbours comes again.
+    /// Iterates over the first entry of each run of entries of one connection, with its index.
+    /// Entries of a connection are mostly adjacent, so the rest are skipped cheaply. A connection
+    /// with several runs comes up more than once.
     #[inline]
     pub fn first_of_each(&self) -> impl Iterator<Item = (usize, &Entry)> {
         let mut last = None;
@@ -146,7 +151,8 @@ impl Window {
         self.entries.iter().enumerate().filter(is_first)
     }
 
-    /// The commands of a connection from the entry at `from` on: those that are any.
+    /// Iterates over the commands of a connection from the entry at `from` on, except protocol
+    /// errors.
     pub fn of_connection(&self, connection: u32, from: usize) -> impl Iterator<Item = Unrun<'_>> {
         let is_its = move |entry: &&Entry| entry.connection == connection && !matches!(entry.what, What::Broken(_));
         self.entries[from..].iter().filter(is_its).map(|entry| {
@@ -155,9 +161,9 @@ impl Window {
         })
     }
 
-    /// Second stage: the buckets are on their way; compares tags and prefetches entries.
+    /// Stage two: compares tags in the prefetched buckets and prefetches the entries.
     pub fn prefetch_entries(&self, keyspace: &Keyspace) {
-        // One command has nothing to overlap with: it would only do the work twice.
+        // A single command has no miss to overlap with: this would only repeat its lookup.
         if self.entries.len() < 2 {
             return;
         }
@@ -169,7 +175,7 @@ impl Window {
     }
 }
 
-/// Finds out what to do for a command, and prefetches its bucket: the first stage.
+/// Stage one: resolves a command and prefetches its bucket.
 #[inline]
 pub fn classify(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     match recent.find(args) {
@@ -178,7 +184,7 @@ pub fn classify(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db:
     }
 }
 
-/// A command of one key.
+/// Prefetches the bucket of a command's only key.
 #[inline(always)]
 fn single(keyspace: &Keyspace, db: u32, command: &'static Command, key: &[u8]) -> What {
     let place = keyspace.place(key);
@@ -186,7 +192,7 @@ fn single(keyspace: &Keyspace, db: u32, command: &'static Command, key: &[u8]) -
     What::Single(command, place)
 }
 
-/// As [`classify`], for a call that is not in `recent`.
+/// As [`classify`], for a call that is not cached.
 #[inline(never)]
 fn classify_anew(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     if args.is_empty() {
@@ -194,27 +200,29 @@ fn classify_anew(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db
     }
     let command = match renames.resolve(args) {
         Ok(command) => command,
-        // The first words of a form that a page sends to this port, with commands in its body: Redis's own defence.
+        // The first words of a form that a web page posts to this port, with commands in its body.
+        // Redis has the same defence.
         Err(_) if [&b"post"[..], b"host:"].iter().any(|word| args.at(0).eq_ignore_ascii_case(word)) => {
             return What::Browser;
         }
         Err(why) => return What::Unresolved(why),
     };
-    // Asked of commands that haven't exactly one key: the others have one slot, and no cost.
+    // Evaluated only for commands without exactly one key: the others have one slot, and pay
+    // nothing.
     let crosses_slots = || keyspace.is_cluster() && Slots::of(command, args) == Slots::Several;
     match (command.handler, command.route) {
         (Handler::Local(_) | Handler::Transaction(_), _) if crosses_slots() => What::CrossSlot(command),
         (Handler::Local(_) | Handler::Transaction(_), _) => What::Local(command),
         (Handler::Container, _) => What::Unresolved(Unresolved::WrongArity(command)),
         (Handler::Keyed(_), Route::Keys) => match command.single_key() {
-            // Whether a protected command may run is looked at as it runs, one by one.
+            // A protected command is checked for permission each time it runs.
             Some(index) if !command.flags.contains(Flags::PROTECTED) => {
                 recent.note(args, command, index);
                 single(keyspace, db, command, args.at(index))
             }
             _ if crosses_slots() => What::CrossSlot(command),
             _ => {
-                // Its keys are hashed once more when it runs: cheaper than a miss each.
+                // Its keys are hashed again when it runs: cheaper than a cache miss each.
                 let _ = for_each_key(command, args, |index, _| {
                     let place = keyspace.place(args.at(index));
                     keyspace.hint(db, place.shard).prefetch_bucket(place.hash);

@@ -1,4 +1,4 @@
-//! `CLIENT CACHING`, which is for one command.
+//! `CLIENT CACHING`, which applies to one command.
 
 use pantala_engine::command::Flags;
 use pantala_runtime::EventLoop;
@@ -9,12 +9,14 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What};
 
 impl Runner {
-    /// Ends it: it was for one command or transaction, which was this one unless it is of `CLIENT` itself.
+    /// Ends `CLIENT CACHING` after the command or transaction that it applies to; commands with
+    /// [`Flags::KEEPS_CACHING`], such as `CLIENT` itself, keep it.
     #[cold]
     pub(super) fn end_caching_of<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry) {
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else { return };
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };
-        // Still to be run: a transaction or a script that waits for its shards, or a command that is held back.
+        // Not run yet: a transaction or a script that waits for its shards, or a command held back
+        // by a pause.
         let is_to_run = connection.socket.held.is_some() || connection.state == State::Paused;
         if !is_to_run && !command.flags.contains(Flags::KEEPS_CACHING) {
             connection.end_caching();

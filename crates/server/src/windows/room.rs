@@ -1,4 +1,4 @@
-//! `maxmemory`: room for a command is made before it runs, or the command is refused.
+//! `maxmemory`: makes room before a command runs, or rejects the command.
 
 use pantala_engine::command::{Command, Flags, Handler, TransactionPart};
 use pantala_engine::eviction::OUT_OF_MEMORY;
@@ -13,8 +13,8 @@ use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
 
 impl Runner {
-    /// Evicts what has to go before a command may run, and refuses that if it isn't enough: then it says no, and the command is answered. Of what won't run anyway
-    /// it says yes.
+    /// Evicts keys before a command runs. Returns `false` if that is not enough and the command was
+    /// rejected, which writes its error; `true` for commands that won't run anyway.
     #[inline(never)]
     pub(super) fn has_room<L: EventLoop>(
         &mut self,
@@ -27,7 +27,7 @@ impl Runner {
             return true;
         }
         d.memory.make_room(&mut d.clients, &mut []);
-        // Who has copies of keys that are gone hears of it before the reply.
+        // Clients that cached evicted keys are invalidated before the reply.
         d.clients.tell_own();
         if !d.memory.is_out() {
             return true;
@@ -39,7 +39,7 @@ impl Runner {
             Some(transaction) if matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) => {
                 transaction.flags().contains(Flags::DENYOOM)
             }
-            // What is queued takes memory, whatever it does later.
+            // Queuing takes memory, whatever the command does later.
             Some(transaction) => {
                 let needs_memory = !command.flags.contains(Flags::DISCARDS);
                 transaction.aborted |= needs_memory;
@@ -60,7 +60,7 @@ impl Runner {
         false
     }
 
-    /// Whether nothing else is in a command's way.
+    /// Returns whether the command would otherwise run.
     fn may_run<L: EventLoop>(
         &self,
         d: &Dispatcher<'_, L>,
@@ -78,7 +78,7 @@ impl Runner {
         connection.state == State::Open
             && !(is_watched_over && is_forbidden())
             && !(connection.session.transaction.is_some() && command.flags.contains(Flags::NO_MULTI))
-            // Nothing is evicted while writes are paused, so there is nothing to see to.
+            // Nothing is evicted while writes are paused.
             && d.clients.reactor.server.paused_until_ms() <= d.clients.reactor.clock.now_ms
     }
 }

@@ -1,4 +1,4 @@
-//! Parsing and running windows.
+//! Parses commands into windows and runs them.
 
 use std::time::Duration;
 
@@ -28,37 +28,38 @@ use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseAnswer
 use crate::reactor::token;
 use crate::stats::Outcome;
 
-/// Fewest commands of one key in a row for which it pays to take its shard and find it once more, to have what they look for fetched
-/// together: the misses of fewer hardly overlap.
+/// Fewest consecutive commands of one key for which prefetching what they look for pays: taking the
+/// shard and finding the key once more must cost less than the misses, and few misses hardly
+/// overlap.
 const PREFETCH_RUN_MIN: usize = 4;
 
-/// Why [`Windows::fill`] has ended.
+/// Why [`Windows::fill`] has returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fill {
-    /// The next command is not complete.
+    /// The next command is incomplete.
     Incomplete,
-    /// As [`Fill::Incomplete`], and what doesn't run is more than it may be.
+    /// As [`Fill::Incomplete`], and the input that cannot run exceeds its limit.
     TooMuch,
-    /// The window is to run.
+    /// The window must run.
     Window,
-    /// The connection's commands of this turn are parsed.
+    /// The connection has used up its commands for this turn.
     TurnOver,
-    /// The bytes are no command: none follows.
+    /// Protocol error: no command follows.
     Broken,
     /// The connection is blocked on a key.
     Blocked,
-    /// The connection runs nothing for other reasons, or is gone.
+    /// The connection runs nothing for other reasons, or is closed.
     NotOpen,
 }
 
 impl Windows {
-    /// Runs what the connections with input have sent, window by window.
+    /// Runs the commands of connections with input, window by window.
     pub fn run_ready<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) {
         d.clients.executor.go_on();
         let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
-            // Whatever comes of it, its turn is to be finished: it may be over.
+            // `begin` adds the connection to those to be finished this turn, whatever it runs.
             if d.clients.reactor.begin(index) && self.parse(d, index) {
                 again.push(index);
             }
@@ -71,8 +72,8 @@ impl Windows {
         d.receive_own_answers();
     }
 
-    /// Parses what a connection has sent into the window, running the window whenever it is full. `true`: there may be more, for
-    /// the next turn.
+    /// Parses a connection's input into the window, and runs the window whenever it is full.
+    /// Returns whether there may be more for the next turn.
     fn parse<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32) -> bool {
         let mut left = COMMANDS_PER_TURN_MAX;
         loop {
@@ -81,7 +82,7 @@ impl Windows {
                 Fill::Window => {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
-                    // A turn within a script may have finished it.
+                    // A turn within a script may have finished the connection.
                     d.clients.reactor.touch(index);
                 }
                 Fill::TurnOver => return true,
@@ -104,8 +105,8 @@ impl Windows {
         }
     }
 
-    /// Parses commands of a connection into the window, at most `left`, and one where that has to run before the next is
-    /// parsed.
+    /// Parses at most `left` commands of a connection into the window; only one if it must run
+    /// before the next is parsed.
     #[inline]
     fn fill<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32, left: &mut usize) -> Fill {
         let reactor = &mut d.clients.reactor;
@@ -115,7 +116,8 @@ impl Windows {
             State::Blocked => return Fill::Blocked,
             _ => return Fill::NotOpen,
         }
-        // Until it has authenticated, what it may send depends on what it sent before.
+        // The limits on what a client may send before it has authenticated depend on the command
+        // before.
         let is_alone = !connection.session.is_authenticated();
         let (keyspace, renames, db) = (reactor.server.keyspace(), reactor.server.renames(), connection.session.db);
         let max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
@@ -156,7 +158,7 @@ impl Windows {
         }
     }
 
-    /// Closes a blocked connection that has sent too much meanwhile.
+    /// Closes a blocked connection whose pending input exceeds its limit.
     #[cold]
     fn close_if_too_much<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32) {
         let reactor = &d.clients.reactor;
@@ -167,8 +169,8 @@ impl Windows {
         }
     }
 
-    /// Runs all commands of the window, in order, and empties it. Returns how long that took, as far as the time doesn't go
-    /// by it already, ns.
+    /// Runs all commands of the window in order and empties it. Returns how far the caller must
+    /// advance the clock, ns; `u64::MAX` if the window was not timed.
     fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> u64 {
         if self.window.entries.is_empty() {
             return 0;
@@ -220,7 +222,8 @@ impl Windows {
                         continue;
                     }
                 }
-                // Another worker may have written the next shard's gate last: it comes while this command runs.
+                // Another worker may have written the next shard's gate last: its cache line
+                // arrives while this command runs.
                 if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
                     keyspace.prefetch_gate(next.shard);
                 }
@@ -246,8 +249,9 @@ impl Windows {
 }
 
 impl Runner {
-    /// Where commands of one key follow each other: has what they will look for in its set or hash brought near, for all at once. Gives
-    /// for how many commands that is done (at least one), be there anything to do or not.
+    /// Prefetches what consecutive commands of one key look for in its set or hash. Returns the
+    /// number of commands that this covers, at least one, whether or not there was anything to
+    /// prefetch.
     #[inline]
     fn look_ahead<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) -> usize {
         match &window.entries[at..] {
@@ -260,8 +264,8 @@ impl Runner {
         }
     }
 
-    /// [`Runner::look_ahead`], for entries of which the first two are of that key.
-    // Out of line: it would take the registers of those who have nothing to fetch.
+    /// As [`Runner::look_ahead`], for entries whose first two have that key.
+    // Out of line: inlined, it would take registers from commands with nothing to prefetch.
     #[inline(never)]
     fn prefetch_members<L: EventLoop>(
         &mut self,
@@ -281,7 +285,7 @@ impl Runner {
             let What::Single(command, _) = entry.what else { return None };
             let index = command.member_argument()?;
             let connection = connections[entry.connection as usize].as_ref()?;
-            // What a connection that isn't open has sent may be gone.
+            // A connection that isn't open may have dropped its input.
             let bytes = connection.input.bytes(io).get(entry.begin..entry.end)?;
             let args = Args::new(bytes, window.ranges_of(entry));
             (connection.state == State::Open).then(|| (args.at(1), args.at(index)))
@@ -320,20 +324,20 @@ impl Runner {
         }
     }
 
-    /// Runs one command, if its connection may go on.
+    /// Runs one command, if its connection is still open.
     pub(super) fn run_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {
         if self.run_one(d, entry, ranges) {
             self.end_caching_of(d, entry);
         }
     }
 
-    /// As [`Runner::run_entry`]. Returns whether `CLIENT CACHING` was for this command.
+    /// As [`Runner::run_entry`]. Returns whether `CLIENT CACHING` may have applied to this command.
     #[inline(always)]
     fn run_one<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) -> bool {
         let users = d.clients.executor.keyspace().users();
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return false };
         if connection.state == State::Open && !connection.session.follow_rules(users) {
-            // Its user was deleted: nothing more of it is run.
+            // The connection's user was deleted: no more of its commands run.
             connection.state = State::Closing;
             return false;
         }
@@ -358,10 +362,11 @@ impl Runner {
         };
         let session = &connection.session;
         session.client.set_command(command);
-        // Of a transaction, whether one of its commands has said so isn't known yet.
+        // Commands of a transaction may call `CLIENT CACHING` themselves, which isn't known before
+        // it runs.
         let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
         let is_cached = session.caching || is_exec;
-        // Five loads for almost everyone; the whole question only for the others.
+        // Five loads for almost all clients; the full check only for the rest.
         if is_restricted(session, users) || command.flags.contains(Flags::PROTECTED) {
             let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
             if forbidden(command, &args, session, users, d.clients.reactor.server).is_some() {
@@ -401,7 +406,7 @@ impl Runner {
         is_cached
     }
 
-    /// Counts a command that has run, or that waits, and settles its reply.
+    /// Counts a command that has run or waits, and settles its reply.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "inlined: it ends the two ways of a command")]
     pub(super) fn end_entry<L: EventLoop>(
@@ -433,7 +438,7 @@ impl Runner {
         }
     }
 
-    /// Calls the handler of a command, on the shards that it needs.
+    /// Calls the handler of a command on the shards that it needs.
     #[inline]
     fn call<L: EventLoop>(
         &mut self,
@@ -488,14 +493,14 @@ impl Runner {
         };
         connection.input.done(entry.end);
         if ran == Ran::Parked {
-            // Its bytes as they came are some more than those of its arguments, which are what others see.
+            // An upper bound of the arguments' size: the raw command is slightly longer.
             connection.park(1, entry.end - entry.begin);
             connection.waits.has_waited = true;
         }
         ran
     }
 
-    /// What follows a command that has run: figures, replies that are not wanted, limits.
+    /// Settles a command that has run: statistics, suppressed replies, output limits.
     #[inline]
     fn settle<L: EventLoop>(
         &mut self,
@@ -545,7 +550,7 @@ impl Runner {
     }
 }
 
-/// Returns whether a connection has sent more that doesn't run than `client-query-buffer-limit` allows; says so in the log.
+/// Returns whether a connection's pending input exceeds `client-query-buffer-limit`, and logs it.
 #[inline]
 fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     #[cold]
@@ -559,7 +564,7 @@ fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     has
 }
 
-/// Has commands that were parsed behind one that has to wait run when it has its answer.
+/// Keeps parsed commands behind one that waits until it has been answered.
 #[inline]
 fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     for (at, entry) in window.first_of_each() {
@@ -571,7 +576,7 @@ fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     }
 }
 
-/// A command that is a script, or a transaction, which may have one.
+/// Returns the command if it is a script, or an `EXEC`, which may run one.
 #[inline]
 pub(super) fn may_be_script(entry: &Entry) -> Option<&'static Command> {
     let What::Local(command) = entry.what else { return None };
@@ -579,7 +584,7 @@ pub(super) fn may_be_script(entry: &Entry) -> Option<&'static Command> {
     may_be.then_some(command)
 }
 
-/// Runs a command of several keys or of its own routing.
+/// Runs a command with several keys or its own routing.
 fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>, output: &mut Vec<u8>) -> Ran {
     let keyspace = executor.keyspace();
     shards.clear();

@@ -1,4 +1,4 @@
-//! Commands of a window that may be scripts: a script that is busy has its window given up.
+//! Commands of a window that may be scripts: a busy script makes the worker abandon the window.
 
 use pantala_engine::command::Command;
 use pantala_resp::ArgRange;
@@ -9,7 +9,8 @@ use crate::dispatch::window::{Entry, What, Window};
 use crate::dispatch::{Dispatcher, Suspended};
 
 impl Runner {
-    /// Runs a command of the window that may be a script. Gives the window back, or nothing when it was given up meanwhile.
+    /// Runs a command of the window that may be a script. Returns the window, or `None` if it was
+    /// abandoned meanwhile.
     #[cold]
     pub(super) fn run_suspended<L: EventLoop>(
         &mut self,

@@ -1,4 +1,5 @@
-//! The server as a script sees it: its commands run on the shards that are held.
+//! Implements [`Caller`] for a running script: its commands run on the shards that the script
+//! holds.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,10 +33,11 @@ use crate::clients::slow;
 use crate::scripting::Running;
 use crate::stats::Outcome;
 
-/// How long commands of a script may run before it hands on shards, whether Lua calls its hook or not.
+/// How long commands of a script may run before the worker hands on shards, whether or not Lua has
+/// called its hook.
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
 
-/// Whether a command of streams asks to block.
+/// Returns whether a stream command asks to block.
 fn asks_to_wait(args: &Args<'_>) -> bool {
     args.iter()
         .skip(1)
@@ -43,45 +45,48 @@ fn asks_to_wait(args: &Args<'_>) -> bool {
         .any(|arg| arg.eq_ignore_ascii_case(b"block"))
 }
 
-/// The server as a script on this worker sees it.
+/// The server as seen by a script on this worker.
 pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) dispatcher: &'c mut Dispatcher<'s, L>,
     pub(super) owned: &'c mut Vec<Ownership>,
     pub(super) client: Arc<Client>,
-    /// What its user may do, as of its beginning; `None`: everything.
+    /// The ACL rules of its user when the script started; `None`: unrestricted.
     pub(super) rules: Option<Arc<Rules>>,
     pub(super) view: SessionView,
-    /// The time that all its commands see, whatever that of the worker becomes meanwhile: unix time, ms.
+    /// Unix time, ms, that all its commands see, however far the worker's clock advances meanwhile.
     pub(super) now_ms: i64,
-    /// As whose what it reads is noted, if it is.
+    /// The reader that tracking records for keys the script reads, if the client tracks.
     pub(super) reads_as: Option<Arc<Reader>>,
     pub(super) token: u64,
-    /// What it has changed, while it holds only the shards of its declared keys.
+    /// The undo log, while the script holds only the shards of its declared keys.
     pub(super) undo: Option<Undo>,
-    /// In a cluster: the slot of all keys so far, declared or used.
+    /// In a cluster: the slot of all keys so far, declared or accessed.
     pub(super) slots: Slots,
-    /// Index of its connection.
+    /// Index of its connection in the worker's table.
     pub(super) index: u32,
     pub(super) call: &'c ScriptCall,
-    /// There was no memory left when it came, and it has not begun to write: it may not begin with what may take memory.
+    /// Memory had run out when the command arrived, and the script has not written yet: commands
+    /// that may take memory are rejected.
     pub(super) is_out_of_memory: bool,
-    /// It was abandoned since it would have changed more than is remembered, and for nothing else.
+    /// The run was abandoned only because its undo log would have become too large.
     pub(super) is_large: bool,
     pub(super) pace: Pace,
 }
 
-/// When its worker is to look after others.
+/// When the worker next serves other connections and hands on shards.
 #[derive(Default)]
 pub(super) struct Pace {
-    /// When the worker is to serve its other connections again, in the clock that never goes back, ms.
+    /// When the worker next serves its other connections, in ms of the monotonic clock.
     next_turn_ms: i64,
-    /// As there: when it is to hand on shards.
+    /// When it next hands on shards, in ms of the monotonic clock.
     next_look_ms: i64,
-    /// How long commands have run since it did, which may be few instructions of Lua.
+    /// Time spent in commands since it last handed on shards: long commands may be few Lua
+    /// instructions.
     called: Duration,
 }
 
-/// The slot of the declared keys: with several of them a call doesn't come this far in a cluster, and nobody asks elsewhere.
+/// Returns the slot of the declared keys. In a cluster, a call with keys in several slots is
+/// rejected before this; outside one, the slot is unused.
 pub(super) fn slots_of_keys(keys: &Args<'_>) -> Slots {
     keys.get(0).map_or(Slots::None, |key| Slots::One(key_slot(key)))
 }
@@ -110,7 +115,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             Handler::Transaction(_) | Handler::Container => Ok(()),
         };
         if let Err(why) = ran {
-            // Whoever has killed it was told so: it has changed nothing, and isn't run again. From here on nobody can.
+            // `SCRIPT KILL` has already replied OK: the script has changed nothing and is not
+            // rerun. It cannot be killed from here on.
             if self.running().end() {
                 return Called::Killed;
             }
@@ -133,7 +139,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     fn may_run(&mut self, args: &Args<'_>) -> Option<bool> {
         match self.dispatcher.clients.reactor.server.renames().resolve(args) {
             Ok(command) | Err(Unresolved::WrongArity(command)) => Some(self.check(command, args).is_ok()),
-            // What doesn't run needs no permission.
+            // A command that is not implemented needs no permission.
             Err(Unresolved::NotBuilt(_)) => Some(true),
             Err(_) => None,
         }
@@ -147,7 +153,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         if self.running().is_killed() {
             return Interrupt::Kill;
         }
-        // The worker must come back to its loop to stop; even what has written ends here, as the process would.
+        // The worker must return to its loop to stop. Even a script that has written ends here, as
+        // the process would.
         if self.dispatcher.clients.reactor.server.is_stopping() {
             return Interrupt::Kill;
         }
@@ -160,7 +167,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         {
             self.turn_within(runs_ms);
             self.pace.next_turn_ms = self.dispatcher.clients.reactor.server.monotonic_ms() + TURN_EVERY_MS;
-            // A client of this worker may have done that just now.
+            // A client of this worker may have killed the script during that turn.
             if self.running().is_killed() {
                 return Interrupt::Kill;
             }
@@ -175,14 +182,14 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     }
 }
 
-/// Why a script can't go on.
+/// Why a run of a script cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Halt {
-    /// It uses something else than the shards of its declared keys.
+    /// It needs more than the shards of its declared keys.
     Undeclared,
-    /// What it is about to change is too large to be remembered.
+    /// The values that it is about to change are too large for the undo log.
     Large,
-    /// It was killed before it could write.
+    /// It was killed before its first write.
     Killed,
 }
 
@@ -193,12 +200,12 @@ impl From<TooLarge> for Halt {
 }
 
 impl<L: EventLoop> ScriptCaller<'_, '_, L> {
-    /// What this worker runs, as others see it: this script.
+    /// Returns the record of what this worker runs, which other workers read.
     fn running(&self) -> &Running {
         self.dispatcher.clients.reactor.server.scripting().running(self.dispatcher.clients.reactor.number)
     }
 
-    /// It has run for too long: the worker serves its other connections.
+    /// Serves the worker's other connections within a script that has run too long.
     #[cold]
     fn turn_within(&mut self, runs_ms: i64) {
         let (dispatcher, kind) = (&mut *self.dispatcher, self.call.program.kind());
@@ -216,7 +223,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         dispatcher.memory.set_out(is_out);
     }
 
-    /// What others wait for goes on, as far as the script doesn't hold it.
+    /// Hands on shards that others wait for and the script does not hold.
     #[cold]
     fn hand_on_shards(&mut self) {
         let Dispatcher { mail, clients, .. } = &mut *self.dispatcher;
@@ -225,7 +232,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         self.pace.called = Duration::ZERO;
     }
 
-    /// The command of a call, if a script may run it.
+    /// Resolves the command of a call and checks that a script may run it. The error is the whole
+    /// error reply.
     fn resolve(&mut self, args: &Args<'_>) -> Result<&'static Command, Cow<'static, [u8]>> {
         let (server, tally) = (self.dispatcher.clients.reactor.server, &mut self.dispatcher.clients.tally);
         let command = match server.renames().resolve(args) {
@@ -264,19 +272,20 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 Err(why.as_bytes().into())
             }
             None => {
-                // As in Redis what has begun to write goes on.
+                // As in Redis, a script that has started to write may continue.
                 self.is_out_of_memory &= !command.flags.contains(Flags::WRITE);
                 Ok(command)
             }
         }
     }
 
-    /// Checks whether the user of its client may run a call.
+    /// Checks whether the client's user may run a call.
     fn check(&self, command: &Command, args: &Args<'_>) -> Result<(), Denied> {
         self.rules.as_ref().map_or(Ok(()), |rules| rules.check(command, args))
     }
 
-    /// Why the keys of a call may not be used in a cluster: they have several slots, or another one than those before.
+    /// Returns the error for keys that a call may not access in a cluster: they have several slots,
+    /// or a slot other than that of the earlier keys.
     #[cold]
     fn crossing(&mut self, command: &Command, args: &Args<'_>) -> Option<&'static str> {
         let slots = Slots::of(command, args);
@@ -292,10 +301,10 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         None
     }
 
-    /// A command that needs no shard.
+    /// Runs a command that needs no shard.
     fn run_local(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
         let Handler::Local(handler) = command.handler else { return Ok(()) };
-        // What others hear can't be undone.
+        // Messages already published or propagated cannot be rolled back.
         if self.undo.is_some() && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PUBSUB) {
             return Err(Halt::Undeclared);
         }
@@ -319,7 +328,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// A command on keys, in a run that may be put back: nobody hears of what it changes before the run stands.
+    /// Runs a keyed command in a run that may be rolled back. Its keyspace events are held until
+    /// the run is committed.
     fn run_to_be_undone(
         &mut self,
         command: &'static Command,
@@ -335,7 +345,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(held?)
     }
 
-    /// A command on keys.
+    /// Runs a keyed command.
     fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
         if command.flags.contains(Flags::BLOCK_OPTION) && asks_to_wait(args) {
             let text = [b"ERR ", args.at(0), b" command is not allowed with BLOCK option from scripts"].concat();
@@ -357,7 +367,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 None
             }
         };
-        // Before anything is kept to be put back: of a script that was killed there is nothing.
+        // Before the undo log grows: a killed script has nothing to roll back.
         self.note_write(command)?;
         if self.undo.is_some() {
             self.prepare_to_undo(command, args, first_key)?;
@@ -373,24 +383,24 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             now_ms: self.now_ms,
         };
         dispatcher.clients.executor.run_held(&call, &dispatcher.shards, self.owned, reply);
-        // As in Redis the client has read all keys that its script declares.
+        // As in Redis, the client has read all keys that its script declares.
         if let Some(reader) = &self.reads_as {
             dispatcher.clients.executor.remember_for_script(command, reader, self.owned, self.call.keys().iter());
         }
         Ok(())
     }
 
-    /// The shards of a command that hasn't exactly one key.
+    /// Determines the shards of a command that does not have exactly one key.
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
-        // Which shards others need, and what they change there, isn't told by their arguments.
+        // The arguments of other routes don't tell which shards are needed and what changes there.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
             return Err(Halt::Undeclared);
         }
         add_shards(keyspace, &self.view, command, args, shards);
         if shards.is_empty() {
-            // Any will do for the handler to say what is wrong.
+            // Any held shard will do: the handler replies with an error.
             match self.owned.first() {
                 Some(ownership) => shards.push(ownership.shard()),
                 None => return Err(Halt::Undeclared),
@@ -401,7 +411,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// Checks that the shards of a command are held, and remembers what it is about to change.
+    /// Checks that the shards of a command are held, and logs what the command is about to change.
     fn prepare_to_undo(
         &mut self,
         command: &'static Command,
@@ -435,7 +445,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(is_noted?)
     }
 
-    /// Shows a command that no shard has run to who sees every command. Not in a run that may be put back: it began before anybody did.
+    /// Shows monitors a command that no shard has run. A run that may be rolled back started before
+    /// there were any monitors.
     fn show(&self, command: &Command, args: &Args<'_>) {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         if self.undo.is_none() && keyspace.monitors().are_there() {
@@ -443,7 +454,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// A command is about to run. If it writes nobody can kill the script any more, unless somebody has.
+    /// Marks the script as having written, if the command writes: it cannot be killed any more.
+    /// Fails if it was killed before.
     fn note_write(&self, command: &Command) -> Result<(), Halt> {
         if command.flags.contains(Flags::WRITE) && !self.running().write() {
             return Err(Halt::Killed);
@@ -451,7 +463,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// What it has changed stands.
+    /// Commits the run's changes.
     pub(super) fn keep(&mut self) {
         let Some(undo) = &mut self.undo else { return };
         if !self.owned.is_empty() {
@@ -459,7 +471,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// [`Fault::TornScript`]: what it has changed so far stands, and everybody sees it.
+    /// [`Fault::TornScript`]: commits the changes so far and lets others see them.
     #[cold]
     fn tear(&mut self) {
         self.keep();

@@ -1,8 +1,10 @@
-//! `EVAL`, `FCALL` and their like: the shards of the declared keys are brought here, the script runs and gives them back.
+//! `EVAL`, `FCALL` and their like: the shards of the declared keys are brought to the client's
+//! worker, which runs the script and releases them.
 //!
-//! A script may use keys that it hasn't declared. It then holds too few shards: what it has done is undone, it is remembered as *wide*, and runs again with
-//! all shards; so does every later call of it. A call that changes more than is remembered to be undone runs with all shards, too, but only that call. See
-//! docs/decisions/0006-scripts.md.
+//! A script may access keys that it has not declared, and so lack their shards. Its changes are
+//! then rolled back, the script is marked *wide*, and this call and every later one run with all
+//! shards. A call whose changes exceed the undo log is also rerun with all shards, but only that
+//! call. See docs/decisions/0006-scripts.md.
 
 mod caller;
 
@@ -28,10 +30,11 @@ use crate::reactor::Reactor;
 use crate::scripting::{Kind, Named, put_back_state, take_state};
 use caller::{Pace, ScriptCaller, slots_of_keys};
 
-/// The answer to `EVALSHA` of a script that isn't known.
+/// The error of `EVALSHA` for an unknown script.
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
-/// The answer to a script that may take memory where there is none left, and that isn't refused as a command: what it is was not known yet when it was queued.
+/// The error for a script that may take memory when there is none left. It covers scripts not
+/// rejected as commands: those whose flags were unknown when they were queued.
 const SCRIPT_OUT_OF_MEMORY: &str =
     "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
 
@@ -39,7 +42,7 @@ const SCRIPT_OUT_OF_MEMORY: &str =
 enum Program {
     /// A script.
     Script(Arc<Script>),
-    /// A function: which one of its library's.
+    /// A function: its library, and its index there.
     Function(Arc<Library>, usize),
 }
 
@@ -51,7 +54,7 @@ impl Program {
         }
     }
 
-    /// How errors call it.
+    /// The name in error messages.
     fn name(&self) -> &[u8] {
         match self {
             Program::Script(script) => &script.sha,
@@ -66,7 +69,7 @@ impl Program {
         }
     }
 
-    /// Whether it is known to use keys that it doesn't declare.
+    /// Returns whether it is known to access undeclared keys.
     fn is_wide(&self) -> bool {
         match self {
             Program::Script(script) => script.is_wide(),
@@ -82,34 +85,34 @@ impl Program {
     }
 }
 
-/// A call of a script or a function, on its way to its shards.
+/// A call of a script or a function that waits for its shards or runs.
 pub struct ScriptCall {
     command: &'static Command,
     program: Program,
     is_read_only: bool,
-    /// It has all shards.
+    /// The call requests all shards.
     is_wide: bool,
-    /// The command's name as the client spells it, keys and arguments.
+    /// The command's name as the client spelled it, the keys and the arguments.
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
     /// How many of them are keys.
     keys: usize,
-    /// All words of the command, to be shown to who sees every command.
+    /// All words of the command, for monitors.
     shown: Option<Words>,
 }
 
 impl ScriptCall {
-    /// Bytes of the words that it keeps.
+    /// Returns the size of the words that it keeps, bytes.
     pub(super) fn kept_bytes(&self) -> usize {
         self.bytes.len() + self.shown.as_ref().map_or(0, |(bytes, _)| bytes.len())
     }
 
-    /// The flags of its command, as far as it doesn't say otherwise itself.
+    /// Returns the call's flags: those that the script declares, or those of its command.
     pub(super) fn flags(&self) -> Flags {
         of_declared(self.command, self.program.flags())
     }
 
-    /// In a cluster: its keys may not have several slots.
+    /// Returns whether all keys must share one slot in a cluster.
     fn keeps_slot(&self) -> bool {
         !self.program.flags().intersects(ScriptFlags::COMPATIBLE | ScriptFlags::ALLOW_CROSS_SLOT_KEYS)
     }
@@ -123,7 +126,7 @@ impl ScriptCall {
     }
 }
 
-/// Words one behind the other, and where each is.
+/// Copies words into one buffer, with the range of each.
 pub(super) fn copied<'w>(words: impl Iterator<Item = &'w [u8]> + Clone) -> Words {
     let (count, len) = words.clone().fold((0, 0), |(count, len), word| (count + 1, len + word.len()));
     let (mut bytes, mut ranges) = (Vec::with_capacity(len), Vec::with_capacity(count));
@@ -134,7 +137,7 @@ pub(super) fn copied<'w>(words: impl Iterator<Item = &'w [u8]> + Clone) -> Words
     (bytes, ranges)
 }
 
-/// How many keys a call declares; the error is the whole error reply.
+/// Returns how many keys a call declares. The error is the whole error reply.
 fn number_of_keys(args: &Args<'_>, wrong: &'static str) -> Result<usize, &'static str> {
     let keys = parse_i64(args.at(2)).ok_or(wrong)?;
     if keys > args.len() as i64 - 3 {
@@ -143,8 +146,8 @@ fn number_of_keys(args: &Args<'_>, wrong: &'static str) -> Result<usize, &'stati
     usize::try_from(keys).map_err(|_| "ERR Number of keys can't be negative")
 }
 
-/// The flags of a call: of a script that says what it does, other ones than its command's. `CLIENT PAUSE WRITE` doesn't hold it back
-/// if it doesn't write.
+/// Returns the flags of a call. A script's declared flags override those of its command, so `CLIENT
+/// PAUSE WRITE` doesn't hold back a script that declares no writes.
 pub fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
     let Handler::Transaction(TransactionPart::Script(form)) = command.handler else { return command.flags };
     let scripting = server.scripting();
@@ -158,7 +161,7 @@ pub fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
     declared.map_or(command.flags, |declared| of_declared(command, declared))
 }
 
-/// The flags of a call of a script that has declared these.
+/// Returns the flags of a call of a script with these declared flags.
 fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     if declared.contains(ScriptFlags::COMPATIBLE) {
         command.flags
@@ -171,7 +174,8 @@ fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     }
 }
 
-/// Compiles a script that a state hasn't: one that another worker knows, or that the call brings along.
+/// Compiles a script that the Lua state lacks: one that another worker has loaded, or that the call
+/// contains.
 fn compile(state: &mut State, scripts: &Scripts, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
     let is_text = named == ScriptNamed::Text;
     let sha = if is_text { Some(sha_of(name)) } else { sha_from(name) };
@@ -184,7 +188,7 @@ fn compile(state: &mut State, scripts: &Scripts, named: ScriptNamed, name: &[u8]
     Ok(scripts.add(script))
 }
 
-/// The function of that name, loaded in this worker's state.
+/// Finds a function by name and loads it into this worker's Lua state.
 fn find_function(server: &Server, name: &[u8]) -> Result<Program, Vec<u8>> {
     let libraries = &server.scripting().libraries;
     let found = libraries.table().function(name);
@@ -197,7 +201,7 @@ fn find_function(server: &Server, name: &[u8]) -> Result<Program, Vec<u8>> {
     Ok(Program::Function(library, index))
 }
 
-/// The script that a call names, compiled in this worker's state.
+/// Finds the script that a call names and compiles it in this worker's Lua state.
 fn find_script(server: &Server, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
     let scripts = &server.scripting().scripts;
     let mut state = take_state(Kind::Script);
@@ -210,7 +214,7 @@ fn find_script(server: &Server, named: ScriptNamed, name: &[u8]) -> Result<Arc<S
     found
 }
 
-/// Shows a call of a script to who sees every command.
+/// Shows monitors a call of a script.
 fn show_script<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, command: &Command, args: &Args<'_>) {
     if let Some(connection) = &reactor.connections[index as usize] {
         let session = &connection.session;
@@ -218,7 +222,7 @@ fn show_script<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, command
     }
 }
 
-/// Finds what a call runs, and what it needs.
+/// Resolves a call: what it runs, its keys and its flags. The error is the whole error reply.
 fn find_call(
     server: &Server,
     is_out_of_memory: bool,
@@ -227,7 +231,7 @@ fn find_call(
     args: &Args<'_>,
 ) -> Result<Box<ScriptCall>, Vec<u8>> {
     let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
-    // Redis looks at the one or the other first.
+    // The order of the two checks is Redis's.
     let (program, keys) = if form.named == ScriptNamed::Function {
         let program = find_function(server, args.at(1))?;
         (program, count("ERR Bad number of keys provided")?)
@@ -253,7 +257,7 @@ fn find_call(
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Finds what a call runs, and what it needs. The error is the whole error reply.
+    /// Resolves a call. The error is the whole error reply.
     pub(super) fn script_call(
         &self,
         index: u32,
@@ -280,13 +284,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         found
     }
 
-    /// Asks for the shards of a script: those of its keys, or all.
+    /// Requests the shards of a script: those of its keys, or all.
     pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>, has_waited: bool) -> Ran {
         call.find_shards(self.clients.executor.keyspace(), &mut self.shards);
         self.gather_for(index, Held::Script(call), has_waited)
     }
 
-    /// Runs a script on the shards that it has, at `now_ms` for all its commands. `None`: it has to be run again, with all shards.
+    /// Runs a script on the shards that it holds; all its commands see `now_ms`. Returns `None` if
+    /// the call must be rerun with all shards.
     pub(super) fn run_script(
         &mut self,
         index: u32,
@@ -297,20 +302,22 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let users = self.clients.executor.keyspace().users();
         let connection = self.clients.reactor.connections[index as usize].as_mut()?;
         let session = &mut connection.session;
-        // Whether it may run at all was found out before.
+        // The caller has already checked whether it may run at all.
         session.follow_rules(users);
         let view = SessionView { in_script: true, ..session.view() };
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
         let (reads_as, rules) = (session.reads_as.clone(), session.restricting_rules());
-        // Before the commands that it runs. Nothing is shown of a run that may be put back: nobody was there to see it when it began.
+        // Before the commands that it runs. A run that may be rolled back isn't shown: there were
+        // no monitors when it started.
         if call.is_wide && self.clients.executor.keyspace().monitors().are_there() {
             let shown = call.shown.as_ref().map_or_else(|| Cow::Owned(call.words()), Cow::Borrowed);
             show_script(&self.clients.reactor, index, call.command, &Args::new(&shown.0, &shown.1));
         }
         let kind = call.program.kind();
         let mut state = take_state(kind);
-        // Another connection may have flushed the scripts or functions since this one was found: it runs all the same. One that can't be compiled
-        // any more, for want of memory, says so when it is called.
+        // Another connection may have flushed scripts or functions since this one was found: it
+        // runs all the same. If it can no longer be compiled, for lack of memory, running it
+        // reports that.
         match &call.program {
             Program::Script(script) => _ = state.compile(script),
             Program::Function(library, _) => _ = state.load_again(library),
@@ -366,15 +373,16 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             tracing::warn!("Lua script killed by user with SCRIPT KILL.");
         }
         self.clients.thaw();
-        // Whatever comes next, of this client or another, comes when the script has ended.
+        // The next command, of this client or another, must not see a time before the script's end.
         self.clients.reactor.read_clock();
         if let Some(connection) = &self.clients.reactor.connections[index as usize] {
-            // SELECT is for the script alone.
+            // `SELECT` within a script doesn't affect its client.
             connection.session.select_shown();
         }
         if ended == Ended::Abandoned {
             put_back_state(kind, state);
-            // A script that has changed a large value is no wider than others: with the next keys it may do.
+            // A script that has changed a large value isn't wide: its next call may have smaller
+            // ones.
             if !is_large {
                 call.program.set_wide();
             }
@@ -392,7 +400,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         Some(scripted)
     }
 
-    /// A script within a transaction, which has all shards.
+    /// Runs a script within a transaction, which holds all shards.
     pub(super) fn run_queued_script(
         &mut self,
         index: u32,
@@ -418,14 +426,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 }
 
 impl ScriptCall {
-    /// Who it is, for who asks what runs.
+    /// Returns its name and command, for `FUNCTION STATS`.
     fn named(&self) -> Named {
         let (bytes, ranges) = self.words();
         let command = Args::new(&bytes, &ranges).iter().map(<[u8]>::to_vec).collect();
         Named { name: self.program.name().to_vec(), command }
     }
 
-    /// All words of the command.
+    /// Returns all words of the command.
     pub(super) fn words(&self) -> Words {
         let (own, keys) = (Args::new(&self.bytes, &self.ranges), self.keys.to_string());
         let is_text = matches!(
@@ -439,17 +447,18 @@ impl ScriptCall {
         copied([own.at(0), named, keys.as_bytes()].into_iter().chain(own.iter().skip(1)))
     }
 
-    /// What to count it as.
+    /// Returns the command that its statistics count towards.
     pub(super) fn command(&self) -> &'static Command {
         self.command
     }
 
-    /// The flags of the call, as [`flags_of`] has them.
+    /// Returns the call's flags, as [`flags_of`] does.
     pub(super) fn command_flags(&self) -> Flags {
         of_declared(self.command, self.program.flags())
     }
 
-    /// Leaves in `shards` those that it needs (any order, with repeats): those of its keys, or all.
+    /// Fills `shards` with those that it needs, in any order and with duplicates: those of its
+    /// keys, or all.
     pub(super) fn find_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
         shards.clear();
         if self.is_wide {
@@ -459,21 +468,22 @@ impl ScriptCall {
         }
     }
 
-    /// Whether it has too few shards: what monitors were shown can't be put back, so while there are any it has all. They may have come since it was sent.
+    /// Returns whether it needs more shards because monitors have appeared since it was sent:
+    /// commands already shown can't be rolled back, so with monitors every script holds all shards.
     pub(super) fn is_too_narrow(&self, keyspace: &Keyspace) -> bool {
         !self.is_wide && keyspace.monitors().are_there()
     }
 
-    /// The same call, with all shards.
+    /// Returns the same call, requesting all shards.
     pub(super) fn widened(mut self: Box<Self>) -> Box<Self> {
         self.is_wide = true;
         self
     }
 }
 
-/// How a script has ended.
+/// How a script ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scripted {
-    /// With an error that was counted when a command answered it.
+    /// It ended with an error that was counted when a command within it replied.
     pub is_counted: bool,
 }
