@@ -240,7 +240,7 @@ impl Scripting {
         self.state_bytes(Kind::Script) + self.state_bytes(Kind::Function)
     }
 
-    /// Returns whether any worker has ever run a script.
+    /// Returns whether any worker has run a script so far: `since_ms` is never reset.
     pub fn is_running(&self) -> bool {
         self.running.iter().any(|running| running.run.snapshot().is_running())
     }

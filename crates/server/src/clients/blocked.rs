@@ -1,7 +1,8 @@
-//! Connections whose command waits for a key (`BLPOP` and its like): from here they are watched, woken, and given up.
+//! Connections blocked on a key (`BLPOP` and its like): blocks them, and unblocks them when they
+//! are served, time out or close.
 //!
-//! Whoever claims the waiter answers: the thread that has something for it, this worker's clock, `CLIENT UNBLOCK`, or nobody
-//! when the connection goes. Everything else finds it claimed and does nothing.
+//! Whoever claims the waiter answers: the thread that serves it, this worker's clock, `CLIENT
+//! UNBLOCK`, or nobody if the connection closes. All others find it claimed and do nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,11 +17,11 @@ use pantala_runtime::EventLoop;
 use super::{Abandon, Blocked, Clients, State, slow};
 use crate::stats::WorkerStats;
 
-/// What `CLIENT UNBLOCK … ERROR` has the command answer.
+/// The error of a command that `CLIENT UNBLOCK … ERROR` has unblocked.
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// A command of a connection has become a waiter, which took so long.
+    /// Blocks a connection on a waiter. `took`: how long its command ran.
     pub fn block(&mut self, index: u32, waiter: Arc<Waiter>, took: Duration) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         connection.state = State::Blocked;
@@ -38,30 +39,30 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.release_news();
         }
         publish_blocked(self.reactor.stats, 1, self.deadlines.len());
-        // Its peer may have gone before it was known to wait.
+        // Its peer may have disconnected before it was registered as blocked.
         self.reactor.touch(index);
         if let Some(early) = early {
             self.woken(early);
         }
     }
 
-    /// The answer to a command that waited.
+    /// Handles the reply to a blocked command.
     pub fn woken(&mut self, woken: Woken) {
         self.executor.observe_clock(woken.effect_clock);
-        // The connection may have gone meanwhile, and the answer with it, as in Redis.
+        // The connection may have closed meanwhile. The reply is lost, as in Redis.
         let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         match &connection.waits.blocked {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
                 self.unblock(index, false, &mut |output, _| output.extend_from_slice(&woken.reply));
             }
-            // The news that it waits has not been looked at yet.
+            // A reply that arrived before the client was registered as blocked.
             None if connection.state == State::Parked => connection.waits.woken_early = Some(woken),
             _ => {}
         }
     }
 
-    /// `CLIENT UNBLOCK` has claimed a waiter.
+    /// Handles a waiter claimed by `CLIENT UNBLOCK`.
     pub fn unblocked(&mut self, unblock: &Unblock) {
         let Some(index) = self.reactor.find_token(unblock.waiter.connection) else { return };
         let is_its = self.reactor.connections[index as usize]
@@ -71,7 +72,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if is_its {
             let with_error = unblock.with_error;
             if !with_error {
-                // Redis counts either as a failure.
+                // Redis counts both as failures.
                 self.tally.count_late_failure(unblock.waiter.command());
             }
             self.unblock(index, false, &mut |output, version| {
@@ -81,7 +82,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Answers those whose time is over.
+    /// Answers blocked connections whose deadline has passed.
     #[inline(always)]
     pub fn time_out(&mut self) {
         if !self.deadlines.is_empty() {
@@ -99,15 +100,16 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let waiter = self.reactor.connections[index as usize]
                 .as_ref()
                 .and_then(|connection| connection.waits.blocked.as_ref());
-            // Claimed by another: its answer is on the way.
+            // Otherwise it was claimed by another thread, whose reply is in flight.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
                 self.unblock(index, true, &mut |output, version| Reply::new(output, version).null_array());
             }
         }
     }
 
-    /// Answers a connection whose waiter is claimed; it goes on with what it has sent since. As in Redis the command enters the slow log and the histogram only now,
-    /// without the time that it waited, and not at all when it timed out.
+    /// Answers a connection whose waiter is claimed, and resumes it. As in Redis, the command
+    /// enters the slow log and the histogram only now, without the time that it was blocked, and
+    /// not at all if it timed out.
     fn unblock(&mut self, index: u32, timed_out: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
         let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -133,7 +135,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.closed_over_limit(index, added_bytes) {
             return;
         }
-        // Most have sent nothing while they waited.
+        // Most have sent nothing while they were blocked.
         if self.reactor.connections[index as usize]
             .as_ref()
             .is_some_and(|connection| connection.input.waiting_bytes() > 0)
@@ -143,18 +145,18 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.reactor.touch(index);
     }
 
-    /// Gives up what a connection waits for: it closes.
+    /// Unblocks a connection that closes.
     pub fn stop_waiting(&mut self, index: u32) {
         if let Some(Some(connection)) = self.reactor.connections.get(index as usize)
             && let Some(blocked) = &connection.waits.blocked
         {
-            // Where another was faster, its answer finds nobody.
+            // If another thread has claimed it first, its reply finds no connection.
             let _ = blocked.waiter.claim();
             self.no_longer_blocked(index);
         }
     }
 
-    /// Forgets that a connection waits, here and in the queues.
+    /// Removes a connection's waiter, here and from the queues.
     fn no_longer_blocked(&mut self, index: u32) -> Option<Blocked> {
         let connection = self.reactor.connections[index as usize].as_mut()?;
         let blocked = connection.waits.blocked.take()?;

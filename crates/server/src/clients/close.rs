@@ -1,4 +1,4 @@
-//! Connections that end.
+//! Closes connections, and finishes their turns.
 
 use std::collections::VecDeque;
 
@@ -9,23 +9,24 @@ use pantala_session::output::Ahead;
 
 use super::{Abandon, Clients};
 
-/// How much output of closed connections a turn frees, bytes: some tenths of a millisecond's work.
+/// Most output of closed connections that a turn frees, bytes: some tenths of a millisecond's work.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
 
-/// Output of closed connections, gigabytes of it perhaps: freed turn by turn, since the kernel takes its time for such.
+/// Output of closed connections, perhaps gigabytes: freed turn by turn, because the kernel takes
+/// long to unmap it.
 #[derive(Default)]
 pub struct Garbage {
     pieces: VecDeque<Outgoing>,
 }
 
 impl Garbage {
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Frees the pending output of a connection that is closed, or keeps it to be freed.
+    /// Frees the pending output of a closed connection, or keeps it to be freed later.
     #[cold]
     fn add(&mut self, ahead: &mut Ahead) {
         let (pieces, own_bytes) = ahead.take();
@@ -66,10 +67,10 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Closes everything when the server stops. Replies that are ready are given a moment to leave.
+    /// Closes all connections when the server stops, after one attempt to send pending replies.
     ///
     /// # Errors
-    /// The loop can't send any more.
+    /// The loop can't send.
     pub fn close_all(&mut self) -> std::io::Result<()> {
         self.reactor.stop_listening();
         self.finish_turn();

@@ -1,4 +1,4 @@
-//! Events of the loop, and messages for single connections.
+//! Handles events of the loop, and messages for single connections.
 
 use pantala_runtime::{ConnId, Event, EventLoop};
 
@@ -8,11 +8,12 @@ use super::{Abandon, Clients, State};
 use crate::reactor::Happened;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Handles what the loop has reported.
+    /// Handles all events that the loop has reported.
     pub fn handle_all(&mut self, events: &mut Vec<Event>) {
         for at in 0..events.len() {
             self.reactor.fetch_ahead(&events[at + 1..], |event| event.conn().map(ConnId::index));
-            // Taken, and not drained: what ends a drain costs more than this of the few events of most turns.
+            // Replaced, not drained: the end of a drain costs more than this for the few events of
+            // most turns.
             self.handle(std::mem::replace(&mut events[at], Event::Woken));
         }
         events.clear();
@@ -25,7 +26,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.after(happened);
     }
 
-    /// Does what the reactor leaves to be done after an event.
+    /// Does what the reactor leaves to this layer after an event.
     #[inline]
     pub fn after(&mut self, happened: Happened) {
         match happened {
@@ -52,7 +53,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Closes a connection, if it is that client's.
+    /// Closes a connection, if it still belongs to that client.
     pub fn kill(&mut self, wanted: u64, client: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         if self.frozen.holds(index) {

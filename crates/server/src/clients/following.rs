@@ -1,9 +1,9 @@
 //! Connections that follow the stream of effects (`SYNC`).
 //!
-//! A connection has at most a window of the stream in its output; the rest stays in the log, which
-//! all followers share ([`pantala_engine::effect`]). It reads on when some of that has been sent. So a
-//! slow replica costs what the log holds for it, and is closed when that is more than
-//! `client-output-buffer-limit` allows its class.
+//! A connection has at most a window of the stream in its output. The rest stays in the log, which
+//! all followers share ([`pantala_engine::effect`]), and is read as the window is sent. So a slow
+//! replica costs what the log holds for it, and is closed when that exceeds the
+//! `client-output-buffer-limit` of its class.
 
 use pantala_engine::effect::log::{Ahead, CutOff};
 use pantala_runtime::{EventLoop, Outgoing};
@@ -13,12 +13,12 @@ use pantala_session::output::PIECE_BYTES_MIN;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Output of a follower up to which it reads on, bytes: what a socket takes at a time, twice. More
-/// would only move from the log, where it is shared, to the connection.
+/// Pending output of a follower up to which it reads on, bytes: twice what a socket takes at a
+/// time. More would only move from the shared log to the connection.
 const WINDOW_BYTES: usize = 1024 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// There is more of the stream for the connection of this token, or it was cut off.
+    /// Handles more of the stream for the connection with this token, or its being cut off.
     pub fn follow(&mut self, wanted: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         if self.frozen.holds(index) {

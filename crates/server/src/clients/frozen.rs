@@ -1,7 +1,8 @@
-//! The connection whose script is busy is *frozen*: nothing of it is parsed, sent, closed or written to; what comes for it waits in
-//! [`Deferred`] until it thaws, or another connection freezes before that. What is to be sent to it waits there up to its hard output
-//! limit: with more, nothing more is kept and it is closed instead. (The soft limit, and `maxmemory-clients`, look at it again when
-//! its script has ended.)
+//! The connection whose script is busy is *frozen*: it is not parsed, sent, closed or written to.
+//! Its events and messages wait in [`Deferred`] until it thaws, or another connection freezes.
+//! Output for it is deferred up to its hard output limit; past that, it is dropped and the
+//! connection will be closed. (The soft limit and `maxmemory-clients` apply again when its script
+//! has ended.)
 
 use pantala_engine::tracking::News;
 use pantala_runtime::{Event, EventLoop, Outgoing};
@@ -11,24 +12,25 @@ use super::{Abandon, Clients};
 use crate::reactor::Reactor;
 use crate::scripting::Kind;
 
-/// What came for a frozen connection.
+/// A deferred event or message for a frozen connection.
 pub enum Deferred {
-    /// From the loop. Nothing is received meanwhile, so these are few.
+    /// An event of the loop. Nothing is received meanwhile, so these are few.
     Event(Event),
-    /// A message to be sent to it: by the worker's token of it. Bounded by [`Clients::defer_output`], as is the next.
+    /// A message to be sent to the connection with this token. Bounded by
+    /// [`Clients::defer_output`], as is the next.
     Output(u64, Outgoing),
-    /// What has become invalid for it.
+    /// An invalidation.
     News(News),
-    /// There would have been more of these two than its output limit allows: the token.
+    /// Those two would have exceeded the output limit of the connection with this token.
     OverLimit(u64),
-    /// `CLIENT KILL`: the token, and the number of the client.
+    /// `CLIENT KILL`: the token, and the client's ID.
     Kill(u64, u64),
-    /// There is more of the stream of effects: the token.
+    /// More of the stream of effects for the connection with this token.
     Effects(u64),
 }
 
 impl Deferred {
-    /// Whether it is to be sent to a connection.
+    /// Returns whether it is output for a connection.
     fn is_output_of(&self, wanted: u64) -> bool {
         match self {
             Deferred::Output(token, _) => *token == wanted,
@@ -38,15 +40,15 @@ impl Deferred {
     }
 }
 
-/// What has frozen a connection.
+/// The frozen connection, and what it runs.
 struct By {
     /// Index of the frozen connection.
     index: u32,
-    /// What it runs.
+    /// Whether it runs a script or a function.
     kind: Kind,
-    /// Bytes of output that were deferred for it.
+    /// Output deferred for it, bytes.
     deferred_bytes: usize,
-    /// They were too many.
+    /// That output has exceeded the limit.
     is_over_limit: bool,
 }
 
@@ -58,28 +60,28 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Whether a connection's own script runs, and this turn is one within it.
+    /// Returns whether the connection is frozen: its script is running, and this turn is within it.
     #[inline]
     pub fn holds(&self, index: u32) -> bool {
         self.by.as_ref().is_some_and(|by| by.index == index)
     }
 
-    /// Whether this turn is one within a script.
+    /// Returns whether this turn is within a script.
     pub fn is_within_script(&self) -> bool {
         self.by.is_some()
     }
 
-    /// The answer to a client that would run another script in a turn within one.
+    /// Returns the error for a client that would run another script in a turn within one.
     pub fn reply(&self) -> Option<&'static str> {
         self.by.as_ref().map(|by| by.kind.busy())
     }
 
-    /// Keeps something that came for the frozen connection.
+    /// Defers an event or a message for the frozen connection.
     pub fn defer(&mut self, deferred: Deferred) {
         self.deferred.push(deferred);
     }
 
-    /// Puts an event of the frozen connection off: then there is `None` left to be done.
+    /// Defers an event of the frozen connection. Returns any other event, to be handled.
     fn defer_event<L: EventLoop, H>(&mut self, reactor: &Reactor<'_, L, H>, event: Event) -> Option<Event> {
         let Some(by) = &self.by else { return Some(event) };
         let conn = match &event {
@@ -98,7 +100,7 @@ impl Frozen {
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Freezes a connection, whose script is busy, and has all others be looked at.
+    /// Freezes a connection whose script is busy, and makes all others ready.
     pub fn freeze(&mut self, index: u32, kind: Kind) {
         self.frozen.by = Some(By { index, kind, deferred_bytes: 0, is_over_limit: false });
         if let Some(connection) = &self.reactor.connections[index as usize]
@@ -107,11 +109,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             self.reactor.io.pause_receive(connection.socket.id);
         }
         self.reactor.make_others_ready(index);
-        // What came for a connection that was frozen before in this turn comes before what it gets in the turns within.
+        // What was deferred for a connection frozen earlier in this turn is handled before anything
+        // new for it.
         self.replay_deferred();
     }
 
-    /// The script has ended.
+    /// Thaws the connection: its script has ended.
     pub fn thaw(&mut self) {
         let Some(by) = self.frozen.by.take() else { return };
         if let Some(connection) = &self.reactor.connections[by.index as usize]
@@ -121,7 +124,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Handles events in a turn within a script; those of its connection wait.
+    /// Handles events in a turn within a script, except those of the frozen connection, which are
+    /// deferred.
     pub fn handle_or_defer(&mut self, events: Vec<Event>) {
         for event in events {
             if let Some(event) = self.frozen.defer_event(&self.reactor, event) {
@@ -130,7 +134,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Keeps what is to be sent to the frozen connection, so many bytes, unless that is more than its output limit allows.
+    /// Defers output of this size for the frozen connection, unless that would exceed its output
+    /// limit.
     pub fn defer_output(&mut self, output: Deferred, bytes: usize) {
         let Some(by) = &mut self.frozen.by else { return };
         let Some(connection) = &self.reactor.connections[by.index as usize] else { return };
@@ -149,7 +154,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Handles what came for a connection while it was frozen. `false`: nothing did.
+    /// Handles what was deferred for a frozen connection. Returns whether there was anything.
     #[inline]
     pub fn replay_deferred(&mut self) -> bool {
         let is_there = !self.frozen.deferred.is_empty();

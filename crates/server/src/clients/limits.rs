@@ -1,13 +1,17 @@
-//! Closing clients where all of them together take more memory than `maxmemory-clients` allows ([`ClientMemory`]).
+//! Closes clients when their total memory usage exceeds `maxmemory-clients` ([`ClientMemory`]).
 //!
-//! Connections are weighed at the end of each turn that they took part in, when a send of theirs has ended, and as soon as much output waits for them. What that changes is
-//! added to the sum of all workers together, so that they don't fight for it. Where it is too much at the end of a turn, the next one doesn't sleep: first what
-//! can be sent is, as in Redis, and then whoever takes most is closed, on whatever worker that is.
+//! Client memory accounting updates a connection's usage at the end of each turn that it took part
+//! in, when one of its sends has ended, and as soon as much of its output is pending. The change is
+//! added to a sum over all workers, so that they agree on whom to close. If the sum is too large at
+//! the end of a turn, the next turn doesn't sleep: pending output is sent first, as in Redis, then
+//! the clients that use most are closed, on whatever worker they are.
 //!
-//! So within a turn the sum is that of the end of the last one, but for the connections with much output. What it doesn't know of is bounded: by what a turn receives of each connection, and the
-//! [`UNWEIGHED_OUTPUT_BYTES_MAX`] of output of each that run in it. While a script is busy each turn within it weighs, all connections but the script's own.
+//! So within a turn the sum is that of the end of the last one, except for connections with much
+//! output. The error is bounded: by what a turn receives of each connection, and by
+//! [`UNWEIGHED_OUTPUT_BYTES_MAX`] of output of each. While a script is busy, each turn within it
+//! accounts for all connections except the script's own.
 //!
-//! While there is no limit it is a branch for each connection of a turn and each send.
+//! Without a limit this costs a branch for each connection of a turn and for each send.
 //!
 //! [`ClientMemory`]: pantala_engine::client::ClientMemory
 
@@ -22,25 +26,28 @@ use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
 use crate::host::Server;
 
-/// How much output a connection may have before it is looked at in the midst of a turn, while there is a limit on all clients' memory, bytes. Redis looks before each
-/// command; what is less than this is counted when the turn ends.
+/// Most pending output of a connection that isn't accounted for within a turn, while client memory
+/// is limited, bytes. Redis checks before each command; less than this is counted at the end of the
+/// turn.
 const UNWEIGHED_OUTPUT_BYTES_MAX: u64 = 16 * 1024;
 
-/// How much a worker's connections may have changed before it tells the others, bytes: small beside the least limit.
+/// Most change of this worker's connections that isn't added to the sum yet, bytes: small compared
+/// with the least limit.
 const UNADDED_BYTES_MAX: u64 = 1024;
 
-/// How often the log says at most that there is nobody left to be closed, ms.
+/// Least interval between warnings that no client is left to be closed, ms.
 const WARN_EVERY_MS: i64 = 1000;
 
-/// What a worker knows of the limit.
+/// A worker's client memory accounting.
 pub(super) struct Weighing {
-    /// There is one.
+    /// Client memory is limited.
     pub(super) is_on: bool,
-    /// What its connections have changed and the sum doesn't have yet.
+    /// Change in its connections' memory usage that isn't added to the sum yet.
     unadded_bytes: i64,
-    /// A connection was weighed in this turn.
+    /// A connection was accounted for in this turn.
     has_weighed: bool,
-    /// It was too much when the last turn ended that has weighed any: without any nothing would come of looking again.
+    /// The sum was too large at the end of the last turn that accounted for any connection: without
+    /// one, checking again would find nothing new.
     is_due: bool,
     last_warning_ms: i64,
 }
@@ -50,31 +57,33 @@ impl Weighing {
         Weighing { is_on, unadded_bytes: 0, has_weighed: false, is_due: false, last_warning_ms: 0 }
     }
 
-    /// Whether the next turn is to come at once.
+    /// Returns whether the next turn must start without waiting.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.is_due
     }
 }
 
-/// From how much waiting output on a connection is looked at after each command, bytes: by class.
+/// Pending output, bytes by class, above which a connection's limits are checked after each
+/// command.
 pub struct OutputAlarm {
     pub(super) normal_bytes: usize,
     pub(super) pubsub_bytes: usize,
-    /// From how much on the messages of a listener aren't waited with.
+    /// Pending output above which a subscriber's messages are sent without waiting.
     pub(super) waiting_bytes_max: usize,
 }
 
 impl OutputAlarm {
-    /// Returns whether so much output of a connection is pending that its limits, and where its pieces end, are to be looked at.
+    /// Returns whether a connection has so much pending output that its limits, and the end of a
+    /// piece, must be checked.
     #[inline]
     pub fn is_reached<H>(&self, connection: &Connection<H>) -> bool {
         let is_listener = connection.session.subscriptions.is_some();
         connection.pending_bytes() > if is_listener { self.pubsub_bytes } else { self.normal_bytes }
     }
 
-    /// Returns how long the output buffer of a connection that doesn't listen may become, bytes, while nothing else that is
-    /// pending changes: [`OutputAlarm::is_reached`] beyond that.
+    /// Returns how long the output buffer of a connection that isn't a subscriber may grow, bytes,
+    /// before [`OutputAlarm::is_reached`], if its other pending output doesn't change.
     #[inline]
     pub fn output_max<H>(&self, connection: &Connection<H>) -> usize {
         let other_bytes = connection.pending_bytes() - connection.output.len();
@@ -90,28 +99,28 @@ impl OutputAlarm {
         let normal_bytes = alarm(&settings.output_limit_normal);
         let pubsub_bytes = alarm(&settings.output_limit_pubsub);
         OutputAlarm {
-            // Longer output is to be sent in pieces.
+            // Longer output is sent in pieces.
             normal_bytes: normal_bytes.min(PIECE_BYTES_MIN),
             pubsub_bytes: pubsub_bytes.min(PIECE_BYTES_MIN),
-            // Nobody who reads what comes gets near its limit for having been waited with.
+            // Waiting alone must not bring a subscriber that keeps up near its limit.
             waiting_bytes_max: (pubsub_bytes / 4).min(WAITING_OUTPUT_BYTES_MAX),
         }
     }
 }
 
-/// How much memory clients may use, each and together.
+/// Limits on clients' memory, each and together.
 pub struct Limits {
     pub(super) weighing: Weighing,
     pub alarm: OutputAlarm,
 }
 
 impl Limits {
-    /// The limits that settings say. `weighs`: there is one on all clients together.
+    /// Creates the limits that the settings say. `weighs`: all clients' memory is limited too.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         Limits { weighing: Weighing::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
     }
 
-    /// All connections of a turn are weighed.
+    /// Ends a turn, with all its connections accounted for.
     pub fn end_turn(&mut self, server: &Server) {
         let memory = server.keyspace().clients().memory();
         if self.weighing.unadded_bytes.unsigned_abs() >= UNADDED_BYTES_MAX {
@@ -121,7 +130,7 @@ impl Limits {
             std::mem::take(&mut self.weighing.has_weighed) && memory.is_too_much(self.weighing.unadded_bytes);
     }
 
-    /// Closes clients if that has become due and still is: what could be sent is.
+    /// Closes clients if that was due and still is, now that pending output has been sent.
     #[inline]
     pub fn evict_if_due(&mut self, server: &Server, now_ms: i64) {
         if self.weighing.is_due {
@@ -130,7 +139,8 @@ impl Limits {
         }
     }
 
-    /// Closes clients until what is left takes less than is allowed. They are closed by their workers, with the messages that these get next.
+    /// Closes clients until the rest uses no more than the limit. Their workers close them on their
+    /// next messages.
     #[cold]
     fn evict(&mut self, server: &Server, now_ms: i64) {
         let memory = server.keyspace().clients().memory();
@@ -153,12 +163,12 @@ impl Limits {
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Takes up what the settings say of clients' memory and output.
+    /// Applies the settings for clients' memory and output.
     pub fn reload_weighing(&mut self) {
         let was_on = self.limits.weighing.is_on;
         self.limits.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
         if self.limits.weighing.is_on && !was_on {
-            // Who has set the limit knew what they took when that was last told, some hundred milliseconds ago at most.
+            // `CONFIG SET` has checked the limit against an estimate some hundred milliseconds old.
             (0..self.reactor.connections.len() as u32).for_each(|index| self.weigh(index));
         }
         self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.weighing.is_on);
@@ -167,7 +177,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Counts what a connection takes now.
+    /// Updates the accounted memory of a connection.
     pub fn weigh(&mut self, index: u32) {
         let Some(connection) = &self.reactor.connections[index as usize] else { return };
         connection.tell_buffers(&self.reactor.io);
@@ -176,13 +186,14 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.limits.weighing.has_weighed = true;
     }
 
-    /// In the midst of a turn: closes clients where a connection that has much output makes it too much. Says whether that one has to go.
+    /// Closes clients within a turn if a connection with much output has taken the sum over the
+    /// limit. Returns whether that connection must be closed.
     pub fn evicts_for(&mut self, index: u32) -> bool {
         self.weigh(index);
         if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unadded_bytes) {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
-        // It, or any other client that was looked at before it, on any worker, has seen to that.
+        // It, or another client checked before it on any worker, was chosen to be closed.
         self.reactor.connections[index as usize]
             .as_ref()
             .is_none_or(|connection| connection.session.client.killed.load(Relaxed))

@@ -1,8 +1,10 @@
-//! `maxmemory` as a worker keeps to it: what it looks at before each command, and what it does between.
+//! A worker's part in enforcing `maxmemory`: before each command, and between commands.
 //!
-//! Before a command runs, keys are evicted where memory is above its limit ([`pantala_engine::eviction`]); where nothing more can be, commands that may take
-//! memory are refused, as in Redis. What has waited for its shards is looked at again when it has them, by whoever runs it. Some times a second, and as long as
-//! there is something left to evict with each turn, the worker goes on by itself.
+//! Before a command runs, keys are evicted if memory exceeds its limit
+//! ([`pantala_engine::eviction`]). If none are left to evict, commands that may take memory are
+//! rejected, as in Redis. A command that has waited for its shards is checked again by the worker
+//! that runs it. Periodically, and each turn while there is more to evict, the worker evicts
+//! without a command.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,54 +16,56 @@ use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// A Lua state that shrank by so much, bytes, has its worker purge at once.
+/// A Lua state that shrinks by at least this much makes its worker purge at once, bytes.
 const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
 
-/// What a worker remembers.
+/// A worker's state for `maxmemory`.
 #[derive(Default)]
 pub struct Memory {
-    /// There was no memory, and nothing to evict, when the last command came: what a script goes by that it has sent.
+    /// The last command found memory used up and nothing to evict. A script that it sent goes by
+    /// this.
     is_out: bool,
-    /// There is more to evict, in the next turn.
+    /// There is more to evict in the next turn.
     is_behind: bool,
-    /// Purge again in the next periodic work.
+    /// Purge again in the next round of periodic work.
     purges_again: bool,
-    /// What the sum of all memory has of this worker's connections, bytes.
+    /// Memory usage of this worker's connections in the global counter, bytes.
     told_bytes: u64,
-    /// Since when, unix time in ms.
+    /// When that was last updated, unix time in ms.
     told_ms: i64,
 }
 
 impl Memory {
-    /// Whether the next turn is to come at once.
+    /// Returns whether the next turn must start without waiting.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.is_behind
     }
 
-    /// Returns what this worker's heap doesn't use to the kernel, now and once more in the next periodic work: while several heaps
-    /// are purged, one may skip memory that another has just freed.
+    /// Returns unused memory of this worker's heap to the kernel, now and once more in the next
+    /// round of periodic work: while several heaps are purged, one may skip memory that another has
+    /// just freed.
     #[cold]
     pub fn purge(&mut self) {
         allocator::purge();
         self.purges_again = true;
     }
 
-    /// Repeats a purge, if one was done since this was last called.
+    /// Repeats a purge if there was one since the last call.
     pub fn purge_again(&mut self) {
         if std::mem::take(&mut self.purges_again) {
             allocator::purge();
         }
     }
 
-    /// A script has ended, and its state holds fewer bytes than when it ran.
+    /// Purges if a script has freed much of its Lua state.
     pub fn purge_after_script(&mut self, bytes_before: usize, bytes: usize) {
         if bytes_before.saturating_sub(bytes) >= STATE_BYTES_FREED_MIN {
             self.purge();
         }
     }
 
-    /// Whether there was no memory left, and nothing to evict, when the command came that runs now.
+    /// Returns whether memory was used up, with nothing to evict, when the current command arrived.
     pub fn is_out(&self) -> bool {
         self.is_out
     }
@@ -71,29 +75,29 @@ impl Memory {
         keyspace.tuning.is_limited() && self.is_out
     }
 
-    /// Takes up again what [`Memory::is_out`] said, when others have sent commands meanwhile.
+    /// Restores what [`Memory::is_out`] returned, after other clients' commands have run.
     pub fn set_out(&mut self, is_out: bool) {
         self.is_out = is_out;
     }
 
-    /// Evicts what has to go before a command may run.
+    /// Evicts keys before a command may run.
     pub fn make_room<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>, held: &mut [Ownership]) {
         let was_over = clients.executor.keyspace().memory().is_over();
         let mut room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
-        // What clients took when they last told may be free by now (a transaction that has run, say).
+        // Clients may have freed memory since they were last counted (after a transaction, say).
         if room == Room::None && self.told_ms != clients.reactor.clock.now_ms {
             self.tell_clients(clients);
             room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
         }
         if was_over {
-            // To evict may take long.
+            // Evicting may take long.
             clients.reactor.read_clock();
         }
         self.is_out = room == Room::None;
         self.is_behind |= clients.executor.goes_on_evicting();
     }
 
-    /// Has the sum of all memory know what this worker's connections take.
+    /// Adds the change in memory usage of this worker's connections to the global counter.
     pub fn tell_clients<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let mut clients_bytes = 0;
         for connection in clients.reactor.connections.iter().flatten() {
@@ -107,7 +111,8 @@ impl Memory {
         clients.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(told_bytes) as i64);
     }
 
-    /// At the end of a turn: where memory is above its limit nobody is to be refused for what clients don't take any more.
+    /// Updates clients' memory usage at the end of a turn, if memory exceeds its limit: no command
+    /// should be rejected for memory that clients have freed.
     #[inline]
     pub fn tell_clients_if_over<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let keyspace = clients.executor.keyspace();
@@ -116,7 +121,7 @@ impl Memory {
         }
     }
 
-    /// Some times a second: makes the sum of all memory true, and evicts what is too much.
+    /// Updates the global memory counter and evicts what exceeds the limit. Called periodically.
     pub fn look_after<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         self.tell_clients(clients);
         if clients.executor.keyspace().tuning.is_limited() {
@@ -125,7 +130,7 @@ impl Memory {
         }
     }
 
-    /// Evicts what is left, as far as one turn goes.
+    /// Evicts as much as one turn may.
     pub fn go_on_evicting<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         self.is_behind = false;
         if clients.executor.keyspace().tuning.is_limited() {
@@ -136,7 +141,7 @@ impl Memory {
         }
     }
 
-    /// Goes on with what the last turn has left to evict and to free.
+    /// Continues to evict and to free what the last turn has left.
     #[cold]
     pub fn go_on<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         clients.garbage.free();

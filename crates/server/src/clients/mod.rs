@@ -1,7 +1,9 @@
-//! Clients: what connections get beside the replies of the commands that they run now, and how they end.
+//! Clients: what connections get besides the replies of the commands that they are running, and how
+//! they are closed.
 //!
-//! Messages and invalidations, replies of blocked commands, limits of output and of all clients' memory, and the connection whose
-//! script is busy ([`frozen`]). It drives the [reactor](crate::reactor); what runs commands drives it.
+//! Messages and invalidations, replies of blocked commands, output limits, the limit on all
+//! clients' memory, and the connection whose script is busy ([`frozen`]). It drives the
+//! [reactor](crate::reactor), and is driven by the [dispatcher](crate::dispatch).
 
 mod blocked;
 mod close;
@@ -30,35 +32,35 @@ use limits::Limits;
 pub use memory::Memory;
 pub use output::output_limit;
 
-/// What a connection does with the shards that it has asked for.
+/// What a connection does with the shards that it has requested.
 pub trait Abandon {
-    /// The connection ends before they come.
+    /// Called if the connection closes before they arrive.
     fn abandon(self, server: &Server);
 }
 
-/// See the head of this module. `H`: what connections do with the shards that they have asked for.
+/// See the head of this module. `H`: what connections do with the shards that they have requested.
 pub struct Clients<'s, L: EventLoop, H> {
     /// The worker's sockets and connections.
     pub reactor: Reactor<'s, L, H>,
-    /// The worker's hand on shards.
+    /// The worker's access to shards.
     pub executor: Executor<'s>,
-    /// Its hand on its statistics.
+    /// The worker's access to its statistics.
     pub tally: Tally<'s>,
-    /// How much memory clients may use.
+    /// Limits on clients' memory, each and together.
     pub limits: Limits,
     /// The connection whose script is busy.
     pub frozen: Frozen,
     /// Output of closed connections.
     pub garbage: Garbage,
-    /// Some connections may follow the stream of effects: what they have sent is looked at.
+    /// Some connection may follow the stream of effects: the ends of sends matter.
     pub has_followers: bool,
-    /// When blocked connections time out: deadline in µs of the clock that never goes back, ticket of the waiter, index of the
-    /// connection.
+    /// Timeouts of blocked connections: deadline in µs of the monotonic clock, ticket of the
+    /// waiter, index of the connection.
     deadlines: BTreeSet<(i64, u64, u32)>,
 }
 
 impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
-    /// No clients yet, over a loop that this thread has made.
+    /// Creates a set of no clients, over a loop made by this thread.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         let reactor = Reactor::new(server, number, io);
         let limits_clients = server.keyspace().clients().memory().limit_bytes() > 0;
@@ -74,14 +76,14 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
         }
     }
 
-    /// Whether there is something to do at once.
+    /// Returns whether the next turn must start without waiting.
     #[inline]
     pub fn is_behind(&self) -> bool {
         // One branch: mostly there is nothing.
         self.reactor.is_behind() | self.limits.weighing.is_due() | !self.garbage.is_empty() | self.executor.has_work()
     }
 
-    /// When the first blocked connection times out, µs from now; `None`: there is no such.
+    /// Returns when the first blocked connection times out, µs from now; `None` if none will.
     pub fn times_out_us(&self) -> Option<i64> {
         let (deadline_us, ..) = self.deadlines.first()?;
         Some(deadline_us.saturating_sub(self.reactor.server.monotonic_us()).max(0))

@@ -1,4 +1,4 @@
-//! Output of connections and its limits, each connection's and that of all together.
+//! Output of connections and its limits: each connection's, and that on all clients' memory.
 
 use pantala_runtime::EventLoop;
 use pantala_session::State;
@@ -7,7 +7,7 @@ use pantala_session::output::PIECE_BYTES;
 use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
 
-/// The output limit of a connection: that of its class.
+/// Returns the output limit of a connection, which depends on its class.
 pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -> &'s OutputLimit {
     if connection.session.follows.is_some() {
         &settings.output_limit_replica
@@ -19,12 +19,14 @@ pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Closes a connection whose output is above the hard limit, or makes clients take too much memory, and returns whether it did. Otherwise ends a piece of
-    /// its output where that has become long. `added_bytes`: what was added to it.
+    /// Closes a connection whose output exceeds the hard limit, or takes clients' memory over its
+    /// limit. Returns whether it did. Otherwise ends a piece of its output that has become long
+    /// enough. `added_bytes`: what was added to its output.
     #[inline]
     pub fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
         let Some(connection) = &self.reactor.connections[index as usize] else { return true };
-        // A transaction is never left in the middle: the caller of EXEC asks when it has run.
+        // A connection is never closed within a transaction: the caller that runs EXEC checks
+        // afterwards.
         if connection.session.in_exec || !self.limits.alarm.is_reached(connection) {
             return false;
         }
@@ -35,9 +37,10 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         is_closed
     }
 
-    /// After a command of the window whose reply begins at `before`: looks at the limits, and has the connection yield to the others where a piece of its output ends. What it
-    /// has sent behind the command runs in the next turn, when the piece is given to the loop; so a turn of a connection is bounded, whether or not its
-    /// peer reads.
+    /// Checks the limits after a command of the window whose reply begins at `before`. If a piece
+    /// of the connection's output ends there, the connection yields: its later commands run in the
+    /// next turn, when the piece was given to the loop. So a connection's turn is bounded, whether
+    /// or not its peer reads.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {
@@ -65,7 +68,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         is_evicted
     }
 
-    /// Closes a connection for its output.
+    /// Closes a connection for exceeding its output limit.
     #[cold]
     pub fn close_over_limit(&mut self, index: u32) {
         if let Some(connection) = &self.reactor.connections[index as usize] {
@@ -75,8 +78,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// As [`pantala_session::Connection::end_piece`], unless the hard limit itself bounds the output of a turn: what is above such a limit
-/// is as in Redis not answered in part.
+/// As [`pantala_session::Connection::end_piece`], unless the hard limit itself bounds a turn's
+/// output: as in Redis, output above that limit isn't sent in part.
 #[cold]
 fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes: usize) -> bool {
     let hard_bytes = output_limit(connection, settings).hard_bytes;

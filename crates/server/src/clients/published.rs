@@ -1,8 +1,10 @@
-//! Published messages, handed to this worker's listeners.
+//! Delivers published messages to this worker's subscribers.
 //!
-//! A message goes into the output of all who listen in the turn in which it comes. It is sent to so many of them a turn ([`crate::reactor`]), in the order in which they got their
-//! first: a send takes far longer than the rest, so a message to ten thousand would hold up everybody else for as long as their sends take. What is published meanwhile
-//! is sent with it, where those who publish are faster than the sends are. Who has something else to be sent, or much, isn't waited with.
+//! A message is added to the output of all its subscribers in the turn in which it arrives, but
+//! sent to only so many of them a turn ([`crate::reactor`]), in the order in which they got their
+//! first: a send takes far longer than the rest, so a message to ten thousand subscribers would
+//! hold up all others. Messages published meanwhile go with the same send, if publishers are faster
+//! than the sends. A subscriber with other or much output is sent it at once.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -14,12 +16,13 @@ use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// How much output doesn't wait, bytes. Beyond it a send of more would hardly be cheaper by the byte.
+/// Most pending output that waits, bytes. Larger sends would hardly be cheaper per byte.
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Hands published messages to this worker's listeners, and forgets them: each is encoded once for each protocol version. With several, all but the
-    /// first go with the one before ([`Published::goes_with`]).
+    /// Delivers published messages to this worker's subscribers, and clears them. Each is encoded
+    /// once per protocol version. With several, each goes with the one before
+    /// ([`Published::goes_with`]).
     pub fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
         let Some(first) = published.first() else { return };
         let keyspace = self.executor.keyspace();
@@ -33,7 +36,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         published.clear();
     }
 
-    /// Adds a message to what a connection is to be sent.
+    /// Adds a message to the output of a connection.
     pub fn hand(&mut self, index: u32, message: &Outgoing) {
         let is_frozen = self.frozen.holds(index);
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -45,7 +48,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let deferred = Deferred::Output(connection.socket.token(), copy);
             return self.defer_output(deferred, message.bytes().len());
         }
-        // Its answer comes first, so even a long message is copied.
+        // The pending answer comes first, so even a long message is copied.
         let awaits_answer = connection.awaits_answer();
         match message {
             message if awaits_answer => connection.tell(message.bytes()),
@@ -62,11 +65,11 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Marks a connection that has got a message as one that is to be sent it.
+    /// Queues a connection that has got a message to be sent it.
     fn send_in_its_turn(&mut self, index: u32) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let has_much = connection.socket.is_listed && connection.pending_bytes() > self.limits.alarm.waiting_bytes_max;
-        // With a limit on all clients' memory, every turn's end knows what its connections take.
+        // With a limit on clients' memory, the end of each turn must know its connections' usage.
         if has_much || self.limits.weighing.is_on {
             self.reactor.touch(index);
         } else {
@@ -75,11 +78,11 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// From this length on, bytes, what is published isn't copied to each of its listeners: they share it. Below, a copy is no dearer than a send of its own, and what is
-/// copied can be sent together with what else a listener is to get.
+/// Least length of encoded messages that are shared by their subscribers, bytes. Copying fewer is
+/// no dearer than a send of its own, and copies are sent together with other output.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// Published messages as their listeners get them, by protocol version, for the pattern that was asked for last. None: not encoded yet.
+/// Encoded messages for the pattern last requested, by protocol version. `None`: not encoded yet.
 struct Encoded<'s> {
     pattern: Option<Vec<u8>>,
     bytes: [Option<Outgoing>; 2],
@@ -87,7 +90,7 @@ struct Encoded<'s> {
 }
 
 impl<'s> Encoded<'s> {
-    /// Nothing yet. What listeners share is counted in `kept_messages`, in bytes.
+    /// Creates an empty cache. Bytes of shared messages are counted in `kept_messages`.
     fn new(kept_messages: &'s Arc<AtomicU64>) -> Self {
         Encoded { pattern: None, bytes: [None, None], kept_messages }
     }
@@ -154,7 +157,7 @@ mod tests {
     fn messages_are_shared_from_the_named_length_on() {
         let kept_messages = Arc::default();
         let around = encode(&published(0), None, Version::Resp2).len();
-        // The payload's length takes four digits more than that of the empty one.
+        // The payload's length takes four more digits than that of the empty one.
         let payload_bytes = SHARED_BYTES_MIN - around - 4;
         for (bytes, is_shared) in [(payload_bytes, true), (payload_bytes - 1, false)] {
             let message = published(bytes);

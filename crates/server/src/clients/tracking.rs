@@ -1,4 +1,4 @@
-//! Client-side caching: what connections are told of changed keys ([`pantala_engine::tracking`]).
+//! Client-side caching: sends invalidations of changed keys ([`pantala_engine::tracking`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,16 +10,16 @@ use pantala_runtime::EventLoop;
 use super::frozen::Deferred;
 use super::{Abandon, Clients, State};
 
-/// In which form a connection is told.
+/// The form in which a connection gets invalidations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// A push of RESP3.
+    /// A RESP3 push.
     Push,
-    /// A message on [`CHANNEL`], with RESP2.
+    /// A message on [`CHANNEL`], in RESP2.
     Message,
 }
 
-/// News as they are sent, for what was asked for last: many may be told the same.
+/// The last encoded invalidation: many connections may get the same.
 #[derive(Default)]
 struct Encoded {
     of: Option<(Invalid, Form)>,
@@ -64,7 +64,7 @@ fn encode(what: &Invalid, form: Form, bytes: &mut Vec<u8>) {
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Tells connections of this worker what has changed.
+    /// Sends invalidations to connections of this worker.
     #[cold]
     pub fn tell_all(&mut self, news: Vec<News>) {
         let mut encoded = Encoded::default();
@@ -84,7 +84,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.is_some_and(|connection| connection.state != State::Closing)
         });
         let Some(index) = index else {
-            // Who was to be told in another's place has gone while this was on its way.
+            // The client that invalidations were redirected to has disconnected meanwhile.
             if matches!(subject, Subject::Redirected(_)) {
                 let (worker, connection) = (reader.client().worker, reader.client().connection.load(Relaxed));
                 let broken = vec![News { connection, subject: Subject::Broken, reader }];
@@ -111,7 +111,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             Subject::Redirected(what) if connection.session.subscriptions.is_some() => {
                 connection.tell(encoded.of(&what, Form::Message));
             }
-            // With RESP2 it can't be told from a reply.
+            // In RESP2 it couldn't be distinguished from a reply.
             Subject::Invalid(_) | Subject::Redirected(_) => return,
             Subject::Broken => {
                 if !connection.session.tracking.as_ref().is_some_and(|tracking| tracking.is_of(&reader)) {
@@ -136,11 +136,11 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Tells connections of this worker what its last command has changed, unless somebody waits for an answer: that comes first, and when
-    /// the window has run.
+    /// Sends this worker's connections the invalidations of its last command, unless answers are
+    /// pending: then they follow those, after the window.
     #[cold]
     pub fn tell_own(&mut self) {
-        // Those served may have seen a later time than the command that has made what they got.
+        // The clients served may have seen a later time than the command that served them.
         if self.executor.take_served() {
             self.reactor.read_clock();
         }

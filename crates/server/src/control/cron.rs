@@ -1,4 +1,4 @@
-//! What a worker does a few times a second: timeouts, limits, expired keys, statistics.
+//! Periodic work of a worker, a few times a second: timeouts, limits, expired keys, statistics.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,7 +11,7 @@ use crate::config::Settings;
 use crate::dispatch::{Connection, Dispatcher};
 
 impl Control {
-    /// One round, `hz` times a second.
+    /// Runs one round if it is due, `hz` times a second.
     #[inline]
     pub fn cron_if_due<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         if dispatcher.clients.reactor.clock.turn_ran_ms >= self.next_cron_ms.get() {
@@ -34,7 +34,7 @@ impl Control {
         if number == 0 {
             self.work.borrow_mut().purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
         }
-        // In a turn within a script its state is in use, and the time that the other one is kept for doesn't matter.
+        // In a turn within a script, a Lua state is in use, and dropping the other one can wait.
         if !dispatcher.clients.frozen.is_within_script() {
             server.scripting().drop_flushed(number);
         }
@@ -53,7 +53,7 @@ impl Control {
 fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     let mut has_followers = false;
     for index in 0..dispatcher.clients.reactor.connections.len() {
-        // The one that runs a script is looked at when that has ended.
+        // The connection that runs a script is checked when the script has ended.
         if dispatcher.clients.frozen.holds(index as u32) {
             continue;
         }
@@ -74,7 +74,7 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
 
 fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
     settings.timeout_s > 0
-        // Who listens may be silent.
+        // Subscribers, followers and monitors may stay idle.
         && connection.session.subscriptions.is_none()
         && connection.session.follows.is_none()
         && !connection.session.monitors
@@ -82,11 +82,12 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 
-/// Whether the output has been above the soft limit for too long; keeps the time since when. Where no send is in flight, what there is has come in this turn, or waits for
-/// the next one: the peer takes what it gets.
+/// Returns whether the output has exceeded the soft limit for too long, and keeps since when it
+/// has. Without a send in flight, pending output is from this turn or for the next: the peer keeps
+/// up.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
-    // What a follower has not been given yet is in the log.
+    // The part of the stream not yet copied to a follower is in the log.
     let is_above = || {
         let behind_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.reader().behind_bytes());
         connection.pending_bytes() as u64 + behind_bytes > limit.soft_bytes

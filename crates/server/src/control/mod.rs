@@ -1,4 +1,4 @@
-//! Control: what a worker does beside commands, a few times a second or when the settings change.
+//! Control: a worker's periodic work, a few times a second, and changes of the settings.
 //!
 //! It drives the [dispatcher](crate::dispatch), which knows nothing of it.
 
@@ -14,13 +14,13 @@ use crate::dispatch::Dispatcher;
 use crate::host::Server;
 use purge::Watch;
 
-/// See the head of this module. Shared with what runs turns within scripts.
+/// See the head of this module. Shared with the layer that runs turns within scripts.
 pub struct Control {
-    /// Which settings the worker goes by.
+    /// Generation of the settings that the worker has applied.
     settings_generation: Cell<u64>,
-    /// In the clock that never goes back.
+    /// When periodic work is next due, in ms of the monotonic clock.
     next_cron_ms: Cell<i64>,
-    /// What periodic work remembers. Nothing borrows it while commands run.
+    /// State of periodic work. Nothing borrows it while commands run.
     work: RefCell<Work>,
 }
 
@@ -31,7 +31,7 @@ struct Work {
 }
 
 impl Control {
-    /// Control of a worker that has just begun.
+    /// Creates the control of a worker that starts.
     pub fn new(server: &Server) -> Self {
         Control {
             settings_generation: Cell::new(server.config().generation()),
@@ -40,13 +40,13 @@ impl Control {
         }
     }
 
-    /// When its periodic work is due, in the clock that never goes back.
+    /// Returns when periodic work is due, in ms of the monotonic clock.
     #[inline]
     pub fn next_cron_ms(&self) -> i64 {
         self.next_cron_ms.get()
     }
 
-    /// Takes the settings up when they have changed: one load when they haven't.
+    /// Applies the settings if they have changed: one load if they haven't.
     #[inline]
     pub fn reload_if_changed<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         let generation = dispatcher.clients.reactor.server.config().generation();
@@ -55,10 +55,10 @@ impl Control {
         }
     }
 
-    /// Takes up the settings of a generation, or newer ones.
+    /// Applies the settings of a generation, or newer ones.
     #[cold]
     fn reload<L: EventLoop>(&self, generation: u64, dispatcher: &mut Dispatcher<'_, L>) {
-        // The number was read first: settings newer than it are taken up again, never missed.
+        // The generation was read first: newer settings are applied twice, never missed.
         dispatcher.reload();
         self.settings_generation.set(generation);
         self.limit_tracked(dispatcher);
@@ -66,10 +66,10 @@ impl Control {
         dispatcher.memory.look_after(&mut dispatcher.clients);
     }
 
-    /// Holds the number of tracked keys below its limit.
+    /// Keeps the number of tracked keys within its limit.
     fn limit_tracked<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         if dispatcher.clients.executor.limit_tracked() {
-            // There are more than one turn puts out: the next one comes at once.
+            // One turn could not evict enough: the next one starts at once.
             self.next_cron_ms.set(0);
         }
     }

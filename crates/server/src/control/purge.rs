@@ -1,13 +1,13 @@
-//! Freed memory is returned to the kernel: on `MEMORY PURGE`, and within a second of a large free.
+//! Returns freed memory to the kernel: on `MEMORY PURGE`, and within a second of a large free.
 //!
-//! The allocator keeps what was freed, each thread in its own heap, and returns it only while it is
-//! asked for more. So each worker purges its own heap, when it is sent
-//! [`Message::Purge`](pantala_engine::message::Message::Purge). The first worker compares, a few
-//! times a second, resident memory with the memory accounted for; where the former is larger by
-//! more than a share of the latter, it sends that message to all. A purge that finds nothing is
-//! repeated after twice the time, so that fragmented memory costs next to nothing.
+//! The allocator keeps freed memory in a heap per thread, and returns it only while serving further
+//! requests. So each worker purges its own heap when it receives
+//! [`Message::Purge`](pantala_engine::message::Message::Purge). A few times a second, the first
+//! worker compares resident memory with accounted memory. If the difference exceeds a share of the
+//! latter, it sends that message to all workers. A purge that changes little is repeated after
+//! twice the interval, so that fragmented memory costs next to nothing.
 //!
-//! Commands don't pay for any of this: it is part of the periodic work.
+//! Commands don't pay for any of this: it is periodic work.
 
 use pantala_base::allocator;
 use pantala_engine::client::Host;
@@ -15,20 +15,19 @@ use pantala_engine::client::Host;
 use crate::host::Server;
 use crate::process;
 
-/// The resident memory, bytes, from which on new arenas of the allocator are looked for at each
-/// doubling: the first has 1 GiB.
+/// Least resident memory, bytes, for which the kernel is asked to use huge pages for new arenas of
+/// the allocator, again at each doubling: the first arena has 1 GiB.
 const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
 
-/// How often resident memory is looked at, ms.
+/// Interval between checks of resident memory, ms.
 const WATCH_MS: i64 = 200;
 
-/// Resident memory may exceed the memory accounted for by so much, bytes, and by a part of it: a
-/// twentieth.
+/// How far resident memory may exceed accounted memory, bytes; and further, by this fraction of the
+/// latter, a twentieth.
 const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const UNUSED_SHARE: u64 = 20;
 
-/// How long after a purge that didn't change much the next one comes at least, and how long that
-/// may become, ms.
+/// Least interval after a purge that changed little, and its maximum, ms.
 const REPEAT_MS: i64 = 2 * WATCH_MS;
 const REPEAT_MS_MAX: i64 = 64_000;
 
@@ -36,23 +35,23 @@ const REPEAT_MS_MAX: i64 = 64_000;
 #[derive(Default)]
 pub(super) struct Watch {
     next_look_ms: i64,
-    /// What was resident and not accounted for before the last purge, bytes; 0: there is nothing to
-    /// purge.
+    /// Resident but unaccounted memory before the last purge, bytes; 0: nothing to purge.
     level_bytes: u64,
     next_purge_ms: i64,
     repeat_ms: i64,
-    /// What was resident when the kernel was last asked to use huge pages, bytes.
+    /// Resident memory when the kernel was last asked to use huge pages, bytes.
     huge_pages_at_bytes: u64,
 }
 
 impl Watch {
-    /// A few times a second, on the first worker: has all workers purge where that is due.
+    /// Makes all workers purge if that is due. The first worker calls it a few times a second.
     pub(super) fn look(&mut self, server: &Server, now_ms: i64) {
         if now_ms < self.next_look_ms {
             return;
         }
         self.next_look_ms = now_ms + WATCH_MS;
-        // What scripts take is known when they end, and what is being freed isn't resident for long.
+        // Scripts publish their memory usage when they end, and memory being freed isn't resident
+        // for long.
         if server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0 {
             return;
         }
@@ -66,7 +65,7 @@ impl Watch {
         }
     }
 
-    /// Whether to purge, where so much is resident and so much is accounted for, bytes.
+    /// Returns whether to purge at this resident and accounted memory, bytes.
     fn is_due(&mut self, resident_bytes: u64, used_bytes: u64, now_ms: i64) -> bool {
         let slack_bytes = UNUSED_BYTES_MAX + used_bytes / UNUSED_SHARE;
         let unused_bytes = resident_bytes.saturating_sub(used_bytes);
@@ -87,8 +86,8 @@ impl Watch {
 }
 
 impl Server {
-    /// Memory that is accounted for, bytes: that of the server at its start, of data, clients and
-    /// Lua states.
+    /// Returns accounted memory, bytes: that of the server at startup, of data, clients and Lua
+    /// states.
     fn accounted_bytes(&self) -> u64 {
         self.data_bytes() + self.keyspace().memory().other_bytes() + self.scripting().all_state_bytes()
     }

@@ -1,11 +1,13 @@
-//! The time that commands see: read once per turn, and again where commands have taken long.
+//! The time that commands see: read once per turn, and again after commands that took long.
 //!
-//! Within a turn it never goes back, and whatever a connection has seen of time elsewhere (a command of it that ran on another
-//! worker, an element that came for it) is no later than what its next command sees: so no connection finds a key whose deadline has
-//! passed after one whose deadline is later and had passed. With the next turn it follows the system's clock, also where that was set
+//! Within a turn it never goes back. A connection's next command sees no earlier time than its
+//! effects elsewhere (a command run by another worker, an element that another client pushed for
+//! it). So no connection finds a key with an earlier deadline alive after one with a later deadline
+//! has expired. At the next turn the time follows the system's clock again, even if that was set
 //! back.
 //!
-//! A transaction or a script sees the time when it began until it ends. What comes behind sees that of then.
+//! A transaction or a script sees its start time throughout. Commands behind it see the time when
+//! it ended.
 
 use std::time::Duration;
 
@@ -18,42 +20,42 @@ const AGE_MAX_NS: u64 = 1_000_000;
 
 /// See the head of this module.
 pub struct Clock {
-    /// The time that commands see, unix time in ms.
+    /// The time that commands see: unix time, ms.
     pub now_ms: i64,
-    /// When the turn had run its commands, in the clock that never goes back: a turn reads it once.
+    /// When the turn had run its commands, in ms of the monotonic clock: read once per turn.
     pub turn_ran_ms: i64,
-    /// When this turn's last window had run, if nothing that may take long has run since.
+    /// When this turn's last window ended, unless something that may take long has run since.
     ran: Option<Moment>,
-    /// How long commands have run since the clock was read, or longer, ns.
+    /// An upper bound of how long commands have run since the clock was read, ns.
     age_ns: u64,
 }
 
 impl Clock {
-    /// The time now.
+    /// Creates a clock that shows the current time.
     pub fn new(server: &Server) -> Self {
         Clock { now_ms: server.now_ms(), turn_ran_ms: server.monotonic_ms(), ran: None, age_ns: 0 }
     }
 
-    /// A turn begins.
+    /// Starts a turn.
     #[inline]
     pub fn begin_turn(&mut self, server: &Server) {
         self.now_ms = server.now_ms();
     }
 
-    /// A window has run, and it is that moment.
+    /// Notes when a window ended.
     #[inline]
     pub fn end_window(&mut self, ran: Moment) {
         self.ran = Some(ran);
     }
 
-    /// A turn has run its commands: that is when its last window had.
+    /// Ends the turn's commands, at the end of its last window.
     #[inline]
     pub fn end_turn(&mut self, server: &Server) {
         let ran = self.ran.take().unwrap_or_else(Moment::now);
         self.turn_ran_ms = server.monotonic_ms_of(ran);
     }
 
-    /// Commands have run for so long: reads the clock again where that is too long.
+    /// Adds the run time of commands, and reads the clock again if it is out of date.
     #[inline]
     pub fn add(&mut self, took: Duration, server: &Server) {
         self.add_ns(took.as_nanos() as u64, server);
@@ -69,7 +71,7 @@ impl Clock {
         }
     }
 
-    /// Reads the clock in the midst of a turn, in which something may have taken long.
+    /// Reads the clock within a turn, after something that may have taken long.
     pub fn read(&mut self, server: &Server) {
         self.ran = None;
         self.add_ns(AGE_MAX_NS, server);

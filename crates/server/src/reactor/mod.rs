@@ -1,14 +1,15 @@
 //! The reactor: a worker's event loop, its sockets, and which connections are due in a turn.
 //!
-//! It knows nothing of commands. It moves bytes between sockets and connections ([`pantala_session`]), keeps the lists of a turn, and
-//! tells the room above what happened as values ([`Happened`]); closing a connection, which concerns everybody who knows it, is done
-//! above, and its socket goes last ([`Reactor::shut`]).
+//! It knows nothing of commands. It moves bytes between sockets and connections
+//! ([`pantala_session`]), keeps the lists of a turn, and reports events to the layer above as
+//! values ([`Happened`]). That layer closes connections, which other parts of the worker refer to;
+//! the socket is closed last ([`Reactor::shut`]).
 //!
 //! | list | connections that | emptied |
 //! | --- | --- | --- |
 //! | ready | may have something to parse | when the turn's windows are parsed |
 //! | touched | took part in the turn | when the turn ends: each is finished, one send each |
-//! | listed | have only got messages since they were last sent any | so many a turn ([`SENT_TO_PER_TURN`]) |
+//! | listed | have only got messages since their last send | [`SENT_TO_PER_TURN`] a turn |
 
 mod clock;
 mod connection;
@@ -32,24 +33,24 @@ use crate::config::Settings;
 use crate::host::Server;
 use crate::stats::WorkerStats;
 
-/// Buffers for replies that are kept for reuse, and their capacity at most.
+/// Most reply buffers kept for reuse, and their largest capacity.
 const SPARE_BUFFERS_MAX: usize = 256;
 const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// To how many connections, that have only got messages, a turn sends them: about a millisecond's work.
+/// Most connections with only messages that a turn sends to: about a millisecond's work.
 const SENT_TO_PER_TURN: usize = 128;
 
-/// Of what is handled one after the other, memory is fetched so far ahead: some hundred nanoseconds before it is used.
+/// Prefetch distance, in items handled one after the other: some hundred nanoseconds ahead.
 const FETCHED_AHEAD: usize = 4;
 
-/// What an event has come to.
+/// The outcome of an event, for the layer above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// Nothing that concerns anybody else.
+    /// Nothing to do.
     Nothing,
-    /// The buffers of the connection of this index are others.
+    /// The buffers of the connection at this index have changed.
     Changed(u32),
-    /// The connection of this index is to be closed.
+    /// The connection at this index must be closed.
     Failed(u32),
 }
 
@@ -57,9 +58,9 @@ pub enum Happened {
 pub struct Reactor<'s, L: EventLoop, H> {
     /// The worker's number.
     pub number: u32,
-    /// What all workers share.
+    /// The state that all workers share.
     pub server: &'s Server,
-    /// The settings that this worker goes by.
+    /// The settings that this worker has applied.
     pub settings: Arc<Settings>,
     /// The event loop.
     pub io: L,
@@ -72,13 +73,13 @@ pub struct Reactor<'s, L: EventLoop, H> {
     ready: Vec<u32>,
     touched: Vec<u32>,
     listed: VecDeque<u32>,
-    /// Output buffers for connections that have none.
+    /// Spare output buffers for connections that have none.
     pub spare: Vec<Vec<u8>>,
     listeners: Listeners,
 }
 
 impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
-    /// A reactor over a loop that this thread has made.
+    /// Creates a reactor over a loop made by this thread.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         Reactor {
             number,
@@ -99,7 +100,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     /// Waits for events, and reads the clock.
     ///
     /// # Errors
-    /// The loop can't wait any more.
+    /// The loop can't wait for events.
     #[inline]
     pub fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> std::io::Result<()> {
         self.io.poll(timeout, events)?;
@@ -108,13 +109,14 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         Ok(())
     }
 
-    /// Whether connections are due at once: they have something to parse, or messages to be sent.
+    /// Returns whether connections are due at once: they have something to parse or messages to be
+    /// sent.
     #[inline]
     pub fn is_behind(&self) -> bool {
         !self.ready.is_empty() | !self.listed.is_empty()
     }
 
-    /// Whether connections are to be sent messages.
+    /// Returns whether any connections have messages to be sent.
     pub fn has_listed(&self) -> bool {
         !self.listed.is_empty()
     }
@@ -130,7 +132,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// As [`Reactor::make_ready`], of all open connections with input but one: a caller further out may have taken them from the list.
+    /// As [`Reactor::make_ready`], for all open connections with input except one. A caller up the
+    /// stack may have taken them from the list.
     pub fn make_others_ready(&mut self, but: u32) {
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -147,7 +150,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         std::mem::take(&mut self.ready)
     }
 
-    /// Begins the turn of a connection from [`Reactor::take_ready`], which is touched by that. Returns whether it is there.
+    /// Begins the turn of a connection from [`Reactor::take_ready`], and touches it. Returns
+    /// whether it is open.
     #[inline]
     pub fn begin(&mut self, index: u32) -> bool {
         let Some(connection) = &mut self.connections[index as usize] else { return false };
@@ -162,7 +166,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     /// Keeps the memory of an emptied list of [`Reactor::take_ready`].
     #[inline]
     pub fn keep_ready(&mut self, emptied: Vec<u32>) {
-        // What became ready meanwhile (answers) is in the list.
+        // Connections that became ready meanwhile (by answers) are in the current list.
         if self.ready.is_empty() {
             self.ready = emptied;
         }
@@ -179,7 +183,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Marks a connection as one that is to be sent messages when others that came before it are.
+    /// Queues a connection that has only messages to be sent.
     pub fn list(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         if !connection.socket.is_touched && !connection.socket.is_listed {
@@ -188,12 +192,13 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Touches those that are to be sent their messages in this turn.
+    /// Touches the connections whose messages are sent in this turn.
     #[inline]
     pub fn touch_listed(&mut self) {
         for _ in 0..SENT_TO_PER_TURN {
             let Some(index) = self.listed.pop_front() else { return };
-            // Or one that has come in the place of one that has gone: then there is nothing to send, or all that there is.
+            // Or a connection that has since taken the index: sending what it has pending does no
+            // harm.
             if let Some(connection) = &mut self.connections[index as usize] {
                 connection.socket.is_listed = false;
                 self.touch(index);
@@ -207,13 +212,14 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         self.touched.pop()
     }
 
-    /// Puts a connection back whose turn can't be finished in this one.
+    /// Keeps a connection whose turn can't be finished in this one for the next.
     pub fn touch_again(&mut self, index: Option<u32>) {
         self.touched.extend(index);
     }
 
-    /// Finishes the turn of a connection: keeps what is left of its input, receives or stops to, sends its replies. Returns
-    /// whether it runs nothing more and has nothing left to send, so that it is to be closed; `None`: it is gone.
+    /// Finishes the turn of a connection: keeps the rest of its input, pauses or resumes receiving,
+    /// sends its replies. Returns whether it is over (runs no more commands, and has sent
+    /// everything) and must be closed; `None` if it is closed already.
     #[inline]
     pub fn finish(&mut self, index: u32) -> Option<bool> {
         let connection = self.connections[index as usize].as_mut()?;
@@ -262,7 +268,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         self.connections[index as usize].take()
     }
 
-    /// Closes the socket of a connection that was removed. Returns its pieces of output, if there are any.
+    /// Closes the socket of a removed connection. Returns its pending pieces of output, if any.
     pub fn shut(&mut self, mut connection: Connection<H>) -> Option<Ahead> {
         connection.input.discard(&mut self.io);
         self.io.close(connection.socket.id);
@@ -279,21 +285,22 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// A connection of the loop, if it is open. Of the table alone, since its caller uses other parts of the reactor too.
+    /// Returns a connection of the loop, if it is open. Borrows only the table: the caller uses
+    /// other parts of the reactor.
     #[inline]
     fn open(connections: &mut [Option<Connection<H>>], conn: ConnId) -> Option<&mut Connection<H>> {
         let connection = connections.get_mut(conn.index())?.as_mut()?;
         (connection.socket.id == conn).then_some(connection)
     }
 
-    /// The index of a connection of the loop, if it is open.
+    /// Returns the index of a connection of the loop, if it is open.
     #[inline]
     pub fn find(&self, conn: ConnId) -> Option<u32> {
         let connection = self.connections.get(conn.index())?.as_ref()?;
         (connection.socket.id == conn).then_some(conn.index() as u32)
     }
 
-    /// The index of the connection with this token, if it is open.
+    /// Returns the index of the connection with this token, if it is open.
     #[inline]
     pub fn find_token(&self, wanted: u64) -> Option<u32> {
         let index = index_of(wanted);
@@ -301,19 +308,20 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         (connection.socket.token() == wanted).then_some(index as u32)
     }
 
-    /// Reads the clock in the midst of a turn.
+    /// Reads the clock within a turn.
     #[inline]
     pub fn read_clock(&mut self) {
         self.clock.read(self.server);
     }
 
-    /// Asks the processor for the connections of what is handled soon. Of many, few are in its caches.
+    /// Prefetches the connections of items to be handled soon: with many connections, few are in
+    /// the caches.
     #[inline]
     pub fn fetch_ahead<T>(&self, following: &[T], connection: impl Fn(&T) -> Option<usize>) {
         if let Some(index) = following.get(FETCHED_AHEAD).and_then(&connection) {
             prefetch_all(self.connections.as_ptr().wrapping_add(index));
         }
-        // It was asked for when this was the furthest: what others see of it can be found now.
+        // The connection itself was prefetched earlier, so its client can be found now.
         if let Some(index) = following.get(FETCHED_AHEAD / 2).and_then(&connection)
             && let Some(Some(connection)) = self.connections.get(index)
         {

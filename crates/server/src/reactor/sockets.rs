@@ -1,4 +1,4 @@
-//! Sockets: what the loop has to tell of them, and those that come in.
+//! Sockets: events of the loop, and new connections.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::net;
 #[derive(Default)]
 pub struct Listeners {
     ids: Vec<ListenerId>,
-    /// Those of the server that they are copies of.
+    /// The generation of the server's sockets that these are copies of.
     generation: u64,
 }
 
 impl<L: EventLoop, H> Reactor<'_, L, H> {
-    /// Accepts from the sockets that the server listens on now, if it is this worker that accepts.
+    /// Accepts from the server's current listening sockets, if this worker is the one that accepts.
     ///
     /// # Errors
-    /// The loop refuses them, or no file descriptors are to be had.
+    /// The loop rejects them, or there are no file descriptors left.
     pub fn listen(&mut self) -> std::io::Result<()> {
         if self.number != self.server.facts().first_io_worker {
             return Ok(());
@@ -38,14 +38,14 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         Ok(())
     }
 
-    /// Accepts no more.
+    /// Stops accepting.
     pub fn stop_listening(&mut self) {
         for listener in std::mem::take(&mut self.listeners.ids) {
             self.io.remove_listener(listener);
         }
     }
 
-    /// Accepts from other sockets, where the server listens on others.
+    /// Accepts from the server's new sockets, if they have changed.
     pub fn listen_if_changed(&mut self) {
         if self.listeners.generation != self.server.listening().generation()
             && let Err(error) = self.listen()
@@ -69,7 +69,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                     }
                     connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
                     connection.input.receive(&mut self.io, chunk);
-                    // What `make_ready` and `touch` do, without looking it up again.
+                    // As `make_ready` and `touch`, without another lookup.
                     if !std::mem::replace(&mut connection.is_ready, true) {
                         self.ready.push(conn.index() as u32);
                     }
@@ -106,7 +106,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         Happened::Nothing
     }
 
-    /// A connection came in: checks whether it may stay, and gives it to the worker with the fewest.
+    /// Admits a new connection and assigns it to the worker with the fewest.
     fn accepted(&mut self, socket: OwnedFd) -> Happened {
         let Some(socket) = self.server.admit(socket, &self.settings) else { return Happened::Nothing };
         let worker = self.server.least_loaded_worker();
@@ -117,12 +117,12 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         Happened::Nothing
     }
 
-    /// Takes a connection over; it was counted when it was admitted.
+    /// Takes over a connection, which was counted when it was admitted.
     pub fn add(&mut self, socket: OwnedFd) -> Happened {
         if let Err(error) = net::prepare(&socket, &self.settings) {
             tracing::debug!("setting options of an accepted socket: {error}");
         }
-        // Between its admission and now the peer may have gone.
+        // The peer may have disconnected since it was admitted.
         let Ok((address, local_address)) = net::endpoints(&socket) else {
             self.server.connection_refused(self.number);
             return Happened::Nothing;
