@@ -10,13 +10,14 @@ use pantala_engine::command::{Command, Flags, Handler, TransactionPart};
 use pantala_engine::tuning::Tuning;
 use pantala_resp::Args;
 
-/// The answer to `DEBUG` where `enable-debug-command` doesn't allow it: all protected commands are `DEBUG`, or `SYNC`.
+/// The error for `DEBUG` if `enable-debug-command` doesn't allow it. All protected commands are
+/// `DEBUG` or `SYNC`.
 const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
-/// The answer to a command before authentication.
+/// The error for a command before authentication.
 pub const NO_AUTH: &str = "NOAUTH Authentication required.";
 
-/// Returns whether a client may not run every command: then each is looked at by [`forbidden`].
+/// Returns whether a client may not run every command: then [`forbidden`] checks each.
 #[inline]
 pub fn is_restricted(session: &Session, users: &Users) -> bool {
     !session.is_unrestricted(users.epoch()) || session.subscriptions.is_some() || session.monitors
@@ -25,9 +26,9 @@ pub fn is_restricted(session: &Session, users: &Users) -> bool {
 /// Why a client may not run a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
-    /// The error, code included.
+    /// The error, with its code.
     pub message: Cow<'static, str>,
-    /// What its user's rules deny, where they are the reason.
+    /// What its user's rules deny, if they are the reason.
     pub denied: Option<Denied>,
 }
 
@@ -37,7 +38,7 @@ impl From<&'static str> for Forbidden {
     }
 }
 
-/// Returns why a client may not run a command, by the rules that its session has followed.
+/// Returns why a client may not run a command, by the rules that its session follows.
 #[cold]
 pub fn forbidden(
     command: &Command,
@@ -71,13 +72,13 @@ pub fn forbidden(
     })
 }
 
-/// Returns whether a client has logged in, as far as this command wants it to.
+/// Returns whether a client has authenticated, if this command requires it.
 pub fn passes_password(command: &Command, session: &Session, users: &Users) -> bool {
-    // A password that was removed since locks nobody out any more.
+    // Removing the password ends the requirement.
     session.is_authenticated() || command.flags.contains(Flags::NO_AUTH) || !users.requires_login()
 }
 
-/// Returns whether `CLIENT PAUSE` holds this command back. `flags` finds those of the call.
+/// Returns whether `CLIENT PAUSE` holds this command back. `flags` returns those of the call.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,

@@ -1,4 +1,4 @@
-//! A connection without its socket: what it has sent, what it has agreed with the server, what it is to be sent.
+//! A connection without its socket: its input, its session and its output.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,18 +16,18 @@ use crate::output::{Ahead, PIECE_BYTES_MIN, Sending};
 /// Whether a connection runs commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It runs what comes.
+    /// It runs commands as they arrive.
     Open,
-    /// Commands of it wait for shards; the answers will come by message.
+    /// Its commands are in flight to shards; the answers arrive by message.
     Parked,
-    /// Its command is blocked on a key; the answer will come by message, or the timeout will expire.
+    /// Its command is blocked on a key, until an answer arrives by message or the timeout expires.
     Blocked,
     /// `CLIENT PAUSE` holds it back.
     Paused,
-    /// Its commands have replied as much as they may in one turn; at the turn's end it is open again, and has something
-    /// to parse.
+    /// Its replies have reached the bound for one turn; at the turn's end it is open again, and
+    /// ready.
     Yielding,
-    /// Nothing more is run; it closes when its replies are sent.
+    /// It runs no more commands, and closes when its replies are sent.
     Closing,
 }
 
@@ -35,9 +35,9 @@ pub enum State {
 pub struct Blocked {
     /// Its waiter.
     pub waiter: Arc<Waiter>,
-    /// Until when, in the clock that never goes back, µs.
+    /// Deadline in µs of the monotonic clock; `None`: no timeout.
     pub deadline_us: Option<i64>,
-    /// How long it took to find that it has to wait.
+    /// How long the command ran before it blocked.
     pub took: Duration,
 }
 
@@ -46,47 +46,50 @@ pub struct Blocked {
 pub struct Waits {
     /// Requests that are in flight.
     pub requests: u32,
-    /// Answers that wait for those of the same pipeline that are not there yet.
+    /// Answers that wait for the missing ones of the same pipeline.
     pub answers: Vec<Parcel>,
     /// Its blocked command.
     pub blocked: Option<Blocked>,
     /// A reply that arrived before the connection was registered as blocked.
     pub woken_early: Option<Woken>,
-    /// Commands of it have waited for their shards since those behind them last went together.
+    /// Commands have waited for their shards since the commands behind them were last sent
+    /// together.
     pub has_waited: bool,
 }
 
-/// See the head of this module. `C`: chunks of the memory in which its bytes arrive. `S`: what its owner keeps with it, such
-/// as its socket.
+/// See the head of this module. `C`: chunks of the memory in which its input arrives. `S`: data of
+/// its owner, such as its socket.
 pub struct Connection<C, S> {
-    /// What its owner keeps with it.
+    /// Data of its owner.
     pub socket: S,
-    /// What it has agreed with the server.
+    /// Its session with the server.
     pub session: Session,
     /// Whether it runs commands.
     pub state: State,
     /// What it waits for.
     pub waits: Waits,
-    /// What came in.
+    /// Received bytes that have not run.
     pub input: Input<C>,
-    /// The peer will send no more.
+    /// The peer has closed its sending side.
     pub eof: bool,
-    /// It may have something to parse, and its owner knows.
+    /// It may have something to parse, and is in its owner's list.
     pub is_ready: bool,
-    /// Replies that are not sent yet.
+    /// Pending replies.
     pub output: Vec<u8>,
-    /// What is sent before them.
+    /// Output to be sent before `output`.
     pub ahead: Ahead,
-    /// Messages and invalidations, encoded, while answers are in flight that come before them.
+    /// Encoded messages and invalidations, held until the answers in flight before them have
+    /// arrived.
     pub news: Vec<u8>,
-    /// What the running transaction has confirmed of subscriptions: that is sent where replies are not wanted, too.
+    /// Confirmations of subscriptions by the running transaction: sent even if replies are
+    /// suppressed.
     pub confirmed: Vec<u8>,
     /// The send in flight.
     pub sending: Sending,
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// A connection that has just been accepted.
+    /// Creates a newly accepted connection.
     pub fn new(socket: S, session: Session) -> Self {
         Connection {
             socket,
@@ -104,10 +107,11 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Parses its next command; appends where its arguments stand, relative to the command's first byte.
+    /// Parses its next command. Appends the ranges of its arguments, relative to the command's
+    /// first byte.
     ///
     /// # Errors
-    /// The bytes are no command.
+    /// The bytes violate the protocol.
     #[inline]
     pub fn parse<M: Lender<Chunk = C>>(
         &mut self,
@@ -119,16 +123,16 @@ impl<C: Lent, S> Connection<C, S> {
         self.input.parse(memory, ranges, &limits)
     }
 
-    /// Bytes that it has sent and that haven't run, those queued since `MULTI` included: what `client-query-buffer-limit`
-    /// bounds.
+    /// Returns the size of received commands that haven't run, bytes, with those queued since
+    /// `MULTI`: what `client-query-buffer-limit` bounds.
     #[inline]
     pub fn unrun_bytes(&self) -> usize {
         let queued_bytes = self.session.transaction.as_ref().map_or(0, |queue| queue.bytes());
         self.input.query_buffer_bytes() + queued_bytes
     }
 
-    /// Gives it the output buffer for what comes next: behind a piece one of the length that the pieces
-    /// call for, otherwise one of those kept for reuse.
+    /// Sets the next output buffer: after a piece, one of the length that [`Ahead`] determines,
+    /// otherwise a spare one.
     #[inline(always)]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
         if self.ahead.gives_buffer() {
@@ -138,24 +142,24 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Bytes of replies that are not sent.
+    /// Returns the size of pending output, bytes.
     #[inline]
     pub fn pending_bytes(&self) -> usize {
         self.output.len() + self.news.len() + self.sending.bytes + self.ahead.len_bytes()
     }
 
-    /// Bytes among those not sent that others have too.
+    /// Returns how much of the pending output is shared with other connections, bytes.
     pub fn shared_bytes(&self) -> usize {
         self.ahead.shared_bytes() + if self.sending.is_shared { self.sending.bytes } else { 0 }
     }
 
-    /// Pieces of output that are not sent.
+    /// Returns the number of pending pieces of output.
     pub fn pieces(&self) -> usize {
         let is_sending = self.sending.bytes > 0 && (!self.ahead.is_empty() || self.sending.bytes >= PIECE_BYTES_MIN);
         self.ahead.pieces() + usize::from(is_sending)
     }
 
-    /// Adds bytes to its output that others get too: they aren't copied.
+    /// Adds bytes shared with other connections to its output, without copying them.
     pub fn add_shared(&mut self, bytes: &Arc<SharedBytes>) {
         if !self.output.is_empty() {
             self.ahead.push(std::mem::take(&mut self.output).into());
@@ -163,7 +167,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.push(Arc::clone(bytes).into());
     }
 
-    /// Adds a long reply as a piece of its own, which isn't copied.
+    /// Adds a long reply as a piece of its own, without copying it.
     pub fn add_piece(&mut self, reply: Vec<u8>) {
         if !self.output.is_empty() {
             self.ahead.push(std::mem::take(&mut self.output).into());
@@ -171,19 +175,20 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.push(reply.into());
     }
 
-    /// As [`Ahead::end_piece`], of its output.
+    /// Ends a piece of its output as [`Ahead::end_piece`] does.
     pub fn end_piece(&mut self, reply_bytes: usize) -> bool {
         self.ahead.end_piece(&mut self.output, reply_bytes)
     }
 
-    /// Has others see that so many requests with so many bytes of arguments are in flight, of which it waits for the answers.
+    /// Parks it until its requests in flight are answered, and publishes the size of their
+    /// arguments, bytes.
     pub fn park(&mut self, requests: u32, argument_bytes: usize) {
         self.state = State::Parked;
         self.waits.requests = requests;
         self.session.client.argument_bytes.store(argument_bytes as u64, Relaxed);
     }
 
-    /// Has others see that it has all answers, or the shards that it has asked for.
+    /// Ends the wait: it has all answers, or the shards that it has requested.
     pub fn unpark(&mut self) {
         if self.state == State::Parked {
             self.state = State::Open;
@@ -192,8 +197,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.session.client.argument_bytes.store(0, Relaxed);
     }
 
-    /// Publishes the lengths of its buffers, which a command may ask for (`CLIENT LIST`): as in Redis, the command itself counts
-    /// as pending.
+    /// Publishes the sizes of its buffers, for client memory accounting and `CLIENT LIST`. As in
+    /// Redis, the running command itself counts as pending.
     #[inline]
     pub fn tell_buffers<M: Lender<Chunk = C>>(&self, memory: &M) {
         let (session, client) = (&self.session, &self.session.client);

@@ -5,15 +5,15 @@
 //! │  done     │  parsed, to   │  not parsed, or     │
 //! │           │  be run       │  part of a command  │
 //! ```
-//!
-//! The bytes are either still in the event loop's memory, where they arrived (a chunk: nothing is copied when a turn runs
-//! all of it, which is the rule), or in the connection's own (`rest`), never both.
+//! The bytes are either in the event loop's memory, where they arrived (a chunk), or in the
+//! connection's own (`rest`), never both. A turn that runs all of a chunk copies nothing, which is
+//! the rule.
 
 use pantala_base::{Lender, Lent};
 use pantala_resp::{ArgRange, Limits, Parser, ProtocolError};
 
-/// A connection's own buffer above this capacity is freed when it is empty: ten thousand idle connections must not
-/// each keep the room of their largest request.
+/// Largest capacity at which a connection keeps its own buffer when it is empty: ten thousand idle
+/// connections must not each keep the memory of their largest request.
 const REST_KEPT_BYTES_MAX: usize = 16 * 1024;
 
 /// A complete command.
@@ -21,31 +21,31 @@ const REST_KEPT_BYTES_MAX: usize = 16 * 1024;
 pub struct Parsed {
     /// Position of its first byte.
     pub begin: usize,
-    /// Position behind its last.
+    /// Position just past its last byte.
     pub end: usize,
-    /// It came as a line.
+    /// It is an inline command.
     pub is_inline: bool,
 }
 
-/// A command that was parsed and hasn't run.
+/// A parsed command that hasn't run.
 #[derive(Clone, Copy, Debug)]
 pub struct Unrun<'w> {
-    /// Where it stands.
+    /// Its position.
     pub parsed: Parsed,
-    /// Where its arguments stand, relative to its first byte.
+    /// The ranges of its arguments, relative to its first byte.
     pub ranges: &'w [ArgRange],
 }
 
-/// Commands that were parsed and may not run yet, in order. There is always one that is left.
+/// Parsed commands that may not run yet, in order. An `Input` has none or a non-empty list.
 #[derive(Default)]
 struct Held {
-    /// Each with the number of its arguments.
+    /// Each with its number of arguments.
     commands: Vec<(Parsed, usize)>,
     /// The arguments of all of them.
     ranges: Vec<ArgRange>,
-    /// Commands and arguments before these were taken.
+    /// Commands and arguments before these indexes have been taken.
     next: (usize, usize),
-    /// How far the bytes have moved towards the beginning since the commands were parsed.
+    /// How far the bytes have moved towards the start since the commands were parsed.
     moved: usize,
 }
 
@@ -66,17 +66,17 @@ impl Held {
         self.next.0 == self.commands.len()
     }
 
-    /// Position of the first byte of the next one.
+    /// Returns the position of the first byte of the next command.
     fn begin(&self) -> usize {
         self.commands[self.next.0].0.begin - self.moved
     }
 
-    /// Position behind the last byte of the last one.
+    /// Returns the position just past the last byte of the last command.
     fn end(&self) -> usize {
         self.commands[self.commands.len() - 1].0.end - self.moved
     }
 
-    /// Takes the next one, with its arguments.
+    /// Takes the next command, with its arguments.
     fn take(&mut self) -> (Parsed, &[ArgRange]) {
         let (command, first_arg) = self.next;
         let (Parsed { begin, end, is_inline }, args) = self.commands[command];
@@ -93,9 +93,9 @@ pub struct Input<C> {
     rest: Vec<u8>,
     start: usize,
     parsed: usize,
-    /// Bytes that came after the parser had last asked for more.
+    /// Bytes received since the parser last asked for more.
     unseen: usize,
-    /// Commands between `start` and `parsed` that no window has.
+    /// Commands between `start` and `parsed` that are in no window.
     held: Option<Box<Held>>,
 }
 
@@ -106,7 +106,8 @@ impl<C> Default for Input<C> {
 }
 
 impl<C: Lent> Input<C> {
-    /// Takes a chunk. It stays where it is when nothing else waits; otherwise its bytes go behind what waits.
+    /// Takes a chunk. It stays in place if nothing else is pending; otherwise its bytes are
+    /// appended.
     #[inline]
     pub fn receive<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         if self.chunk.is_none() && self.rest.is_empty() {
@@ -116,19 +117,20 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// As [`Input::receive`], behind what waits.
+    /// As [`Input::receive`], behind pending bytes.
     #[inline(never)]
     fn receive_behind<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         self.keep(memory);
         let bytes = memory.bytes(&chunk);
-        // A large bulk has announced its length: grow no further than its end. Trust that only as far
-        // as some times what is there, since the announcement costs its sender nothing.
+        // A large bulk has announced its length: grow no further than its end. Trust that only up
+        // to a multiple of the bytes received, since announcing costs the sender nothing.
         let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
         let room = self.rest.capacity() - self.rest.len();
         if room < bytes.len() {
             let wanted = bytes.len().max(announced).max(self.rest.len() / GROWTH_SHARE);
             if self.rest.try_reserve_exact(wanted).is_err() {
-                // What is announced may be more than there is. What came has to be kept.
+                // The announced length may exceed available memory. The received bytes must be
+                // kept.
                 self.rest.reserve_exact(bytes.len());
             }
         }
@@ -137,8 +139,9 @@ impl<C: Lent> Input<C> {
         memory.release(chunk);
     }
 
-    /// Moves what is left of the chunk, if there is one, into the connection's own memory. To be called at the end of each
-    /// turn. Returns whether there was a chunk and nothing is left of it: then nothing is left at all.
+    /// Moves the rest of the chunk, if there is one, into the connection's own memory. Must be
+    /// called at the end of each turn. Returns whether there was a chunk and all of it has run:
+    /// then the input is empty.
     #[inline]
     pub fn keep<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
         let Some(chunk) = self.chunk.take() else { return false };
@@ -155,7 +158,7 @@ impl<C: Lent> Input<C> {
         is_done
     }
 
-    /// The bytes have moved so that the first one not done is the first of all.
+    /// Adjusts positions after the bytes have moved so that the first pending one comes first.
     #[inline]
     fn move_to_start(&mut self) {
         if let Some(held) = &mut self.held {
@@ -165,8 +168,8 @@ impl<C: Lent> Input<C> {
         self.start = 0;
     }
 
-    /// Returns the next command: the first of those held back, otherwise the one that is parsed next.
-    /// Appends where its arguments stand, relative to the command's first byte.
+    /// Returns the next command: the first of those held back, otherwise the next one parsed.
+    /// Appends the ranges of its arguments, relative to the command's first byte.
     #[inline(always)]
     pub fn parse<M: Lender<Chunk = C>>(
         &mut self,
@@ -196,14 +199,14 @@ impl<C: Lent> Input<C> {
                 Ok(None)
             }
             Err(error) => {
-                // It may be met again, behind commands that have to wait.
+                // The error may be met again, behind commands that have to wait.
                 self.parser.reset();
                 Err(error)
             }
         }
     }
 
-    /// All bytes; positions of [`Input::parse`] refer to them.
+    /// Returns all bytes. Positions from [`Input::parse`] refer to them.
     #[inline]
     pub fn bytes<'b, M: Lender<Chunk = C>>(&'b self, memory: &'b M) -> &'b [u8] {
         match &self.chunk {
@@ -212,15 +215,15 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Notes that everything before `end` has run.
+    /// Marks everything before `end` as run.
     #[inline]
     pub fn done(&mut self, end: usize) {
         self.start = end;
     }
 
-    /// Holds back commands that were parsed and may not run yet: [`Input::parse`] returns them before
-    /// all others, without parsing them again. `unrun` may contain commands that have run, or that are
-    /// held back already: these are left out.
+    /// Holds back parsed commands that may not run yet: [`Input::parse`] returns them before all
+    /// others, without parsing them again. `unrun` may contain commands that have run or are
+    /// already held back: these are skipped.
     pub fn hold_back<'w>(&mut self, unrun: impl Iterator<Item = Unrun<'w>>) {
         let held = self.held.take();
         let (begin, end) = held.as_ref().map_or((usize::MAX, usize::MAX), |held| (held.begin(), held.end()));
@@ -239,7 +242,7 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Takes the first of the commands that are held back.
+    /// Takes the first command that is held back.
     #[cold]
     #[inline(never)]
     fn take_held(&mut self, args: &mut Vec<ArgRange>) -> Option<Parsed> {
@@ -252,15 +255,16 @@ impl<C: Lent> Input<C> {
         Some(parsed)
     }
 
-    /// Whether a range of the bytes, of a command that ends at `end` and is the last one received,
-    /// has the buffer nearly to itself.
+    /// Returns whether a range nearly fills the connection's own buffer. It belongs to the last
+    /// command received, which ends at `end`.
     pub fn is_buffer_of(&self, range: ArgRange, end: usize) -> bool {
         self.chunk.is_none()
             && end == self.rest.len()
             && self.rest.capacity() - range.len() <= HANDED_WASTE_BYTES_MAX + range.len() / HANDED_WASTE_SHARE
     }
 
-    /// Hands that range over in this buffer. Nothing is left here: all that was received is done.
+    /// Hands over the buffer, reduced to that range. The input is empty afterwards: everything
+    /// received has run.
     pub fn hand_over(&mut self, range: ArgRange) -> Vec<u8> {
         debug_assert!(self.held.is_none(), "nothing is behind the last command");
         let mut rest = std::mem::take(&mut self.rest);
@@ -270,13 +274,13 @@ impl<C: Lent> Input<C> {
         rest
     }
 
-    /// Bytes received and not run.
+    /// Returns the size of received bytes that have not run.
     pub fn waiting_bytes(&self) -> usize {
         self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes) - self.start
     }
 
-    /// Bytes received that are no whole argument yet, and those from the first held-back command on:
-    /// what Redis calls the query buffer.
+    /// Returns the size of incomplete arguments, or of everything from the first held-back command
+    /// on, bytes: Redis calls this the query buffer.
     pub fn query_buffer_bytes(&self) -> usize {
         let end = self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes);
         match &self.held {
@@ -285,14 +289,14 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Bytes of memory that held-back commands take beside their own bytes.
+    /// Returns the memory of held-back commands besides their own bytes, bytes.
     pub fn held_bytes(&self) -> usize {
         self.held.as_ref().map_or(0, |held| {
             held.commands.capacity() * size_of::<(Parsed, usize)>() + held.ranges.capacity() * size_of::<ArgRange>()
         })
     }
 
-    /// Room behind what was received, in the buffer where it lies, bytes.
+    /// Returns the free space behind the received bytes, in the buffer that holds them, bytes.
     pub fn free_bytes<M: Lender<Chunk = C>>(&self, memory: &M) -> usize {
         match &self.chunk {
             Some(chunk) => memory.room_behind(chunk),
@@ -300,13 +304,13 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Bytes of its own memory.
+    /// Returns the capacity of its own buffer, bytes.
     pub fn capacity_bytes(&self) -> usize {
         self.rest.capacity()
     }
 
-    /// Drops what is done with, and memory that is not needed any more. Amortized: bytes are moved only when at least as
-    /// many go.
+    /// Drops bytes that have run, and memory that is no longer needed. The cost is amortized: bytes
+    /// are moved only when at least as many are dropped.
     pub fn compact(&mut self) {
         if self.chunk.is_some() || self.start == 0 || self.start * 2 < self.rest.len() {
             return;
@@ -322,7 +326,7 @@ impl<C: Lent> Input<C> {
         self.move_to_start();
     }
 
-    /// Releases everything.
+    /// Drops all bytes and releases the chunk.
     pub fn discard<M: Lender<Chunk = C>>(&mut self, memory: &mut M) {
         if let Some(chunk) = self.chunk.take() {
             memory.release(chunk);
@@ -331,35 +335,36 @@ impl<C: Lent> Input<C> {
     }
 }
 
-/// What a value that is handed over may leave unused of its buffer, bytes, and beside that a part
-/// of its length.
+/// Most unused bytes in the buffer of a value that is handed over; besides, this fraction of its
+/// length may be unused.
 const HANDED_WASTE_BYTES_MAX: usize = 512;
 const HANDED_WASTE_SHARE: usize = 64;
 
-/// A buffer of which no bulk says how long it is to become grows by this part of it: a quarter.
+/// A buffer grows by at least this fraction of its length: a quarter.
 const GROWTH_SHARE: usize = 4;
 
-/// For how many of the bytes that a bulk still needs a buffer that holds so many grows. Redis trusts
-/// a client that has authenticated with all of them.
+/// Returns for how many of the bytes that a bulk still needs to reserve memory, if `held` bytes
+/// have arrived. Redis trusts an authenticated client with all of them.
 fn trusted(needed: usize, held: usize) -> usize {
     needed.min(held.saturating_mul(TRUST).max(RESERVE_BYTES_MIN))
 }
 
-/// Bytes that may be pending of a connection that can't or need not take more now: with more, its peer has to wait.
+/// Most pending bytes of a connection that can't or need not take more now: past that, its peer
+/// must wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
-/// For how many bytes of an announced bulk a byte that is there stands. Each growth copies what is
-/// there, and leaves the old buffer behind: so there are few.
+/// How many announced bytes each received byte vouches for. Each growth copies the received bytes
+/// and leaves the old buffer behind, so there should be few.
 const TRUST: usize = 16;
 
-/// The least room that an announced bulk is given at once.
+/// Least memory reserved for an announced bulk at once, bytes.
 const RESERVE_BYTES_MIN: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// How large the buffer of a bulk becomes whose bytes come in pieces.
+    /// Returns the capacity that the buffer of a bulk reaches when it arrives in pieces.
     fn capacity_for(bulk: usize, piece: usize) -> usize {
         let mut rest: Vec<u8> = Vec::new();
         while rest.len() < bulk {

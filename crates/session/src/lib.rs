@@ -1,12 +1,13 @@
-//! A connection without its socket: bytes in, commands out; replies in, bytes out. No sockets, no event loop, no `unsafe`.
+//! A connection without its socket: bytes in, commands out; replies in, bytes out. No sockets, no
+//! event loop, no `unsafe`.
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
-//! | [`connection`] | the whole of it: its state, what it waits for, its buffers |
+//! | [`connection`] | the whole connection: its state, what it waits for, its buffers |
 //! | [`input`] | received bytes, and the commands in them |
-//! | [`output`] | replies and messages that are not sent, in pieces where they are long |
-//! | [`turn`] | the end of a turn: what its owner is to do with its socket |
-//! | [`replies`] | which replies are sent (`CLIENT REPLY`), and where messages stand between them |
+//! | [`output`] | pending replies and messages, in pieces if they are long |
+//! | [`turn`] | the end of a turn: what the owner does with the socket |
+//! | [`replies`] | `CLIENT REPLY`, and the order of replies and messages |
 //! | [`queue`] | `MULTI` |
 //! | [`access`] | which commands it may run: authentication, `CLIENT PAUSE` |
 //!
@@ -15,27 +16,32 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | owner | the thread that drives the connection: it has the socket, and calls everything here |
-//! | session | what the connection has agreed with the server ([`pantala_engine::client::Session`]): database, protocol version, `MULTI` queue, subscriptions, tracking |
-//! | chunk | received bytes in memory that an event loop lends ([`pantala_base::Lender`]) |
+//! | session | the connection's state in the server ([`pantala_engine::client::Session`]) |
+//! | chunk | received bytes in memory lent by an event loop ([`pantala_base::Lender`]) |
 //! | turn | one round of the owner's loop: chunks in, commands parsed and run, one send out |
+//!
+//! A session consists of the database, the protocol version, the `MULTI` queue, subscriptions and
+//! tracking.
 //!
 //! # A turn
 //!
-//! The owner gives chunks to [`input::Input::receive`], takes commands from [`connection::Connection::parse`] until there is
-//! none, runs them and notes each with [`input::Input::done`]; their replies are appended to `output`. Commands that were
-//! parsed and may not run yet are held back by [`input::Input::hold_back`]: `parse` returns them
-//! first in a later turn. Then it asks [`end_input`](connection::Connection::end_input) whether to go on receiving,
+//! The owner passes chunks to [`input::Input::receive`] and takes commands from
+//! [`connection::Connection::parse`] until there are none. It runs them, appends their replies to
+//! `output`, and reports each with [`input::Input::done`]. Parsed commands that may not run yet are
+//! held back by [`input::Input::hold_back`]: `parse` returns them first in a later turn. Then the
+//! owner asks [`end_input`](connection::Connection::end_input) whether to go on receiving,
 //! [`take_send`](connection::Connection::take_send) for what to send, and
 //! [`fate`](connection::Connection::fate) whether the connection has ended.
 //!
 //! # Seams
 //!
-//! What is between the socket and the connection, as TLS, sits between chunks and [`input`], and behind [`turn::Send`]. Who may run
-//! what is asked of [`access`] alone.
+//! A layer between the socket and the connection, such as TLS, belongs between chunks and
+//! [`input`], and behind [`turn::Send`]. Only [`access`] decides who may run which command.
 //!
 //! # What it costs
 //!
-//! An idle connection holds no buffer. A command that arrives whole and runs in the turn in which it arrives isn't copied.
+//! An idle connection holds no buffer. A command that arrives whole and runs in the same turn isn't
+//! copied.
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -1,36 +1,38 @@
-//! Output of a connection that isn't sent yet.
+//! Pending output of a connection.
 //!
-//! Replies go into one buffer, and with it to the event loop when the turn ends. Where they are long together the buffer
-//! ends as a *piece* ([`Ahead`]), and pieces are sent one after the other before the buffer.
+//! Replies are appended to one buffer, which is given to the event loop when the turn ends. If they
+//! are long together, the buffer ends as a *piece* ([`Ahead`]), and pieces are sent one after the
+//! other before the buffer.
 
 use std::collections::VecDeque;
 
 use pantala_base::Outgoing;
 
-/// From this length on the output buffer ends as a piece instead of growing for the next reply, bytes. Shorter output is one
-/// buffer, and one send.
+/// Least length at which the output buffer ends as a piece instead of growing for the next reply,
+/// bytes. Shorter output is one buffer and one send.
 pub const PIECE_BYTES_MIN: usize = 64 * 1024;
 
-/// The length that a piece of several replies comes to, bytes: sixteen of 64 KiB with their headers. The allocator rounds up
-/// to multiples of 64 KiB, so that shorter ones would waste more.
+/// The length that a piece of several replies reaches, bytes: sixteen of 64 KiB with their headers.
+/// The allocator rounds up to multiples of 64 KiB, so shorter pieces would waste more.
 pub const PIECE_BYTES: usize = 1024 * 1024 + PIECE_BYTES_MIN;
 
-/// What a reply may ask for beyond its length, bytes: room for the longest header.
+/// Extra capacity that a reply may reserve beyond its length, bytes: room for the longest header.
 const PIECE_SPARE_BYTES: usize = 64;
 
-/// Output that is sent in pieces, before the connection's own buffer: replies that are long together, long messages that
-/// others get too, and what was to be sent before them. Hardly any connection ever has any.
+/// Output sent in pieces before the connection's own buffer: replies that are long together, long
+/// messages shared with other connections, and output pending before them. Hardly any connection
+/// ever has any.
 #[derive(Default)]
 pub struct Ahead {
     pieces: VecDeque<Outgoing>,
     len_bytes: usize,
     shared_bytes: usize,
-    /// The capacity of the output buffer behind the piece that has just ended, bytes.
+    /// The capacity of the output buffer that follows the piece that has just ended, bytes.
     next_capacity_bytes: Option<usize>,
 }
 
 impl Ahead {
-    /// Whether there is none.
+    /// Returns whether there are no pieces.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len_bytes == 0
@@ -55,16 +57,17 @@ impl Ahead {
         Some(piece)
     }
 
-    /// Ends an output buffer as a piece if it is long and has no room for another reply as long as the last one, `reply_bytes`.
-    /// Returns whether it did.
+    /// Ends an output buffer as a piece if it is long and lacks room for another reply of
+    /// `reply_bytes`, the length of the last one. Returns whether it did.
     pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
         let (len, capacity) = (output.len(), output.capacity());
         if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
             return false;
         }
         self.push(std::mem::take(output).into());
-        // As many more as long as that, so that none has to be moved; where that is none or one, it allocates its memory
-        // itself. A client that stops here doesn't have the memory of a full piece.
+        // Room for as many replies again, so that none is moved; none for a single reply, which
+        // allocates its own memory. A client that stops here doesn't hold the memory of a full
+        // piece.
         let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
         self.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
         true
@@ -76,43 +79,43 @@ impl Ahead {
         self.next_capacity_bytes.is_some()
     }
 
-    /// The output buffer behind a piece that has just ended.
+    /// Returns the output buffer that follows a piece that has just ended.
     #[cold]
     pub fn next_buffer(&mut self) -> Vec<u8> {
         Vec::with_capacity(self.next_capacity_bytes.take().unwrap_or_default())
     }
 
-    /// Bytes of all pieces.
+    /// Returns the size of all pieces, bytes.
     #[inline]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Bytes among them that others have too.
+    /// Returns how much of them is shared with other connections, bytes.
     pub fn shared_bytes(&self) -> usize {
         self.shared_bytes
     }
 
-    /// How many pieces there are.
+    /// Returns the number of pieces.
     pub fn pieces(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Removes all pieces, and returns them with their length in bytes, without those that others have too.
+    /// Removes all pieces, and returns them with the size of those that are not shared, bytes.
     pub fn take(&mut self) -> (VecDeque<Outgoing>, usize) {
         let own_bytes = self.len_bytes - self.shared_bytes;
         (std::mem::take(self).pieces, own_bytes)
     }
 }
 
-/// A send that is in flight.
+/// A send in flight.
 #[derive(Default)]
 pub struct Sending {
-    /// Its bytes; 0: there is none.
+    /// Its size; 0: there is none.
     pub bytes: usize,
-    /// Other connections are sent the same memory.
+    /// Its memory is shared with other connections.
     pub is_shared: bool,
-    /// Since when the connection's output has been above the soft limit, unix time in ms.
+    /// Since when the connection's output has exceeded the soft limit, unix time in ms.
     pub above_soft_limit_since_ms: Option<i64>,
 }
 
@@ -120,7 +123,7 @@ pub struct Sending {
 mod tests {
     use super::*;
 
-    /// An output buffer with so many bytes, and with room for so many more.
+    /// Returns an output buffer of this length, with room for this many more bytes.
     fn output(len: usize, room: usize) -> Vec<u8> {
         let mut output = Vec::with_capacity(len + room);
         output.resize(len, b'x');
@@ -152,12 +155,12 @@ mod tests {
             ahead.next_capacity_bytes.expect("one has just ended")
         };
         let bulk = |bytes: usize| bytes + format!("${bytes}\r\n\r\n").len();
-        // Twice the last piece, as far as a piece goes.
+        // Twice the last piece, up to the length of a piece.
         let large = bulk(64 * 1024);
         assert_eq!(after(large, large), 2 * large + PIECE_SPARE_BYTES);
         assert_eq!(after(8 * large, large), 16 * large + PIECE_SPARE_BYTES);
         assert_eq!(after(16 * large, large), 16 * large + PIECE_SPARE_BYTES);
-        // One reply finds its memory itself.
+        // A single reply allocates its own memory.
         assert_eq!(after(bulk(1024 * 1024), bulk(1024 * 1024)), 0);
         assert_eq!(after(PIECE_BYTES, PIECE_BYTES / 2 + 1), 0);
         assert_eq!(after(PIECE_BYTES, PIECE_BYTES / 2), PIECE_BYTES + PIECE_SPARE_BYTES);

@@ -1,4 +1,4 @@
-//! `MULTI`: commands are queued.
+//! `MULTI`: queues commands.
 
 use std::ops::Range;
 
@@ -10,27 +10,27 @@ use pantala_resp::{ArgRange, Args, Reply};
 
 use crate::connection::Connection;
 
-/// The answer to a command that has been queued.
+/// The reply to a command that has been queued.
 pub const QUEUED: &str = "QUEUED";
 
-/// The answer to a command that a transaction can't have.
+/// The error for a command that a transaction can't contain.
 const NOT_IN_TRANSACTIONS: &str = "ERR Command not allowed inside a transaction";
 
 /// A command to be queued.
 pub struct ToQueue<'q> {
-    /// What is known of it.
+    /// Its record in the command table.
     pub command: &'static Command,
-    /// Where it stands in the input.
+    /// Its position in the input.
     pub at: Range<usize>,
-    /// Where its arguments stand, relative to its first byte.
+    /// The ranges of its arguments, relative to its first byte.
     pub ranges: &'q [ArgRange],
     /// The place of its key, if it has one.
     pub place: Option<KeyPlace>,
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Queues a command of a connection that has sent `MULTI`, and answers. `flags` finds those of the call. Returns whether the
-    /// transaction may have the command.
+    /// Queues a command of a connection that has sent `MULTI`, and replies. `flags` returns those
+    /// of the call. Returns whether the transaction may contain the command.
     pub fn queue<M: Lender<Chunk = C>>(
         &mut self,
         memory: &M,
@@ -46,7 +46,8 @@ impl<C: Lent, S> Connection<C, S> {
         let mut reply = Reply::new(&mut self.output, session.version);
         let is_allowed = !command.flags.contains(Flags::NO_MULTI);
         if is_allowed {
-            // Of one that won't run nothing is kept: a client that doesn't read the answers might send on and on.
+            // A transaction that won't run keeps no commands: a client that doesn't read replies
+            // might send on and on.
             let is_spoiled =
                 transaction.aborted || session.watching.as_ref().is_some_and(|watching| watching.is_changed());
             if !is_spoiled {

@@ -1,17 +1,18 @@
-//! What becomes of replies: `CLIENT REPLY`, and the order between replies and messages.
+//! Which replies are sent: `CLIENT REPLY`, and the order of replies and messages.
 
 use pantala_base::Lent;
 use pantala_engine::client::{ReplyMode, Session};
 
 use crate::connection::{Connection, State};
 
-/// Returns whether the reply of the command that has just run is to be sent; moves `CLIENT REPLY SKIP` on.
+/// Returns whether the reply to the command that has just run is sent. Advances `CLIENT REPLY
+/// SKIP`.
 #[inline]
 pub fn replies_wanted(session: &mut Session) -> bool {
     match session.reply_mode {
         ReplyMode::On => true,
         ReplyMode::Off => false,
-        // The SKIP command itself is not answered either.
+        // The SKIP command itself has no reply either.
         ReplyMode::SkipNext => {
             session.reply_mode = ReplyMode::Skip;
             false
@@ -23,7 +24,7 @@ pub fn replies_wanted(session: &mut Session) -> bool {
     }
 }
 
-/// Returns whether a session needs a closer look after a command.
+/// Returns whether a session needs [`replies_wanted`] or a close after a command.
 #[inline]
 pub fn needs_settling(session: &Session) -> bool {
     session.reply_mode != ReplyMode::On || session.close_after_reply
@@ -44,7 +45,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.output.extend(std::mem::take(&mut self.confirmed));
     }
 
-    /// Returns whether an answer is in flight to it, which messages that come meanwhile may be about.
+    /// Returns whether an answer is in flight that must precede later messages.
     pub fn awaits_answer(&self) -> bool {
         if self.session.in_exec {
             return true;
@@ -56,7 +57,7 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Adds a message: behind the answers that are in flight, since these may be what it is about.
+    /// Adds a message, behind the answers in flight: it may refer to them.
     pub fn tell(&mut self, bytes: &[u8]) {
         if self.awaits_answer() {
             self.news.extend_from_slice(bytes);
@@ -65,7 +66,7 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Releases the messages: the answers that come before them are there.
+    /// Releases the held messages: the answers before them have arrived.
     #[inline]
     pub fn release_news(&mut self) {
         if !self.news.is_empty() {
@@ -73,12 +74,13 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// A transaction begins to run: messages wait for its reply.
+    /// Starts a transaction: messages wait for its reply.
     pub fn begin_exec(&mut self) {
         self.session.in_exec = true;
     }
 
-    /// A transaction has run: releases messages. Those that its own commands confirm are sent although replies may not be.
+    /// Ends a transaction and releases messages. Confirmations by its own commands are sent even if
+    /// replies are suppressed.
     pub fn end_exec(&mut self) {
         self.session.in_exec = false;
         if self.session.reply_mode == ReplyMode::On {
@@ -89,7 +91,7 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Ends `CLIENT CACHING`, which was for one command or transaction that has run.
+    /// Ends `CLIENT CACHING`, which applied to one command or transaction, now run.
     #[inline]
     pub fn end_caching(&mut self) {
         if self.session.caching && self.session.transaction.is_none() {

@@ -25,7 +25,7 @@ impl Lent for Piece {
     }
 }
 
-/// An event loop's memory, without the loop. A chunk that is released is gone: whoever looks at it then panics.
+/// An event loop's memory, without the loop. Access to a released chunk panics.
 #[derive(Default)]
 pub struct Memory {
     pieces: Vec<Option<Vec<u8>>>,
@@ -44,7 +44,7 @@ impl Memory {
         lent.filter(|byte| is_one(**byte)).for_each(|byte| *byte = with);
     }
 
-    /// Whether all that was lent is back.
+    /// Returns whether all lent chunks were released.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.pieces.iter().all(Option::is_none)
@@ -71,7 +71,7 @@ impl Lender for Memory {
     }
 }
 
-/// A connection that has just been accepted, and has authenticated.
+/// Creates a newly accepted connection that has authenticated.
 #[must_use]
 pub fn connection() -> Connection<Piece, ()> {
     let end = Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 6379)));
@@ -79,34 +79,35 @@ pub fn connection() -> Connection<Piece, ()> {
     Connection::new((), Session::new(Arc::new(Client::new(1, 0, 0, end.clone(), end, 0)), &users))
 }
 
-/// What a stream of bytes comes to.
+/// The result of a stream of bytes.
 #[derive(Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Its commands, each with its words.
     pub commands: Vec<Vec<Vec<u8>>>,
-    /// The error that ends it.
+    /// The error that ended it.
     pub error: Option<ProtocolError>,
-    /// Bytes that were sent in answer: see [`reply_to`].
+    /// Bytes sent in reply: see [`reply_to`].
     pub sent: Vec<u8>,
 }
 
-/// The reply to a command: as long as the command says it is to be.
+/// Returns the reply to a command: its words, so it is as long as the command.
 fn reply_to(words: &[Vec<u8>]) -> Vec<u8> {
     words.concat()
 }
 
-/// Feeds a stream to a connection, turn by turn, and runs what it has sent. `choose` makes all choices: a number below the one given.
+/// Feeds a stream to a connection, turn by turn, and runs its commands. `choose` makes all choices:
+/// it returns a number below its argument.
 ///
 /// # Panics
-/// Where the connection breaks its own rules.
+/// If the connection breaks its own rules.
 pub fn drive(stream: &[u8], choose: &mut dyn FnMut(usize) -> usize) -> Outcome {
-    /// Chunks of a turn at most, and their length at most, bytes.
+    /// Most chunks in a turn.
     const CHUNKS_MAX: usize = 3;
     let (mut outcome, mut memory, mut connection) = (Outcome::default(), Memory::default(), connection());
     let mut fed = 0;
     let mut is_flushed = false;
     while !is_flushed {
-        // Once all is fed, turns go on until all is run and sent.
+        // Once all is fed, turns continue until all has run and is sent.
         for _ in 0..choose(CHUNKS_MAX + 1) {
             let len = (1 + choose(stream.len().max(1))).min(stream.len() - fed);
             if len > 0 && connection.state != State::Closing {
@@ -136,7 +137,8 @@ pub fn drive(stream: &[u8], choose: &mut dyn FnMut(usize) -> usize) -> Outcome {
     outcome
 }
 
-/// Parses what there is, runs some of it, and holds the rest back. Returns whether nothing is left to be run.
+/// Parses all pending commands, runs some, and holds the rest back. Returns whether nothing is left
+/// to run.
 fn turn(
     connection: &mut Connection<Piece, ()>,
     memory: &mut Memory,
@@ -178,5 +180,5 @@ fn turn(
     true
 }
 
-/// Longest argument: above the length from which on output is sent in pieces.
+/// Longest argument, bytes: more than the length from which output is sent in pieces.
 const MAX_BULK_LEN: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Connections without a server: random bytes in random pieces, and what becomes of the output.
+//! Connections without a server: random bytes in random pieces, and the resulting output.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +13,7 @@ use crate::output::{PIECE_BYTES, PIECE_BYTES_MIN};
 use crate::testing::{Memory, connection, drive};
 use crate::turn::{Fate, Sends};
 
-/// The seed of a random test: that of `PANTALA_SEED`, or a fresh one. Prints which.
+/// Returns the seed of a random test: `PANTALA_SEED`, or a fresh one. Prints it.
 fn random(test: &str) -> Random {
     let seed = match std::env::var("PANTALA_SEED") {
         Ok(text) => text.parse().expect("PANTALA_SEED is a number"),
@@ -27,7 +27,8 @@ fn below(random: &mut Random, bound: usize) -> usize {
     random.below(bound as u64) as usize
 }
 
-/// A stream of commands as arrays and as lines, with and without quotes, some long, and in the end perhaps something else.
+/// Returns a stream of multibulk and inline commands, with and without quotes, some long, perhaps
+/// ending in garbage.
 fn stream(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..1 + below(random, 30) {
@@ -64,11 +65,11 @@ fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
     let mut errors = 0;
     for _ in 0..STREAMS {
         let stream = stream(&mut random);
-        // Of each choice the most: all bytes at once, and all run.
+        // The largest choice each time: all bytes at once, all commands run.
         let whole = drive(&stream, &mut |bound| bound - 1);
         assert_eq!(whole.sent, whole.commands.concat().concat());
         errors += usize::from(whole.error.is_some());
-        // Short pieces of short streams, and any.
+        // Short pieces of short streams, and any others.
         for longest in [2, 40, usize::MAX].into_iter().filter(|longest| *longest == usize::MAX || stream.len() < 10_000)
         {
             let pieces = drive(&stream, &mut |bound| below(&mut random, bound.min(longest)));
@@ -78,7 +79,7 @@ fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
     assert!(errors > 0 && errors < STREAMS);
 }
 
-/// Their headers are overwritten in between, so that to parse them again would fail.
+/// Their headers are overwritten in between, so parsing them again would fail.
 #[test]
 fn commands_that_are_held_back_are_parsed_once() {
     const STREAM: &[u8] = b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$1\r\na\r\nSET \"b\" c\r\n";
@@ -115,7 +116,7 @@ fn commands_that_are_held_back_are_parsed_once() {
     assert_eq!(connection.parse(&mut memory, &mut Vec::new(), 100), Ok(None));
 }
 
-/// Output of all kinds, in order, whatever is in flight meanwhile.
+/// All kinds of output stay in order, whatever is in flight.
 #[test]
 fn what_is_sent_is_what_was_replied() {
     let mut random = random("what_is_sent_is_what_was_replied");
@@ -164,7 +165,7 @@ fn a_connection_that_cannot_run_more_is_received_from_up_to_a_bound() {
         (State::Parked, WAITING_BYTES_MAX + 1, true),
         (State::Paused, WAITING_BYTES_MAX + 1, true),
         (State::Closing, WAITING_BYTES_MAX + 1, true),
-        // Behind what isn't received its end wouldn't be seen.
+        // The peer's close would go unseen behind bytes that aren't received.
         (State::Blocked, WAITING_BYTES_MAX + 1, false),
         // An incomplete command must go on arriving.
         (State::Open, WAITING_BYTES_MAX + 1, false),

@@ -1,4 +1,4 @@
-//! The end of a turn: what the owner of a connection is to do with its socket.
+//! The end of a turn: what the owner of a connection does with its socket.
 
 use pantala_base::{Lender, Lent, Outgoing};
 
@@ -10,43 +10,45 @@ use crate::input::WAITING_BYTES_MAX;
 pub struct Send {
     /// The bytes.
     pub bytes: Outgoing,
-    /// Something follows when they are sent: more bytes, or the end of the connection. So the send is to end a wait.
+    /// Something follows the send: more output, or the end of the connection. Its completion must
+    /// wake the owner.
     pub is_awaited: bool,
 }
 
-/// What a connection is to be sent when a turn ends.
+/// What to send a connection when a turn ends.
 #[derive(Debug)]
 pub enum Sends {
     /// Nothing.
     Nothing,
-    /// Nothing before the send in flight has ended, which is to end a wait.
+    /// Nothing until the send in flight has ended, whose completion must wake the owner.
     Later,
     /// These bytes.
     Now(Send),
 }
 
-/// Whether a connection goes on.
+/// Whether a connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It does.
+    /// It continues.
     Stays,
-    /// It ends as soon as the send in flight has ended.
+    /// It ends when the send in flight has ended.
     EndsWhenSent,
-    /// It has ended: its socket is to be closed.
+    /// It has ended: its socket must be closed.
     Over,
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Ends the turn of its input: what is left moves to the connection's own memory. Returns whether to stop receiving: what it has
-    /// sent is enough for now, and its peer can wait.
+    /// Ends the turn of its input: the rest moves to the connection's own memory. Returns whether
+    /// to stop receiving: enough is pending, and its peer can wait.
     #[inline]
     pub fn end_input<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
         if self.input.keep(memory) {
             return false;
         }
         self.input.compact();
-        // An incomplete command must go on arriving; a complete one can wait in the kernel. But not while the connection may wait
-        // for ever: behind bytes that aren't received its end wouldn't be seen (`parse` has the bound then).
+        // An incomplete command must go on arriving; a complete one can wait in the kernel. But not
+        // while the connection may be blocked for ever: the peer's close would go unseen behind
+        // bytes that aren't received. (`parse` has the bound then.)
         let has_enough = match self.state {
             State::Open => self.is_ready,
             State::Blocked => false,
@@ -55,7 +57,7 @@ impl<C: Lent, S> Connection<C, S> {
         has_enough && self.input.waiting_bytes() > WAITING_BYTES_MAX
     }
 
-    /// Takes what is to be sent now. Where that is the output buffer, `next_buffer` gives the one for what comes next.
+    /// Takes what to send now. If that is the output buffer, `next_buffer` supplies the next one.
     #[inline]
     pub fn take_send(&mut self, next_buffer: impl FnOnce() -> Vec<u8>) -> Sends {
         if !self.ahead.is_empty() {
@@ -72,7 +74,7 @@ impl<C: Lent, S> Connection<C, S> {
         Sends::Now(Send { bytes: output.into(), is_awaited: self.state == State::Closing || self.eof })
     }
 
-    /// The next piece, if no send is in flight.
+    /// Takes the next piece, if no send is in flight.
     #[cold]
     fn take_piece(&mut self) -> Sends {
         if self.sending.bytes > 0 {
@@ -81,12 +83,13 @@ impl<C: Lent, S> Connection<C, S> {
         let Some(piece) = self.ahead.pop() else { return Sends::Nothing };
         self.sending.bytes = piece.bytes().len();
         self.sending.is_shared = matches!(piece, Outgoing::Shared(_));
-        // What is behind it is to follow as soon as it is sent.
+        // Output behind it follows as soon as it is sent.
         let is_last = self.ahead.is_empty() && self.output.is_empty();
         Sends::Now(Send { bytes: piece, is_awaited: !is_last || self.state == State::Closing || self.eof })
     }
 
-    /// The send in flight has ended. Returns whether the end of this turn matters to the connection.
+    /// Ends the send in flight. Returns whether the connection must be finished at the end of this
+    /// turn.
     #[inline]
     pub fn sent(&mut self) -> bool {
         self.sending.bytes = 0;
@@ -94,7 +97,7 @@ impl<C: Lent, S> Connection<C, S> {
         !self.output.is_empty() || !self.ahead.is_empty() || self.state != State::Open || self.eof
     }
 
-    /// Whether it goes on, when a turn has ended.
+    /// Returns whether it continues when a turn has ended.
     #[inline]
     pub fn fate(&self) -> Fate {
         // Nearly every connection at nearly every turn's end.
@@ -103,9 +106,9 @@ impl<C: Lent, S> Connection<C, S> {
         }
         let ends = match self.state {
             State::Closing => true,
-            // All that came before the end was run: what is left can't become a command any more.
+            // All complete commands have run: the rest can't become a command any more.
             State::Open => self.eof && !self.is_ready,
-            // As in Redis the command isn't waited for any more, whatever was sent behind it.
+            // As in Redis, a close ends the wait, whatever was sent behind the command.
             State::Blocked | State::Paused => self.eof,
             State::Parked | State::Yielding => false,
         };
