@@ -1,9 +1,10 @@
 //! The command line: a configuration file, options, `--help` and `--version`.
 //!
-//! Every option is a directive: `--name value value` is the line `name value value` behind the file, as in redis-server, and
-//! `--name=value` says the same. So Pantala's own options need no parser of their own; clap writes the help, and would only
-//! be in the way of options that take any number of values, values that begin with `-` (`--bind 127.0.0.1 -::1`), and a
-//! name and value in one argument (`"--port 7000"`).
+//! Every option is a directive: `--name value value` is the line `name value value` after the file,
+//! as in redis-server, and `--name=value` means the same. So Pantala's own options need no parser
+//! of their own. clap writes the help; it can't parse options with any number of values, values
+//! that start with `-` (`--bind 127.0.0.1 -::1`), or a name and value in one argument (`"--port
+//! 7000"`).
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};
@@ -11,19 +12,19 @@ use clap::{Arg, Command};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Version of Redis whose behaviour the server has.
+/// The version of Redis whose behaviour the server implements.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Print this and end.
+    /// Print this and exit.
     Print(String),
     /// Run with this configuration.
     Run(Sources),
 }
 
-/// Reads the arguments, without the program's name.
+/// Parses the arguments, without the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
     let arguments: Vec<Vec<u8>> = arguments.into_iter().map(OsString::into_vec).collect();
     match arguments.first().map(Vec::as_slice) {
@@ -37,7 +38,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
         sources.file = Some(OsString::from_vec(file.clone()).into());
         at = 1;
     }
-    // Whether an option may begin here: the one before has a value, or there is none.
+    // Whether an option may start here: the one before has a value, or there is none.
     let mut may_begin = true;
     let last = arguments.len().saturating_sub(1);
     while let Some(argument) = arguments.get(at) {
@@ -61,7 +62,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
     Request::Run(sources)
 }
 
-/// Begins a line with an option's name, and its value if that is in the same argument. Whether the option has a value now.
+/// Starts a line with an option's name, and its value if that is in the same argument. Returns
+/// whether the option has a value now.
 fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool {
     if !options.is_empty() {
         options.push(b'\n');
@@ -75,7 +77,7 @@ fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool
     }
     options.extend_from_slice(option);
     options.push(b' ');
-    // `--save` without a value means `--save ""`: what an empty list makes when scripts write command lines.
+    // `--save` without a value means `--save ""`: scripts that expand an empty list produce that.
     if option.eq_ignore_ascii_case(b"save") && next_begins {
         options.extend_from_slice(b"\"\" ");
         return true;
@@ -84,7 +86,7 @@ fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool
     split(option).is_some_and(|words| words.len() > 1)
 }
 
-/// Name and value of `name=value`.
+/// Splits `name=value`.
 fn name_and_value(option: &[u8]) -> Option<(&[u8], &[u8])> {
     let equals = option.iter().position(|byte| *byte == b'=')?;
     let (name, value) = option.split_at(equals);
@@ -92,7 +94,7 @@ fn name_and_value(option: &[u8]) -> Option<(&[u8], &[u8])> {
     (!name.is_empty() && name.iter().all(is_name)).then(|| (name, &value[1..]))
 }
 
-/// The help.
+/// Returns the parser that writes the help.
 fn command() -> Command {
     let option = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
@@ -139,7 +141,7 @@ fn command() -> Command {
         )
 }
 
-/// The arguments with which to start the same program again, `-` standing for standard input included.
+/// Returns the arguments that start this program again, with `-` for standard input.
 pub fn arguments() -> Vec<OsString> {
     std::env::args_os().skip(1).map(|argument| OsString::from_vec(argument.as_bytes().to_vec())).collect()
 }
@@ -161,7 +163,7 @@ mod tests {
         text.lines().map(|line| line.trim_end().to_string()).collect()
     }
 
-    /// Shapes as redis-server 7.0.15 shows them in its errors.
+    /// The shapes that redis-server 7.0.15 shows in its errors.
     #[test]
     fn options_become_lines() {
         assert_eq!(lines(&[]), Vec::<String>::new());
@@ -215,7 +217,7 @@ mod tests {
         for version in [printed(&["--version"]), printed(&["-v"]), printed(&["-V"])] {
             assert_eq!(version, format!("pantala {} (behaves as Redis {REDIS_VERSION})\n", env!("CARGO_PKG_VERSION")));
         }
-        // A password is a password.
+        // A password may look like an option.
         assert_eq!(lines(&["--requirepass", "--help"]), [r#"requirepass "--help""#]);
         command().debug_assert();
     }

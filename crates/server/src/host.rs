@@ -1,4 +1,4 @@
-//! The server: what all workers share, and what commands ask of it.
+//! The server: the state that all workers share, and what commands request of it ([`Host`]).
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -22,15 +22,15 @@ use crate::snapshot::Snapshots;
 use crate::stats::WorkerStats;
 use crate::users;
 
-/// How many samples a rate is the mean of, as in Redis.
+/// Number of samples that a rate is the mean of, as in Redis.
 const RATE_SAMPLES: usize = 16;
 
-/// What the server was started with, as far as `INFO` and the log show it.
+/// Facts about the start of the server, for `INFO` and the log.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// What the workers' loops run on.
+    /// The event loop's backend.
     pub backend: Backend,
-    /// Why.
+    /// Why it was chosen.
     pub backend_reason: String,
     /// Path of the executable.
     pub executable: String,
@@ -38,30 +38,32 @@ pub struct Facts {
     pub config_file: String,
     /// 40 hexadecimal digits, new at each start.
     pub run_id: String,
-    /// The same, of this node of a cluster.
+    /// As `run_id`, for this node of a cluster.
     pub node_id: String,
     /// When it started, unix time in ms.
     pub started_ms: i64,
-    /// Allocated memory before any data, as far as it is resident, bytes.
+    /// Resident memory allocated before any data, bytes.
     pub startup_bytes: u64,
     /// Workers, I/O workers included.
     pub workers: u32,
-    /// The first worker that owns connections: 0, or the number of shard workers when there are I/O workers.
+    /// The first worker that owns connections: 0, or the number of shard workers if there are I/O
+    /// workers.
     pub first_io_worker: u32,
 }
 
-/// Figures over all workers that are not any one worker's.
+/// Statistics of the whole server rather than of one worker.
 #[derive(Default)]
 pub struct ServerStats {
     /// Connections accepted.
     pub connections_received: AtomicU64,
-    /// Connections turned away because of `maxclients`.
+    /// Connections rejected because of `maxclients`.
     pub connections_rejected: AtomicU64,
-    /// Highest number of connections at once.
+    /// Most connections at a time.
     pub peak_clients: AtomicU64,
-    /// Connections closed because of their output.
+    /// Connections closed for exceeding output limits.
     pub output_limit_closed: AtomicU64,
-    /// Most memory accounted for at once, bytes; looked at when somebody asks, and that of the data once in [`RATE_SAMPLES`] rounds of cron.
+    /// Peak memory usage, bytes: sampled when a client asks, and for the data alone once in
+    /// [`RATE_SAMPLES`] rounds of cron.
     pub peak_used_bytes: AtomicU64,
     rates: Mutex<Rates>,
 }
@@ -101,12 +103,12 @@ pub struct Server {
     last_accept_warning_ms: AtomicI64,
     kept_messages: Arc<AtomicU64>,
     snapshots: Snapshots,
-    /// Figures that are not any one worker's.
+    /// Statistics of the whole server rather than of one worker.
     pub stats: ServerStats,
 }
 
 impl Server {
-    /// A server around a keyspace.
+    /// Creates a server around a keyspace.
     pub fn new(
         mut keyspace: Keyspace,
         config: ConfigStore,
@@ -141,67 +143,68 @@ impl Server {
         server
     }
 
-    /// The data.
+    /// Returns the data.
     pub fn keyspace(&self) -> &Keyspace {
         &self.keyspace
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &ConfigStore {
         &self.config
     }
 
-    /// Other names of commands.
+    /// Returns the renamed commands.
     pub fn renames(&self) -> &Renames {
         &self.renames
     }
 
-    /// What it listens on.
+    /// Returns the listening sockets.
     pub fn listening(&self) -> &process::Listening {
         &self.listening
     }
 
-    /// What workers share of scripts.
+    /// Returns the state of scripts that workers share.
     pub fn scripting(&self) -> &Scripting {
         &self.scripting
     }
 
-    /// Returns what is known of snapshots.
+    /// Returns the state of snapshots.
     pub fn snapshots(&self) -> &Snapshots {
         &self.snapshots
     }
 
-    /// What it was started with.
+    /// Returns the facts about its start.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// A worker's figures.
+    /// Returns a worker's statistics.
     pub fn worker_stats(&self, worker: u32) -> &WorkerStats {
         &self.workers[worker as usize]
     }
 
-    /// All workers' figures.
+    /// Returns the statistics of all workers.
     pub fn all_worker_stats(&self) -> &[WorkerStats] {
         &self.workers
     }
 
-    /// How to reach a worker.
+    /// Returns a worker's port, which takes messages.
     pub fn port(&self, worker: u32) -> &WorkerPort {
         self.keyspace.port(worker)
     }
 
-    /// Bytes of published messages that listeners share, of which all is not sent yet.
+    /// Returns the counter of shared bytes of published messages that are not sent to all
+    /// subscribers yet.
     pub fn kept_messages(&self) -> &Arc<AtomicU64> {
         &self.kept_messages
     }
 
-    /// Time that never goes back, ms: for what is due after a while.
+    /// Returns the monotonic time, ms: for deadlines.
     pub fn monotonic_ms(&self) -> i64 {
         (self.clock.monotonic_ns() / 1_000_000) as i64
     }
 
-    /// As [`Self::monotonic_ms`], at a moment that has been.
+    /// As [`Self::monotonic_ms`], for a past moment.
     #[inline]
     pub fn monotonic_ms_of(&self, moment: Moment) -> i64 {
         (self.clock.monotonic_ns_of(moment) / 1_000_000) as i64
@@ -212,29 +215,31 @@ impl Server {
         (self.clock.monotonic_ns() / 1000) as i64
     }
 
-    /// Unix time, ms.
+    /// Returns the unix time, ms.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_us() / 1000
     }
 
-    /// Until when a pause lasts, unix time in ms.
+    /// Returns when a pause ends, unix time in ms.
     pub fn paused_until_ms(&self) -> i64 {
         self.keyspace.tuning.paused_until_ms.load(Relaxed)
     }
 
-    /// Whether a pause holds this call of a command back, whose flags are asked for only then.
+    /// Returns whether a pause holds back this call of a command. `flags` is called only during a
+    /// pause.
     #[inline]
     pub fn is_paused(&self, command: &Command, session: &Session, now_ms: i64, flags: impl FnOnce() -> Flags) -> bool {
         self.paused_until_ms() != 0
             && pantala_session::access::held_by_pause(&self.keyspace.tuning, command, session, now_ms, flags)
     }
 
-    /// Open connections.
+    /// Returns the number of open connections.
     pub fn open_connections(&self) -> u64 {
         self.open.load(Relaxed)
     }
 
-    /// Whether an accepted connection may stay; it is counted then. Otherwise it was told why and closed.
+    /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected, or was
+    /// rejected with an error and closed.
     pub fn admit(&self, socket: OwnedFd, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
         self.stats.connections_received.fetch_add(1, Relaxed);
@@ -254,10 +259,11 @@ impl Server {
         Some(socket)
     }
 
-    /// The worker with the fewest connections among those that own connections. Counts one more for it.
+    /// Returns the worker with the fewest connections among those that own any, and counts one more
+    /// for it.
     pub fn least_loaded_worker(&self) -> u32 {
         let candidates = self.facts.first_io_worker..self.facts.workers;
-        // Only the worker that accepts comes here, so two can't choose the same at once.
+        // Only the worker that accepts calls this, so calls don't race.
         let chosen = candidates
             .min_by_key(|&worker| self.loads[worker as usize].load(Relaxed))
             .expect("at least one worker owns connections");
@@ -265,13 +271,13 @@ impl Server {
         chosen
     }
 
-    /// A worker could not take over a connection that was admitted.
+    /// Uncounts an admitted connection that a worker could not take over.
     pub fn connection_refused(&self, worker: u32) {
         self.open.fetch_sub(1, Relaxed);
         self.loads[worker as usize].fetch_sub(1, Relaxed);
     }
 
-    /// A worker has taken over a connection.
+    /// Registers a connection that a worker has taken over.
     pub fn client_joined(
         &self,
         worker: u32,
@@ -288,7 +294,7 @@ impl Server {
         client
     }
 
-    /// A worker has closed a connection.
+    /// Removes a connection that a worker has closed.
     pub fn client_left(&self, client: &Client) {
         client.gone.store(true, Relaxed);
         self.keyspace.clients().remove(client.id);
@@ -296,7 +302,7 @@ impl Server {
         self.connection_refused(client.worker);
     }
 
-    /// Notes that a client is closed because of its output.
+    /// Logs and counts a client that is closed for exceeding its output limit.
     pub fn log_output_limit(&self, client: &Client) {
         self.stats.output_limit_closed.fetch_add(1, Relaxed);
         tracing::warn!(
@@ -306,7 +312,7 @@ impl Server {
         );
     }
 
-    /// Remembers rates and peaks: called by the first worker at each round of its cron.
+    /// Samples rates and peaks. The first worker calls it in each round of its cron.
     pub fn sample(&self, now_ms: i64) {
         let mut now = Rate::default();
         for worker in &self.workers {
@@ -327,13 +333,14 @@ impl Server {
         rates.next = (next + 1) % RATE_SAMPLES;
         rates.last = now;
         rates.last_ms = now_ms;
-        // Not at every round: it reads a counter of each shard and database, which are in other workers' caches.
+        // Not in each round: it reads a counter of each shard and database, which are in other
+        // workers' caches.
         if rates.next == 0 {
             self.stats.peak_used_bytes.fetch_max(self.facts.startup_bytes + self.data_bytes(), Relaxed);
         }
     }
 
-    /// Memory of all databases, bytes.
+    /// Returns the memory usage of all databases, bytes.
     pub(crate) fn data_bytes(&self) -> u64 {
         (0..self.keyspace.partition_count())
             .flat_map(|shard| self.keyspace.shard_figures(shard))
@@ -341,7 +348,7 @@ impl Server {
             .sum()
     }
 
-    /// Mean rates of late.
+    /// Returns the recent mean rates.
     pub fn rate(&self) -> Rate {
         let rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let mean = |of: fn(&Rate) -> u64| rates.samples.iter().map(of).sum::<u64>() / RATE_SAMPLES as u64;
@@ -352,7 +359,7 @@ impl Server {
         }
     }
 
-    /// How long a script runs before others are told that the server is busy, ms.
+    /// Returns how long a script may run before other clients get the busy error, ms.
     pub fn busy_ms(&self) -> i64 {
         match self.config.settings().busy_reply_threshold_ms {
             0 => i64::MAX,
@@ -360,7 +367,7 @@ impl Server {
         }
     }
 
-    /// Has all workers stop.
+    /// Makes all workers stop.
     pub fn stop(&self) {
         if !self.stopping.swap(true, Relaxed) {
             for port in self.keyspace.ports().iter() {
@@ -377,7 +384,7 @@ impl Server {
             process::Ending::Terminate => settings.shutdown_on_sigterm,
         };
         if Server::saves_before(self, how) {
-            // A worker takes the shards.
+            // A worker must acquire the shards.
             self.snapshots.set_ending(how);
             self.port(0).send(Message::Save);
         } else {
@@ -385,12 +392,12 @@ impl Server {
         }
     }
 
-    /// Whether it is stopping.
+    /// Returns whether it is stopping.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
-    /// Notes that accepting has run out of descriptors; at most once a second.
+    /// Logs that accepting has run out of descriptors, at most once a second.
     pub fn warn_accept(&self, error: &std::io::Error) {
         let now_ms = self.now_ms();
         if now_ms - self.last_accept_warning_ms.swap(now_ms, Relaxed) > 1000 {
@@ -398,16 +405,16 @@ impl Server {
         }
     }
 
-    /// Carries a change of the settings out, as far as it is not left to whoever reads them next.
+    /// Applies a change of the settings, except what readers of the settings pick up themselves.
     fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
         if new.maxclients > old.maxclients {
             process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
         }
-        // Last of what may be refused: nothing is to be taken back then.
+        // The last change that may be rejected: then no other must be rolled back.
         if (old.port, &old.bind) != (new.port, &new.bind) {
             let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
             let changed = self.listening.change(old, new);
-            // In any case: after a refusal the old addresses have new sockets.
+            // In any case: after a rejection the old addresses have new sockets.
             self.port(self.facts.first_io_worker).send(Message::Reload);
             changed.map_err(refused)?;
         }
@@ -426,7 +433,7 @@ impl Server {
         Ok(())
     }
 
-    /// Hands settings on to where commands look at them.
+    /// Publishes settings to where commands read them.
     pub fn tune(&self, settings: &Settings) {
         let tuning = &self.keyspace.tuning;
         tuning.proto_max_bulk_len.store(settings.proto_max_bulk_len_bytes, Relaxed);
@@ -463,7 +470,7 @@ impl Server {
         self.keyspace.journal().set_backlog(settings.repl_backlog_bytes);
         self.keyspace.journal().set_replica_bound(match settings.output_limit_replica.hard_bytes {
             0 => u64::MAX,
-            // As in Redis: a replica that has the backlog to catch up with must be able to.
+            // As in Redis: the limit must not close a replica that is catching up from the backlog.
             hard_bytes => hard_bytes.max(settings.repl_backlog_bytes),
         });
         tuning.times_all.store(settings.times_all(), Relaxed);
@@ -476,7 +483,7 @@ impl Server {
     }
 }
 
-/// What a remote peer is told in protected mode.
+/// The error for a remote peer in protected mode.
 const PROTECTED_MODE_DENIED: &str = "-DENIED Pantala is running in protected mode because protected mode is enabled and no \
      password is set for the default user. In this mode connections are only accepted from the loopback interface. To connect \
      from elsewhere, either set a password with 'requirepass' (in the configuration file or by CONFIG SET from the loopback \
@@ -617,7 +624,7 @@ impl Host for Server {
     }
 
     fn memory(&self) -> MemoryFigures {
-        // What clients share is there once.
+        // Bytes that clients share count once.
         let mut clients_bytes = self.kept_messages.load(Relaxed);
         for client in self.keyspace.clients().all() {
             clients_bytes += client.unshared_bytes();

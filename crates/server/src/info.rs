@@ -1,16 +1,18 @@
-//! `INFO`: the server's figures, in the sections and fields of Redis 7.0, and two sections of its own.
+//! `INFO`: the server's statistics, in the sections and fields of Redis 7.0, and two sections of
+//! its own.
 //!
 //! | module | sections |
 //! | --- | --- |
-//! | this one | which sections there are, and in what order |
+//! | this one | the list of sections and their order |
 //! | `server` | Server, Clients, CPU, Replication, Modules, Cluster |
 //! | `memory` | Memory, Persistence |
 //! | `stats` | Stats, Commandstats, Errorstats, Latencystats, Keyspace |
-//! | `own` | Shards, Workers: left out unless asked for by name or with `all` or `everything` |
+//! | `own` | Shards, Workers: only if named, or with `all` or `everything` |
 //! | `usage` | CPU time of the process |
 //!
-//! A field of a feature that isn't there yet has the value that a Redis shows that doesn't use it. Figures are read one after
-//! another while the server works: they belong to about the same moment, not to one instant.
+//! A field of an unimplemented feature has the value of a Redis that doesn't use it. Statistics are
+//! read one after another while the server works: they belong to about the same moment, not to one
+//! instant.
 
 use std::fmt::{Display, Write};
 
@@ -24,13 +26,13 @@ mod usage;
 
 /// A section of the text.
 struct Section {
-    /// What clients call it.
+    /// Its name in requests.
     name: &'static str,
     /// Another name, or "".
     alias: &'static str,
-    /// What its first line calls it.
+    /// Its name in its first line.
     title: &'static str,
-    /// Whether it is shown when none is asked for.
+    /// Whether it is shown if none is named.
     is_default: bool,
     write: fn(&mut Text, &Server),
 }
@@ -43,7 +45,7 @@ const fn extra(name: &'static str, title: &'static str, write: fn(&mut Text, &Se
     Section { name, alias: "", title, is_default: false, write }
 }
 
-/// All sections, in Redis's order; its own last.
+/// All sections, in Redis's order, followed by Pantala's own.
 const SECTIONS: [Section; 15] = [
     section("server", "Server", server::server),
     section("clients", "Clients", server::clients),
@@ -73,7 +75,8 @@ impl Section {
     }
 }
 
-/// The text of `INFO` for these section names (lower case; none: the default ones). Unknown names are left out.
+/// Returns the text of `INFO` for these section names (lower case; none: the default ones). Unknown
+/// names are skipped.
 pub fn info(server: &Server, sections: &[String]) -> String {
     let mut text = Text(String::new());
     for section in SECTIONS.iter().filter(|section| section.is_wanted(sections)) {
@@ -99,21 +102,21 @@ impl Text {
         self.line(format_args!("{name}:{value}"));
     }
 
-    /// Fields of features that aren't there yet.
+    /// Writes zeros for fields of unimplemented features.
     fn zeros(&mut self, names: &[&str]) {
         for name in names {
             self.field(name, 0);
         }
     }
 
-    /// Bytes, as a number and in a form for people.
+    /// Writes bytes as a number and in human-readable form.
     fn bytes(&mut self, name: &str, bytes: u64) {
         self.field(name, bytes);
         self.field(&format!("{name}_human"), human(bytes));
     }
 }
 
-/// Bytes for people: `0B`, `1.50K`, `2.00M`.
+/// Formats bytes for people: `0B`, `1.50K`, `2.00M`.
 fn human(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes}B");
@@ -130,7 +133,7 @@ fn human(bytes: u64) -> String {
     format!("{value:.2}{unit}")
 }
 
-/// A share in percent; 0 of nothing.
+/// Returns a share in percent; 0 if `whole` is 0.
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }

@@ -1,21 +1,23 @@
-//! The server: configuration, workers, connections, and the wiring of all crates into the `pantala` binary.
+//! The server: configuration, workers, connections, and the wiring of all crates into the `pantala`
+//! binary.
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
 //! | [`cli`], [`config`] | the command line and redis.conf |
-//! | [`process`] | what a process needs of its host: sockets, limits, CPUs, signals, logging |
+//! | [`process`] | the process and its host: sockets, limits, CPUs, signals, logging |
 //! | [`renames`] | `rename-command` |
-//! | [`startup`] | from the settings to running workers, and back |
-//! | [`host`] | what all workers share; what commands ask of the server |
-//! | [`worker`] | a thread with its loop, its connections and its shards: the turn, which drives five rooms |
-//! | [`reactor`] | the lowest room: sockets, and which connections are due |
-//! | [`clients`] | the next: what connections get beside replies, and how they end |
+//! | [`startup`] | starting and stopping the workers |
+//! | [`host`] | the state that all workers share; what commands request of the server |
+//! | [`worker`] | a thread with its loop, connections and shards: the turn, which drives five
+//! layers |
+//! | [`reactor`] | the lowest layer: sockets, and which connections are due |
+//! | [`clients`] | the next: output besides replies, limits, closing |
 //! | [`dispatch`] | transactions, scripts, requests to other workers |
-//! | [`windows`] | commands are parsed, prefetched and run |
+//! | [`windows`] | parsing, prefetching and running commands |
 //! | [`control`] | periodic work, settings |
-//! | [`snapshot`] | the dataset in a file: `SAVE`, the start, the end |
+//! | [`snapshot`] | the dataset in a file: `SAVE`, startup, shutdown |
 //! | [`stats`] | a worker's statistics |
-//! | [`users`] | users when the server starts, the ACL file |
+//! | [`users`] | users at startup, the ACL file |
 //! | [`info`] | the text of `INFO` |
 //! | [`net`] | accepted sockets |
 #![forbid(unsafe_code)]

@@ -3,8 +3,9 @@
 
 use std::process::ExitCode;
 
-/// Of large values, collections, buffers and requests; figures in docs/decisions/0009-hot-path.md.
-/// Dictionary entries have an allocator of their own (`pantala_dict`).
+/// Allocates large values, collections, buffers and requests; measurements are in
+/// docs/decisions/0009-hot-path.md. Dictionary entries have an allocator of their own
+/// (`pantala_dict`).
 #[global_allocator]
 static ALLOCATOR: pantala_base::allocator::Allocator = pantala_base::allocator::Allocator;
 

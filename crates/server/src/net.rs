@@ -1,4 +1,4 @@
-//! Accepted sockets: their options, their ends, and whether they may stay.
+//! Accepted sockets: their options and addresses, and who is admitted.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,13 +9,13 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::config::Settings;
 
-/// Probes that a peer may leave unanswered before the connection counts as dead, as in Redis.
+/// Unanswered probes after which a connection counts as dead, as in Redis.
 const KEEPALIVE_PROBES: u32 = 3;
 
 /// Sets the options of an accepted socket: no delay of small replies, keepalive as configured.
 ///
 /// # Errors
-/// The kernel refuses one of them, as it does when the peer has gone already.
+/// The kernel rejects an option, for example because the peer has disconnected.
 pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
     let socket = SockRef::from(socket);
     if socket.local_addr()?.is_unix() {
@@ -34,15 +34,15 @@ pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The peer's end and ours.
+/// Returns the addresses of the peer and of this server.
 ///
 /// # Errors
-/// The peer has gone already: the kernel no longer knows who it was, so nobody may take it for a local one.
+/// The peer has disconnected: its address is unknown, so it must not pass for a local one.
 pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     let socket = SockRef::from(socket);
     let local = socket.local_addr()?;
     if local.is_unix() {
-        // Only our end has a path; Redis shows it for both.
+        // Only the listening side has a path; Redis shows it for both.
         let path = local.as_pathname().map(|path| path.display().to_string()).unwrap_or_default();
         return Ok((Endpoint::Unix(path.clone()), Endpoint::Unix(path)));
     }
@@ -52,8 +52,8 @@ pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     Ok((tcp(socket.peer_addr()?)?, tcp(local)?))
 }
 
-/// Whether a peer is let in in protected mode: over a Unix socket, or from the one loopback address that each protocol has
-/// for it in Redis.
+/// Returns whether protected mode admits a peer: over a Unix socket, or from the one loopback
+/// address per protocol that Redis recognizes.
 pub fn is_let_in(peer: &Endpoint) -> bool {
     match peer {
         Endpoint::Tcp(address) => {
@@ -64,9 +64,10 @@ pub fn is_let_in(peer: &Endpoint) -> bool {
     }
 }
 
-/// Tells a peer why it can't stay, as far as its socket takes it at once.
+/// Sends a peer the reason of its rejection, as much as its socket takes at once.
 pub fn turn_away(socket: &OwnedFd, message: &str) {
     let socket = SockRef::from(socket);
-    // Best effort, as in Redis: the connection is closed either way, and nobody waits for a slow peer.
+    // Best effort, as in Redis: the connection is closed either way, without waiting for a slow
+    // peer.
     let _ = socket.send(message.as_bytes());
 }

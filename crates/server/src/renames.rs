@@ -1,4 +1,4 @@
-//! `rename-command`: other names for commands, or none.
+//! `rename-command`: renamed and removed commands.
 
 use std::collections::HashMap;
 
@@ -8,15 +8,15 @@ use pantala_resp::Args;
 
 use crate::config::load::Rename;
 
-/// What the configuration renames. Empty for almost everyone, so the check for that comes first.
+/// The renamed commands. Almost always empty, so that is checked first.
 #[derive(Default)]
 pub struct Renames {
-    /// By lower-case name: what it runs, or nothing.
+    /// Commands by lower-case name; `None`: the name is removed.
     by_name: HashMap<Vec<u8>, Option<&'static Command>>,
 }
 
 impl Renames {
-    /// Carries the lines out one after the other, as Redis does. They have been checked when the configuration was read.
+    /// Applies the lines in order, as Redis does. Reading the configuration has checked them.
     pub fn new(lines: &[Rename]) -> Self {
         let mut by_name: HashMap<Vec<u8>, Option<&'static Command>> = HashMap::new();
         for line in lines {
@@ -30,7 +30,7 @@ impl Renames {
         Renames { by_name }
     }
 
-    /// The command of that name, in any case.
+    /// Returns the command of that name, in any case.
     pub fn command(&self, name: &[u8]) -> Option<&'static Command> {
         if self.by_name.is_empty() {
             return lookup(name);
@@ -38,13 +38,13 @@ impl Renames {
         self.by_name.get(&name.to_ascii_lowercase()).copied().unwrap_or_else(|| lookup(name))
     }
 
-    /// Whether no name is left for a command.
+    /// Returns whether a command has no name left.
     pub fn is_removed(&self, command: &'static Command) -> bool {
         let has = |target: &Option<&'static Command>| target.is_some_and(|target| std::ptr::eq(target, command));
         self.by_name.get(command.name.as_bytes()).is_some_and(|target| !has(target)) && !self.by_name.values().any(has)
     }
 
-    /// The command that a call runs.
+    /// Resolves the command of a call.
     #[inline(always)]
     pub fn resolve(&self, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
         if self.by_name.is_empty() {

@@ -1,4 +1,4 @@
-//! From the settings to running workers, and back.
+//! Starts workers from the settings, and stops them.
 
 use std::io;
 use std::process::ExitCode;
@@ -19,7 +19,8 @@ use crate::renames::Renames;
 use crate::snapshot::{self, Files, load_at_start};
 use crate::worker::Worker;
 
-/// Bytes of a worker's stack. Handlers don't recurse over what clients send; the rest is the default's margin.
+/// A worker's stack, bytes. Handlers don't recurse over client input; the rest is the default's
+/// margin.
 const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
 
 /// Runs the process; the result is its exit code.
@@ -53,7 +54,7 @@ pub fn main() -> ExitCode {
 /// Builds the server and runs it until it is told to stop.
 ///
 /// # Errors
-/// What keeps it from starting or going on, as a message for the operator.
+/// Why it can't start or continue, for the operator.
 fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>, users: &[Line]) -> Result<(), String> {
     let settings = config.settings();
     let choice = match settings.io_backend {
@@ -63,7 +64,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     };
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
-    // A worker beyond the shards would be home of none: with the owner policy it would have nothing to do at all.
+    // More workers than shards would be home of none: with the owner policy they would have nothing
+    // to do.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;
@@ -116,7 +118,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
             Execution::Inline => keyspace::Execution::Inline,
             Execution::Owner => keyspace::Execution::Owner,
         },
-        // Drawn apart from what `INFO` shows of `random`.
+        // A generator apart from `random`, whose output `INFO` shows.
         seed: Random::from_entropy().next_u64(),
         random_seed: random.next_u64(),
     };
@@ -169,7 +171,7 @@ fn run_workers(server: &Server, settings: &Settings, doorbells: Vec<Doorbell>) -
             }
         }
         drop(ready);
-        // Each worker says when its loop is set up; one that can't hangs up instead.
+        // Each worker reports when its loop is set up; one that fails drops its sender instead.
         let set_up = started.iter().count();
         if set_up == server.facts().workers as usize {
             tracing::info!("Ready to accept connections");
@@ -190,13 +192,13 @@ fn run_worker<L: EventLoop>(
 ) -> io::Result<()> {
     let mut worker = Worker::new(server, number, L::new(doorbell)?);
     worker.listen()?;
-    // The receiver lives until all senders are gone.
+    // The receiver lives until all senders are dropped.
     let _ = ready.send(());
     drop(ready);
     worker.run()
 }
 
-/// Tells what the server runs with.
+/// Logs the configuration that the server runs with.
 fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::Listener]) {
     let execution = match settings.execution {
         Execution::Inline => "inline",
@@ -229,7 +231,7 @@ fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::
     }
 }
 
-/// 40 hexadecimal digits.
+/// Returns 40 random hexadecimal digits.
 fn run_id(random: &mut Random) -> String {
     let mut bytes = [0u8; 20];
     random.fill(&mut bytes);

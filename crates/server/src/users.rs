@@ -1,4 +1,4 @@
-//! Users when the server starts, the ACL file, and random numbers for passwords.
+//! Users at startup, the ACL file, and random bytes for passwords.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use pantala_engine::acl::Line;
 use crate::config::{Host, System, reason, replace_file};
 use crate::host::Server;
 
-/// Permissions of a file that didn't exist before: it holds hashes of passwords.
+/// Permissions of a new file: it holds password hashes.
 const NEW_FILE_MODE: u32 = 0o600;
 
 impl Server {

@@ -39,7 +39,7 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
     text.field("mem_fragmentation_bytes", beyond_used);
-    // Those of the stream don't count in used_memory.
+    // The stream's bytes don't count in used_memory.
     let stream_bytes = server.keyspace().journal().memory_bytes();
     let backlog_bytes = stream_bytes.min(server.config().settings().repl_backlog_bytes);
     text.field("mem_not_counted_for_evict", 0);
@@ -55,7 +55,7 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("lazyfreed_objects", lazy_free.freed());
 }
 
-/// What scripts and functions take, in all workers' Lua states and as text.
+/// Writes the memory usage of scripts and functions, in all workers' Lua states and as text.
 fn scripts(text: &mut Text, server: &Server) {
     let scripting = server.scripting();
     let (for_scripts, for_functions) = (scripting.state_bytes(Kind::Script), scripting.state_bytes(Kind::Function));
@@ -74,7 +74,7 @@ fn scripts(text: &mut Text, server: &Server) {
     text.bytes("used_memory_scripts", scripts_bytes + libraries_bytes);
 }
 
-/// Memory of the machine.
+/// Returns the memory of the machine, bytes.
 fn system_bytes() -> u64 {
     let system = rustix::system::sysinfo();
     u64::from(system.mem_unit).saturating_mul(system.totalram as u64)

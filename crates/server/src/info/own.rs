@@ -1,4 +1,5 @@
-//! Pantala's own sections: Shards, Workers. A line for each; the names are those of DESIGN's words.
+//! Pantala's own sections: Shards, Workers. One line each; the names are those of DESIGN.md's
+//! glossary.
 
 use pantala_base::Counter;
 use pantala_engine::state::{DatabaseStats, ShardStats};

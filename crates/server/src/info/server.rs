@@ -9,7 +9,7 @@ use super::stats::over_workers;
 use super::{Text, usage};
 use crate::host::Server;
 
-/// What the access clock of keys wraps at, seconds: 24 bits, as in Redis.
+/// Period of the keys' access clock, seconds: 24 bits, as in Redis.
 const LRU_CLOCK_WRAP_S: i64 = 1 << 24;
 
 const S_PER_DAY: i64 = 86_400;
@@ -57,7 +57,7 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
     text.field("maxclients", server.config().settings().maxclients);
     text.field("client_recent_max_input_buffer", largest(|client| client.query_capacity_bytes.load(Relaxed)));
     text.field("client_recent_max_output_buffer", largest(|client| client.output_bytes.load(Relaxed)));
-    // Those that a pause holds back count as blocked, as in Redis.
+    // Clients held back by a pause count as blocked, as in Redis.
     text.field("blocked_clients", over_workers(server, |worker| worker.paused.get() + worker.blocked.get()));
     text.field("tracking_clients", server.keyspace().tracking().clients());
     text.field("clients_in_timeout_table", over_workers(server, |worker| worker.with_deadline.get()));

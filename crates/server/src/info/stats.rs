@@ -83,7 +83,7 @@ const NOT_THERE_YET: [&str; 10] = [
 ];
 
 pub(super) fn commandstats(text: &mut Text, server: &Server) {
-    // Calls, time in ns, failed and rejected ones.
+    // Calls, time in ns, failed and rejected calls.
     let mut by_command: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for worker in server.all_worker_stats() {
         for (command, CommandStats { calls, time_ns, failed, rejected, .. }) in
@@ -94,7 +94,7 @@ pub(super) fn commandstats(text: &mut Text, server: &Server) {
             total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
         }
     }
-    // What was forgotten by CONFIG RESETSTAT isn't shown.
+    // Commands without calls since CONFIG RESETSTAT aren't shown.
     let met = by_command.into_iter().filter(|(_, [calls, _, failed, rejected])| calls + failed + rejected > 0);
     for (name, [calls, time_ns, failed, rejected]) in met {
         let (time_us, each_us) = (time_ns / 1000, (time_ns / 1000) as f64 / calls.max(1) as f64);
@@ -117,12 +117,12 @@ pub(super) fn errorstats(text: &mut Text, server: &Server) {
     }
 }
 
-/// A text of a client's making as it can stand in a field's name.
+/// Returns a client's text with characters that a field's name can't contain replaced.
 fn safe(code: &[u8]) -> String {
     String::from_utf8_lossy(code).replace(['#', ':', '\n', '\r'], "_")
 }
 
-/// How long the calls of each command took, over all workers.
+/// Returns the latencies of each command over all workers.
 pub(crate) fn latencies(server: &Server) -> Vec<(&'static str, Distribution)> {
     let mut by_command: BTreeMap<&str, Vec<Arc<CommandStats>>> = BTreeMap::new();
     for worker in server.all_worker_stats() {

@@ -1,4 +1,5 @@
-//! The text against Redis's: sections and fields, by name and in order, as redis-server 7.0.15 prints them.
+//! The text compared with Redis's: sections and fields, by name and in order, as redis-server
+//! 7.0.15 prints them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -122,7 +123,7 @@ fn server() -> Server {
     Server::new(Keyspace::new(layout, ports), ConfigStore::new(&loaded), Renames::default(), facts, Vec::new())
 }
 
-/// Titles and the names of their fields.
+/// Returns the titles, each with the names of its fields.
 fn fields(text: &str) -> Vec<(String, String)> {
     let sections = text.split("\r\n\r\n").map(|section| {
         let mut lines = section.lines();

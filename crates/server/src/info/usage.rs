@@ -1,7 +1,8 @@
 //! CPU time of the process, in user and in system mode.
 //!
-//! The kernel tells the split in ticks of 10 ms (`/proc`) and the sum to the nanosecond (a clock). The sum is shared out in
-//! the ticks' proportion, so that the two fields together are as exact as the clock.
+//! The kernel reports the two in ticks of 10 ms (`/proc`) and their sum in nanoseconds (a clock).
+//! The sum is split in proportion to the ticks, so that the two fields together are as exact as the
+//! clock.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -12,14 +13,14 @@ pub(super) struct CpuTime {
     pub(super) system_us: u64,
 }
 
-/// Of all threads since the start.
+/// Returns the CPU time of all threads since the start.
 pub(super) fn process() -> CpuTime {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let sum_us = u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000;
     share_out(sum_us, ticks("/proc/self/stat").unwrap_or((0, 0)))
 }
 
-/// Of the thread that the process began with: it starts the workers and waits for them.
+/// Returns the CPU time of the initial thread, which starts the workers and waits for them.
 pub(super) fn main_thread() -> CpuTime {
     let path = format!("/proc/self/task/{}/stat", std::process::id());
     let (user, system) = ticks(&path).unwrap_or((0, 0));
@@ -28,7 +29,7 @@ pub(super) fn main_thread() -> CpuTime {
 }
 
 fn share_out(sum_us: u64, (user, system): (u64, u64)) -> CpuTime {
-    // Before the first tick nothing is known of the proportion.
+    // Before the first tick the proportion is unknown.
     let user_us = match user + system {
         0 => sum_us / 2,
         ticks => u64::try_from(u128::from(sum_us) * u128::from(user) / u128::from(ticks)).unwrap_or(sum_us),
@@ -36,13 +37,13 @@ fn share_out(sum_us: u64, (user, system): (u64, u64)) -> CpuTime {
     CpuTime { user_us, system_us: sum_us - user_us }
 }
 
-/// Ticks in user and in system mode.
+/// Returns the ticks in user and in system mode.
 fn ticks(path: &str) -> Option<(u64, u64)> {
     parse_stat(&std::fs::read_to_string(path).ok()?)
 }
 
-/// The fields `utime` and `stime` of a `stat` file: the 14th and 15th, the second being a name in parentheses that may hold
-/// blanks and parentheses itself.
+/// Parses the fields `utime` and `stime` of a `stat` file: the 14th and 15th. The second field is a
+/// name in parentheses, which may contain blanks and parentheses itself.
 fn parse_stat(text: &str) -> Option<(u64, u64)> {
     let (_, after_name) = text.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);

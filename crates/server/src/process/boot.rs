@@ -1,4 +1,5 @@
-//! From the command line to a process that is ready to serve: configuration, daemon, log, open files, sockets, pid file.
+//! From the command line to a process that is ready to serve: configuration, daemon, log, open
+//! files, sockets, pid file.
 
 use super::listen::{Listener, listen, remove_unix_socket};
 use super::{cpus, daemon, limits, log};
@@ -19,13 +20,13 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// The parts: configuration, sockets, and what is to be removed at the end.
+    /// Returns its parts: the configuration, the sockets, and the files to remove at exit.
     pub fn into_parts(self) -> (Loaded, Vec<Listener>, Cleanup) {
         (self.loaded, self.listeners, self.cleanup)
     }
 }
 
-/// Files that go when the server ends.
+/// Files to remove at exit.
 #[derive(Debug)]
 pub struct Cleanup {
     pidfile: Option<PathBuf>,
@@ -42,13 +43,13 @@ impl Cleanup {
     }
 }
 
-/// Does all that comes before the first worker. `is_command` tells whether the server has a command, for `rename-command`;
-/// `defaults` is what a number of workers decides where nobody says anything.
+/// Does everything that precedes the first worker. `is_command` returns whether the server has a
+/// command, for `rename-command`; `defaults` returns the defaults for a number of workers.
 ///
 /// # Errors
 ///
-/// There is nothing to serve: help was asked for, the daemon is on its way, or something is wrong. The user has been told;
-/// the process should end with this code.
+/// There is nothing to serve: help was requested, the daemon was started, or something is wrong.
+/// The user has been informed; the process should exit with this code.
 pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> bool) -> Result<Boot, ExitCode> {
     log::init();
     let arguments = cli::arguments();
@@ -103,7 +104,8 @@ fn read(
     Ok(loaded)
 }
 
-/// What is to be removed, by absolute paths: `CONFIG SET dir` may move the process before the end.
+/// Returns the files to remove, by absolute paths: `CONFIG SET dir` may change the working
+/// directory before exit.
 fn cleanup_of(settings: &Settings) -> Cleanup {
     let absolute = |path: &Path| settings.dir.join(path);
     let mut settings = settings.clone();
@@ -112,14 +114,14 @@ fn cleanup_of(settings: &Settings) -> Cleanup {
     Cleanup { pidfile, settings }
 }
 
-/// Help and version go to standard output.
+/// Prints help or the version to standard output.
 fn print(text: &str) -> ExitCode {
-    // A reader that left (`pantala --help | head -1`) is no failure.
+    // A reader that has exited (`pantala --help | head -1`) is not a failure.
     let _ = io::stdout().lock().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
 
-/// A file that can't be read goes to the log, anything else to standard error, as in Redis.
+/// Reports an error: an unreadable file in the log, anything else on standard error, as in Redis.
 fn complain(error: &LoadError) -> ExitCode {
     if matches!(error, LoadError::Open { .. }) {
         return fail(&error.to_string());
@@ -133,7 +135,7 @@ fn fail(text: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The system, keeping what came from standard input for a daemon to read again.
+/// The system as a host. Records standard input, so that a daemon can read it again.
 struct Recorder {
     start_dir: PathBuf,
     stdin: Option<Vec<u8>>,

@@ -4,26 +4,27 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::path::Path;
 
-/// Most CPUs that the affinity mask of rustix holds.
+/// Most CPUs in the affinity mask of rustix.
 const CPUS_MAX: usize = CpuSet::MAX_CPU;
 
-/// Numbers of the CPUs that the calling thread may run on, in order; never empty.
+/// Returns the CPUs that the calling thread may run on, in ascending order; never empty.
 pub fn allowed_cpus() -> Vec<usize> {
     let set = sched_getaffinity(None);
     let cpus: Vec<usize> = set.map(|set| (0..CPUS_MAX).filter(|cpu| set.is_set(*cpu)).collect()).unwrap_or_default();
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// CPUs that the cgroup's quota amounts to, if there is one: 1.5 means 150 ms of CPU time in 100 ms.
+/// Returns the number of CPUs that the cgroup's quota amounts to, if there is a quota: 1.5 means
+/// 150 ms of CPU time in 100 ms.
 pub fn cpu_quota() -> Option<f64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     quota_of(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// Workers where nobody says how many: one per CPU, no more than the quota feeds.
+/// Returns the default number of workers: one per CPU, at most the quota.
 ///
-/// The quota is rounded down, since a worker more than it feeds makes the kernel stop all of them for the rest of each
-/// period, with what they hold.
+/// The quota is rounded down: with one worker too many, the kernel throttles all of them for the
+/// rest of each period, with the shards that they hold.
 pub fn default_workers() -> usize {
     workers_for(allowed_cpus().len(), cpu_quota())
 }
@@ -33,11 +34,11 @@ fn workers_for(cpus: usize, quota: Option<f64>) -> usize {
     cpus.min(fed).clamp(1, pantala_base::limits::WORKERS_MAX)
 }
 
-/// Keeps the calling thread on CPU number `cpu`.
+/// Pins the calling thread to CPU number `cpu`.
 ///
 /// # Errors
 ///
-/// The system's; a number beyond its mask too.
+/// The system's; also if the number exceeds the mask.
 pub fn pin_thread(cpu: usize) -> io::Result<()> {
     if cpu >= CPUS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -47,7 +48,8 @@ pub fn pin_thread(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The least quota of the groups in `groups` (the text of `/proc/self/cgroup`) and their parents below `root`.
+/// Returns the least quota of the groups in `groups` (the text of `/proc/self/cgroup`) and their
+/// ancestors below `root`.
 fn quota_of(groups: &str, root: &Path) -> Option<f64> {
     let mut least: Option<f64> = None;
     for line in groups.lines() {
@@ -61,7 +63,8 @@ fn quota_of(groups: &str, root: &Path) -> Option<f64> {
         let bases =
             if is_v2 { [root.to_path_buf(), root.join("unified")] } else { [root.join(controllers), root.join("cpu")] };
         let read = if is_v2 { quota_v2 } else { quota_v1 };
-        // Inside a container the path may be the host's, and not exist: the group at the root of the mount is ours then.
+        // In a container the path may be the host's and not exist: then the group at the root of
+        // the mount is ours.
         for (base, path) in bases.iter().flat_map(|base| Path::new(group).ancestors().map(move |path| (base, path))) {
             if let Some(quota) = read(&base.join(path)) {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
@@ -71,14 +74,14 @@ fn quota_of(groups: &str, root: &Path) -> Option<f64> {
     least
 }
 
-/// `cpu.max`: quota or `max`, and period.
+/// Parses `cpu.max`: a quota or `max`, and the period.
 fn quota_v2(group: &Path) -> Option<f64> {
     let text = std::fs::read_to_string(group.join("cpu.max")).ok()?;
     let mut words = text.split_whitespace();
     ratio(words.next()?, words.next()?)
 }
 
-/// Quota (-1: none) and period in a file each.
+/// Reads the quota (-1: none) and the period from a file each.
 fn quota_v1(group: &Path) -> Option<f64> {
     let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
     ratio(read("cpu.cfs_quota_us")?.trim(), read("cpu.cfs_period_us")?.trim())

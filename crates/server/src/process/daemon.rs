@@ -1,9 +1,9 @@
-//! Running in the background, and the file that tells the process id.
+//! Running in the background, and the pid file.
 //!
-//! A daemon is the same program started again in a session of its own, with `/dev/null` for its three streams: `fork` without
-//! `exec` can't be had without `unsafe`, and nothing of the parent is worth keeping but the configuration that it read from
-//! standard input, which it hands on. So the parent says on the terminal what is wrong with the configuration, and both read
-//! the same.
+//! A daemon is the same program started again in a session of its own, with `/dev/null` as its
+//! three streams. `fork` without `exec` needs `unsafe`, and nothing of the parent is worth keeping
+//! except the configuration read from standard input, which is passed on. So the parent reports
+//! errors of the configuration on the terminal, and both processes read the same configuration.
 
 use crate::config::host::reason;
 use std::ffi::OsString;
@@ -12,15 +12,16 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Tells the second start that it is the daemon.
+/// Marks the second process as the daemon.
 const MARK: &str = "PANTALA_DAEMON";
 
-/// Whether this process was started by [`spawn`].
+/// Returns whether this process was started by [`spawn`].
 pub fn is_daemon() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Starts this program again as a daemon, in directory `dir`, with `arguments`, and with `stdin` as its standard input.
+/// Starts this program again as a daemon, in directory `dir`, with `arguments`, and with `stdin` as
+/// its standard input.
 ///
 /// # Errors
 ///
@@ -36,11 +37,11 @@ pub fn spawn(dir: &Path, arguments: &[OsString], stdin: Option<&[u8]>) -> io::Re
     if let (Some(mut pipe), Some(text)) = (child.stdin.take(), stdin) {
         pipe.write_all(text)?;
     }
-    // The child is not waited for: it goes on when this process has ended.
+    // The child is not waited for: it continues after this process has exited.
     Ok(())
 }
 
-/// Leaves the terminal: a session of its own, and `/dev/null` as standard input.
+/// Detaches from the terminal: a session of its own, and `/dev/null` as standard input.
 ///
 /// # Errors
 ///
@@ -51,14 +52,14 @@ pub fn detach() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the process id to `path`. That it can't be written is worth a line in the log, no more, as in Redis.
+/// Writes the process ID to `path`. A failure is only logged, as in Redis.
 pub fn create_pidfile(path: &Path) {
     if let Err(error) = std::fs::write(path, format!("{}\n", std::process::id())) {
         tracing::warn!("Failed to write PID file: {}", reason(&error));
     }
 }
 
-/// Removes the file at the end.
+/// Removes the pid file at exit.
 pub fn remove_pidfile(path: &Path) {
     tracing::info!("Removing the pid file.");
     // It may have been removed by hand.

@@ -1,4 +1,4 @@
-//! The limit of open files, and what the process uses.
+//! The open-file limit, and the process's resource usage.
 
 use crate::config::host::reason;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -6,22 +6,22 @@ use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Files that Redis keeps aside for what isn't a client.
+/// Fewest files reserved for other uses than clients, as in Redis.
 const RESERVED_FILES_MIN: u64 = 32;
 
-/// Files that each worker opens at most: event loop, doorbell, its share of listeners and timers.
+/// Most files that each worker opens: event loop, doorbell, its share of listeners and timers.
 const FILES_PER_WORKER: u64 = 4;
 
-/// Files kept aside; [`raise_open_files`] sets it. Nothing is read or written on the strength of it, so relaxed will do.
+/// Reserved files, set by [`raise_open_files`]. Relaxed: no other data depends on it.
 static RESERVED_FILES: AtomicU64 = AtomicU64::new(RESERVED_FILES_MIN);
 
-/// The open-file limit in force; `u64::MAX`: none.
+/// Returns the open-file limit in force; `u64::MAX`: none.
 pub fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the open-file limit as far as it takes for `maxclients` clients beside what `workers` workers need, and tells the
-/// log as Redis does. The clients that there can be: `maxclients`, or fewer.
+/// Raises the open-file limit as far as `maxclients` clients and `workers` workers need, and logs
+/// what Redis logs. Returns the number of clients that fit, at most `maxclients`.
 ///
 /// # Errors
 ///
@@ -53,11 +53,11 @@ pub fn raise_open_files(maxclients: u32, workers: usize) -> Result<u32, String> 
     Ok(clients)
 }
 
-/// Makes room for `maxclients` clients while the server runs.
+/// Raises the limit for `maxclients` clients while the server runs.
 ///
 /// # Errors
 ///
-/// There can't be so many; the text is for the client.
+/// The limit can't be raised so far; the text is for the client.
 pub fn allow_clients(maxclients: u32) -> Result<(), String> {
     let reserved = RESERVED_FILES.load(Relaxed);
     raise_to(u64::from(maxclients) + reserved).map_err(|_| {
@@ -66,12 +66,13 @@ pub fn allow_clients(maxclients: u32) -> Result<(), String> {
     })
 }
 
-/// Clients that fit a limit, at least one.
+/// Returns how many clients fit a limit; `None` for none.
 fn clients_within(limit: u64, reserved: u64) -> Option<u32> {
     limit.checked_sub(reserved).filter(|clients| *clients > 0).map(|clients| u32::try_from(clients).unwrap_or(u32::MAX))
 }
 
-/// Raises the limit to `needed`, the hard one too where that is allowed; else as far as the hard one goes.
+/// Raises the limit to `needed`, with the hard limit if that is allowed; otherwise up to the hard
+/// limit.
 fn raise_to(needed: u64) -> io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= needed) {
@@ -82,27 +83,27 @@ fn raise_to(needed: u64) -> io::Result<()> {
         return Ok(());
     };
     if maximum > current {
-        // What can be had is better than nothing; the caller hears that it isn't enough.
+        // As much as is allowed is better than nothing; the caller gets the error.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     Err(error.into())
 }
 
-/// CPU time of the calling thread so far, in microseconds.
+/// Returns the CPU time of the calling thread so far, µs.
 pub fn thread_cpu_us() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000
 }
 
-/// Resident memory of the process in bytes, if `/proc` tells.
+/// Returns the resident memory of the process, bytes, if `/proc` is readable.
 pub fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)
 }
 
-/// Resident memory that the process has allocated, in bytes, if `/proc` tells: without the pages of
-/// its program and libraries, which Redis's `used_memory` leaves out too.
+/// Returns the resident memory that the process has allocated, bytes, if `/proc` is readable:
+/// without the pages of its program and libraries, which Redis's `used_memory` leaves out too.
 pub fn allocated_resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut fields = text.split_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());
@@ -134,7 +135,7 @@ mod tests {
     fn usage_is_told() {
         let resident = resident_bytes().expect("/proc tells");
         let allocated = allocated_resident_bytes().expect("/proc tells");
-        // The program's own pages lie between them.
+        // The difference is the program's own pages.
         assert!(allocated > 10_000 && allocated + 10_000 < resident, "{allocated} of {resident}");
         let before = thread_cpu_us();
         let mut sum = 0u64;

@@ -1,4 +1,4 @@
-//! The sockets that the server listens on.
+//! The listening sockets.
 
 use crate::config::Settings;
 use crate::config::host::reason;
@@ -16,20 +16,21 @@ use std::sync::atomic::{
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A socket that listens and doesn't block.
+/// A non-blocking listening socket.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    /// Where: `address:port`, or the path of a Unix socket.
+    /// Its address: `address:port`, or the path of a Unix socket.
     pub address: String,
     /// It is a Unix socket.
     pub is_unix: bool,
 }
 
 impl Listener {
-    /// Ends it for everybody who has a copy of it: its address can be had again at once, though copies are still open.
+    /// Shuts the socket down with all its copies: its address is free at once, though copies are
+    /// still open.
     fn shut_down(&self) {
-        // It listens, so it can be shut down.
+        // It is listening, so it can be shut down.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }
@@ -40,39 +41,40 @@ impl AsFd for Listener {
     }
 }
 
-/// The sockets that the server listens on. The worker that accepts has copies of them.
+/// The server's listening sockets. The worker that accepts has copies of them.
 pub struct Listening {
     listeners: Mutex<Vec<Listener>>,
     generation: AtomicU64,
 }
 
 impl Listening {
-    /// What [`listen`] has opened.
+    /// Creates the set from what [`listen`] has opened.
     pub fn new(listeners: Vec<Listener>) -> Self {
         Self { listeners: Mutex::new(listeners), generation: AtomicU64::new(0) }
     }
 
-    /// How often they were exchanged. To be read before [`Self::copies`].
+    /// Returns how often they were replaced. Must be read before [`Self::copies`].
     pub fn generation(&self) -> u64 {
         self.generation.load(Acquire)
     }
 
-    /// Copies of all.
+    /// Returns copies of all sockets.
     ///
     /// # Errors
     ///
-    /// No file descriptor is to be had.
+    /// No file descriptors are left.
     pub fn copies(&self) -> io::Result<Vec<OwnedFd>> {
         self.listeners().iter().map(|listener| listener.socket.try_clone()).collect()
     }
 
-    /// Listens where `new` says instead of where `old` said. On another port the new sockets are there before the old ones go;
-    /// on the same port the old ones would be in their way.
+    /// Listens on the addresses of `new` instead of those of `old`. On another port, the new
+    /// sockets are opened before the old ones are closed; on the same port, the old ones must be
+    /// closed first.
     ///
     /// # Errors
     ///
-    /// The directive that can't be followed, and Redis's words for it; then everything is as before, if the old addresses can still
-    /// be had.
+    /// The directive that can't be applied, and Redis's error text. The old addresses are then
+    /// restored, if they are still available.
     pub fn change(&self, old: &Settings, new: &Settings) -> Result<(), (&'static str, &'static str)> {
         let mut listeners = self.listeners();
         let opened = if old.port == new.port {
@@ -99,12 +101,13 @@ impl Listening {
     }
 }
 
-/// Opens all sockets that `settings` ask for. Addresses that may fail (`-` before them) are left out when the host doesn't
-/// have them, and so are those of a protocol that it doesn't have.
+/// Opens all sockets of `settings`. Optional addresses (`-` before them) are left out if the host
+/// doesn't have them, and addresses of a protocol that it lacks always.
 ///
 /// # Errors
 ///
-/// An address can't be had, or there is none; the text is for the log, where the reason is already.
+/// An address is unavailable, or there is none; the text is for the log, which has the reason
+/// already.
 pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     warn_backlog(settings.tcp_backlog);
     let mut listeners = listen_tcp(settings)?;
@@ -118,11 +121,11 @@ pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     Ok(listeners)
 }
 
-/// The TCP part of [`listen`]: none with port 0.
+/// Opens the TCP sockets of [`listen`]: none with port 0.
 ///
 /// # Errors
 ///
-/// An address can't be had.
+/// An address is unavailable.
 pub fn listen_tcp(settings: &Settings) -> Result<Vec<Listener>, String> {
     let port = settings.port;
     let mut listeners = Vec::new();
@@ -147,14 +150,15 @@ pub fn listen_tcp(settings: &Settings) -> Result<Vec<Listener>, String> {
     Ok(listeners)
 }
 
-/// What is wrong, and its error number where the system gave one.
+/// The error text, and the error number if the system gave one.
 type OpenError = (String, Option<Errno>);
 
 fn step(name: &'static str) -> impl Fn(io::Error) -> OpenError {
     move |error| (format!("{name}: {}", reason(&error)), Errno::from_io_error(&error))
 }
 
-/// The host lacks the protocol: not worth failing for, whoever asked.
+/// Returns whether the host lacks the protocol: then the address is skipped even if it isn't
+/// optional.
 fn is_unsupported(code: Errno) -> bool {
     matches!(
         code,
@@ -162,7 +166,7 @@ fn is_unsupported(code: Errno) -> bool {
     )
 }
 
-/// The first address of `name` that can be listened on.
+/// Listens on the first available address of `name`.
 fn open_tcp(name: &str, port: u16, backlog: i32) -> Result<OwnedFd, OpenError> {
     let addresses = resolve(name, port)?;
     let mut failure = ("no address".to_string(), None);
@@ -175,7 +179,8 @@ fn open_tcp(name: &str, port: u16, backlog: i32) -> Result<OwnedFd, OpenError> {
     Err(failure)
 }
 
-/// Addresses of `name`: IPv6 ones if it has a colon, else IPv4 ones, as Redis decides.
+/// Resolves `name`: to IPv6 addresses if it has a colon, otherwise to IPv4 addresses, as Redis
+/// decides.
 fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, OpenError> {
     let is_v6 = name.contains(':');
     let host = match name {
@@ -194,14 +199,14 @@ fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, OpenError> {
 fn open_address(address: SocketAddr, backlog: i32) -> Result<OwnedFd, OpenError> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(step("socket"))?;
     if address.is_ipv6() {
-        // Else it would take the IPv4 port too, and `* ::*` would collide with itself.
+        // Otherwise it would take the IPv4 port too, and `* ::*` would collide with itself.
         socket.set_only_v6(true).map_err(step("setsockopt IPV6_V6ONLY"))?;
     }
     socket.set_reuse_address(true).map_err(step("setsockopt SO_REUSEADDR"))?;
     start(socket, &address.into(), backlog)
 }
 
-/// Binds and listens.
+/// Binds a socket and listens.
 fn start(socket: Socket, address: &SockAddr, backlog: i32) -> Result<OwnedFd, OpenError> {
     socket.bind(address).map_err(step("bind"))?;
     socket.listen(backlog).map_err(step("listen"))?;
@@ -210,7 +215,7 @@ fn start(socket: Socket, address: &SockAddr, backlog: i32) -> Result<OwnedFd, Op
 }
 
 fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
-    // A socket left behind would be in the way. Anything but a socket isn't ours to remove (Redis removes it).
+    // A stale socket would be in the way. Other files aren't ours to remove (Redis removes them).
     if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
         let _ = std::fs::remove_file(path);
     }
@@ -225,7 +230,7 @@ fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
     Ok(socket)
 }
 
-/// Removes the Unix socket's file at the end.
+/// Removes the Unix socket's file at exit.
 pub fn remove_unix_socket(settings: &Settings) {
     if let Some(path) = &settings.unixsocket {
         tracing::info!("Removing the unix socket file.");
@@ -235,7 +240,7 @@ pub fn remove_unix_socket(settings: &Settings) {
     }
 }
 
-/// Linux cuts the backlog down without a word.
+/// Warns if Linux will silently truncate the backlog.
 fn warn_backlog(backlog: i32) {
     const PATH: &str = "/proc/sys/net/core/somaxconn";
     let allowed = std::fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse::<i32>().ok());
@@ -260,7 +265,7 @@ mod tests {
         settings
     }
 
-    /// A port that was free a moment ago.
+    /// Returns a port that was free a moment ago.
     fn free_port() -> u16 {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         listener.local_addr().expect("its address").port()
@@ -311,7 +316,7 @@ mod tests {
         UnixStream::connect(&path).expect("connected");
         remove_unix_socket(&settings);
         assert!(!path.exists());
-        // A file that isn't a socket stays.
+        // A file that isn't a socket is kept.
         std::fs::write(&path, "precious").expect("a file");
         assert_eq!(
             listen(&settings).map(|_| ()),

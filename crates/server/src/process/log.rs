@@ -1,4 +1,4 @@
-//! The log, laid out as Redis's: `pid:role day month year time level message`.
+//! The log, in Redis's layout: `pid:role day month year time level message`.
 //!
 //! | `loglevel` | sign | `tracing` |
 //! | --- | --- | --- |
@@ -7,8 +7,8 @@
 //! | notice | `*` | `info!` |
 //! | warning | `#` | `warn!`, `error!` |
 //!
-//! The log file is opened for every line, as Redis does, so that it may be moved away at any time. A line below the level
-//! costs the check of a flag that `tracing` keeps at each place that logs.
+//! The log file is opened for each line, as in Redis, so that it may be moved away at any time. A
+//! line below the level costs one check of a flag that `tracing` keeps at each call site.
 
 use crate::config::LogLevel;
 use std::fmt::{self, Write as _};
@@ -22,38 +22,39 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The level in force, as [`LogLevel`]. Alone in what it says, so relaxed will do.
+/// The level in force, as [`LogLevel`]. Relaxed: no other data depends on it.
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Notice as u8);
 
-/// Whether the server has its configuration: the role changes from `C` to `M`.
+/// Whether the server has read its configuration: the role changes from `C` to `M`.
 static IS_SERVING: AtomicBool = AtomicBool::new(false);
 
-/// Where lines go; none: standard output.
+/// The log file; `None`: standard output.
 static FILE: RwLock<Option<PathBuf>> = RwLock::new(None);
 
-/// Begins logging to standard output, at `notice`. Once per process; further calls do nothing.
+/// Starts logging to standard output, at `notice`. Further calls in the process do nothing.
 pub fn init() {
     let subscriber = tracing_subscriber::registry().with(RedisLayer);
-    // An error means that somebody else's subscriber is there already, as in tests.
+    // An error means that another subscriber is installed, as in tests.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Logs to `file`, or to standard output, what `level` says, as a server that has its configuration.
+/// Configures the level and the file of a server that has read its configuration. Without a file it
+/// logs to standard output.
 pub fn configure(level: LogLevel, file: Option<PathBuf>) {
     *FILE.write().unwrap_or_else(PoisonError::into_inner) = file;
     IS_SERVING.store(true, Relaxed);
     set_log_level(level);
 }
 
-/// Logs from now on what `level` says.
+/// Sets the level.
 pub fn set_log_level(level: LogLevel) {
     if LEVEL.swap(level as u8, Relaxed) != level as u8 {
-        // Each place that logs remembers whether it is on: ask again.
+        // Each call site caches whether it is enabled.
         tracing::callsite::rebuild_interest_cache();
     }
 }
 
-/// Level of `tracing` that a sign and a `loglevel` stand for.
+/// Returns the `loglevel` and the sign of a `tracing` level.
 fn class(level: &Level) -> (LogLevel, char) {
     match *level {
         Level::TRACE => (LogLevel::Debug, '.'),
@@ -83,12 +84,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RedisLayer {
         let mut message = Message::default();
         event.record(&mut message);
         let line = format_line(&now(), class(event.metadata().level()).1, &message);
-        // Nothing can be done about a log that can't be written, and the server goes on without it, as Redis does.
+        // A log that can't be written is lost; the server continues without it, as in Redis.
         let _ = write_line(&line);
     }
 }
 
-/// The local time as Redis prints it.
+/// Returns the local time in Redis's format.
 fn now() -> String {
     jiff::Zoned::now().strftime("%d %b %Y %H:%M:%S.%3f").to_string()
 }
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(words[3].as_bytes()[8], b'.', "{time}");
     }
 
-    /// One test for all that is global, since tests share the process.
+    /// A single test for all global state, since tests share the process.
     #[test]
     fn lines_follow_level_and_file() {
         let path = std::env::temp_dir().join(format!("pantala-log-{}", std::process::id()));

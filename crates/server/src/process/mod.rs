@@ -1,7 +1,7 @@
 //! The process and its surroundings: CPUs, limits, log, daemon, sockets, signals.
 //!
-//! [`boot`](boot::boot) does all of it in the right order; [`watch_signals`] follows when the server can be stopped, and
-//! [`Cleanup::run`] is the last word.
+//! [`boot`](boot::boot) sets everything up in the right order. [`watch_signals`] is called when the
+//! server can be stopped, [`Cleanup::run`] at exit.
 
 pub mod boot;
 pub mod cpus;

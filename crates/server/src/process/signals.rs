@@ -1,13 +1,14 @@
-//! Signals: SIGTERM and SIGINT close the server, SIGHUP is ignored. (SIGPIPE is ignored by Rust's own start.)
+//! Signals: SIGTERM and SIGINT stop the server, SIGHUP is ignored. (Rust's runtime ignores
+//! SIGPIPE.)
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
 
-/// Exit code when the user insists.
+/// Exit code after a second SIGINT.
 const INSISTED: i32 = 1;
 
-/// A signal that asks the server to stop.
+/// A signal that requests the server to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// SIGINT.
@@ -16,11 +17,12 @@ pub enum Ending {
     Terminate,
 }
 
-/// Starts a thread that calls `stop` at each SIGTERM and at the first SIGINT. The second SIGINT ends the process at once.
+/// Starts a thread that calls `stop` at each SIGTERM and at the first SIGINT. The second SIGINT
+/// ends the process at once.
 ///
 /// # Errors
 ///
-/// Handlers or thread can't be had.
+/// The handlers or the thread can't be created.
 pub fn watch(stop: impl Fn(Ending) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let run = move || {

@@ -1,4 +1,5 @@
-//! `pantala check-rdb FILE`: reads a file value by value and reports what is wrong, and where.
+//! `pantala check-rdb FILE`: reads a file value by value and reports the first error and its
+//! offset.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,12 +13,12 @@ use pantala_engine::tuning::Tuning;
 use pantala_persistence::rdb::{Check, Reader};
 use pantala_types::rdb_value::Dialect;
 
-/// What the first argument asks for.
+/// What the first argument requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// Check this file.
     Check(PathBuf),
-    /// Print how to call it: no file is named.
+    /// Print the usage: no file is named.
     Usage,
 }
 
@@ -36,10 +37,10 @@ impl Arguments {
 }
 
 const USAGE: &str = "Usage: pantala check-rdb <rdb-file-name>";
-/// Bytes that are read at a time.
+/// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
 
-/// Checks a file. Returns exit code 0 if it is right, 1 otherwise.
+/// Checks a file. Returns exit code 0 if it is valid, 1 otherwise.
 pub fn check_rdb(arguments: &Arguments) -> ExitCode {
     let Arguments::Check(path) = arguments else {
         // Standard error may be closed.
@@ -52,7 +53,7 @@ pub fn check_rdb(arguments: &Arguments) -> ExitCode {
     if checked { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns whether the file is right, and the report.
+/// Returns whether the file is valid, and the report.
 fn check(path: &Path) -> (bool, String) {
     let mut lines = String::new();
     let mut tell = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");

@@ -23,17 +23,17 @@ use pantala_types::rdb_value::{Dialect, Limits};
 
 use crate::host::Server;
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
 /// A batch is sent at this size, bytes.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Batches that may wait for one loader.
+/// Most batches that may wait for one loader.
 const BATCHES_MAX: usize = 4;
-/// Maximum number of loaders: more would wait for the thread that measures.
+/// Most loaders: more would wait for the thread that measures entries.
 const LOADERS_MAX: usize = 8;
 /// Strings up to this length are loaded whatever `proto-max-bulk-len` is now, bytes.
 const STRING_BYTES_MIN: u64 = 512 * 1024 * 1024;
-/// Maximum number of empty keys that the log names.
+/// Most empty keys that the log names.
 const EMPTY_KEYS_TOLD: u64 = 10;
 
 /// Why a file was not loaded.
@@ -41,7 +41,7 @@ const EMPTY_KEYS_TOLD: u64 = 10;
 pub enum LoadError {
     /// Reading failed.
     Io(io::Error),
-    /// The file is damaged or not supported.
+    /// The file is damaged or unsupported.
     Wrong(Error),
 }
 
@@ -139,10 +139,10 @@ pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestoreP
     })
 }
 
-/// Reads a file; does with its entries what `duty` says. Returns the libraries that it has.
+/// Reads a file and handles its entries as `duty` says. Returns its libraries.
 ///
 /// # Errors
-/// It can't be read, or is wrong. Part of its entries may be stored.
+/// It can't be read, or is damaged. Part of its entries may be stored.
 pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> Result<(Libraries, Counts), LoadError> {
     let settings = server.config().settings();
     let limits = load_limits(server.keyspace().tuning.rdb_limits());
@@ -183,13 +183,12 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
     Ok((libraries, counts))
 }
 
-/// Limits of what a file may have: strings that were stored under another `proto-max-bulk-len`,
-/// too.
+/// Raises limits for files: they may contain strings stored under another `proto-max-bulk-len`.
 pub(super) fn load_limits(limits: Limits) -> Limits {
     Limits { string_bytes_max: limits.string_bytes_max.max(STRING_BYTES_MIN), ..limits }
 }
 
-/// Reads to the end of the file and hands its entries to the loaders.
+/// Reads to the end of the file and sends its entries to the loaders.
 fn read_all(
     mut file: &File,
     mut reader: Reader,
@@ -256,7 +255,7 @@ struct Batch {
 
 /// An entry of a batch.
 struct Placed {
-    /// Where key and value end in the batch's bytes.
+    /// Where its key and value end in the batch's bytes.
     key_end: usize,
     body_end: usize,
     offset: u64,
@@ -276,7 +275,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// Adds an entry to the batch. Returns whether the loader still takes entries.
+    /// Adds an entry to the batch. Returns whether the loader still accepts entries.
     fn add(&mut self, entry: &Entry<'_>) -> bool {
         let Batch { bytes, entries } = &mut self.batch;
         bytes.extend_from_slice(entry.key);
@@ -302,7 +301,7 @@ impl Feed {
     }
 }
 
-/// What all loaders share.
+/// State that all loaders share.
 struct Loader<'c> {
     limits: Limits,
     now_ms: i64,

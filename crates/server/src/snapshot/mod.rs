@@ -32,7 +32,7 @@ use load::Counts;
 pub use check::{Arguments, check_rdb};
 pub use load::load_at_start;
 
-/// What is known of snapshots (`INFO persistence`).
+/// State of snapshots (`INFO persistence`).
 #[derive(Debug, Default)]
 pub struct Snapshots {
     /// When the last one was saved, or the server started, unix time in s.
@@ -86,7 +86,7 @@ impl Snapshots {
         keyspace.changes() + self.other_changes.load(Relaxed)
     }
 
-    /// Records and logs what was loaded.
+    /// Records and logs the counts of a load.
     fn note_loaded(&self, counts: &Counts) {
         let (loaded, expired) = (counts.loaded.load(Relaxed), counts.expired.load(Relaxed));
         self.keys_loaded.store(loaded, Relaxed);

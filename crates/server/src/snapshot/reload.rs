@@ -12,8 +12,8 @@ use crate::host::Server;
 
 const FAILED: &str = "ERR Error trying to load the RDB dump, check server logs.";
 
-/// Saves, empties and loads, as far as it is to. The whole file is looked at before anything is
-/// changed.
+/// Saves, empties and loads the dataset, in so far as `how` says so. The whole file is checked
+/// before anything is changed.
 ///
 /// # Errors
 /// The error reply.

@@ -17,7 +17,7 @@ use pantala_persistence::rdb::{Facts, Sink, Version, write_dataset};
 use crate::cli::REDIS_VERSION;
 use crate::host::Server;
 
-/// Chunks that may wait for the disk.
+/// Most chunks that may wait for the disk.
 const CHUNKS_MAX: usize = 4;
 
 /// Bytes between two syncs with `rdb-save-incremental-fsync`, as in Redis.
@@ -49,7 +49,7 @@ pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
             .map_err(|error| Failed::during("starting a thread", error))?;
         let mut pipe = Pipe { full, empty };
         let (version, was_taken) = write_dataset(whole, &facts, &mut pipe);
-        // Seen by the other thread since it waits for the pipe to close.
+        // The other thread sees this because it waits for the pipe to close.
         is_whole.store(was_taken, Relaxed);
         drop(pipe);
         let written = writing.join().unwrap_or_else(|_| Err(Failed::during("writing", io::ErrorKind::Other.into())));
@@ -94,7 +94,7 @@ impl Failed {
 /// The channel of chunks to the thread that writes.
 struct Pipe {
     full: SyncSender<Vec<u8>>,
-    /// Written buffers, to be reused.
+    /// Written buffers, for reuse.
     empty: Receiver<Vec<u8>>,
 }
 
@@ -114,7 +114,7 @@ struct Target {
 }
 
 impl Target {
-    /// Writes all chunks and puts the file in its place, if `is_whole` says behind the last of them
+    /// Writes all chunks and moves the file to its place, if `is_whole` says after the last chunk
     /// that nothing is missing.
     fn write(
         &self,
@@ -153,7 +153,7 @@ impl Target {
                 unsynced = 0;
             }
             chunk.clear();
-            // The other side may be done.
+            // The other side may have finished.
             let _ = recycled.send(chunk);
         }
         file.sync_all().map_err(|error| Failed::during("syncing", error))

@@ -1,6 +1,5 @@
-//! A large value that was received in a buffer of its own becomes the stored value in that buffer,
-//! as in Redis: it isn't copied, and never there twice. Everything else about its command is as
-//! usual.
+//! A large value received in a buffer of its own is stored in that buffer, as in Redis: it isn't
+//! copied, and never in memory twice. Its command is otherwise run as usual.
 
 use std::time::Duration;
 
@@ -18,14 +17,15 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What};
 use crate::reactor::token;
 
-/// Shorter values are copied, bytes: as in Redis (`PROTO_MBULK_BIG_ARG`).
+/// Least length of values that are handed over, bytes: shorter ones are copied, as in Redis
+/// (`PROTO_MBULK_BIG_ARG`).
 pub(super) const HANDED_BYTES_MIN: usize = 32 * 1024;
 
-/// The arguments of a command whose value was handed over: of that there is only the beginning.
+/// The arguments of a command whose value was handed over: only the start of the value is left.
 pub(super) struct Handed {
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
-    /// Which argument is the value, and how many of its bytes are missing.
+    /// The index of the value among the arguments, and how many of its bytes are missing.
     cut: (usize, usize),
 }
 
@@ -48,9 +48,8 @@ impl Handed {
 }
 
 impl Runner {
-    /// Runs a command, handing its value over. `None`: it is none of those that can take it over,
-    /// its value didn't come in a buffer of its own, or its shard is busy. Nothing has happened
-    /// then.
+    /// Runs a command and hands its value over. Returns `None`, with no effect, if the command
+    /// can't take over a value, the value has no buffer of its own, or the shard is busy.
     #[cold]
     pub(super) fn call_handing_over<L: EventLoop>(
         &mut self,
@@ -84,7 +83,7 @@ impl Runner {
         Some(ran)
     }
 
-    /// [`slow::note`], of a command that has just run.
+    /// As [`slow::note`], for a command that has just run.
     #[cold]
     pub(super) fn note_slow<L: EventLoop>(
         &mut self,

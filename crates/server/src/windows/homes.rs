@@ -1,5 +1,6 @@
-//! Commands of one key that follow each other in a pipeline, on their way together. With `--execution owner` always: their shards' homes run them. Otherwise
-//! while long scripts hold all shards: one by one, each would meet the next such script.
+//! Consecutive single-key commands of a pipeline that are sent together. With `--execution owner`
+//! always: the homes of their shards run them. Otherwise while long scripts hold all shards: sent
+//! one by one, each would wait for the next such script.
 
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::{Request, Step};
@@ -17,9 +18,9 @@ use crate::dispatch::window::{Entry, What, Window};
 use crate::stats::Outcome;
 
 impl Runner {
-    /// What a connection has in the window as commands of one key, one after the other, goes to the shards' homes in
-    /// one request for each home, and comes back in order.
-    /// Gives the window back, or nothing when it was given up meanwhile.
+    /// Sends each connection's consecutive single-key commands to the homes of their shards, one
+    /// request per home; the replies come back in order. Returns the window, or `None` if it was
+    /// abandoned meanwhile.
     pub(super) fn run_for_homes<L: EventLoop>(
         &mut self,
         d: &mut Dispatcher<'_, L>,
@@ -44,8 +45,8 @@ impl Runner {
         Some(window)
     }
 
-    /// Has what a connection has in the window as commands of one key from `at` on wait together, if its last one had to wait. Says how many those are;
-    /// 0: they are to be run one by one.
+    /// Parks the single-key commands of a connection from `at` on together, if its last command had
+    /// to wait. Returns their number; 0: they must be run one by one.
     #[cold]
     pub(super) fn wait_together<L: EventLoop>(
         &mut self,
@@ -55,7 +56,7 @@ impl Runner {
     ) -> usize {
         let entries = &window.entries[at..];
         let Some(connection) = &mut d.clients.reactor.connections[entries[0].connection as usize] else { return 0 };
-        // Those behind one that waits in this window are held back until it has run.
+        // Commands behind one that waits in this window are held back until it has run.
         if connection.state != State::Open || !connection.waits.has_waited {
             return 0;
         }
@@ -69,8 +70,9 @@ impl Runner {
         if is_joined { alike } else { 0 }
     }
 
-    /// Sends commands of one key of a connection to the homes of their shards, or, where commands run on any thread, leaves them together with who
-    /// holds the shards. `false`: they have to be run one by one, since something is out of the ordinary.
+    /// Sends single-key commands of a connection to the homes of their shards or, if any thread may
+    /// run commands, leaves them with the holders of the shards. Returns `false` if a special case
+    /// requires running them one by one.
     fn send_to_homes<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entries: &[Entry], window: &Window) -> bool {
         let index = entries[0].connection;
         let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return true };
@@ -90,7 +92,7 @@ impl Runner {
         let mut requests: Vec<Option<Request>> = Vec::new();
         requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
         let (view, token) = (connection.session.view(), connection.socket.token());
-        // What waits to be sent counts too.
+        // Pending output counts too.
         let reply_bytes_max = match output_limit(connection, &d.clients.reactor.settings).hard_bytes {
             0 => u64::MAX,
             hard_bytes => hard_bytes.saturating_sub(connection.pending_bytes() as u64),
@@ -116,7 +118,7 @@ impl Runner {
         }
         let end = entries[entries.len() - 1].end;
         connection.input.done(end);
-        // Commands may be shorter than what says where they are to run.
+        // The routing records may be larger than the commands.
         let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.waits.has_waited = !has_homes;
@@ -127,7 +129,7 @@ impl Runner {
     }
 }
 
-/// How many entries from the first on are commands of one key of the same connection.
+/// Returns how many entries, from the first on, are single-key commands of one connection.
 fn alike(entries: &[Entry]) -> usize {
     let is_alike = |next: &&Entry| next.connection == entries[0].connection && matches!(next.what, What::Single(..));
     entries.iter().take_while(is_alike).count()

@@ -1,7 +1,7 @@
 //! Windows: commands are parsed from connections, prefetched, and run in order.
 //!
-//! It drives the [dispatcher](crate::dispatch), which knows the commands that need more than their turn in a window: transactions,
-//! scripts, and requests to other workers.
+//! Drives the [dispatcher](crate::dispatch), which runs commands that need more than their turn in
+//! a window: transactions, scripts, and requests to other workers.
 
 mod caching;
 mod hand_over;
@@ -17,14 +17,14 @@ mod suspended;
 use crate::dispatch::window::Window;
 use hand_over::Handed;
 
-/// The window of a worker. In a turn within a script another one serves.
+/// A worker's windows. A turn within a script has its own.
 #[derive(Default)]
 pub struct Windows {
     window: Window,
     runner: Runner,
 }
 
-/// What runs the commands of a window.
+/// Runs the commands of a window.
 #[derive(Default)]
 struct Runner {
     /// The command that has just run, if its value was handed over.

@@ -1,10 +1,10 @@
-//! Plain commands: the way of nearly all of them.
+//! Plain commands: the path of nearly all of them.
 //!
-//! A command is plain if nothing but its shard decides what becomes of it: it has one key and takes
-//! about the same short time whatever it meets, its connection may run it and wants its
-//! replies, and the server neither evicts, pauses nor times every command. One check of the session
-//! and the turn stands for the decisions that [`super::run`] makes for each other command. It holds
-//! for the commands behind it as well, since a plain command changes neither.
+//! A command is plain if only its shard affects how it runs: it has one key and takes about the
+//! same short time on any value, its connection may run it and wants its replies, and the server
+//! neither evicts, pauses nor times every command. One check of the session and the turn stands for
+//! the decisions that [`super::run`] makes for each other command. It holds for the commands behind
+//! it as well, since a plain command changes neither.
 
 use std::ops::Range;
 
@@ -31,10 +31,10 @@ fn is_plain_turn<L: EventLoop>(d: &Dispatcher<'_, L>) -> bool {
 }
 
 impl Runner {
-    /// Runs the entries of one connection from `at` on, those before `end`, as far as they are plain,
-    /// and returns how many that were. Entries from `looked_ahead` on whose neighbour has the same key
-    /// are left to [`Runner::look_ahead`].
-    // Out of line: what it keeps in registers is read for each command.
+    /// Runs the plain commands of one connection from `at` on, before `end`, up to the first entry
+    /// that isn't plain. Returns how many those were. Entries from `looked_ahead` on whose
+    /// neighbour has the same key are left to [`Runner::look_ahead`].
+    // Out of line: it keeps in registers what each command needs.
     #[inline(never)]
     pub(super) fn run_plain<L: EventLoop>(
         &mut self,
@@ -73,7 +73,7 @@ impl Runner {
             connection: token(connection.socket.id),
             now_ms: d.clients.reactor.clock.now_ms,
         };
-        // Of all that is pending only the output changes while these run.
+        // Of all pending output, only `output` changes while these run.
         let output_max = d.clients.limits.alarm.output_max(connection);
         let (mut next, mut calls, mut before) = (at, 0, 0);
         let mut unsettled = None;
@@ -88,13 +88,14 @@ impl Runner {
                 if next >= looked_ahead && *following == place {
                     break;
                 }
-                // Another worker may have written the next shard's gate last: it comes while this command runs.
+                // Another worker may have written the next shard's gate last: its cache line
+                // arrives while this command runs.
                 if is_shared {
                     keyspace.prefetch_gate(following.shard);
                 }
             }
             let args = Args::new(&bytes[entry.begin..entry.end], ranges);
-            // What its user may not run is answered, and noted, on the other way.
+            // Commands that the user may not run are rejected, and logged, by the general path.
             if !is_unrestricted && connection.session.check(command, &args).is_err() {
                 break;
             }

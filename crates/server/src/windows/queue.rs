@@ -1,4 +1,4 @@
-//! `MULTI`: commands of a window are queued.
+//! `MULTI`: queues commands of a window.
 
 use pantala_engine::command::Command;
 use pantala_resp::{ArgRange, Args, Reply};
@@ -35,7 +35,8 @@ impl Runner {
         d.clients.closed_over_limit(entry.connection, QUEUED.len());
     }
 
-    /// An `EXEC` of commands whose keys have several slots, in a cluster: ends the transaction.
+    /// Rejects an `EXEC` of commands whose keys have several slots, in a cluster, and ends the
+    /// transaction.
     #[cold]
     pub(super) fn refuse_exec<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry) {
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };

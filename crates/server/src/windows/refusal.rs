@@ -1,4 +1,4 @@
-//! Commands that can't or may not run, and what they are answered.
+//! Commands that can't or may not run, and their errors.
 
 use std::borrow::Cow;
 
@@ -16,16 +16,16 @@ use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, refusal};
 use crate::stats::Outcome;
 
-/// The answer to a command whose keys have several slots.
+/// The error for a command whose keys have several slots.
 pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
 impl Runner {
-    /// Answers a command that can't or may not run.
+    /// Rejects a command that can't or may not run.
     #[cold]
     pub(super) fn refuse_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };
         let bytes = connection.input.bytes(&d.clients.reactor.io);
-        // What is no command at all has no place in the input.
+        // A protocol error has no range in the input.
         let args = Args::new(bytes.get(entry.begin..entry.end).unwrap_or_default(), ranges);
         let (session, output) = (&mut connection.session, &mut connection.output);
         let before = output.len();
@@ -59,7 +59,8 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
             }
-            // A command that exists in Redis is refused for want of authentication before anything else is said of it.
+            // An unauthenticated client gets the authentication error for any command that exists
+            // in Redis.
             What::Unresolved(Unresolved::NotBuilt(_)) if !session.is_authenticated() => {
                 Reply::new(output, session.version).error(NO_AUTH);
             }
@@ -70,7 +71,7 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
                 Reply::new(output, session.version).error_bytes(&message);
-                // CLIENT CACHING was for this command, which is none.
+                // CLIENT CACHING applied to this command, which does not exist.
                 let keeps_caching = || {
                     d.clients
                         .reactor

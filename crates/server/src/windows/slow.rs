@@ -1,4 +1,4 @@
-//! Plain commands of a window that took long together.
+//! Plain commands of a window that together took long.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{What, Window};
 
 impl Runner {
-    /// A window has run that began and ended then. Logs one of its plain commands if all of them together took long.
+    /// Logs one of a window's plain commands if all of them together took long.
     #[inline]
     pub(super) fn end_watch<L: EventLoop>(
         &mut self,
@@ -22,7 +22,7 @@ impl Runner {
         began: Moment,
         ended: Moment,
     ) {
-        // Mostly no command had its time taken, and the rest is the whole.
+        // Mostly no command was timed on its own, and the rest is the whole.
         let timed_ns = d.stopwatch.mark.ns_since(began);
         let rest_ns = ended.ns_since(began).saturating_sub(timed_ns);
         if rest_ns >= d.stopwatch.slow_window_ns {
