@@ -3,13 +3,14 @@
 /// How far Pantala serves a directive of Redis 7.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Served, and changed while running by `CONFIG SET`.
+    /// Served, and changed at run time by `CONFIG SET`.
     Live,
-    /// Served, but fixed once the server has started: `CONFIG SET` answers "can't set immutable config".
+    /// Served, but fixed once the server has started: `CONFIG SET` fails with "can't set immutable
+    /// config".
     AtStart,
-    /// Known to Redis 7.0, not served. Its value is always the default; another one in the file
-    /// makes a warning, or prevents the start ([`Directive::unsafe_to_ignore`]), and by
-    /// `CONFIG SET` is an error.
+    /// Known to Redis 7.0 but not served. Its value is always the default. Another value in the
+    /// file causes a warning or prevents the start ([`Directive::unsafe_to_ignore`]); in `CONFIG
+    /// SET` it is an error.
     Known,
 }
 
@@ -24,15 +25,15 @@ pub enum Kind {
     Octal(i128, i128),
     /// Bytes with an optional unit, within the range.
     Memory(i128, i128),
-    /// Bytes with an optional unit, or a share in percent (kept as its negative).
+    /// Bytes with an optional unit, or a percentage (stored as its negative).
     MemoryOrPercent,
     /// Any bytes.
     Text,
-    /// Text of which host names are made; shorter than 256 bytes.
+    /// Text valid in host names, shorter than 256 bytes.
     HostName,
-    /// A name without a slash; else this is what is wrong.
+    /// A file name without a slash, with the error text for others.
     FileName(&'static str),
-    /// One of these names, whatever its case.
+    /// One of these names, in any case.
     Choice(&'static [&'static str]),
     /// `oom-score-adj`: like a choice, with `relative` as another word for `yes`.
     OomScoreAdj,
@@ -44,23 +45,25 @@ pub enum Kind {
     Bind,
     /// `save`: pairs of seconds and changes; lines of a file add up.
     Save,
-    /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. Classes not named keep theirs.
+    /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. Classes
+    /// that are not named keep theirs.
     OutputBufferLimit,
     /// `replicaof`: host and port, or `no one`.
     ReplicaOf,
     /// `shutdown-on-sigint` and `shutdown-on-sigterm`: options of `SHUTDOWN`.
     ShutdownOptions,
-    /// `notify-keyspace-events`: letters of classes, kept as the bits of [`EventClasses`](pantala_engine::notify::EventClasses).
+    /// `notify-keyspace-events`: letters of classes, stored as the bits of
+    /// [`EventClasses`](pantala_engine::notify::EventClasses).
     KeyspaceEvents,
     /// `dir`: the process's working directory.
     Dir,
 }
 
-/// Most addresses that `bind` takes.
+/// Most addresses in `bind`.
 pub const BIND_MAX: usize = 16;
 
 impl Kind {
-    /// Whether a line of the file may have any number of arguments.
+    /// Returns whether a line of the file may have any number of arguments.
     pub fn is_multi_argument(self) -> bool {
         matches!(
             self,
@@ -80,24 +83,24 @@ impl Kind {
 pub struct Directive {
     /// Its name, in lower case.
     pub name: &'static str,
-    /// Another name that means the same, if any.
+    /// Another name with the same meaning, if any.
     pub alias: Option<&'static str>,
     /// Type and range.
     pub kind: Kind,
-    /// Default, as `CONFIG GET` answers it.
+    /// Default, as `CONFIG GET` shows it.
     pub default: &'static str,
     /// How far it is served.
     pub state: State,
-    /// Redis itself fixes it at the start.
+    /// Redis itself fixes it at startup.
     pub immutable: bool,
     /// `CONFIG SET` needs `enable-protected-configs`.
     pub protected: bool,
     /// Redis doesn't have it.
     pub own: bool,
-    /// Answers `CONFIG GET` only to its exact name.
+    /// `CONFIG GET` shows it only by its exact name.
     pub hidden: bool,
-    /// Of a directive that isn't served: what ignoring it would mean, where that is unsafe. Another
-    /// value than the default then prevents the start.
+    /// The consequence of ignoring it, if it isn't served and that is unsafe. Then any value other
+    /// than the default prevents the start.
     pub unsafe_to_ignore: Option<&'static str>,
 }
 
@@ -117,47 +120,47 @@ impl Directive {
         }
     }
 
-    /// Served and changed while running.
+    /// Returns a directive that is served and changed at run time.
     pub const fn live(name: &'static str, kind: Kind, default: &'static str) -> Self {
         Self::new(State::Live, name, kind, default)
     }
 
-    /// Served, fixed at the start.
+    /// Returns a directive that is served and fixed at startup.
     pub const fn at_start(name: &'static str, kind: Kind, default: &'static str) -> Self {
         Self::new(State::AtStart, name, kind, default)
     }
 
-    /// Not served.
+    /// Returns a directive that is not served.
     pub const fn known(name: &'static str, kind: Kind, default: &'static str) -> Self {
         Self::new(State::Known, name, kind, default)
     }
 
-    /// With a second name.
+    /// Adds a second name.
     pub const fn alias(self, alias: &'static str) -> Self {
         Directive { alias: Some(alias), ..self }
     }
 
-    /// Fixed at the start in Redis too.
+    /// Marks it as fixed at startup in Redis too.
     pub const fn immutable(self) -> Self {
         Directive { immutable: true, ..self }
     }
 
-    /// Changed only where `enable-protected-configs` allows.
+    /// Marks it as changed only if `enable-protected-configs` allows.
     pub const fn protected(self) -> Self {
         Directive { protected: true, ..self }
     }
 
-    /// Not served, and unsafe to ignore: `meaning` says why, as a clause.
+    /// Marks it as not served and unsafe to ignore; `meaning` is the consequence, as a clause.
     pub const fn unsafe_to_ignore(self, meaning: &'static str) -> Self {
         Directive { unsafe_to_ignore: Some(meaning), ..self }
     }
 
-    /// Pantala's own.
+    /// Marks it as Pantala's own.
     pub const fn own(self) -> Self {
         Directive { own: true, ..self }
     }
 
-    /// Left out of `CONFIG GET` patterns.
+    /// Leaves it out of `CONFIG GET` patterns.
     pub const fn hidden(self) -> Self {
         Directive { hidden: true, ..self }
     }

@@ -1,30 +1,31 @@
-//! What the configuration needs from the machine it runs on, so that reading it can be tested and fuzzed without one.
+//! The configuration's interface to the machine, so that reading it can be tested and fuzzed
+//! without one.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Longest configuration file, bytes: beyond any real one, and an `include /dev/zero` ends.
+/// Longest configuration file, bytes: longer than any real one, and `include /dev/zero` ends.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Files and directories.
 pub trait Host {
-    /// Content of the file at `path`.
+    /// Reads the file at `path`.
     ///
     /// # Errors
     ///
     /// The system's.
     fn read_file(&mut self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// All of standard input.
+    /// Reads all of standard input.
     ///
     /// # Errors
     ///
     /// The system's.
     fn read_stdin(&mut self) -> io::Result<Vec<u8>>;
 
-    /// Names in the directory at `path`, in any order; none if it can't be read.
+    /// Lists the names in the directory at `path`, in any order; none if it can't be read.
     fn list_dir(&mut self, path: &Path) -> Vec<Vec<u8>>;
 
     /// Makes `path` the working directory.
@@ -34,7 +35,7 @@ pub trait Host {
     /// The system's.
     fn change_dir(&mut self, path: &Path) -> io::Result<()>;
 
-    /// The working directory.
+    /// Returns the working directory.
     fn current_dir(&mut self) -> PathBuf;
 
     /// Tries to open the file at `path` for appending.
@@ -45,7 +46,7 @@ pub trait Host {
     fn try_append(&mut self, path: &Path) -> io::Result<()>;
 }
 
-/// The real one.
+/// The real system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
@@ -76,7 +77,7 @@ impl Host for System {
     }
 }
 
-/// All that `reader` gives.
+/// Reads everything from `reader`, up to [`FILE_BYTES_MAX`].
 fn read_bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     reader.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
@@ -86,7 +87,7 @@ fn read_bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// What the system says about `error`, as C's `strerror` words it.
+/// Returns the system's text for `error`, as C's `strerror` words it.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error ") {
@@ -95,12 +96,13 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Whether `path` has wildcards.
+/// Returns whether `path` has wildcards.
 pub fn has_wildcards(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The existing paths that `pattern` matches, sorted. A wildcard matches within one name, and not a name's leading dot.
+/// Returns the existing paths that `pattern` matches, sorted. A wildcard matches within one name,
+/// but not a leading dot.
 pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
     for part in pattern.components() {
@@ -126,7 +128,8 @@ pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// `name` in Redis's glob syntax: a class that excludes begins with `!` in a shell's, with `^` in Redis's.
+/// Converts `name` to Redis's glob syntax: a negated class starts with `!` in a shell, with `^` in
+/// Redis.
 fn shell_glob(name: &[u8]) -> Vec<u8> {
     let mut glob = name.to_vec();
     for at in 1..glob.len() {
@@ -139,12 +142,12 @@ fn shell_glob(name: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 pub(crate) mod fake {
-    //! A host that exists in memory only.
+    //! A host in memory, for tests.
 
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Files by path; directories are whatever has files below it.
+    /// Files by path; every prefix of their paths is a directory.
     #[derive(Debug, Default)]
     pub struct Fake {
         pub files: BTreeMap<PathBuf, Vec<u8>>,

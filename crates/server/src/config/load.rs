@@ -1,4 +1,5 @@
-//! Reading the configuration: file, standard input and options, in this order, the last word on a directive winning.
+//! Reads the configuration: the file, standard input and options, in this order. The last line on a
+//! directive wins.
 
 use super::DICTIONARIES_MAX;
 use super::directive::{Kind, State};
@@ -14,35 +15,38 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Deepest nesting of `include`. Redis has no bound: a file that includes itself takes the stack.
+/// Deepest nesting of `include`. Redis has no bound: a file that includes itself overflows its
+/// stack.
 pub const INCLUDE_DEPTH_MAX: usize = 16;
 
-/// Most files that one configuration includes: bounds a few files that include each other many times.
+/// Most files that one configuration may include: bounds a few files that include each other many
+/// times.
 pub const INCLUDES_MAX: usize = 4_096;
 
-/// Where the configuration comes from.
+/// The sources of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     /// The configuration file.
     pub file: Option<PathBuf>,
-    /// Standard input follows the file.
+    /// Whether standard input follows the file.
     pub stdin: bool,
     /// Lines made from the command line's options; they follow everything else.
     pub options: Vec<u8>,
 }
 
-/// Defaults that only the host can tell.
+/// Defaults that depend on the host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostDefaults {
-    /// Workers where nobody said how many.
+    /// Default number of workers.
     pub workers: usize,
-    /// Shards for a number of workers.
+    /// Default number of shards for a number of workers.
     pub shards: fn(usize) -> usize,
-    /// Partitions for numbers of workers and of shards.
+    /// Default number of partitions for numbers of workers and of shards.
     pub partitions: fn(usize, usize) -> usize,
 }
 
-/// Why there is no configuration; its text is what redis-server prints before it exits with 1.
+/// Why the configuration can't be read; its text is what redis-server prints before it exits with
+/// 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadError {
     /// A line is wrong.
@@ -54,13 +58,13 @@ pub enum LoadError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The lines contradict each other, or what they name can't be had.
+    /// The lines contradict each other, or what they name is unavailable.
     Whole(String),
     /// A file can't be read.
     Open {
         /// Its path as written.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
 }
@@ -97,7 +101,7 @@ pub struct Warning {
 pub struct Rename {
     /// The command.
     pub from: Vec<u8>,
-    /// Its new name; empty: the command goes.
+    /// Its new name; empty: the command is removed.
     pub to: Vec<u8>,
     number: usize,
     line: Vec<u8>,
@@ -105,20 +109,20 @@ pub struct Rename {
 
 #[cfg(test)]
 impl Rename {
-    /// A line of a test.
+    /// Returns a line for tests.
     pub fn new(from: &[u8], to: &[u8]) -> Self {
         Rename { from: from.to_vec(), to: to.to_vec(), number: 1, line: Vec::new() }
     }
 }
 
-/// A configuration that was read.
+/// A configuration that has been read.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// Typed values of the served directives.
     pub settings: Settings,
     /// Values of all directives.
     pub values: Values,
-    /// What Pantala doesn't follow, in the order of the (last) lines, one for each directive.
+    /// Directives that Pantala doesn't follow, one warning each, in the order of their last lines.
     pub warnings: Vec<Warning>,
     /// Commands to rename, in order.
     pub renames: Vec<Rename>,
@@ -126,12 +130,12 @@ pub struct Loaded {
     pub users: Vec<Line>,
     /// Absolute path of the file.
     pub file: Option<PathBuf>,
-    /// Redis with this configuration would write snapshots or an append-only file.
+    /// Whether Redis with this configuration would write snapshots or an append-only file.
     pub asks_for_files: bool,
 }
 
 impl Loaded {
-    /// Lowers `maxclients` to what the host allows.
+    /// Lowers `maxclients` to the host's limit.
     pub fn limit_clients(&mut self, maxclients: u32) {
         if let Some(found) = find(b"maxclients").filter(|_| maxclients != self.settings.maxclients) {
             self.values.set(found.index, Value::Number(i128::from(maxclients)));
@@ -139,11 +143,13 @@ impl Loaded {
         }
     }
 
-    /// Checks the renames one after the other, as they will be carried out. `exists` tells whether the server has a command.
+    /// Checks the renames in order, as they will be applied. `exists` returns whether the server
+    /// has a command.
     ///
     /// # Errors
     ///
-    /// The first line that names a command which doesn't exist (any more), or a new name that is taken.
+    /// The first line that names a command which doesn't exist (any more), or a new name that is
+    /// taken.
     pub fn check_renames(&self, exists: impl Fn(&[u8]) -> bool) -> Result<(), LoadError> {
         let mut gone: Vec<Vec<u8>> = Vec::new();
         let mut new: Vec<Vec<u8>> = Vec::new();
@@ -174,7 +180,7 @@ impl Loaded {
 ///
 /// # Errors
 ///
-/// The first thing that is wrong, see [`LoadError`].
+/// The first error, see [`LoadError`].
 pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> Result<Loaded, LoadError> {
     let file = sources.file.as_ref().map(|file| host.current_dir().join(file));
     let mut loader = Loader {
@@ -196,7 +202,8 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
         let input = loader.host.read_stdin();
         text.extend(input.map_err(|error| LoadError::Open { path: "-".into(), reason: reason(&error) })?);
     }
-    // The options begin on a line of their own, so that without a file their first one is line 2, as in Redis.
+    // The options start on a line of their own, so that without a file their first one is line 2,
+    // as in Redis.
     text.push(b'\n');
     text.extend_from_slice(&sources.options);
     loader.lines(&text, 0)?;
@@ -206,9 +213,10 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
 struct Loader<'a> {
     host: &'a mut dyn Host,
     values: Values,
-    /// What the lines say of directives that aren't served; `values` keeps their defaults.
+    /// Values of directives that aren't served; `values` keeps their defaults.
     asked: Values,
-    /// Lines of directives that aren't served, in order; of a directive of the table, its last one.
+    /// Lines of directives that aren't served, in order; of each directive in the table only the
+    /// last.
     unserved: Vec<Unserved>,
     warnings: Vec<Warning>,
     renames: Vec<Rename>,
@@ -218,18 +226,18 @@ struct Loader<'a> {
 
 /// A line of a directive that isn't served.
 struct Unserved {
-    /// Its place in the table; none of `loadmodule`.
+    /// Its index in the table; `None` for `loadmodule`.
     index: Option<usize>,
-    /// Its name as the line has it.
+    /// Its name as the line spells it.
     name: &'static str,
-    /// What ignoring it would mean, if that is unsafe.
+    /// The consequence of ignoring it, if that is unsafe.
     unsafe_to_ignore: Option<&'static str>,
     number: usize,
     line: Vec<u8>,
 }
 
 impl Loader<'_> {
-    /// Content of a file, or of all that its wildcards match.
+    /// Reads a file, or all files that its wildcards match.
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, LoadError> {
         let paths =
             if has_wildcards(path.as_os_str().as_bytes()) { expand(self.host, path) } else { vec![path.to_path_buf()] };
@@ -254,7 +262,7 @@ impl Loader<'_> {
             }
             self.line(number, line, depth).map_err(|failure| match failure {
                 Failure::Here(reason) => LoadError::Line { number, line: line.to_vec(), reason },
-                // Rules may be passwords: the line isn't shown.
+                // Rules may contain passwords: the line isn't shown.
                 Failure::User(reason) => LoadError::Line { number, line: b"user ...".to_vec(), reason },
                 Failure::Included(error) => error,
             })?;
@@ -278,7 +286,7 @@ impl Loader<'_> {
             (b"loadmodule", [_, ..]) => {
                 self.leave(None, "loadmodule", Some("no module would be loaded"), number, line);
             }
-            // Redis 7.0 takes and ignores these.
+            // Redis 7.0 accepts and ignores these.
             (b"list-max-ziplist-entries" | b"list-max-ziplist-value" | b"lua-replicate-commands", [_]) => {}
             (b"sentinel", _) => return Err("sentinel directive while not in sentinel mode".into()),
             (name, _) if name.contains(&b'.') => {
@@ -319,7 +327,7 @@ impl Loader<'_> {
 
     fn directive(&mut self, found: Found, words: &[Vec<u8>], number: usize, line: &[u8]) -> Result<(), String> {
         let directive = found.directive();
-        // `--save "900 1"`: a single word of a directive that takes several holds them all.
+        // `--save "900 1"`: a single argument of a multi-word directive contains all words.
         let split: Vec<Vec<u8>>;
         let words = match words {
             [word] if directive.kind.is_multi_argument() && word.contains(&b' ') => {
@@ -342,8 +350,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Notes a line that the server doesn't follow. A later line decides again what becomes of a
-    /// directive.
+    /// Records a line that the server doesn't follow. A later line on the directive replaces it.
     fn leave(
         &mut self,
         index: Option<usize>,
@@ -356,7 +363,7 @@ impl Loader<'_> {
         self.unserved.push(Unserved { index, name, unsafe_to_ignore, number, line: line.to_vec() });
     }
 
-    /// Warns of the directives whose last value isn't served.
+    /// Warns of directives whose last value isn't served.
     ///
     /// # Errors
     ///
@@ -401,7 +408,8 @@ impl Loader<'_> {
         }
     }
 
-    /// What has to wait until all lines are read: the log file, defaults that depend on the host or on other values.
+    /// Completes the configuration after the last line: the log file, and defaults that depend on
+    /// the host or on other values.
     fn finish(mut self, defaults: HostDefaults, file: Option<PathBuf>) -> Result<Loaded, LoadError> {
         self.check_unserved()?;
         normalize(&mut self.values);
@@ -417,9 +425,9 @@ impl Loader<'_> {
         let workers = usize::try_from(self.values.number("workers")).unwrap_or(1);
         self.values.set_default("shards", number((defaults.shards)(workers).max(1)));
         let shards = usize::try_from(self.values.number("shards")).unwrap_or(1);
-        // No more workers run than there are shards to be home of.
+        // Workers in excess of the shards are home of none.
         let wanted = (defaults.partitions)(workers.min(shards), shards).max(shards);
-        // What was asked for starts whatever the default is.
+        // The default never prevents the start; a configured number may.
         let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases"));
         let partitions = if dictionaries > i128::from(DICTIONARIES_MAX) { shards } else { wanted };
         self.values.set_default("partitions", number(partitions));
@@ -442,21 +450,21 @@ impl Loader<'_> {
     }
 }
 
-/// Lets what follows begin on a line of its own, even after a file whose last line has no newline.
+/// Ends the last line if it has no newline, so that appended text starts a new line.
 fn end_line(text: &mut Vec<u8>) {
     if text.last().is_some_and(|last| *last != b'\n') {
         text.push(b'\n');
     }
 }
 
-/// Where a daemon's process id goes if nothing else is said.
+/// Default pid file of a daemon.
 const PIDFILE_OF_DAEMON: &str = "/var/run/pantala.pid";
 
 fn number(value: usize) -> Value {
     Value::Number(value as i128)
 }
 
-/// Values that are taken but mean another one: `hz` beyond its bounds.
+/// Clamps values that are accepted out of range: `hz`.
 pub(super) fn normalize(values: &mut Values) {
     let hz = values.number("hz");
     if let Some(found) = find(b"hz")
@@ -467,10 +475,10 @@ pub(super) fn normalize(values: &mut Values) {
     }
 }
 
-/// Why a line can't be followed: it is wrong itself, or something in the file that it includes.
+/// Why a line can't be applied: it is wrong itself, or something in the file that it includes.
 enum Failure {
     Here(String),
-    /// Of a `user` line.
+    /// An error in a `user` line.
     User(String),
     Included(LoadError),
 }

@@ -1,16 +1,16 @@
-//! Configuration as redis-server 7.0 has it: redis.conf, options, `CONFIG GET`, `SET` and `REWRITE`.
+//! Configuration as in redis-server 7.0: redis.conf, options, `CONFIG GET`, `SET` and `REWRITE`.
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
-//! | [`table`] | one record per directive ([`directive`] says what a record holds) |
+//! | [`table`] | one record per directive ([`directive`] defines the record) |
 //! | [`quote`], [`number`] | words and numbers of a line |
 //! | [`value`], [`values`] | one directive's value, and all of them |
-//! | [`settings`] | the served values, typed: what the rest of the server looks at |
-//! | [`load`], [`host`] | reading file, standard input and options; the files behind an interface |
+//! | [`settings`] | the served values, typed: what the rest of the server reads |
+//! | [`load`], [`host`] | reading file, standard input and options; the interface to files |
 //! | [`store`], [`rewrite`] | the running configuration |
 //!
-//! [`load`] gives [`Loaded`], of which [`ConfigStore`] is made. Nothing here is on a hot path but
-//! [`ConfigStore::generation`].
+//! [`load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
+//! [`ConfigStore::generation`] is on a hot path.
 
 pub mod directive;
 pub mod host;
@@ -35,15 +35,15 @@ pub use settings::{
 pub use store::{Apply, ConfigStore, Refusal};
 pub use value::OutputLimit;
 
-/// Dictionaries of a server: its partitions times its databases.
+/// Most dictionaries of a server: partitions times databases.
 pub const DICTIONARIES_MAX: u64 = 1 << 20;
 
-/// Partitions per worker at least where nobody says how many: as many as shards are by default. More make no command
-/// faster: each has lines of its own that workers' caches must hold.
+/// Least default number of partitions per worker: as many as default shards. More make no command
+/// faster, and each has cache lines of its own that compete for workers' caches.
 const PARTITIONS_PER_WORKER: usize = 16;
 
-/// Partitions for a number of workers and of shards where nobody says how many: as many of each shard. One of each, where
-/// there is nobody to wait for.
+/// Returns the default number of partitions for numbers of workers and of shards: the same for each
+/// shard; one each for a single worker, which waits for no other.
 pub const fn default_partitions(workers: usize, shards: usize) -> usize {
     if workers <= 1 {
         return shards;
@@ -52,15 +52,15 @@ pub const fn default_partitions(workers: usize, shards: usize) -> usize {
     if wanted <= PARTITIONS_MAX { wanted } else { shards }
 }
 
-/// What the host decides where nobody says anything, for a number of workers.
+/// Returns the defaults for a number of workers.
 pub const fn host_defaults(workers: usize) -> HostDefaults {
     HostDefaults { workers, shards: default_shards, partitions: default_partitions }
 }
 
-/// Shards per worker where nobody says how many shards: enough that workers rarely want the same one at a time.
+/// Default number of shards per worker: enough that workers rarely want the same shard at a time.
 const SHARDS_PER_WORKER: usize = 16;
 
-/// Number of shards for a number of workers where nobody says how many.
+/// Returns the default number of shards for a number of workers.
 pub const fn default_shards(workers: usize) -> usize {
     let shards = workers.saturating_mul(SHARDS_PER_WORKER);
     if shards > SHARDS_MAX { SHARDS_MAX } else { shards }

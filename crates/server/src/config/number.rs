@@ -7,12 +7,12 @@ const KB: u64 = 1024;
 const MB: u64 = 1024 * KB;
 const GB: u64 = 1024 * MB;
 
-/// The number before `%`, if `text` is one.
+/// Returns the number before `%`, if `text` is a percentage.
 pub fn parse_percent(text: &[u8]) -> Option<i64> {
     parse_i64(text.strip_suffix(b"%")?).filter(|percent| *percent >= 0)
 }
 
-/// Octal digits with an optional sign. No digits at all are zero, as C's `strtoll` has it.
+/// Parses octal digits with an optional sign. No digits at all are zero, as in C's `strtoll`.
 pub fn parse_octal(text: &[u8]) -> Option<i128> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -27,7 +27,7 @@ pub fn parse_octal(text: &[u8]) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// `bytes` in the largest unit that divides it, as `CONFIG REWRITE` writes it.
+/// Formats `bytes` in the largest unit that divides it, as `CONFIG REWRITE` does.
 pub fn format_memory(bytes: i128) -> String {
     for (unit, name) in [(GB, "gb"), (MB, "mb"), (KB, "kb")] {
         if bytes != 0 && bytes % i128::from(unit) == 0 {

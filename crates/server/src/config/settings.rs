@@ -9,10 +9,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Who may use a protected command or directive (`enable-debug-command`, `enable-protected-configs`).
+/// Who may use a protected command or directive (`enable-debug-command`,
+/// `enable-protected-configs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// Nobody.
+    /// No client.
     No,
     /// Every client.
     Yes,
@@ -21,23 +22,23 @@ pub enum Allowed {
 }
 
 impl Allowed {
-    /// Whether a client may, `is_local` telling if it is of this host.
+    /// Returns whether a client may; `is_local`: it is on this host.
     pub fn allows(self, is_local: bool) -> bool {
         self == Allowed::Yes || self == Allowed::Local && is_local
     }
 }
 
-/// `loglevel`: what is logged, each level with all after it.
+/// `loglevel`: the least important level that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LogLevel {
-    /// Everything.
+    /// All messages.
     Debug = 0,
-    /// Much that is rarely useful.
+    /// Many messages that are rarely useful.
     Verbose = 1,
-    /// What one wants to know in production.
+    /// What is worth knowing in production.
     Notice = 2,
-    /// What is important or wrong.
+    /// Important messages and errors only.
     Warning = 3,
 }
 
@@ -53,15 +54,16 @@ pub enum Execution {
 /// `io-backend`: the event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoBackend {
-    /// io_uring where it can be set up, else epoll.
+    /// io_uring if it can be set up, otherwise epoll.
     Auto,
-    /// io_uring, or the start fails.
+    /// io_uring, or startup fails.
     IoUring,
     /// epoll.
     Epoll,
 }
 
-/// `maxmemory-policy`: what is evicted, and how accesses of keys are recorded for it, and for `OBJECT IDLETIME` and `OBJECT FREQ`.
+/// `maxmemory-policy`: what is evicted, and how key accesses are recorded for that and for `OBJECT
+/// IDLETIME` and `OBJECT FREQ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants are Redis's names of its policies")]
 pub enum MaxmemoryPolicy {
@@ -76,7 +78,7 @@ pub enum MaxmemoryPolicy {
 }
 
 impl MaxmemoryPolicy {
-    /// What it evicts.
+    /// Returns what it evicts.
     pub fn eviction(self) -> EvictionPolicy {
         match self {
             MaxmemoryPolicy::VolatileLru => EvictionPolicy::Volatile(Rank::Lru),
@@ -90,7 +92,7 @@ impl MaxmemoryPolicy {
         }
     }
 
-    /// Its name, as `INFO` prints it.
+    /// Returns its name, as `INFO` prints it.
     pub fn name(self) -> &'static str {
         POLICIES.iter().find(|(_, policy)| *policy == self).map_or("noeviction", |(name, _)| name)
     }
@@ -110,9 +112,9 @@ const POLICIES: [(&str, MaxmemoryPolicy); 8] = [
 /// `maxmemory-clients`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientsLimit {
-    /// So many; 0: any.
+    /// At most this many bytes; 0: no limit.
     Bytes(u64),
-    /// A share of `maxmemory`, 1 to 100; where that is 0, any.
+    /// A share of `maxmemory`, 1 to 100; no limit if that is 0.
     Percent(u8),
 }
 
@@ -121,14 +123,15 @@ pub const HZ_MIN: i128 = 1;
 /// Highest `hz` that has an effect.
 pub const HZ_MAX: i128 = 500;
 
-/// All settings that the server looks at. A snapshot: [`ConfigStore`](super::ConfigStore) makes a new one for each change.
+/// All settings that the server reads. A snapshot: [`ConfigStore`](super::ConfigStore) creates a
+/// new one for each change.
 ///
-/// Fields are called after their directives; see redis.conf for what each means.
+/// Fields are named after their directives, which redis.conf explains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Number of shards, 1 to 16384.
     pub shards: usize,
-    /// Number of partitions of all shards together, at least one of each, at most 16384.
+    /// Number of partitions of all shards together, at least one per shard, at most 16384.
     pub partitions: usize,
     /// Number of workers, 1 to 1024.
     pub workers: usize,
@@ -142,13 +145,14 @@ pub struct Settings {
     pub pin_threads: bool,
     /// TCP port; 0: no TCP.
     pub port: u16,
-    /// Addresses to listen on: `*`, `::*`, an address or a name, each with `-` before it if it may fail.
+    /// Addresses to listen on: `*`, `::*`, an address or a name, each with `-` before it if it is
+    /// optional.
     pub bind: Vec<String>,
-    /// Refuse clients of other hosts while no password is set.
+    /// Reject clients of other hosts while no password is set.
     pub protected_mode: bool,
     /// Path of the Unix socket.
     pub unixsocket: Option<PathBuf>,
-    /// Permissions of the Unix socket; 0: as the umask has it.
+    /// Permissions of the Unix socket; 0: those that the umask leaves.
     pub unixsocketperm: u32,
     /// Length of the queue of connections not accepted yet.
     pub tcp_backlog: i32,
@@ -164,11 +168,11 @@ pub struct Settings {
     pub pidfile: Option<PathBuf>,
     /// What is logged.
     pub loglevel: LogLevel,
-    /// Where to log; none: standard output.
+    /// Log file; `None`: standard output.
     pub logfile: Option<PathBuf>,
     /// Working directory.
     pub dir: PathBuf,
-    /// Show the logo at the start even when not on a terminal.
+    /// Print the logo at startup even when not on a terminal.
     pub always_show_logo: bool,
     /// Seconds to wait for replicas at shutdown.
     pub shutdown_timeout_s: u32,
@@ -184,9 +188,9 @@ pub struct Settings {
     pub enable_debug_command: Allowed,
     /// Who may change protected directives.
     pub enable_protected_configs: Allowed,
-    /// Compress long strings in snapshots and in what `DUMP` answers.
+    /// Compress long strings in snapshots and in the replies of `DUMP`.
     pub rdb_compression: bool,
-    /// Make and check a checksum of snapshots.
+    /// Write and check checksums of snapshots.
     pub rdb_checksum: bool,
     /// Sync a snapshot while it is written, not only at its end.
     pub rdb_save_incremental_fsync: bool,
@@ -202,7 +206,7 @@ pub struct Settings {
     pub hll_sparse_max_bytes: u64,
     /// Longest argument of a command, bytes.
     pub proto_max_bulk_len_bytes: u64,
-    /// How long a script runs before others are told that the server is busy, ms; 0: for ever.
+    /// How long a script runs before other clients get the busy error, ms; 0: for ever.
     pub busy_reply_threshold_ms: i64,
     /// Most bytes of a client's unprocessed input.
     pub client_query_buffer_limit_bytes: u64,
@@ -216,7 +220,7 @@ pub struct Settings {
     pub databases: usize,
     /// Background rounds per second, [`HZ_MIN`] to [`HZ_MAX`].
     pub hz: u32,
-    /// Raise the rounds with the number of clients.
+    /// Scale the rounds with the number of clients.
     pub dynamic_hz: bool,
     /// Effort of active expiry, 1 to 10.
     pub active_expire_effort: u32,
@@ -230,23 +234,23 @@ pub struct Settings {
     pub lazyfree_lazy_user_del: bool,
     /// `FLUSHDB`, `FLUSHALL` and `SCRIPT FLUSH` work as with `ASYNC`.
     pub lazyfree_lazy_user_flush: bool,
-    /// How much memory may be taken before keys are evicted, bytes; 0: any.
+    /// Memory usage above which keys are evicted, bytes; 0: no limit.
     pub maxmemory_bytes: u64,
-    /// How much memory all clients may take.
+    /// Limit on the memory usage of all clients.
     pub maxmemory_clients: ClientsLimit,
     /// What is evicted, and how accesses are recorded.
     pub maxmemory_policy: MaxmemoryPolicy,
-    /// Keys looked at for each that is evicted, at least 1.
+    /// Keys sampled for each eviction, at least 1.
     pub maxmemory_samples: u32,
-    /// How long one command may evict, 0 to 100; 100: until it is enough.
+    /// How long one command may evict, 0 to 100; 100: until memory suffices.
     pub maxmemory_eviction_tenacity: u32,
     /// How slowly the access counter grows.
     pub lfu_log_factor: u32,
     /// Minutes after which the access counter falls by one.
     pub lfu_decay_time_minutes: u32,
-    /// How much a node of a list may hold: entries, or -1 to -5 for 4 to 64 KiB.
+    /// Capacity of a list node: entries, or -1 to -5 for 4 to 64 KiB.
     pub list_max_listpack_size: i32,
-    /// Nodes at either end of a new list that are never compressed; 0: none is.
+    /// Nodes at either end of a new list that are never compressed; 0: compression is off.
     pub list_compress_depth: u32,
     /// Most fields of a packed hash.
     pub hash_max_listpack_entries: u64,
@@ -258,15 +262,15 @@ pub struct Settings {
     pub zset_max_listpack_entries: u64,
     /// Longest member of a packed sorted set.
     pub zset_max_listpack_value_bytes: u64,
-    /// How many bytes a node of a stream may hold; 0: any.
+    /// Most bytes of a stream node; 0: no limit.
     pub stream_node_max_bytes: u64,
-    /// How many entries a node of a stream may hold; 0: any.
+    /// Most entries of a stream node; 0: no limit.
     pub stream_node_max_entries: u64,
-    /// Commands that take this many µs or more are logged; negative: none.
+    /// Commands that take at least this many µs are logged; negative: none.
     pub slowlog_log_slower_than_us: i64,
-    /// What takes this many ms or more is an event of `LATENCY`; 0: nothing is.
+    /// Least duration of a `LATENCY` event, ms; 0: no events are recorded.
     pub latency_monitor_threshold_ms: u64,
-    /// Keep how long calls of each command took.
+    /// Record the latencies of each command.
     pub latency_tracking: bool,
     /// Percentiles that `INFO latencystats` shows, 0 to 100 each.
     pub latency_percentiles: Vec<f64>,
@@ -276,44 +280,44 @@ pub struct Settings {
     pub repl_backlog_bytes: u64,
     /// `repl-ping-replica-period`, s.
     pub repl_ping_period_s: u64,
-    /// Most keys that are tracked for clients; 0: any.
+    /// Most keys tracked for clients; 0: no limit.
     pub tracking_table_max_keys: u64,
-    /// Events of keys that are published.
+    /// Classes of keyspace events that are published.
     pub notify_keyspace_events: EventClasses,
     /// The server is a node of a cluster.
     pub cluster_enabled: bool,
-    /// Port for other nodes; 0: that for clients and 10000.
+    /// Port for other nodes; 0: that for clients plus 10000.
     pub cluster_port: u16,
-    /// Address that clients are told; empty: that which they know.
+    /// Address announced to clients; empty: the one they connected to.
     pub cluster_announce_ip: String,
-    /// Name that clients are told; empty: none.
+    /// Host name announced to clients; empty: none.
     pub cluster_announce_hostname: String,
-    /// Port that clients are told; 0: the true one.
+    /// Port announced to clients; 0: the real one.
     pub cluster_announce_port: u16,
-    /// Port that other nodes are told; 0: the true one.
+    /// Port announced to other nodes; 0: the real one.
     pub cluster_announce_bus_port: u16,
-    /// What clients are told to connect to.
+    /// Which kind of endpoint is announced to clients.
     pub cluster_preferred_endpoint: PreferredEndpoint,
 }
 
-/// What the port for other nodes is above that for clients, where `cluster-port` doesn't say.
+/// Offset of the port for other nodes from that for clients, unless `cluster-port` is set.
 pub const BUS_PORT_OFFSET: u16 = 10_000;
 
-/// With a threshold of `slowlog-log-slower-than` below this the time of every command is taken, µs.
+/// A `slowlog-log-slower-than` below this makes the server time every command, µs.
 pub const SLOWLOG_FINE_US: i64 = 1000;
 
 impl Settings {
-    /// Whether the time of every single command is taken.
+    /// Returns whether every command is timed on its own.
     pub fn times_all(&self) -> bool {
         (0..SLOWLOG_FINE_US).contains(&self.slowlog_log_slower_than_us)
     }
 
-    /// The port for other nodes; 0 where there is none that high.
+    /// Returns the port for other nodes; 0 if it would exceed 65535.
     pub fn bus_port(&self) -> u16 {
         if self.cluster_port != 0 { self.cluster_port } else { self.port.checked_add(BUS_PORT_OFFSET).unwrap_or(0) }
     }
 
-    /// How much memory all clients may take, bytes; 0: any.
+    /// Returns the limit on the memory usage of all clients, bytes; 0: no limit.
     pub fn clients_memory_bytes(&self) -> u64 {
         match self.maxmemory_clients {
             ClientsLimit::Bytes(limit_bytes) => limit_bytes,
@@ -323,7 +327,7 @@ impl Settings {
         }
     }
 
-    /// The settings that `values` hold.
+    /// Converts `values` to settings.
     pub fn from_values(values: &Values) -> Self {
         let [output_limit_normal, output_limit_replica, output_limit_pubsub] = output_limits_of(values);
         Settings {
@@ -439,17 +443,17 @@ fn output_limits_of(values: &Values) -> [OutputLimit; 3] {
     output_limits(&super::value::Value::Text(values.text("client-output-buffer-limit").to_vec()))
 }
 
-/// A port whose range in the table fits.
+/// Returns a port, whose range in the table fits.
 fn port(values: &Values, name: &str) -> u16 {
     u16::try_from(values.number(name)).unwrap_or(0)
 }
 
-/// What goes into replies as it is.
+/// Returns text that goes into replies unchanged.
 fn text(values: &Values, name: &str) -> String {
     String::from_utf8_lossy(values.text(name)).into_owned()
 }
 
-/// A number whose range in the table fits.
+/// Returns a number whose range in the table fits.
 fn small(values: &Values, name: &str) -> u32 {
     u32::try_from(values.number(name)).unwrap_or(u32::MAX)
 }
@@ -466,7 +470,8 @@ fn path(text: &[u8]) -> Option<PathBuf> {
     (!text.is_empty()).then(|| OsString::from_vec(text.to_vec()).into())
 }
 
-/// The words of a joined list, none of an empty one. An address that isn't text can't be resolved: it fails there, visibly.
+/// Splits a joined list; an empty one has no words. An address that isn't text fails visibly when
+/// it is resolved.
 fn words(text: &[u8]) -> Vec<String> {
     if text.is_empty() {
         return Vec::new();

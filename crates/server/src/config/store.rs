@@ -15,24 +15,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Why the server can't follow a change.
+/// Why the server can't apply a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The directive that it is about.
+    /// The rejected directive.
     pub directive: &'static str,
-    /// What is wrong, for the client.
+    /// The reason, for the client.
     pub reason: String,
 }
 
-/// Carries a change out: from the old settings (first) to the new ones (second). It is also called the other way round, to
-/// go back, when a later step fails. Nothing else changes the configuration meanwhile.
+/// Applies a change from the old settings (first) to the new ones (second). If a later step fails
+/// it is called again, the other way round, to roll back. Nothing else changes the configuration
+/// meanwhile.
 pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 
 /// The configuration, shared by all threads.
 ///
-/// Workers compare [`generation`](Self::generation), one relaxed-cost load, each turn, and take the new
-/// [`settings`](Self::settings) when it moved. Changes are serialized by a lock that readers never wait for long: it is held
-/// only while the pointer is exchanged, not while a change is carried out.
+/// Workers compare [`generation`](Self::generation), a load that costs as much as a relaxed one,
+/// each turn, and fetch the new [`settings`](Self::settings) when it has changed. Changes are
+/// serialized by a lock. Readers never wait long for theirs: it is held only while the pointer is
+/// exchanged, not while a change is applied.
 pub struct ConfigStore {
     values: Mutex<Values>,
     settings: RwLock<Arc<Settings>>,
@@ -41,7 +43,7 @@ pub struct ConfigStore {
 }
 
 impl ConfigStore {
-    /// The store of a configuration that was read.
+    /// Creates the store of a configuration that was read.
     pub fn new(loaded: &Loaded) -> Self {
         ConfigStore {
             values: Mutex::new(loaded.values.clone()),
@@ -51,24 +53,26 @@ impl ConfigStore {
         }
     }
 
-    /// The settings now in force.
+    /// Returns the settings in force.
     pub fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Number of changes so far. Acquire, so that whoever sees a new number also gets settings at least as new.
+    /// Returns the number of changes so far. Acquire: a reader of a new number also gets settings
+    /// at least as new.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Path of the configuration file.
+    /// Returns the path of the configuration file.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// Names and values of the directives that match any of `patterns`, as `CONFIG GET` answers: a name without wildcards
-    /// comes back as it was spelled, an alias beside its primary, and none twice.
+    /// Returns names and values of the directives that match any of `patterns`, as `CONFIG GET`
+    /// does: a name without wildcards is spelled as in the pattern, an alias follows its primary,
+    /// and none occurs twice.
     pub fn get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         let values = self.lock();
         let mut found: Vec<(String, Vec<u8>)> = Vec::new();
@@ -93,12 +97,12 @@ impl ConfigStore {
         found
     }
 
-    /// Sets all of `pairs` (name, value), or none. `is_local` tells whether the client is of this host, for
+    /// Sets all of `pairs` (name, value), or none. `is_local`: the client is on this host, for
     /// `enable-protected-configs local`.
     ///
     /// # Errors
     ///
-    /// The error reply without its `ERR `, in Redis's words.
+    /// Redis's error reply without its `ERR `.
     pub fn set(&self, pairs: &[(&[u8], &[u8])], is_local: bool, apply: Apply<'_>) -> Result<(), String> {
         let mut values = self.lock();
         let old = self.settings();
@@ -123,13 +127,14 @@ impl ConfigStore {
         }
         *values = new_values;
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-        // Release, with generation's acquire: the settings above are there for whoever sees the new number.
+        // Release, paired with the acquire in `generation`: a reader of the new number sees the
+        // settings stored above.
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
-    /// Writes the values in force to the configuration file, keeping its comments and its order (`CONFIG REWRITE`). `users`
-    /// are the lines of the users; where there is an ACL file they stay out.
+    /// Writes the values in force to the configuration file, keeping its comments and its order
+    /// (`CONFIG REWRITE`). `users` are the lines of the users, left out if there is an ACL file.
     ///
     /// # Errors
     ///
@@ -151,17 +156,18 @@ impl ConfigStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Values> {
-        // A change works on a copy and puts it in place at its end: what a panic leaves is whole.
+        // A change works on a copy and stores it at its end, so the values are whole even after a
+        // panic.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Redis's words for a setting that failed.
+/// Returns Redis's error text for a setting that failed.
 fn failed(name: &str, reason: &str) -> String {
     format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }
 
-/// The directives that `pairs` name, if each may be set.
+/// Finds the directives that `pairs` name, if each may be set.
 fn resolve(
     pairs: &[(&[u8], &[u8])],
     values: &Values,
@@ -175,7 +181,8 @@ fn resolve(
             return Err(format!("Unknown option or number of arguments for CONFIG SET - '{spelled}'"));
         };
         let directive = found.directive();
-        // Tools that write back what `CONFIG GET *` gave them leave out what Redis doesn't let them set; they can't know our own.
+        // Tools that write back the reply of `CONFIG GET *` leave out what Redis doesn't let them
+        // set. They don't know our own directives.
         let is_as_it_is = directive.own && show(directive.kind, values.at(found.index)) == *value;
         if directive.immutable && !is_as_it_is {
             return Err(failed(&spelled, "can't set immutable config"));
@@ -183,7 +190,7 @@ fn resolve(
         if directive.protected && !protected.allows(is_local) {
             return Err(failed(&spelled, "can't set protected config"));
         }
-        // A directive and its alias may both be there, as in Redis: the last one wins.
+        // A directive and its alias may both be given, as in Redis: the last one wins.
         if targets.contains(&found) {
             return Err(failed(&spelled, "duplicate parameter"));
         }
@@ -192,7 +199,7 @@ fn resolve(
     Ok(targets)
 }
 
-/// Sets one directive from the one argument that `CONFIG SET` has for it.
+/// Sets one directive from its `CONFIG SET` argument.
 fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String> {
     let words: Vec<Vec<u8>> = if !found.directive().kind.is_multi_argument() {
         vec![text.to_vec()]
@@ -205,14 +212,14 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
     if values.is_unserved(found.index, &value) {
         return Err(format!("Pantala doesn't serve '{}' yet: it stays as it is", found.name()));
     }
-    // A directive that isn't served keeps its default, and isn't given.
+    // A directive that isn't served keeps its default, and doesn't count as given.
     if found.directive().state != State::Known {
         values.set(found.index, value);
     }
     Ok(())
 }
 
-/// Goes to the directory that `values` name, if it isn't `old`; the value becomes its absolute path.
+/// Changes to the directory in `values` unless it is `old`; the value becomes its absolute path.
 fn change_dir(values: &mut Values, old: &Path) -> Result<bool, String> {
     let wanted = Path::new(OsStr::from_bytes(values.text("dir"))).to_path_buf();
     if wanted == old {

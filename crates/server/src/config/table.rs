@@ -1,8 +1,9 @@
-//! Every directive of redis-server 7.0.15, and Pantala's own: one record each. Everything else about a directive (reading,
-//! `CONFIG GET`, `SET` and `REWRITE`, warnings) derives from its record.
+//! Every directive of redis-server 7.0.15, and Pantala's own: one record each. Everything else
+//! about a directive (reading, `CONFIG GET`, `SET` and `REWRITE`, warnings) derives from its
+//! record.
 //!
-//! Where Pantala's default differs from Redis's, the record says why. Types and ranges are Redis's own, so that a bad value
-//! of a directive that isn't served yet is still refused as Redis refuses it.
+//! If Pantala's default differs from Redis's, the record says why. Types and ranges are Redis's
+//! own, so that a bad value of a directive that isn't served yet is rejected as Redis rejects it.
 
 use super::directive::{Directive, Kind};
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, WORKERS_MAX};
@@ -18,13 +19,13 @@ const ULONG_MAX: i128 = u64::MAX as i128;
 const MB: i128 = 1024 * 1024;
 const PORT: Kind = Integer(0, u16::MAX as i128);
 const COUNT: Kind = Integer(0, INT_MAX);
-/// Who may use a protected command or directive: nobody, everybody, or clients of this host.
+/// Who may use a protected command or directive: no client, every client, or clients of this host.
 const ALLOWED: Kind = Choice(&["no", "yes", "local"]);
 
 /// Value of `shards`, `partitions` and `workers` before the host decides.
 pub const AUTOMATIC: &str = "0";
 
-/// The directives, in the order in which `CONFIG GET` answers them.
+/// The directives, in the order in which `CONFIG GET` lists them.
 pub static DIRECTIVES: &[Directive] = &[
     // Pantala's own.
     D::at_start("shards", Integer(1, SHARDS_MAX as i128), AUTOMATIC).own(),
@@ -33,7 +34,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("execution", Choice(&["inline", "owner"]), "inline").own(),
     D::at_start("io-backend", Choice(&["auto", "io_uring", "epoll"]), "auto").own(),
     D::at_start("pin-threads", Bool, "no").own(),
-    // Turns what would prevent the start, because it is unsafe to ignore, into a warning.
+    // Turns errors for directives that are unsafe to ignore into warnings.
     D::at_start("ignore-unsupported", Bool, "no").own(),
     // Network.
     D::live("port", PORT, "6379"),
@@ -45,8 +46,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("tcp-keepalive", COUNT, "300"),
     D::live("timeout", COUNT, "0"),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),
-    // Redis's threads that read and write for its one main thread; Pantala's that parse and encode for pinned shard threads.
-    // Redis counts its main thread and starts at 1; here none is the natural state.
+    // In Redis, threads that read and write for its one main thread; in Pantala, threads that parse
+    // and encode for pinned shard threads. Redis counts its main thread and starts at 1; here 0
+    // means none.
     D::at_start("io-threads", Integer(0, WORKERS_MAX as i128), "0"),
     D::known("io-threads-do-reads", Bool, "no").immutable(),
     D::known("bind-source-addr", Text, ""),
@@ -70,7 +72,7 @@ pub static DIRECTIVES: &[Directive] = &[
         "local0",
     )
     .immutable(),
-    // Redis's default is yes; Pantala leaves its title alone.
+    // Redis's default is yes; Pantala doesn't change its title.
     D::known("set-proc-title", Bool, "no").immutable(),
     D::known("proc-title-template", Text, "{title} {listen-addr} {server-mode}"),
     // Redis's default is yes; Pantala prints no crash report.
@@ -136,7 +138,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("maxmemory-eviction-tenacity", Integer(0, 100), "10"),
     // Redis's default is yes; Pantala's dictionary never rehashes as a whole.
     D::known("activerehashing", Bool, "no"),
-    // Redis's default is yes; Pantala's allocator is another one.
+    // Redis's default is yes; Pantala doesn't use jemalloc.
     D::known("jemalloc-bg-thread", Bool, "no"),
     D::known("activedefrag", Bool, "no"),
     D::known("active-defrag-cycle-min", Integer(1, 99), "1"),
@@ -263,22 +265,22 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("tls-ciphersuites", Text, ""),
 ];
 
-/// A directive by one of its names.
+/// A directive, found by one of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Where it stands in [`DIRECTIVES`].
+    /// Its index in [`DIRECTIVES`].
     pub index: usize,
-    /// The name asked for is its alias.
+    /// It was found by its alias.
     pub by_alias: bool,
 }
 
 impl Found {
-    /// The record.
+    /// Returns the record.
     pub fn directive(self) -> &'static Directive {
         &DIRECTIVES[self.index]
     }
 
-    /// The name by which it was found, as the table spells it.
+    /// Returns the name by which it was found, as the table spells it.
     pub fn name(self) -> &'static str {
         let directive = self.directive();
         match directive.alias {
@@ -288,12 +290,13 @@ impl Found {
     }
 }
 
-/// The directive called `name`, whatever its case. A scan of some 200 names: configuration is never on a hot path.
+/// Finds the directive called `name`, in any case. Scans some 200 names: configuration is never on
+/// a hot path.
 pub fn find(name: &[u8]) -> Option<Found> {
     names().find(|found| found.name().as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// All names, aliases right after their primary.
+/// Iterates over all names, aliases right after their primary.
 pub fn names() -> impl Iterator<Item = Found> {
     DIRECTIVES.iter().enumerate().flat_map(|(index, directive)| {
         let primary = Found { index, by_alias: false };

@@ -1,4 +1,5 @@
-//! Values of directives: reading them from words, writing them as `CONFIG GET` and as a line of the file.
+//! Values of directives: parses words, and formats values for `CONFIG GET` and for lines of the
+//! file.
 
 use super::directive::{BIND_MAX, Directive, Kind};
 use super::number::{format_memory, parse_memory, parse_octal, parse_percent};
@@ -13,14 +14,14 @@ pub enum Value {
     Number(i128),
     /// `yes` or `no`.
     Bool(bool),
-    /// Anything else, as `CONFIG GET` answers it.
+    /// Anything else, as `CONFIG GET` shows it.
     Text(Vec<u8>),
 }
 
-/// Where a value comes from: lines of a file have their own rules.
+/// The source of a value: lines of a file have their own rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A line of the file; `first` when the directive hasn't been set before in this load.
+    /// A line of the file.
     File {
         /// No line has set this directive yet.
         first: bool,
@@ -29,17 +30,18 @@ pub enum Source {
     Command,
 }
 
-/// Class names of `client-output-buffer-limit`, in the order of [`OutputLimit`] lists, as `CONFIG GET` writes them.
+/// Class names of `client-output-buffer-limit`, in the order of [`OutputLimit`] lists, as `CONFIG
+/// GET` writes them.
 pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
 /// Limits of the output buffer of one class of clients; zero means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputLimit {
-    /// The client is closed at once beyond this many bytes.
+    /// Pending output above which the client is closed at once, bytes.
     pub hard_bytes: u64,
-    /// The client is closed when it stays beyond this many bytes …
+    /// Pending output above which the client is closed …
     pub soft_bytes: u64,
-    /// … for this many seconds.
+    /// … after this many seconds.
     pub soft_seconds: u32,
 }
 
@@ -47,14 +49,15 @@ const BAD_INTEGER: &str = "argument couldn't be parsed into an integer";
 const BAD_COUNT: &str = "wrong number of arguments";
 const PERCENT_BEYOND: &str = "percentage argument must be less or equal to 100";
 const BAD_SAVE: &str = "Invalid save parameters";
-/// A host name has fewer bytes than this, as in Redis.
+/// Host names are shorter than this, bytes, as in Redis.
 const HOST_NAME_BYTES_END: usize = 256;
 
-/// Reads `words` as a value of `directive`. `previous` is its present value, which some kinds only change in part.
+/// Parses `words` as a value of `directive`. `previous` is its current value, of which some kinds
+/// change only a part.
 ///
 /// # Errors
 ///
-/// What is wrong, in Redis's words.
+/// Redis's error text.
 pub fn parse(directive: &Directive, words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
     if directive.kind.is_multi_argument() {
         return parse_words(directive, words, previous, source);
@@ -98,14 +101,14 @@ pub fn parse(directive: &Directive, words: &[Vec<u8>], previous: &Value, source:
     }
 }
 
-/// The kinds that take any number of words.
+/// Parses the kinds that take any number of words.
 fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
     match directive.kind {
         Kind::Bind => {
             if words.len() > BIND_MAX {
                 return Err("Too many bind addresses specified.".into());
             }
-            // No address has one; Redis takes it, and fails when it listens.
+            // No address contains a space; Redis accepts it, and fails when it listens.
             if words.iter().any(|word| word.contains(&b' ')) {
                 return Err("A bind address can't have a space.".into());
             }
@@ -121,7 +124,7 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
     }
 }
 
-/// `number`, if it lies in the range.
+/// Returns `number` if it is in the range.
 fn within(number: i128, min: i128, max: i128) -> Result<Value, String> {
     if (min..=max).contains(&number) {
         Ok(Value::Number(number))
@@ -130,7 +133,7 @@ fn within(number: i128, min: i128, max: i128) -> Result<Value, String> {
     }
 }
 
-/// Bytes, or a percentage of 0 to 100 as its negative.
+/// Parses bytes, or a percentage of 0 to 100, returned as a negative number.
 fn parse_memory_or_percent(word: &[u8]) -> Result<Value, String> {
     if let Some(percent) = parse_percent(word) {
         if percent > 100 {
@@ -139,12 +142,12 @@ fn parse_memory_or_percent(word: &[u8]) -> Result<Value, String> {
         return Ok(Value::Number(-i128::from(percent)));
     }
     let bytes = parse_memory(word).ok_or("argument must be a memory or percent value")?;
-    // Beyond 63 bits Redis takes the number for a negative one, and says so.
+    // Redis reads numbers above 63 bits as negative, and reports that.
     let bytes = i64::try_from(bytes).map_err(|_| PERCENT_BEYOND)?;
     Ok(Value::Number(i128::from(bytes)))
 }
 
-/// The one of `names` that `word` is.
+/// Returns the one of `names` that equals `word`.
 fn parse_choice(word: &[u8], names: &[&'static str]) -> Result<&'static str, String> {
     names
         .iter()
@@ -153,7 +156,7 @@ fn parse_choice(word: &[u8], names: &[&'static str]) -> Result<&'static str, Str
         .ok_or_else(|| format!("argument(s) must be one of the following: {}", names.join(", ")))
 }
 
-/// Percentages. One empty word means none.
+/// Parses percentages. One empty word means none.
 fn parse_percentiles(words: &[Vec<u8>]) -> Result<Value, String> {
     let mut shown = Vec::new();
     for word in words.iter().filter(|word| words.len() > 1 || !word.is_empty()) {
@@ -168,7 +171,8 @@ fn parse_percentiles(words: &[Vec<u8>]) -> Result<Value, String> {
     Ok(Value::Text(shown.join(" ").into_bytes()))
 }
 
-/// Options of `SHUTDOWN`, at least one; they are kept in the order in which Redis lists them.
+/// Parses options of `SHUTDOWN`, at least one, and sorts them in the order in which Redis lists
+/// them.
 fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
     const NAMES: [&str; 5] = ["default", "save", "nosave", "now", "force"];
     let no_word: &[u8] = b"";
@@ -183,8 +187,8 @@ fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
     Ok(Value::Text(if options.is_empty() { NAMES[0].into() } else { options.join(" ").into_bytes() }))
 }
 
-/// Pairs of seconds (at least 1) and changes (at least 0). One empty word means none; lines of a
-/// file add up, and a line without any word adds none.
+/// Parses pairs of seconds (at least 1) and changes (at least 0). One empty word means none. Lines
+/// of a file add up, and a line without words adds none.
 fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
     if let [word] = words
         && word.is_empty()
@@ -209,7 +213,7 @@ fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Val
     Ok(Value::Text(points))
 }
 
-/// Groups of four words over the limits that `previous` holds.
+/// Applies groups of four words to the limits in `previous`.
 fn parse_output_limits(words: &[Vec<u8>], previous: &Value) -> Result<Value, String> {
     if !words.len().is_multiple_of(4) {
         return Err("Wrong number of arguments in buffer limit configuration.".into());
@@ -230,12 +234,12 @@ fn parse_output_limits(words: &[Vec<u8>], previous: &Value) -> Result<Value, Str
     Ok(Value::Text(text.join(" ").into_bytes()))
 }
 
-/// One group as `CONFIG GET` writes it.
+/// Formats one group as `CONFIG GET` does.
 fn output_limit_text(class: &str, limit: OutputLimit) -> String {
     format!("{class} {} {} {}", limit.hard_bytes, limit.soft_bytes, limit.soft_seconds)
 }
 
-/// Index of a class by its name; replicas go by two.
+/// Returns the index of a class by its name; replicas have two names.
 fn output_class(name: &[u8]) -> Option<usize> {
     if name.eq_ignore_ascii_case(b"replica") {
         return Some(1);
@@ -243,7 +247,7 @@ fn output_class(name: &[u8]) -> Option<usize> {
     OUTPUT_CLASSES.iter().position(|class| class.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// The limits per class of a canonical `client-output-buffer-limit` value.
+/// Parses a canonical `client-output-buffer-limit` value into the limits per class.
 pub fn output_limits(value: &Value) -> [OutputLimit; 3] {
     let mut limits = [OutputLimit::default(); 3];
     let Value::Text(text) = value else { return limits };
@@ -259,7 +263,7 @@ pub fn output_limits(value: &Value) -> [OutputLimit; 3] {
     limits
 }
 
-/// Host and port, or `no one`.
+/// Parses host and port, or `no one`.
 fn parse_replica_of(words: &[Vec<u8>]) -> Result<Value, String> {
     let [host, port] = words else { return Err(BAD_COUNT.into()) };
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
@@ -271,7 +275,7 @@ fn parse_replica_of(words: &[Vec<u8>]) -> Result<Value, String> {
     }
 }
 
-/// `value` as `CONFIG GET` answers it.
+/// Formats `value` as `CONFIG GET` does.
 pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     match value {
         Value::Bool(true) => b"yes".to_vec(),
@@ -288,8 +292,8 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     }
 }
 
-/// The lines of the file that give `value`, each with whether it must be there even if the file had none (`default` tells).
-/// No line at all means that the directive must not be in the file.
+/// Returns the lines of the file that set `value`, each with whether it is required even if the
+/// file has none (`default` decides). No lines mean that the directive must not be in the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');
@@ -298,7 +302,7 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
         (Kind::OutputBufferLimit, _) => return output_limit_lines(directive.name, value, default),
         (Kind::Memory(..), Value::Number(bytes)) => line.extend(format_memory(*bytes).into_bytes()),
         (Kind::Text | Kind::HostName | Kind::FileName(_), Value::Text(text)) => {
-            // An empty text is the absence of the directive, where that is the default.
+            // An empty text that is the default means that the directive is absent.
             if text.is_empty() && !forced {
                 return Vec::new();
             }
@@ -327,7 +331,7 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
     vec![(line, forced)]
 }
 
-/// One line per class, the replicas' under its new name.
+/// Returns one line per class, with the new name for replicas.
 fn output_limit_lines(name: &str, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let classes = ["normal", "replica", "pubsub"];
     let limits = output_limits(value).into_iter().zip(output_limits(default));
@@ -345,7 +349,7 @@ mod tests {
     use super::super::values::default_value;
     use super::*;
 
-    /// Reads one `CONFIG SET` argument and shows it.
+    /// Parses one `CONFIG SET` argument and formats it.
     fn set(name: &str, text: &str) -> Result<String, String> {
         let directive = find(name.as_bytes()).expect("a directive").directive();
         let words: Vec<Vec<u8>> = if directive.kind.is_multi_argument() {
@@ -359,7 +363,7 @@ mod tests {
 
     const SHUTDOWN_OPTIONS: &str = "argument(s) must be one of the following: default, save, nosave, now, force";
 
-    /// Each pair was asked of redis-server 7.0.15.
+    /// Each pair was verified with redis-server 7.0.15.
     #[test]
     fn refusals_are_redis_ones() {
         for (name, text, wrong) in [
@@ -405,7 +409,7 @@ mod tests {
         }
     }
 
-    /// Each pair was asked of redis-server 7.0.15.
+    /// Each pair was verified with redis-server 7.0.15.
     #[test]
     fn accepted_values_are_shown_as_redis_shows_them() {
         for (name, text, shown) in [

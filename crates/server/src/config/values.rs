@@ -4,19 +4,19 @@ use super::directive::{Directive, Kind, State};
 use super::table::{DIRECTIVES, find};
 use super::value::{Source, Value, parse};
 
-/// The values of all directives, in the order of the table, and which of them somebody gave.
+/// The values of all directives, in the order of the table, and which of them were configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Values {
     values: Vec<Value>,
     given: Vec<bool>,
 }
 
-/// The default of `directive`.
+/// Returns the default of `directive`.
 pub fn default_value(directive: &Directive) -> Value {
     let word = directive.default;
     match directive.kind {
         Kind::Bool => Value::Bool(word == "yes"),
-        // The table's own numbers are decimal; a unit test reads every default back through the parser.
+        // The table's own numbers are decimal; a unit test parses every default.
         Kind::Integer(..) | Kind::Octal(..) | Kind::Memory(..) | Kind::MemoryOrPercent => {
             Value::Number(word.parse().unwrap_or(0))
         }
@@ -26,17 +26,17 @@ pub fn default_value(directive: &Directive) -> Value {
 }
 
 impl Values {
-    /// Every directive at its default.
+    /// Creates values with every directive at its default.
     pub fn new() -> Self {
         Values { values: DIRECTIVES.iter().map(default_value).collect(), given: vec![false; DIRECTIVES.len()] }
     }
 
-    /// Value of the directive at `index` of the table.
+    /// Returns the value of the directive at `index` of the table.
     pub fn at(&self, index: usize) -> &Value {
         &self.values[index]
     }
 
-    /// Whether a file, an option or `CONFIG SET` gave the directive at `index` a value.
+    /// Returns whether a file, an option or `CONFIG SET` has set the directive at `index`.
     pub fn is_given(&self, index: usize) -> bool {
         self.given[index]
     }
@@ -47,7 +47,7 @@ impl Values {
         self.given[index] = true;
     }
 
-    /// Sets what nobody gave: a default that only the host can tell.
+    /// Sets a default that depends on the host, unless a value was configured.
     pub fn set_default(&mut self, name: &str, value: Value) {
         let index = self.index(name);
         if !self.given[index] {
@@ -55,27 +55,28 @@ impl Values {
         }
     }
 
-    /// Reads `words` as the value of the directive at `index`, without setting it.
+    /// Parses `words` as the value of the directive at `index`, without setting it.
     ///
     /// # Errors
     ///
-    /// What is wrong, in Redis's words.
+    /// Redis's error text.
     pub fn parse(&self, index: usize, words: &[Vec<u8>], from_file: bool) -> Result<Value, String> {
         let source = if from_file { Source::File { first: !self.given[index] } } else { Source::Command };
         parse(&DIRECTIVES[index], words, &self.values[index], source)
     }
 
-    /// Whether `value` can't be had, since the directive isn't served.
+    /// Returns whether `value` is unavailable because the directive isn't served.
     pub fn is_unserved(&self, index: usize, value: &Value) -> bool {
         DIRECTIVES[index].state == State::Known && *value != self.values[index]
     }
 
-    /// The directive's place in the table. `name` is one the program spells, so a missing one is its mistake.
+    /// Returns the directive's index in the table. `name` is spelled in the program, so an unknown
+    /// one is a bug.
     fn index(&self, name: &str) -> usize {
         find(name.as_bytes()).unwrap_or_else(|| panic!("the table has no directive {name}")).index
     }
 
-    /// The value of a directive that is a number.
+    /// Returns the value of a numeric directive.
     pub fn number(&self, name: &str) -> i128 {
         match self.at(self.index(name)) {
             Value::Number(number) => *number,
@@ -83,7 +84,7 @@ impl Values {
         }
     }
 
-    /// The value of a directive that is `yes` or `no`.
+    /// Returns the value of a `yes` or `no` directive.
     pub fn bool(&self, name: &str) -> bool {
         match self.at(self.index(name)) {
             Value::Bool(bool) => *bool,
@@ -91,7 +92,7 @@ impl Values {
         }
     }
 
-    /// The value of any other directive.
+    /// Returns the value of any other directive.
     pub fn text(&self, name: &str) -> &[u8] {
         match self.at(self.index(name)) {
             Value::Text(text) => text,

@@ -15,7 +15,7 @@ fn settings(text: &str) -> Settings {
     load_text(text).unwrap_or_else(|error| panic!("{text:?}: {error}")).settings
 }
 
-/// Texts as redis-server 7.0.15 prints them, but for its name and version.
+/// The texts that redis-server 7.0.15 prints, except for its name and version.
 #[test]
 fn errors_name_the_line_and_what_is_wrong() {
     for (text, number, line, reason) in [
@@ -121,7 +121,7 @@ fn unserved_directives_are_named_once_and_keep_their_default() {
     assert!(loaded.warnings[0].text.contains("'appendonly'"));
 }
 
-/// Lines that prevent the start, and what ignoring each would mean.
+/// Lines that prevent the start, and the consequence of ignoring each.
 const UNSAFE: [(&str, &str); 9] = [
     ("tls-port 6380", "encrypted"),
     ("tls-replication yes", "encrypted"),
@@ -165,7 +165,7 @@ fn the_last_line_decides_what_prevents_the_start() {
         assert!(loaded.warnings.is_empty(), "{text}: {:?}", loaded.warnings);
     }
     assert!(load_text("tls-port 0\ntls-port 6380").is_err());
-    // Without what it belongs to, it changes nothing.
+    // These change nothing without the directives that they depend on.
     for text in ["masterauth x", "tls-cert-file x", "tls-auth-clients no", "replica-read-only no"] {
         assert_eq!(load_text(text).expect(text).warnings.len(), 1, "{text}");
     }
@@ -263,7 +263,7 @@ fn host_decides_what_nobody_said() {
         let given = settings(&format!("workers {workers}\nshards {shards}"));
         assert_eq!(given.partitions, partitions, "{workers} workers, {shards} shards");
     }
-    // As many as fit: at the bound, and one past it.
+    // At the most that fit, and one past it.
     assert_eq!(settings("workers 64\nshards 40\ndatabases 1638").partitions, 640);
     assert_eq!(settings("workers 64\nshards 40\ndatabases 1639").partitions, 40);
     assert_eq!(settings("partitions 48\nshards 40").partitions, 48);

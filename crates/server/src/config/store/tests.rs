@@ -28,7 +28,7 @@ fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
-/// Each was asked of redis-server 7.0.15.
+/// Each was verified with redis-server 7.0.15.
 #[test]
 fn get_finds_by_name_and_pattern() {
     let store = store("port 7000");
@@ -54,7 +54,7 @@ fn own_directives_may_be_set_to_what_they_are() {
     assert_eq!(get(&store, &["shards", "timeout"]), pairs(&[("shards", "32"), ("timeout", "7")]));
 }
 
-/// Each was asked of redis-server 7.0.15, but for the last group.
+/// Each was verified with redis-server 7.0.15, except the last group.
 #[test]
 fn set_refuses_in_redis_words() {
     let store = store("");
@@ -144,7 +144,7 @@ fn rewrite_needs_a_file() {
     assert_eq!(store("").rewrite(&[]), Err("The server is running without a config file".into()));
 }
 
-/// Whoever sees a generation has settings at least as new.
+/// A reader of a generation gets settings at least as new.
 #[test]
 fn generation_never_runs_ahead_of_the_settings() {
     const CHANGES: u32 = 2_000;

@@ -1,4 +1,4 @@
-//! The table against the real redis-server, where it is installed.
+//! The table compared with the real redis-server, if it is installed.
 
 use super::super::directive::State;
 use super::super::values::{Values, default_value};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Directives whose default is another one here; the table says why at each.
+/// Directives whose default differs from Redis's; the table says why for each.
 const OTHER_DEFAULTS: [&str; 8] = [
     "io-threads",
     "set-proc-title",
@@ -19,7 +19,7 @@ const OTHER_DEFAULTS: [&str; 8] = [
     "disable-thp",
     "activerehashing",
     "jemalloc-bg-thread",
-    // The version's own build decides.
+    // The default depends on the build.
     "dir",
 ];
 
@@ -27,13 +27,14 @@ const OTHER_DEFAULTS: [&str; 8] = [
 const OWN: [&str; 7] =
     ["shards", "partitions", "workers", "execution", "io-backend", "pin-threads", "ignore-unsupported"];
 
-/// Directives that can't be tried out on a running server: they would cut us off, or need something else first.
+/// Directives that can't be tried on a running server: they would disconnect the test, or need
+/// something else first.
 const NOT_TRIED: [&str; 9] = [
     "port",
     "tls-port",
     "requirepass",
     "maxclients",
-    // Redis wraps around beyond 64 bits, and has limits of its own that depend on the host.
+    // Redis wraps around past 64 bits, and has further limits that depend on the host.
     "maxmemory",
     "appendonly",
     "activedefrag",
@@ -42,7 +43,7 @@ const NOT_TRIED: [&str; 9] = [
     "bind",
 ];
 
-/// A redis-server of our own, ended when dropped.
+/// A redis-server started by the test, ended when dropped.
 struct Redis {
     process: Child,
     port: u16,
@@ -50,7 +51,7 @@ struct Redis {
 }
 
 impl Redis {
-    /// None where redis-server isn't installed.
+    /// Starts redis-server. Returns `None` if it isn't installed.
     fn start() -> Option<Redis> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?.local_addr().ok()?.port();
         let dir = std::env::temp_dir().join(format!("pantala-redis-{}-{port}", std::process::id()));
@@ -85,7 +86,8 @@ impl Drop for Redis {
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// Strings of a reply: one for a simple reply, with its first byte; all of an array.
+    /// Sends a command and returns the strings of its reply: one for a simple reply, with its first
+    /// byte; all of an array.
     fn command(&mut self, words: &[&str]) -> Vec<String> {
         self.send(words);
         self.reply()
@@ -121,7 +123,7 @@ impl Connection {
     }
 }
 
-/// The page for users lists what is served.
+/// The user documentation lists the served directives.
 #[test]
 fn documentation_names_each_served_directive() {
     let page = include_str!("../../../../../docs/configuration.md");
@@ -146,7 +148,7 @@ fn names_and_defaults_are_those_of_redis() {
         .collect();
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
     for (name, default) in &theirs {
-        // We chose the port, and alone.
+        // The test chose only the port.
         if *name == "port" {
             continue;
         }
@@ -159,7 +161,8 @@ fn names_and_defaults_are_those_of_redis() {
     }
 }
 
-/// Tries values good and bad on every directive of the real server: what it refuses and how, and what it fixes at the start.
+/// Tries good and bad values on every directive of the real server: what it rejects and how, and
+/// what it fixes at startup.
 #[test]
 fn refusals_are_those_of_redis() {
     const TRIED: [&str; 24] = [
