@@ -2,9 +2,9 @@
 //!
 //! Every option is a directive: `--name value value` is the line `name value value` after the file,
 //! as in redis-server, and `--name=value` means the same. So Pantala's own options need no parser
-//! of their own. clap writes the help; it can't parse options with any number of values, values
-//! that start with `-` (`--bind 127.0.0.1 -::1`), or a name and value in one argument (`"--port
-//! 7000"`).
+//! of their own. clap only writes the help: as a parser it would get in the way of options with any
+//! number of values, of values that start with `-` (`--bind 127.0.0.1 -::1`), and of a name and
+//! value in one argument (`"--port 7000"`).
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};

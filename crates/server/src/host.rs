@@ -238,8 +238,8 @@ impl Server {
         self.open.load(Relaxed)
     }
 
-    /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected, or was
-    /// rejected with an error and closed.
+    /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected, or
+    /// was rejected with an error and closed.
     pub fn admit(&self, socket: OwnedFd, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
         self.stats.connections_received.fetch_add(1, Relaxed);

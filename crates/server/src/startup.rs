@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Builds the server and runs it until it is told to stop.
+/// Builds the server and runs it until it is stopped.
 ///
 /// # Errors
 /// Why it can't start or continue, for the operator.
@@ -64,8 +64,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     };
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
-    // More workers than shards would be home of none: with the owner policy they would have nothing
-    // to do.
+    // Workers in excess of the shards are home of none: with the owner policy they would have
+    // nothing to do.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;

@@ -5,6 +5,7 @@
 //! │  done     │  parsed, to   │  not parsed, or     │
 //! │           │  be run       │  part of a command  │
 //! ```
+//!
 //! The bytes are either in the event loop's memory, where they arrived (a chunk), or in the
 //! connection's own (`rest`), never both. A turn that runs all of a chunk copies nothing, which is
 //! the rule.

@@ -5,8 +5,8 @@ use pantala_engine::client::{ReplyMode, Session};
 
 use crate::connection::{Connection, State};
 
-/// Returns whether the reply to the command that has just run is sent. Advances `CLIENT REPLY
-/// SKIP`.
+/// Returns whether the reply to the command that has just run is sent. Advances
+/// `CLIENT REPLY SKIP`.
 #[inline]
 pub fn replies_wanted(session: &mut Session) -> bool {
     match session.reply_mode {

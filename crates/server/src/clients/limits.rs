@@ -115,7 +115,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Creates the limits that the settings say. `weighs`: all clients' memory is limited too.
+    /// Creates the limits from the settings. `weighs`: all clients' memory is limited too.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         Limits { weighing: Weighing::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
     }
@@ -168,7 +168,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let was_on = self.limits.weighing.is_on;
         self.limits.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
         if self.limits.weighing.is_on && !was_on {
-            // `CONFIG SET` has checked the limit against an estimate some hundred milliseconds old.
+            // Setting the limit has summed up sizes that may be some hundred milliseconds old.
             (0..self.reactor.connections.len() as u32).for_each(|index| self.weigh(index));
         }
         self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.weighing.is_on);

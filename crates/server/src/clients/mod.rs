@@ -34,7 +34,7 @@ pub use output::output_limit;
 
 /// What a connection does with the shards that it has requested.
 pub trait Abandon {
-    /// Called if the connection closes before they arrive.
+    /// Drops the work: the connection closes before its shards arrive.
     fn abandon(self, server: &Server);
 }
 

@@ -5,11 +5,11 @@
 //!
 //! * a command that isn't *plain* ([`Command::is_plain`]), or whose arguments and reply are large,
 //!   is timed on its own;
-//! * the plain commands of a window share the rest of the window's time, as they do in `INFO
-//!   commandstats`. Only when that alone exceeds the threshold, one of them is logged with it: the
-//!   one with the longest arguments;
-//! * with a threshold below [`SLOWLOG_FINE_US`] every command is timed on its own: nothing else
-//!   would tell them apart.
+//! * the plain commands of a window share the rest of the window's time, as they do in
+//!   `INFO commandstats`. Only when that alone exceeds the threshold, one of them is logged with
+//!   it: the one with the longest arguments;
+//! * with a threshold below [`SLOWLOG_FINE_US`] every command is timed on its own: otherwise the
+//!   slow ones could not be told apart.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

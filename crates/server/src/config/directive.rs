@@ -9,8 +9,8 @@ pub enum State {
     /// config".
     AtStart,
     /// Known to Redis 7.0 but not served. Its value is always the default. Another value in the
-    /// file causes a warning or prevents the start ([`Directive::unsafe_to_ignore`]); in `CONFIG
-    /// SET` it is an error.
+    /// file causes a warning or prevents the start ([`Directive::unsafe_to_ignore`]); in
+    /// `CONFIG SET` it is an error.
     Known,
 }
 

@@ -394,7 +394,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// `dir` takes effect at once: a later `include` is relative to it, as in Redis.
+    /// Changes to `dir` at once: a later `include` is relative to it, as in Redis.
     fn change_dir(&mut self, index: usize, path: &[u8]) -> Result<(), String> {
         self.host.change_dir(Path::new(OsStr::from_bytes(path))).map_err(|error| reason(&error))?;
         let dir = self.host.current_dir();

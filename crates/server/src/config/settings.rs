@@ -62,8 +62,8 @@ pub enum IoBackend {
     Epoll,
 }
 
-/// `maxmemory-policy`: what is evicted, and how key accesses are recorded for that and for `OBJECT
-/// IDLETIME` and `OBJECT FREQ`.
+/// `maxmemory-policy`: what is evicted, and how key accesses are recorded for that and for
+/// `OBJECT IDLETIME` and `OBJECT FREQ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants are Redis's names of its policies")]
 pub enum MaxmemoryPolicy {

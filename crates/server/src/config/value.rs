@@ -30,8 +30,8 @@ pub enum Source {
     Command,
 }
 
-/// Class names of `client-output-buffer-limit`, in the order of [`OutputLimit`] lists, as `CONFIG
-/// GET` writes them.
+/// Class names of `client-output-buffer-limit`, in the order of [`OutputLimit`] lists, as
+/// `CONFIG GET` writes them.
 pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
 /// Limits of the output buffer of one class of clients; zero means no limit.

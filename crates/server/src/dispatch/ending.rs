@@ -1,7 +1,7 @@
 //! Shutdown with a snapshot, by `SHUTDOWN` or a signal.
 //!
 //! All shards are taken as for any command over all of them. When they are held, the dataset is
-//! saved, and the workers are told to stop. The shards are not released then: a write that was
+//! saved, and the workers are stopped. The shards are not released then: a write that was
 //! acknowledged after the snapshot would be lost.
 
 use pantala_engine::access::SessionView;

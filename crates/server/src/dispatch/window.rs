@@ -161,7 +161,7 @@ impl Window {
         })
     }
 
-    /// Stage two: compares tags in the prefetched buckets and prefetches the entries.
+    /// Compares tags in the prefetched buckets and prefetches the entries: stage two.
     pub fn prefetch_entries(&self, keyspace: &Keyspace) {
         // A single command has no miss to overlap with: this would only repeat its lookup.
         if self.entries.len() < 2 {
@@ -175,7 +175,7 @@ impl Window {
     }
 }
 
-/// Stage one: resolves a command and prefetches its bucket.
+/// Resolves a command and prefetches its bucket: stage one.
 #[inline]
 pub fn classify(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     match recent.find(args) {

@@ -54,7 +54,7 @@ impl Program {
         }
     }
 
-    /// The name in error messages.
+    /// Returns the name for error messages.
     fn name(&self) -> &[u8] {
         match self {
             Program::Script(script) => &script.sha,
@@ -146,8 +146,8 @@ fn number_of_keys(args: &Args<'_>, wrong: &'static str) -> Result<usize, &'stati
     usize::try_from(keys).map_err(|_| "ERR Number of keys can't be negative")
 }
 
-/// Returns the flags of a call. A script's declared flags override those of its command, so `CLIENT
-/// PAUSE WRITE` doesn't hold back a script that declares no writes.
+/// Returns the flags of a call. A script's declared flags override those of its command, so
+/// `CLIENT PAUSE WRITE` doesn't hold back a script that declares no writes.
 pub fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
     let Handler::Transaction(TransactionPart::Script(form)) = command.handler else { return command.flags };
     let scripting = server.scripting();
