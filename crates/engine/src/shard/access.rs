@@ -1,4 +1,4 @@
-//! What a keyed command works with: the shards it holds, and the databases in them.
+//! A keyed command's view of the keyspace: the shards it holds, and the databases in them.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,87 +21,91 @@ use crate::store::db::{Db, Held, Holds, WrongType};
 use crate::store::state::Shard;
 use crate::store::undo::HeldShards;
 
-/// A keyed command's view of the keyspace, for as long as it runs.
+/// A keyed command's view of the keyspace, while it runs.
 pub struct Access<'a> {
     pub(crate) keyspace: &'a Keyspace,
     pub(crate) session: &'a SessionView,
     pub(crate) owned: &'a mut [Ownership],
     pub(crate) first_key: Option<KeyPlace>,
     pub(crate) now_ms: i64,
-    /// Whether the command may wait, or has waited.
+    /// Whether the command may block, or has blocked.
     pub(crate) blocking: Blocking<'a>,
-    /// How it is to wait, when it found nothing.
+    /// How to block, if the command found nothing.
     pub(crate) block: Option<Block>,
-    /// It drew random numbers, while effects are recorded.
+    /// The command drew random numbers while effects were recorded.
     pub(crate) is_random: bool,
 }
 
 impl<'a> Access<'a> {
-    /// Unix time, ms: the same through the whole command.
+    /// Returns the unix time, ms: the same throughout the command.
     pub fn now_ms(&self) -> i64 {
         self.now_ms
     }
 
-    /// The keyspace: settings and figures.
+    /// Returns the keyspace: settings and statistics.
     pub fn keyspace(&self) -> &'a Keyspace {
         self.keyspace
     }
 
-    /// How long a reply may become, what waits before it in the same buffer included, bytes: who has made more of one gives it up ([`pantala_resp::Reply::abort`]),
-    /// for its connection will be closed anyway. As in Redis a script may have any reply.
+    /// Returns the most bytes that a reply may have, the pending ones before it in the same buffer
+    /// included. A handler aborts a longer one ([`pantala_resp::Reply::abort`]), since its
+    /// connection will be closed anyway. As in Redis a script may have any reply.
     pub fn reply_bytes_max(&self) -> usize {
         let max_bytes =
             if self.session.in_script { u64::MAX } else { self.keyspace.tuning.reply_bytes_max.load(Relaxed) };
         usize::try_from(max_bytes).unwrap_or(usize::MAX)
     }
 
-    /// Random numbers, from the sequence of a key's shard. What a command changes by them it must
-    /// propagate in words that make no choice ([`Access::propagate`]): debug builds check that it does.
+    /// Returns random numbers, from the sequence of a key's shard. A command that makes changes
+    /// with them must propagate a deterministic form ([`Access::propagate`]): debug builds check
+    /// that it does.
     pub fn random(&mut self, key: &Key<'_>) -> Random {
         self.is_random |= self.is_journaled();
         Random::from_seed(self.shard(key.place.shard).random.next_u64())
     }
 
-    /// The connection.
+    /// Returns the view of the connection.
     pub fn session(&self) -> &'a SessionView {
         self.session
     }
 
-    /// The key at `args[index]`, which must be one of the keys that the command's route declared.
+    /// Returns the key at `args[index]`, which must be one of the keys that the command's route
+    /// declared.
     pub fn key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
         let bytes = args.at(index);
         Key { bytes, place: self.keyspace.place(bytes) }
     }
 
-    /// The command's first key, at `args[index]`: as [`Access::key`], without hashing it again.
+    /// Returns the command's first key, at `args[index]`: as [`Access::key`], without hashing it
+    /// again.
     #[inline(always)]
     pub fn first_key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
         let bytes = args.at(index);
         Key { bytes, place: self.first_key.unwrap_or_else(|| self.keyspace.place(bytes)) }
     }
 
-    /// Has the entry of a key of the selected database brought near.
+    /// Prefetches the entry of a key of the selected database.
     #[inline]
     pub fn prefetch(&self, key: &Key<'_>) {
         self.keyspace.hint(self.session.db, key.place.shard).prefetch_entry(key.place.hash);
     }
 
-    /// The selected database, in the shard of `key`.
+    /// Returns the selected database, in the shard of `key`.
     #[inline]
     pub fn db(&mut self, key: &Key<'_>) -> Db<'_> {
         self.db_at(self.session.db, key)
     }
 
-    /// Database `db` (below [`Keyspace::databases`]), in the shard of `key`.
+    /// Returns database `db` (below [`Keyspace::databases`]), in the shard of `key`.
     #[inline]
     pub fn db_at(&mut self, db: u32, key: &Key<'_>) -> Db<'_> {
         self.db_in(db, key.place.shard)
     }
 
-    /// Database `db` of a shard that the command holds.
+    /// Returns database `db` of a shard that the command holds.
     ///
     /// # Panics
-    /// When it doesn't hold it: the command's route and its handler disagree.
+    /// If the command does not hold it: its route and its handler disagree.
     #[inline(always)]
     pub fn db_in(&mut self, db: u32, shard: u32) -> Db<'_> {
         let (keyspace, now_ms, no_touch) = (self.keyspace, self.now_ms, self.session.no_touch);
@@ -110,13 +114,13 @@ impl<'a> Access<'a> {
         Db::new(keyspace, cell.stats(), cell.state(&mut self.owned[index]), shard, db, now_ms, no_touch)
     }
 
-    /// The collections that several keys hold, all at once, for reading; `None` for a key that doesn't exist. Each counts a hit
-    /// or a miss and is touched, as [`Db::read`].
+    /// Returns the collections of several keys, all at once, for reading; `None` for a missing key.
+    /// Each counts a hit or a miss and is touched, as by [`Db::read`].
     ///
     /// # Errors
-    /// [`WrongType`] when one of them holds something else.
+    /// [`WrongType`] if one of them holds another type.
     pub fn views<C: Collection>(&mut self, keys: &[Key<'_>]) -> Result<Vec<Option<C::View<'_>>>, WrongType> {
-        // First what changes shards (expiry, access words), then what only looks.
+        // First the accesses that change shards (expiry, access words), then the shared ones.
         for key in keys {
             self.db(key).read_as::<C>(key)?;
         }
@@ -128,10 +132,11 @@ impl<'a> Access<'a> {
         Ok(found.collect())
     }
 
-    /// What several keys hold, all at once, for reading; `None` for a key that doesn't exist. Each counts a hit or a miss and is
-    /// touched, as [`Db::read`]; but none behind the first one that doesn't suit: the command looks no further.
+    /// Returns the values of several keys, all at once, for reading; `None` for a missing key. Each
+    /// counts a hit or a miss and is touched, as by [`Db::read`], up to the first that doesn't
+    /// suit: the command looks no further.
     pub fn held(&mut self, keys: &[Key<'_>], suits: fn(Held<'_>) -> bool) -> Vec<Option<Held<'_>>> {
-        // First what changes shards (expiry, access words), then what only looks.
+        // First the accesses that change shards (expiry, access words), then the shared ones.
         for key in keys {
             if self.db(key).read(key).is_some_and(|entry| !suits(entry.held())) {
                 break;
@@ -145,17 +150,17 @@ impl<'a> Access<'a> {
         found.collect()
     }
 
-    /// Removes the key at which a result would be stored that is empty. Returns whether there was one.
+    /// Removes the key at which an empty result would be stored. Returns whether there was one.
     pub fn remove_destination(&mut self, key: &Key<'_>) -> bool {
         let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
         self.db(key).remove_unseen(key, lazy, Change::event(&Event(EventClass::Generic, "del")))
     }
 
-    /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. That of one with itself is propagated, and
-    /// reaches nobody else.
+    /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. A swap of a
+    /// database with itself is propagated, without any other effect.
     ///
     /// # Panics
-    /// When the command does not hold all shards.
+    /// If the command does not hold all shards.
     pub fn swap_databases(&mut self, a: u32, b: u32) {
         self.assert_holds_all();
         self.propagate_verbatim();
@@ -169,7 +174,7 @@ impl<'a> Access<'a> {
             let Shard { waiters, databases, .. } = self.keyspace.shard(ownership);
             waiters.note_all(a);
             waiters.note_all(b);
-            // What lies in a key's place with its time over isn't there.
+            // An expired key counts as missing.
             let is_there = |key: &[u8], after: usize| {
                 let found = databases.get(after).and_then(|it| it.dict.find(self.keyspace.place(key).hash, key));
                 found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
@@ -179,11 +184,11 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Empties databases for all clients. The old content is freed in the background when `lazy`, here otherwise. Watches
-    /// are not raised: `EXEC` looks for its keys itself.
+    /// Empties databases for all clients. Their content is freed in the background if `lazy`, here
+    /// otherwise. Watches are not raised: `EXEC` checks its keys itself.
     ///
     /// # Panics
-    /// When the command does not hold all shards.
+    /// If the command does not hold all shards.
     pub fn flush(&mut self, databases: Range<u32>, lazy: bool) {
         self.assert_holds_all();
         let keyspace = self.keyspace;
@@ -209,12 +214,12 @@ impl<'a> Access<'a> {
         assert_eq!(self.owned.len(), all, "what changes whole databases holds all shards");
     }
 
-    /// The numbers of the shards that the command holds, ascending.
+    /// Returns the numbers of the shards that the command holds, ascending.
     pub fn shards(&self) -> Vec<u32> {
         self.owned.iter().map(Ownership::shard).collect()
     }
 
-    /// A shard that the command holds, to be read.
+    /// Returns a shard that the command holds, for reading.
     ///
     /// # Panics
     /// As [`Access::db_in`].
@@ -228,7 +233,7 @@ impl<'a> Access<'a> {
         self.keyspace.shard(&mut self.owned[index])
     }
 
-    /// Where a shard stands among those that are held, in ascending order.
+    /// Returns the index of a shard among the held ones, which ascend.
     #[inline(always)]
     fn index_of(&self, shard: u32) -> usize {
         // Nearly every command holds one shard.
@@ -238,7 +243,7 @@ impl<'a> Access<'a> {
     /// As [`Access::index_of`], for commands that hold several shards.
     #[inline(never)]
     fn index_among(&self, shard: u32) -> usize {
-        // Of all shards each stands in its own place.
+        // When all shards are held, each one's index is its number.
         if self.owned.get(shard as usize).is_some_and(|ownership| ownership.shard() == shard) {
             return shard as usize;
         }

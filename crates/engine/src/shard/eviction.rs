@@ -1,11 +1,16 @@
-//! Eviction: keys go where memory is above its limit ([`Memory`](crate::store::memory::Memory)), before a command runs.
+//! Eviction: deletes keys while memory is above its limit
+//! ([`Memory`](crate::store::memory::Memory)), before a command runs. Workers call it.
 //!
-//! A worker evicts from shards that it holds already, and from any that is free at that moment (with `--execution owner`: and that it is the home of). It never
-//! waits for one. Each key goes while its shard is held, and everybody is told then, as of any other removal: so it is in order with what else happens to its
-//! shard, and who sent the command hears of it before the reply.
+//! A worker evicts from shards that it holds already, and from any that is free at that moment
+//! (with `--execution owner`: and that it is the home of). It never waits for one. Each key is
+//! evicted while its shard is held, and its effects are propagated, published and invalidated then,
+//! as for any other removal: so an eviction is ordered with everything else in its shard, and the
+//! client whose command caused it gets its invalidation before the reply.
 //!
-//! How long that may take for one command is what `maxmemory-eviction-tenacity` says. What is left then is evicted by the next commands, and in turns of the workers' loops.
-//! But memory that is above the limit by more than a sixteenth, and higher than before, isn't left: so it stays bounded however fast commands come.
+//! `maxmemory-eviction-tenacity` bounds the time for one command. The rest is evicted by the next
+//! commands, and in turns of the workers' loops. But memory that is above the limit by more than a
+//! sixteenth, and higher than before, is evicted at once: so memory stays bounded however fast
+//! commands come.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -21,41 +26,43 @@ use crate::store::memory::time_limit;
 use crate::store::state::{DatabaseStats, Shard};
 pub use crate::tuning::policy::{EvictionPolicy, Rank};
 
-/// Keys that go before the clock is looked at again, as in Redis.
+/// Keys evicted between two reads of the clock, as in Redis.
 const KEYS_PER_LOOK: u64 = 16;
 
-/// Tries by chance for each key to find a shard that is free and has one to give, before all are asked in turn.
+/// Random picks for each key, to find a free shard that has a key to evict, before all shards are
+/// tried in turn.
 const TRIES: usize = 8;
 
-/// Times in a row that no shard is come by a key of, though there are some, before that is left: many times what it takes to go through all.
+/// Consecutive failures to find a key, though there are some, before eviction stops: many times as
+/// many as going through all keys takes.
 const MISSES_MAX: u64 = 100_000;
 
-/// How long the weights of shards are kept before they are told anew, ms.
+/// How long the weights of shards are used before they are recomputed, ms.
 const WEIGHTS_KEPT_MS: i64 = 100;
 
-/// How many dictionaries a command that is short of memory looks at, on average, for memory that
-/// they have kept without keys.
+/// The dictionaries, on average, that a command checks for memory kept without keys when memory is
+/// short.
 const DICTS_LOOKED_AT: u64 = 1024;
 
-/// What became of an attempt to get below the limit.
+/// The outcome of an attempt to get below the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// Memory is within its limit.
     Enough,
-    /// It isn't, but there is more to evict, later.
+    /// Memory is above its limit, but there is more to evict later.
     Later,
-    /// It isn't, and nothing more can be evicted.
+    /// Memory is above its limit, and nothing more can be evicted.
     None,
 }
 
-/// What became of an attempt to evict one key.
+/// The outcome of an attempt to evict one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tried {
-    /// So many bytes are free now.
+    /// A key was evicted, which freed so many bytes.
     Evicted(u64),
-    /// There are keys, but none was come by.
+    /// There are keys, but the search found none.
     NotFound,
-    /// There are keys, but others hold their shards.
+    /// There are keys, but their shards are held by other threads.
     Busy,
     /// There is nothing to evict.
     Nothing,
@@ -64,8 +71,9 @@ enum Tried {
 }
 
 impl Executor<'_> {
-    /// Before a command runs: evicts keys where memory is above its limit. `held`: the shards that the caller holds, ascending; who waits for
-    /// what goes from them, or is to be told of it, is left for when they are given back.
+    /// Evicts keys before a command runs while memory is above its limit. `held`: the shards that
+    /// the caller holds, ascending. Blocked clients and invalidations of their evicted keys are
+    /// left until the shards are released.
     #[inline]
     pub fn make_room(&mut self, held: &mut [Ownership], now_ms: i64) -> Room {
         let memory = self.keyspace().memory();
@@ -77,7 +85,7 @@ impl Executor<'_> {
         self.evict(held, now_ms)
     }
 
-    /// As [`Executor::make_room`], for a command with these flags. Says whether it may run.
+    /// As [`Executor::make_room`], for a command with these flags. Returns whether it may run.
     pub(crate) fn has_room(&mut self, flags: Flags, held: &mut [Ownership], now_ms: i64) -> bool {
         self.make_room(held, now_ms) != Room::None || !flags.contains(Flags::DENYOOM)
     }
@@ -86,7 +94,8 @@ impl Executor<'_> {
     fn evict(&mut self, held: &mut [Ownership], now_ms: i64) -> Room {
         let keyspace = self.keyspace();
         let (memory, tuning) = (keyspace.memory(), &keyspace.tuning);
-        // As in Redis: while writes are paused nothing may change, and nothing is refused for it.
+        // As in Redis: paused writes allow no eviction, and no command is rejected for lack of
+        // memory.
         if tuning.is_paused(now_ms) {
             return Room::Enough;
         }
@@ -108,7 +117,7 @@ impl Executor<'_> {
                 break Room::None;
             }
             if self.weights.has_done_its_share(memory) && memory.is_bearable() {
-                // Unless the others have none left.
+                // This worker does more only if the others have nothing left to evict.
                 self.tell_weights(policy, now_ms);
                 if self.weights.has_done_its_share(memory) {
                     break Room::Later;
@@ -154,7 +163,7 @@ impl Executor<'_> {
                 return done;
             }
         }
-        // What they had may be gone since.
+        // The weights may be out of date.
         self.tell_weights(policy, now_ms);
         let mut all = if self.weights.others > 0 { Tried::Busy } else { Tried::Nothing };
         for at in 0..self.weights.sums.len() {
@@ -169,7 +178,8 @@ impl Executor<'_> {
         all
     }
 
-    /// Whether the last attempt has evicted keys and left some for want of time: the next one is worth it at once.
+    /// Returns whether the last attempt evicted keys and ran out of time: the next attempt is then
+    /// worth it at once.
     pub fn goes_on_evicting(&self) -> bool {
         self.weights.goes_on
     }
@@ -197,8 +207,8 @@ impl Executor<'_> {
     ) -> Tried {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let evict = |ownership: &mut Ownership| {
-            // CONFIG SET may have raised the limit since the caller looked. Whoever has written to
-            // this shard after that must not lose the key: the check needs the shard held.
+            // CONFIG SET may have raised the limit since the caller checked. A later write to this
+            // shard must not lose its key: the check needs the shard held.
             if !keyspace.memory().is_over() {
                 return Tried::Enough;
             }
@@ -209,7 +219,7 @@ impl Executor<'_> {
         if let Ok(at) = held.binary_search_by_key(&shard, Ownership::shard) {
             return evict(&mut held[at]);
         }
-        // With shards of a request in hand nothing is given back before that has run: what was taken lies there until then.
+        // While a request's shards are held, evicted shards stay in `to_free` until it has run.
         let pending = self.to_free.iter().position(|ownership| ownership.shard() == shard);
         let taken = match pending {
             Some(at) => Some(self.to_free.swap_remove(at)),
@@ -232,9 +242,9 @@ impl Executor<'_> {
         tried
     }
 
-    /// Releases the memory of dictionaries that have lost their last keys, of the shards that this
-    /// worker may take. Says whether there was any. Where there was none, many commands share the
-    /// cost of the next look.
+    /// Releases the memory of dictionaries that have lost their last keys, in the shards that this
+    /// worker may take. Returns whether there was any. If there was none, many commands share the
+    /// cost of the next search.
     fn release_emptied(&mut self, held: &mut [Ownership], now_ms: i64) -> bool {
         let keyspace = self.keyspace();
         let weights = &mut self.weights;
@@ -261,21 +271,23 @@ impl Executor<'_> {
             }
         }
         self.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
-        // As where a key is evicted: with shards of a request in hand nothing is released before
-        // that has run.
+        // As where a key is evicted: while a request's shards are held, nothing is released before
+        // it has run.
         if held.is_empty() {
             self.free_all();
         }
         has_released
     }
 
-    /// Has the sum of all memory know exactly what the shards take that this worker is home of and that are free.
+    /// Flushes the memory of this worker's free home shards into the global memory counter.
     pub fn measure(&mut self) {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         self.measure_free(|shard| keyspace.home(shard) == worker);
     }
 
-    /// As [`Executor::measure`], of all shards that this worker may take: for who asks, or is about to set a limit. Without one they tell about once a second only.
+    /// As [`Executor::measure`], for all shards that this worker may take: for a caller that reads
+    /// the memory usage or is about to set a limit. Without a limit shards flush only about once a
+    /// second.
     pub fn measure_all(&mut self) {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let is_inline = keyspace.layout().execution == Execution::Inline;

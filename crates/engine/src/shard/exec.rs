@@ -1,9 +1,9 @@
-//! `EXEC` on its way: a transaction whose shards were not all free runs on whatever thread frees the last of them, as any command on several
-//! keys does.
+//! `EXEC` on busy shards: a transaction whose shards were not all free runs on the thread that
+//! frees the last of them, as any command on several keys does.
 //!
-//! Only one that needs nothing but its keys can ([`Transaction::can_travel`]). To have its shards brought to its client's worker instead
-//! keeps them from everybody else for the time of a message; where many transactions want few shards, that time is what most of
-//! them wait for (decision 5).
+//! Only a transaction that needs nothing but its keys can ([`Transaction::can_travel`]). To gather
+//! its shards for its client's worker instead would keep them from all others for the time of a
+//! message; where many transactions want few shards, that time is most of their wait (decision 5).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -20,36 +20,36 @@ use crate::shard::transaction::{Queued, Transaction, Watching, discarded};
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
 
-/// A transaction that any thread can run, and what became of it.
+/// A transaction that any thread can run, and its outcome.
 pub struct Exec {
-    /// What to run.
+    /// The queued commands.
     pub transaction: Box<Transaction>,
-    /// What must not have changed. Taken out when it was looked at.
+    /// The watched keys. Taken out once they were checked.
     pub watching: Option<Box<Watching>>,
-    /// `EXEC` itself, for who sees every command.
+    /// `EXEC` itself, for monitors.
     pub command: &'static Command,
     /// How the client spells it.
     pub name: [u8; 4],
-    /// Where its reply begins, behind the number of its commands. 0: it has not begun.
+    /// The end of the reply's heading, the number of its commands. 0: none ran yet.
     heading_bytes: usize,
-    /// What became of each command.
+    /// The outcome of each command.
     ran: Vec<RanQueued>,
-    /// How long all of it took, from when its shards were there.
+    /// How long all of it took, from when its shards were held.
     pub took: Duration,
 }
 
-/// What became of a command of a transaction.
+/// The outcome of a command of a transaction.
 pub struct RanQueued {
-    /// Where its reply ends.
+    /// The end of its reply.
     reply_end: usize,
-    /// How long it took, where its time was taken.
+    /// How long it took, if it was timed.
     pub took: Option<Duration>,
     /// Whether its user may no longer run it, and the reply says so.
     pub is_denied: bool,
 }
 
 impl Exec {
-    /// One that has not run. The transaction must be one that can travel.
+    /// Returns one that has not run. The transaction must be one that can travel.
     pub fn new(
         transaction: Box<Transaction>,
         watching: Option<Box<Watching>>,
@@ -60,7 +60,8 @@ impl Exec {
         Exec { transaction, watching, command, name, heading_bytes: 0, ran: Vec::new(), took: Duration::ZERO }
     }
 
-    /// Each command that has run, with its reply, which is a part of `reply`. None if the transaction was refused, or a watched key had changed.
+    /// Returns each command that has run, with its reply, which is a part of `reply`. Empty if the
+    /// transaction was rejected, or a watched key had changed.
     pub fn replies<'a>(&'a self, reply: &'a [u8]) -> impl Iterator<Item = (&'a Queued, &'a RanQueued, &'a [u8])> {
         let mut begin = self.heading_bytes;
         self.transaction.queue().iter().zip(&self.ran).map(move |(queued, ran)| {
@@ -72,7 +73,8 @@ impl Exec {
 }
 
 impl Executor<'_> {
-    /// Runs a transaction whose shards are all there, and serves who waits for what it has changed. `false`: [`Fault::TornExec`].
+    /// Runs a transaction that holds all its shards, and serves the clients blocked on keys that it
+    /// changed. Returns `false` for [`Fault::TornExec`].
     pub(crate) fn run_exec(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
         let Some(mut exec) = request.exec.take() else { return true };
         let began = WATCHING.then(Instant::now);
@@ -92,7 +94,7 @@ impl Executor<'_> {
         !is_torn
     }
 
-    /// Whether it was torn.
+    /// Runs the commands. Returns whether the transaction was torn.
     fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut [Ownership]) -> bool {
         let (session, now_ms) = (request.session, request.now_ms);
         let is_begun = exec.heading_bytes > 0;
@@ -148,7 +150,8 @@ impl Executor<'_> {
         false
     }
 
-    /// [`Fault::TornExec`]: gives the shards back, and has the transaction take them anew for its last command.
+    /// [`Fault::TornExec`]: releases the shards, and makes the transaction acquire them again for
+    /// its last command.
     #[cold]
     pub(crate) fn tear(&mut self, mut parcel: Parcel, owned: Vec<Ownership>) {
         parcel.value.task = Task::Exec;

@@ -1,4 +1,5 @@
-//! How commands reach shards: at once where they are free, through their gates where they are not.
+//! Runs commands on shards: at once where the shards are free, through their gates otherwise. Each
+//! worker owns one [`Executor`], and its connections call it.
 //!
 //! ```text
 //!            free                         busy
@@ -11,8 +12,8 @@
 //!                      free                           execute, release all, answer to the worker that asked
 //! ```
 //!
-//! No thread ever waits for a shard. Requests take shards in ascending order, so no two can wait for each other; gates are
-//! served in arrival order, so none starves.
+//! No thread blocks on a shard. Requests take shards in ascending order, so no two can deadlock.
+//! Gates are served in arrival order, so no request starves.
 
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
@@ -38,40 +39,44 @@ use crate::shard::request::{Parcel, Request, Task};
 use crate::shard::telling::{remember, set_changer};
 use crate::store::eviction::Weights;
 
-/// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
-/// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
+/// Spins on a busy shard before a worker enqueues a request. A command holds a shard for some
+/// hundred nanoseconds; a request costs about a microsecond (docs/decisions).
 const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
 
-/// Gates of a command on many shards that are fetched ahead of the one that is taken: about as many as a processor has
-/// in flight.
+/// Gates that a multi-shard command prefetches ahead of the one it takes: about as many loads as a
+/// processor keeps in flight.
 const GATES_AHEAD: usize = 8;
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
-    /// It ran; its reply is in the buffer.
+    /// The command ran; its reply is in the buffer.
     Done,
-    /// As [`Ran::Done`], and connections of this worker are to be told of keys that it has changed ([`Executor::take_told`]), behind
-    /// that reply; or waiters were served ([`Executor::take_served`]).
+    /// As [`Ran::Done`], and either this worker's connections must get invalidations
+    /// ([`Executor::take_told`]), behind that reply, or waiters were served
+    /// ([`Executor::take_served`]).
     DoneTold,
-    /// It is on its way; its reply will come as [`Message::Answer`](crate::shard::message::Message::Answer) or through [`Executor::take_answers`].
+    /// The command is in flight. Its reply will come as
+    /// [`Message::Answer`](crate::shard::message::Message::Answer) or through
+    /// [`Executor::take_answers`].
     Parked,
-    /// It waits for a key ([`Executor::take_blocked`]); its reply will come as [`Message::Woken`](crate::shard::message::Message::Woken) or through
+    /// The client is blocked on a key ([`Executor::take_blocked`]). Its reply will come as
+    /// [`Message::Woken`](crate::shard::message::Message::Woken) or through
     /// [`Executor::take_woken`].
     Blocked,
 }
 
-/// A command to be run, still in the connection's own memory.
+/// A command to run, still in the connection's own memory.
 pub struct Call<'a> {
-    /// What to run; its handler is a keyed one.
+    /// The command; its handler is a keyed one.
     pub command: &'static Command,
     /// Its arguments.
     pub args: Args<'a>,
-    /// Where its first key lives, when it has one.
+    /// The place of its first key, if it has one.
     pub first_key: Option<KeyPlace>,
-    /// What it may know of its connection.
+    /// The part of the session that handlers may see.
     pub session: SessionView,
-    /// As whose what it reads is noted, if it is (`CLIENT TRACKING`).
+    /// The reader to track the keys it reads for (`CLIENT TRACKING`).
     pub reads_as: Option<&'a Arc<Reader>>,
     /// The worker's token of the connection.
     pub connection: u64,
@@ -79,46 +84,48 @@ pub struct Call<'a> {
     pub now_ms: i64,
 }
 
-/// A worker's way to the shards.
+/// A worker's access to the shards.
 pub struct Executor<'k> {
     pub(crate) keyspace: &'k Keyspace,
     worker: u32,
-    /// Scratch: shards of the command at hand.
+    /// Scratch: shards of the current command.
     shards: Vec<u32>,
-    /// The time when who waits is served, or a request runs, which may be long after the command began or was sent.
+    /// Gives the current time when waiters are served or a request runs, possibly long after the
+    /// command started or was sent.
     pub(crate) clock: SystemClock,
-    /// Waiters were looked at, by that clock.
+    /// Waiters were considered for service, by that clock.
     pub(crate) has_served: bool,
-    /// Scratch: ownerships of the command at hand.
+    /// Scratch: ownerships of the current command.
     owned: Vec<Ownership>,
-    /// Shards to be given back.
+    /// Shards to release.
     pub(crate) to_free: Vec<Ownership>,
-    /// Shards with waiting requests, put off to the next turn.
+    /// Shards with waiting requests, deferred to the next turn.
     put_off: Vec<Ownership>,
-    /// Answers to requests of this worker's own connections.
+    /// Replies to requests of this worker's own connections.
     answers: Vec<Parcel>,
-    /// Requests of this worker's own connections that have brought their shards.
+    /// Requests of this worker's own connections that have gathered their shards.
     brought: Vec<Parcel>,
-    /// Requests to be started when the shards at hand are given back.
+    /// Requests to start when the held shards are released.
     pub(crate) to_start: Vec<Parcel>,
-    /// What the last command has become, if it waits.
+    /// The waiter of the last command, if that blocked.
     pub(crate) blocked: Option<Arc<Waiter>>,
-    /// Answers to waiters of this worker's own connections.
+    /// Replies to waiters of this worker's own connections.
     pub(crate) woken: Vec<Woken>,
-    /// What this worker's own connections are to be told of changed keys.
+    /// Invalidations for this worker's own connections.
     pub(crate) told: Vec<News>,
-    /// Changed keys, for who wants to hear of their prefixes, with who has changed each one last: told once a turn.
+    /// Changed keys, for the readers of their prefixes, each with the last client that changed it.
+    /// Sent once a turn.
     pub(crate) changed: BTreeMap<KeyName, u64>,
-    /// From which shards keys are evicted.
+    /// Picks the shards to evict from.
     pub(crate) weights: Weights,
-    /// Effects of what is run now, until they are committed.
+    /// Effects of the running command, until they are committed.
     pub(crate) unit: Unit,
-    /// Effects that were committed in this turn.
+    /// Effects committed in this turn.
     pub(crate) stream: Stream,
 }
 
 impl<'k> Executor<'k> {
-    /// The executor of a worker.
+    /// Returns a worker's executor.
     pub fn new(keyspace: &'k Keyspace, worker: u32) -> Self {
         Executor {
             keyspace,
@@ -142,17 +149,18 @@ impl<'k> Executor<'k> {
         }
     }
 
-    /// The number of its worker.
+    /// Returns the number of its worker.
     pub(crate) fn worker(&self) -> u32 {
         self.worker
     }
 
-    /// The keyspace.
+    /// Returns the keyspace.
     pub fn keyspace(&self) -> &'k Keyspace {
         self.keyspace
     }
 
-    /// Runs a command that needs the shard of its first key and no other, when that shard is free.
+    /// Runs a command that needs only the shard of its first key. Enqueues a request if that shard
+    /// is busy.
     #[inline]
     pub fn run_single(&mut self, call: &Call<'_>, place: KeyPlace, reply: &mut Vec<u8>) -> Ran {
         let keyspace = self.keyspace;
@@ -209,8 +217,9 @@ impl<'k> Executor<'k> {
         self.ran(blocked, Ran::Done)
     }
 
-    /// Takes the given shards (any order, repeats allowed) in the order in which every request takes them, which it leaves in `self.shards`,
-    /// up to the first that is busy. With `--execution owner` none: they are taken at their homes.
+    /// Takes the given shards (any order, repeats allowed) up to the first busy one. Leaves the
+    /// sorted shards in `self.shards`: every request takes shards in that order. With `--execution
+    /// owner` it takes none, since requests take them at their homes.
     fn take_in_order(&mut self, shards: &[u32]) -> Vec<Ownership> {
         self.shards.clear();
         self.shards.extend_from_slice(shards);
@@ -235,9 +244,11 @@ impl<'k> Executor<'k> {
     /// Takes the given shards (any order, repeats allowed) for a connection of this worker.
     ///
     /// # Errors
-    /// Some are busy: a request that has taken the first of them, to be gone on with ([`Executor::resume`]). All will come, or the request
-    /// refused if it `may_be_refused`, as [`Message::Brought`](crate::shard::message::Message::Brought) or through [`Executor::take_brought`]; unless it is given a transaction
-    /// ([`Request::run_exec`]), which is answered as a command is.
+    /// If some are busy: a request that holds the shards before the first busy one, for
+    /// [`Executor::resume`]. The request comes back with all shards, or rejected if it
+    /// `may_be_refused`, as [`Message::Brought`](crate::shard::message::Message::Brought) or
+    /// through [`Executor::take_brought`]. A request that is given a transaction
+    /// ([`Request::run_exec`]) is answered as a command is instead.
     pub fn gather(
         &mut self,
         shards: &[u32],
@@ -259,7 +270,8 @@ impl<'k> Executor<'k> {
         Err(Node::new(request))
     }
 
-    /// Has the given shards (any order, repeats allowed) brought to a connection of this worker, which waits for them: free or not, they come as [`Executor::gather`] says.
+    /// Gathers the given shards (any order, repeats allowed) for a connection of this worker that
+    /// waits for them. Free or not, they arrive as [`Executor::gather`] says.
     pub fn bring(&mut self, shards: &[u32], session: SessionView, connection: u64, now_ms: i64, may_be_refused: bool) {
         match self.gather(shards, session, connection, now_ms, may_be_refused) {
             Err(parcel) => self.resume(parcel),
@@ -273,16 +285,18 @@ impl<'k> Executor<'k> {
         }
     }
 
-    /// Runs a command of a transaction on those of the shards held that it needs (ascending, without repeats).
+    /// Runs a command of a transaction on the held shards that it needs (ascending, without
+    /// repeats).
     pub fn run_held(&mut self, call: &Call<'_>, shards: &[u32], owned: &mut [Ownership], reply: &mut Vec<u8>) {
-        // A handler sees the shards of its own route and no others. Most have one: nothing is moved for it.
+        // A handler sees the shards of its own route only. Most routes have one: nothing is moved
+        // then.
         if let [shard] = shards
             && let Ok(at) = owned.binary_search_by_key(shard, Ownership::shard)
         {
             self.execute(call, self.worker, &mut owned[at..=at], Blocking::Denied, reply);
             return;
         }
-        // Those are brought to the front, in order, and afterwards back to where they stood.
+        // Several are swapped to the front, in order, and back to their places afterwards.
         let places = shards.iter().filter_map(|shard| owned.binary_search_by_key(shard, Ownership::shard).ok());
         let places: SmallVec<[usize; 16]> = places.collect();
         places.iter().enumerate().for_each(|(front, &place)| owned.swap(front, place));
@@ -290,7 +304,7 @@ impl<'k> Executor<'k> {
         places.iter().enumerate().rev().for_each(|(front, &place)| owned.swap(front, place));
     }
 
-    /// What a transaction sees of shards that it holds.
+    /// Returns the view that a transaction has of its held shards.
     pub fn look<'a>(&self, session: &'a SessionView, owned: &'a mut [Ownership], now_ms: i64) -> Access<'a>
     where
         'k: 'a,
@@ -307,13 +321,14 @@ impl<'k> Executor<'k> {
         }
     }
 
-    /// Gives back what a transaction held, when those are served who wait for what it has changed.
+    /// Releases a transaction's shards, after serving the clients blocked on keys that it changed.
     pub fn give_back(&mut self, owned: Vec<Ownership>, now_ms: i64) {
         self.finish(owned, now_ms);
     }
 
-    /// Has what commands on these members or fields of one key's collection will read brought near, where it is large: called before they run,
-    /// one after the other, each with its misses to itself. Nothing happens if the shard is busy.
+    /// Prefetches what commands on these members or fields of one key's collection will read, if
+    /// the collection is large. Called before they run, one after the other: otherwise each would
+    /// take its cache misses alone. Does nothing if the shard is busy.
     pub fn prefetch_members<'m>(&mut self, db: u32, key: &Key<'_>, members: impl Iterator<Item = &'m [u8]>) {
         let Some(ownership) = self.try_take(key.place.shard) else { return };
         let physical = self.keyspace.physical(db);
@@ -332,7 +347,8 @@ impl<'k> Executor<'k> {
         self.keyspace.gate(shard).try_take()
     }
 
-    /// Gives back a shard that was free when it was taken, seeing to the requests that came meanwhile.
+    /// Releases a shard that was free when it was taken, and serves the requests that arrived
+    /// meanwhile.
     #[inline(always)]
     pub fn free(&mut self, mut ownership: Ownership) {
         let shard = ownership.shard();
@@ -351,39 +367,40 @@ impl<'k> Executor<'k> {
         self.free_all();
     }
 
-    /// Answers to this worker's own requests that were run here.
+    /// Takes the replies to this worker's own requests that ran here.
     pub fn take_answers(&mut self) -> Vec<Parcel> {
         std::mem::take(&mut self.answers)
     }
 
-    /// This worker's own requests that have brought their shards.
+    /// Takes this worker's own requests that have gathered their shards.
     pub fn take_brought(&mut self) -> Vec<Parcel> {
         std::mem::take(&mut self.brought)
     }
 
-    /// Whether there are answers that come before what connections are told.
+    /// Returns whether replies are pending that must precede invalidations.
     pub(crate) fn answers_first(&self) -> bool {
         !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty()
     }
 
-    /// Whether [`Executor::take_answers`], [`Executor::take_woken`], [`Executor::take_brought`] or [`Executor::take_told`] would give any.
+    /// Returns whether [`Executor::take_answers`], [`Executor::take_woken`],
+    /// [`Executor::take_brought`] or [`Executor::take_told`] would return any.
     #[inline]
     pub fn has_answers(&self) -> bool {
         // One branch instead of four: each turn checks several times, and usually all are empty.
         self.answers.len() | self.woken.len() | self.brought.len() | self.told.len() != 0
     }
 
-    /// Serves who waits for what a command has changed, and gives the shards back.
+    /// Serves the clients blocked on keys that a command changed, then releases the shards.
     #[cold]
     pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
         self.commit_deletions(&mut owned);
         self.serve(&mut owned, now_ms);
-        // Keys that were ready and had expired.
+        // Ready keys may have been found expired.
         self.commit_deletions(&mut owned);
         self.tell(&mut owned);
         faults::pause(Fault::PauseHolding);
         self.to_free.append(&mut owned);
-        // Empty, it is the scratch of the next command.
+        // The empty vector is the scratch of the next command.
         self.owned = owned;
         self.free_all();
     }
@@ -404,7 +421,7 @@ impl<'k> Executor<'k> {
 }
 
 impl Executor<'_> {
-    /// Runs a command on shards that are held. Gives what it has become when it waits.
+    /// Runs a command on held shards. Returns its waiter if it blocked.
     #[inline]
     fn execute(
         &mut self,
@@ -433,9 +450,9 @@ impl Executor<'_> {
         if access.block.is_some() { self.wait(&mut access, call, worker) } else { None }
     }
 
-    /// Runs the handler of a call: one that a connection sent, or one that waited and is woken. Its
-    /// changes are committed to the sinks of keys one by one, by [`crate::effect::change`]; those of
-    /// whole commands follow here.
+    /// Runs the handler of a call: a command just sent, or a blocked one that is woken.
+    /// [`crate::effect::change`] commits its changes to the sinks of single keys; the effects of
+    /// whole commands are committed here.
     #[inline]
     pub(crate) fn run_handler(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         if access.keyspace.tuning.is_watched() {
@@ -445,8 +462,8 @@ impl Executor<'_> {
         }
     }
 
-    /// As [`Executor::run_handler`], where somebody sees every command, has what it reads noted,
-    /// wants to know what it makes of memory, or reads its effects.
+    /// As [`Executor::run_handler`], where monitors see every command, its client tracks keys,
+    /// memory has a limit, or the journal records effects.
     #[cold]
     fn run_watched(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         let keyspace = access.keyspace;
@@ -459,14 +476,15 @@ impl Executor<'_> {
         }
         set_changer(keyspace, access.owned, Changer::from(&call.session));
         if keyspace.tuning.is_journaled() {
-            // What a command marked that began before the journal was switched on is not this one's.
+            // A mark of a command that started before the journal was switched on belongs to no
+            // effect of this one.
             for ownership in access.owned.iter_mut() {
                 keyspace.shard(ownership).waiters.pending.forget_command();
             }
         }
         call_handler(access, call, reply);
-        // While the shards are held: in between no command comes that could not have come there. One
-        // that was woken was seen when it began to wait.
+        // While the shards are held, so that monitors see an order in which the commands could have
+        // run. A woken command was shown when it blocked.
         if keyspace.monitors().are_there() && !access.is_handed_over() && access.woken_by().is_none() {
             if call.session.in_script {
                 keyspace.show_of_script(call.command, &call.args, call.session.db);
@@ -487,14 +505,14 @@ impl Executor<'_> {
         }
     }
 
-    /// Checks a call again that has waited since its user was allowed to run it. Logs a denial.
+    /// Checks a call again that has waited since its permission check. Logs a denial.
     #[inline]
     pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
         let changed = self.keyspace.changed_rules(&call.session)?;
         self.keyspace.refuses(&changed, call, context)
     }
 
-    /// Puts a command that waits into the queues of its keys.
+    /// Adds a command that blocks to the queues of its keys.
     #[cold]
     fn wait(&mut self, access: &mut Access<'_>, call: &Call<'_>, worker: u32) -> Option<Arc<Waiter>> {
         let (keyspace, block) = (access.keyspace, access.block.take()?);
@@ -505,14 +523,15 @@ impl Executor<'_> {
             access.shard(shard).waiters.add(shard, &waiter);
         }
         if keyspace.tuning.is_journaled() {
-            // Whoever serves it stamps what it does later than what its connection did before.
+            // The worker that serves it stamps its effects later than its connection's earlier
+            // ones.
             self.raise_clocks(access.owned);
         }
         Some(waiter)
     }
 }
 
-/// Takes a shard that its owner may be about to free: spins briefly if it is busy.
+/// Takes a shard, spinning briefly if it is busy: its owner may be about to free it.
 #[inline]
 fn take_spinning(gate: &Gate<Request>) -> Option<Ownership> {
     gate.try_take().or_else(|| wait_briefly(gate))
@@ -532,12 +551,12 @@ fn wait_briefly(gate: &Gate<Request>) -> Option<Ownership> {
     None
 }
 
-/// Whether a command changes nothing but in the selected database.
+/// Returns whether a command changes keys of the selected database only.
 fn stays_in_database(command: &Command) -> bool {
     matches!(command.route, Route::Keys) && !command.flags.contains(Flags::OTHER_DATABASES)
 }
 
-/// What the handler of a call sees of shards that are held.
+/// Returns the view of held shards for the handler of a call.
 #[inline]
 pub(crate) fn access<'a>(
     keyspace: &'a Keyspace,
@@ -567,7 +586,7 @@ fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
     reply.finish();
 }
 
-/// Whether keys were changed that somebody waits for, or is to be told of.
+/// Returns whether a shard has changed keys with blocked clients, or pending invalidations.
 pub(crate) fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
     owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_news())
 }

@@ -1,7 +1,8 @@
-//! Active expiry: each home worker walks its shards' entries that have a time to live and removes those that are over.
+//! Active expiry: each home worker walks the entries with a TTL of its shards and deletes the
+//! expired ones. The worker's loop calls it `hz` times a second.
 //!
-//! Work is bounded per turn, and adapts: while many of the entries seen are stale the walk goes on at once, as far as the
-//! turn's share of time goes.
+//! Work per turn is bounded, and adapts: while many of the entries seen are stale the walk
+//! continues at once, within the turn's share of time.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -11,21 +12,22 @@ use crate::shard::executor::Executor;
 use crate::store::expire::{has_expiring, visit};
 use crate::store::fields;
 
-/// The share of a worker's time that active expiry may take at `active-expire-effort` 1, in percent; each step of effort adds
-/// two. Redis's own figures.
+/// The share of a worker's time that active expiry may take at `active-expire-effort` 1, in
+/// percent; each step of effort adds two. Redis's values.
 const TIME_PERCENT: u32 = 25;
 
-/// The share of stale entries among those seen, in percent, above which a walk goes on within its turn; each step of effort
-/// lowers it by one. Redis's own figures.
+/// The share of stale entries among those seen, in percent, above which a walk continues within its
+/// turn; each step of effort lowers it by one. Redis's values.
 const ACCEPTABLE_STALE_PERCENT: u64 = 10;
 
-/// Entries to see in a shard before a small share of stale ones lets the walk go on elsewhere: Redis's sample of 20.
+/// Entries to see in a shard before a small share of stale ones ends its visit: Redis's sample of
+/// 20.
 const ENTRIES_TO_JUDGE_BY: u64 = 20;
 
-/// Turns between two looks at the memory of a worker's shards.
+/// Turns between two measurements of the memory of a worker's shards.
 const TURNS_PER_MEASURE: u32 = 10;
 
-/// Where a worker's round over its shards stands.
+/// The position of a worker's round over its shards.
 #[derive(Default)]
 pub struct ActiveExpiry {
     next_shard: u32,
@@ -33,8 +35,9 @@ pub struct ActiveExpiry {
 }
 
 impl ActiveExpiry {
-    /// One turn, to be called `hz` times a second: visits this worker's shards from where the last turn ended, for at most its share of time.
-    /// A turn that took long is an event of `LATENCY`.
+    /// Runs one turn, to be called `hz` times a second: visits this worker's shards from where the
+    /// last turn ended, for at most its share of time. A turn that took long is an event of
+    /// `LATENCY`.
     pub fn turn(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
         let (keyspace, began) = (executor.keyspace(), Instant::now());
         self.walk(executor, worker, now_ms, began);
@@ -61,7 +64,7 @@ impl ActiveExpiry {
             if keyspace.home(shard) != worker || !has_expiring(keyspace, shard) {
                 continue;
             }
-            // A busy shard is passed over: it is met again in the next turn.
+            // A busy shard is skipped until the next turn.
             let mut entries = 0;
             while let Some(mut ownership) = executor.try_take(shard) {
                 let (stats, state) = (keyspace.shard_stats(shard), keyspace.shard(&mut ownership));
@@ -74,7 +77,7 @@ impl ActiveExpiry {
                 }
                 entries += seen.entries;
                 let few_stale = seen.stale * 100 <= seen.entries * stale_max && fields_expired == 0;
-                // Where few keys have a time to live, many buckets go by before enough were seen to tell.
+                // Where few keys have a TTL, many buckets pass before enough entries were seen.
                 let enough = entries >= ENTRIES_TO_JUDGE_BY || seen.is_round;
                 if few_stale && enough || began.elapsed() > budget {
                     break;

@@ -1,11 +1,15 @@
-//! Shards that a worker has, or is sent, while it runs a script: nobody could use them before that ends, so they are handed on in its midst.
+//! Releases shards that a worker holds, or is sent, while it runs a script. Otherwise they would
+//! stay unusable until the script ends.
 //!
-//! Three kinds of them there are: those put off to the worker's next turn, or sent to it as their home, which go on at once with the requests that wait for them; those that
-//! requests have brought for connections of the worker; and those that keys were evicted from in front of a script that had waited.
+//! There are three kinds: shards deferred to the worker's next turn, or sent to it as their home,
+//! which serve their waiting requests at once; shards that requests have gathered for connections
+//! of the worker; and shards that keys were evicted from on behalf of a script that had waited.
 //!
-//! A request that has brought its shards can't run: what it is there for needs the worker. It is *set back*: it gives them back, keeps nothing, and takes them again, from the lowest
-//! on, when the worker has come to its next turn. That costs it its places in the gates, and where scripts follow each other it could happen again and again. So each time it
-//! waits twice as long before it is set back: sooner or later the script ends first.
+//! A request that has gathered its shards can't run, since its transaction or script needs the
+//! worker. It is *set back*: it releases all its shards, and takes them again from the lowest in
+//! the worker's next turn. That costs its places in the gates, and could repeat for ever while
+//! scripts follow each other. So each time it waits twice as long before it is set back: sooner or
+//! later the script ends first.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,25 +17,28 @@ use std::time::{Duration, Instant};
 use crate::shard::executor::Executor;
 use crate::shard::request::{Parcel, Task};
 
-/// How long a request first keeps the shards that it has brought while its worker runs a script, ms.
+/// How long a request first keeps the shards that it has gathered while its worker runs a script,
+/// ms.
 const PATIENCE_MS: i64 = 5;
 
-/// How often that is doubled at most: to more than an hour.
+/// The most doublings of that time: to more than an hour.
 const DOUBLINGS_MAX: u32 = 20;
 
-/// How long the requests that wait for shards put off are served in the midst of a script, before that goes on for as long as it does between two looks.
+/// How long requests for deferred shards are served in the midst of a script, before the script
+/// continues until its next check.
 const PUT_OFF_TIME_MAX: Duration = Duration::from_millis(1);
 
-/// How often a request was set back, and when it is to be next.
+/// How often a request was set back, and when it will be next.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
     times: u32,
-    /// In the clock that never goes back; `None`: it wasn't seen to wait since it has its shards.
+    /// By the monotonic clock; `None` until the request is first seen to wait since it gathered its
+    /// shards.
     ends_ms: Option<i64>,
 }
 
 impl Patience {
-    /// Whether it has come to its end at that time.
+    /// Returns whether the patience has run out at that time.
     fn is_over(&mut self, now_ms: i64) -> bool {
         now_ms >= *self.ends_ms.get_or_insert(now_ms + (PATIENCE_MS << self.times))
     }
@@ -42,7 +49,8 @@ impl Patience {
 }
 
 impl Executor<'_> {
-    /// As [`Executor::go_on`], in the midst of a script: until nothing is put off, or for some time.
+    /// As [`Executor::go_on`], in the midst of a script: until no shard is deferred, for a bounded
+    /// time.
     pub fn go_on_within(&mut self) {
         let began = Instant::now();
         while self.has_put_off() && began.elapsed() < PUT_OFF_TIME_MAX {
@@ -50,8 +58,9 @@ impl Executor<'_> {
         }
     }
 
-    /// Sets back requests that have brought shards to this worker, which runs a script at that time (in the clock that never goes back, ms), where they have waited long enough for its end.
-    /// Gives them: they are to be gone on with ([`Executor::resume`]) in the worker's next turn. Others stay.
+    /// Sets back requests that have gathered shards for this worker while it runs a script, if
+    /// their patience has run out at `now_ms` (monotonic clock). Returns these, for
+    /// [`Executor::resume`] in the worker's next turn. The others stay in `brought`.
     pub fn set_back(&mut self, brought: &mut VecDeque<Parcel>, now_ms: i64) -> Vec<Parcel> {
         let is_set_back = |parcel: &mut Parcel| {
             let request = &mut parcel.value;
@@ -74,7 +83,8 @@ impl Executor<'_> {
         set_back
     }
 
-    /// Gives back the shards that keys were evicted from while others were held ([`Executor::make_room`]). Not to be called in the midst of a request.
+    /// Releases the shards that keys were evicted from while others were held
+    /// ([`Executor::make_room`]). Must not be called in the midst of a request.
     pub fn free_evicted(&mut self) {
         self.free_all();
     }

@@ -1,4 +1,5 @@
-//! All partitions, and what is the same for all of them.
+//! All partitions, and the state that they share. Every worker has a reference to the one
+//! [`Keyspace`].
 //!
 //! # Words
 //!
@@ -34,15 +35,15 @@ use crate::store::Store;
 pub use crate::store::layout::{Execution, Layout};
 use crate::store::state::{Shard, ShardStats};
 
-/// How long a script that holds all shards must have run to be reckoned with again: to have commands wait together costs more than to run them, so it must be
-/// much that they wait for.
+/// How long a script that holds all shards must have run for another to be expected. Making
+/// commands wait together costs more than to run them, so their wait must be long.
 const ALL_HELD_LONG: Duration = Duration::from_micros(100);
 
-/// For how long after such a script another is reckoned with, in ms: many times as long as the way from one to the next of a connection that does nothing
-/// else.
+/// How long after such a script another is expected, ms: many times the gap between two scripts of
+/// a connection that sends nothing else.
 const ALL_HELD_LATELY_MS: i64 = 10;
 
-/// What belongs to the owner of a shard.
+/// The state that belongs to the owner of a shard.
 #[repr(C)]
 struct Owned {
     state: Shard,
@@ -50,7 +51,7 @@ struct Owned {
     backlog: Backlog,
 }
 
-/// The state of a shard, for whoever has its ownership.
+/// The state of a shard, reached through its ownership.
 struct OwnedState(UnsafeCell<Owned>);
 
 // SAFETY: the state is reached only through `ShardCell::owned` and `Keyspace::shard_ref`, which borrow
@@ -58,14 +59,16 @@ struct OwnedState(UnsafeCell<Owned>);
 // acquire and release order one owner's accesses before the next one's. `Owned` is Send.
 unsafe impl Sync for OwnedState {}
 
-/// A shard with its gate and its figures. The gate stands with the figures that each command writes in one cache line, since a
-/// line that another core has written last is the dearest thing that a command of one key meets.
+/// A shard with its gate and its statistics. The gate shares a cache line with the statistics that
+/// each command writes: a line last written by another core is the largest cost of a command of one
+/// key.
 #[repr(C)]
 pub(crate) struct ShardCell {
     gate: Gate<Request>,
     stats: ShardStats,
     state: CachePadded<OwnedState>,
-    /// Touched with the state: loom reports who isn't its only owner, or doesn't see what the last one wrote.
+    /// Touched with the state: loom reports an access by a thread other than the only owner, or one
+    /// that misses the last owner's writes.
     #[cfg(loom)]
     touched: loom::cell::UnsafeCell<()>,
 }
@@ -115,14 +118,15 @@ impl ShardCell {
     }
 }
 
-/// How to reach a worker.
+/// A worker's mailbox and doorbell.
 pub struct WorkerPort {
     mailbox: CachePadded<Mailbox<Message>>,
     doorbell: Box<dyn Fn() + Send + Sync>,
 }
 
 impl WorkerPort {
-    /// A port that rings `doorbell` (any thread, any time, cheap) when its worker sleeps and a message comes.
+    /// Returns a port that rings `doorbell` (any thread, any time, cheap) when a message arrives
+    /// while its worker sleeps.
     pub fn new(doorbell: Box<dyn Fn() + Send + Sync>) -> Self {
         WorkerPort { mailbox: CachePadded::new(Mailbox::new()), doorbell }
     }
@@ -134,7 +138,7 @@ impl WorkerPort {
         }
     }
 
-    /// The mailbox, for the worker itself.
+    /// Returns the mailbox, for the worker itself.
     pub fn mailbox(&self) -> &Mailbox<Message> {
         &self.mailbox
     }
@@ -160,8 +164,8 @@ impl Workers for Arc<[WorkerPort]> {
     }
 }
 
-/// The data of the server: shards, and the tables that lead to them. Whatever needs no shard is the
-/// [`Store`]'s.
+/// The data of the server: the shards, and the state shared by all of them. State that needs no
+/// shard belongs to the [`Store`].
 pub struct Keyspace {
     shards: Box<[CachePadded<ShardCell>]>,
     store: Store,
@@ -169,16 +173,16 @@ pub struct Keyspace {
     id: u32,
     pub(super) permissions: Permissions,
     journal: Journal,
-    /// Requests that found their shard busy, by worker: a count for all would be one more line that goes from core to core just when
-    /// they are in each other's way.
+    /// Requests that found their shard busy, by worker: one counter for all would be one more cache
+    /// line that moves between cores just when they contend.
     contended: Box<[CachePadded<Counter>]>,
-    /// When a script ended that had held all shards for long, in ms of the clock that never goes back.
+    /// When the last script ended that held all shards for long, in ms of the monotonic clock.
     all_held_ms: CachePadded<AtomicI64>,
-    /// The last ticket of a waiter.
+    /// The last ticket drawn by a waiter.
     tickets: CachePadded<AtomicU64>,
-    /// Waiters that are to be served when their destination's shard is free.
+    /// Waiters to serve once their destination's shard is free.
     served_later: AtomicI64,
-    /// Files, if the server has any.
+    /// The file storage, if the server has one.
     storage: OnceLock<Box<dyn Storage>>,
 }
 
@@ -200,10 +204,10 @@ const _: () = {
 };
 
 impl Keyspace {
-    /// An empty keyspace.
+    /// Returns an empty keyspace.
     ///
     /// # Panics
-    /// When `layout` is out of range: the configuration checks it first.
+    /// If `layout` is out of range: the configuration checks it first.
     pub fn new(layout: Layout, ports: Vec<WorkerPort>) -> Self {
         assert!((1..=SHARDS_MAX as u32).contains(&layout.shards), "shards");
         assert!((layout.shards..=PARTITIONS_MAX as u32).contains(&layout.partitions), "partitions");
@@ -243,13 +247,13 @@ impl Keyspace {
         }
     }
 
-    /// Sets what reads and writes files for commands. Only the first call has an effect.
+    /// Sets the file storage for commands. Only the first call has an effect.
     pub fn set_storage(&self, storage: Box<dyn Storage>) {
         // A second one would be that of another server.
         let _ = self.storage.set(storage);
     }
 
-    /// Returns what reads and writes files, if the server has it.
+    /// Returns the file storage, if the server has one.
     pub fn storage(&self) -> Option<&dyn Storage> {
         self.storage.get().map(|storage| &**storage)
     }
@@ -258,50 +262,51 @@ impl Keyspace {
     pub fn changes(&self) -> u64 {
         (0..self.partition_count()).map(|shard| self.shard_stats(shard).changes.get()).sum()
     }
-    /// Notes that a script has held all shards for so long, until `now_ms`, in the clock that never goes back.
+    /// Records that a script held all shards for `took`, until `now_ms` (monotonic clock).
     pub fn note_all_held(&self, took: Duration, now_ms: i64) {
         if took >= ALL_HELD_LONG {
             self.all_held_ms.store(now_ms, Relaxed);
         }
     }
 
-    /// A waiter is to be served later (`by` 1), or that was tried (-1). Called while a shard is held.
+    /// Counts a waiter to be served later (`by` 1), or one that was tried (-1). Called while a
+    /// shard is held.
     pub(crate) fn count_served_later(&self, by: i64) {
         self.served_later.fetch_add(by, Relaxed);
     }
 
-    /// Whether waiters are on their way to be served: exact for who holds all shards.
+    /// Returns whether waiters are pending: exact for a caller that holds all shards.
     pub fn serves_later(&self) -> bool {
-        // Relaxed: it is changed by who holds a shard, which has been handed over since.
+        // Relaxed: written only while a shard is held, which has been handed over since.
         self.served_later.load(Relaxed) > 0
     }
 
-    /// Whether a script has held all shards for long a moment ago, so that the next may be near.
+    /// Returns whether a script held all shards for long a moment ago, so that another is expected.
     #[inline]
     pub fn were_all_held(&self, now_ms: i64) -> bool {
         now_ms - self.all_held_ms.load(Relaxed) < ALL_HELD_LATELY_MS
     }
 
-    /// Figures of a shard, readable at any time.
+    /// Returns the statistics of a database in a shard, readable at any time.
     #[inline]
     pub fn shard_stats(&self, shard: u32) -> &ShardStats {
         &self.shards[shard as usize].stats
     }
 
-    /// A ticket for a command that waits: above all that were drawn before.
+    /// Returns a ticket for a command that blocks, higher than all drawn before.
     pub(crate) fn next_ticket(&self) -> u64 {
-        // Relaxed: in one queue they ascend because they are drawn while its shard is held, and what orders one holder
-        // after another orders these too.
+        // Relaxed: tickets ascend in each queue, since they are drawn while its shard is held: the
+        // order of its owners orders the draws too.
         self.tickets.fetch_add(1, Relaxed) + 1
     }
 
-    /// How to reach a worker.
+    /// Returns a worker's port.
     #[inline]
     pub fn port(&self, worker: u32) -> &WorkerPort {
         &self.ports[worker as usize]
     }
 
-    /// All workers' ports.
+    /// Returns all workers' ports.
     pub fn ports(&self) -> &Arc<[WorkerPort]> {
         &self.ports
     }
@@ -326,25 +331,26 @@ impl Keyspace {
         self.journal.keep(&self.tuning, is_kept)
     }
 
-    /// Tracked keys, and the readers of all of them together.
+    /// Returns the numbers of tracked keys and of the readers of all of them.
     pub fn tracked(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(keys, readers), cell| {
             (keys + cell.stats.tracked_keys.get(), readers + cell.stats.tracked_readers.get())
         })
     }
 
-    /// A request of a worker's has found its shard busy. Called by that worker alone.
+    /// Counts a request of a worker that found its shard busy. Called by that worker alone.
     pub(crate) fn count_contended(&self, worker: u32) {
         self.contended[worker as usize].add(1);
     }
 
-    /// Requests that found their shard busy.
+    /// Returns the number of requests that found their shard busy.
     pub fn contended(&self) -> u64 {
         self.contended.iter().map(|count| count.get()).sum()
     }
 
-    /// Asks the processor for a shard's gate, to be written soon, and for the beginning of its state. A hint: it takes nothing from a thread that is about to free it
-    /// but time, so it is for the command that runs next or next but one, not for a whole window.
+    /// Prefetches a shard's gate, for writing, and the start of its state. A hint, but it delays a
+    /// thread that is about to free the shard: so it is for the next command or the one after it,
+    /// not for a whole window.
     #[inline]
     pub fn prefetch_gate(&self, shard: u32) {
         let cell = &self.shards[shard as usize];
@@ -358,41 +364,44 @@ impl Keyspace {
         &self.shards[shard as usize]
     }
 
-    /// The gate of a shard.
+    /// Returns the gate of a shard.
     #[inline]
     pub(crate) fn gate(&self, shard: u32) -> &Gate<Request> {
         &self.shards[shard as usize].gate
     }
 
-    /// The state of the shard that `ownership` stands for.
+    /// Returns the state of the shard that `ownership` stands for.
     #[inline]
     pub(crate) fn shard<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Shard {
         self.cell(ownership.shard()).state(ownership)
     }
 
-    /// The requests that wait for the shard that `ownership` stands for and were collected.
+    /// Returns the collected requests that wait for the shard that `ownership` stands for.
     #[inline]
     pub(crate) fn backlog<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Backlog {
         self.cell(ownership.shard()).backlog(ownership)
     }
 
-    /// As [`Keyspace::shard`], to be read.
+    /// As [`Keyspace::shard`], for reading.
     pub(crate) fn shard_ref<'o>(&'o self, ownership: &'o Ownership) -> &'o Shard {
         assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
         #[cfg(loom)]
         self.shards[ownership.shard() as usize].touched.with(|_| ());
-        // SAFETY: as in `ShardCell::owned`; the ownership is borrowed for as long as the reference lives, so no mutable reference to
-        // the state can be made meanwhile, and shared ones don't conflict.
+        // SAFETY: as in `ShardCell::owned`; the ownership is borrowed for as long as the reference
+        // lives, so no mutable reference to the state can be made meanwhile, and shared ones don't
+        // conflict.
         unsafe { &(*self.shards[ownership.shard() as usize].state.0.get()).state }
     }
 }
 
-/// Asks the processor to load the line that holds `address`, for itself alone. Never faults, whatever the address.
+/// Asks the processor to load the line that holds `address`, for writing. Never faults, whatever
+/// the address.
 #[inline(always)]
 fn prefetch_for_write<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch is a hint: it doesn't fault and has no architectural effect for any address. Every 64-bit processor
-    // decodes the instruction, those that don't implement it as one that does nothing.
+    // SAFETY: a prefetch is a hint: it doesn't fault and has no architectural effect for any
+    // address. Every 64-bit processor decodes the instruction, those that don't implement it as a
+    // no-op.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
     }

@@ -1,4 +1,4 @@
-//! What workers send each other.
+//! The messages between workers.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,50 +9,51 @@ use crate::events::tracking::News;
 use crate::shard::ownership::Ownership;
 use crate::shard::request::Parcel;
 
-/// `CLIENT UNBLOCK` of a client that waits.
+/// `CLIENT UNBLOCK` of a blocked client.
 pub struct Unblock {
-    /// What it waited with: claimed by who sends this.
+    /// Its waiter, which the sender has claimed.
     pub waiter: Arc<Waiter>,
-    /// It is answered an error, not that its time is over.
+    /// Whether the client gets an error instead of the reply to a timeout.
     pub with_error: bool,
 }
 
 /// A message to a worker.
 pub enum Message {
-    /// The answer to a request of one of its connections.
+    /// The reply to a request of one of its connections.
     Answer(Parcel),
     /// The shards that one of its connections asked for: its transaction can run.
     Brought(Parcel),
-    /// The answer to a command of one of its connections that waited.
+    /// The reply to a blocked command of one of its connections.
     Woken(Woken),
-    /// A command of one of its connections is to wait no longer.
+    /// Unblocks a client of one of its connections.
     Unblock(Unblock),
     /// A request to run here: this worker is the home of the next shard that it needs.
     Run(Parcel),
-    /// A shard whose last owner had run its share of waiting requests: go on with them.
+    /// A shard whose last owner had run its share of waiting requests: serve the others.
     Shard(Ownership),
     /// A new connection, accepted elsewhere, and the listener it came through.
     Socket(OwnedFd, u32),
     /// Close the connection of a client (token, client id).
     Kill(u64, u64),
-    /// Something was published that connections of this worker listen to.
+    /// A message was published that connections of this worker subscribe to.
     Published(Arc<Published>),
-    /// A command was run that one of its connections (token) is to see: `MONITOR`.
+    /// A command was run that one of its connections (token) monitors.
     Monitored(u64, Arc<[u8]>),
     /// The connection of this token follows the stream of effects, and there is more of it.
     Effects(u64),
-    /// Connections of this worker are to be told of keys that have changed.
+    /// Invalidations for connections of this worker.
     Told(Vec<News>),
-    /// Say that no command is being run just now ([`Message::Settled`]), to that connection of another worker: it waits to tell its client that a pause has begun.
+    /// Asks to report a moment without a running command ([`Message::Settled`]) to that connection
+    /// of another worker, which then tells its client that a pause has started.
     Settle(Listener),
     /// A worker has settled, for a connection (token) of this one.
     Settled(u64),
-    /// Look at the settings again.
+    /// Reads the settings again.
     Reload,
-    /// Return freed memory of this thread to the kernel.
+    /// Returns freed memory of this thread to the kernel.
     Purge,
-    /// Save a snapshot, and have all workers stop: a signal asks for it.
+    /// Saves a snapshot and stops all workers: a signal asks for it.
     Save,
-    /// Stop.
+    /// Stops.
     Stop,
 }

@@ -1,30 +1,35 @@
-//! Who may run code on a shard: the one primitive behind inline execution, combining and multi-shard commands.
+//! Ownership of shards: the one primitive behind inline execution, combining and multi-shard
+//! commands. A thread that holds a shard's [`Ownership`] may run code on it.
 //!
 //! Each shard has a [`Gate`], one atomic word in a cache line of its own:
 //!
-//! | word | meaning | who may change it |
+//! | word | meaning | transitions |
 //! | --- | --- | --- |
-//! | null | free | anyone: null → mark makes the one that did it the owner |
-//! | mark | held, nobody waits | the owner frees it (mark → null); anyone enqueues (mark → node) |
-//! | node | held, requests wait (a stack) | anyone enqueues; the owner takes them all (node → mark) |
+//! | null | free | any thread: null → mark, and becomes the owner |
+//! | mark | held, no waiters | the owner frees it (mark → null); any thread enqueues (mark → node) |
+//! | node | held, requests wait (a stack) | any thread enqueues; the owner takes them all (node → mark) |
 //!
-//! Holding a shard is a value: [`Ownership`]. It can't be copied, is made only where the word went from null to mark, and is consumed
-//! only where the word goes from mark to null; in between it may travel, inside a request, from thread to thread. So at any
-//! instant at most one `Ownership` of a shard exists, and whoever has it has the shard to itself: that is the whole argument
-//! for the `unsafe` in [`crate::shard::keyspace::ShardCell`].
+//! Holding a shard is a value: [`Ownership`]. It can't be copied, is made only where the word goes
+//! from null to mark, and is consumed only where the word goes from mark to null. In between it may
+//! travel, inside a request, from thread to thread. So at any instant at most one `Ownership` of a
+//! shard exists, and its holder has exclusive access to the shard: that is the whole argument for
+//! the `unsafe` in [`crate::shard::keyspace::ShardCell`].
 //!
-//! Freeing and enqueueing meet in the same word, so no wake-up can be lost: either the request finds the word null and
-//! becomes the owner, or the owner's exchange mark → null fails and it finds the request.
+//! Freeing and enqueueing meet in the same word, so no wake-up can be lost: either the request
+//! finds the word null and its thread becomes the owner, or the owner's exchange mark → null fails
+//! and it finds the request.
 //!
-//! A rejected alternative: a spin lock beside a separate mailbox. It needs a sequentially consistent fence between "push, then look
-//! whether it is free" and "free, then look whether something was pushed", on the path of every single command.
+//! A rejected alternative: a spin lock beside a separate mailbox. It needs a sequentially
+//! consistent fence between "push, then check whether it is free" and "free, then check whether
+//! something was pushed", on the path of every single command.
 
 use std::marker::PhantomData;
 
 use pantala_base::mailbox::{Chain, Node, mark, push};
 use pantala_base::sync::{AtomicPtr, Ordering};
 
-/// Which gate: the number of its keyspace above that of its shard, so that one comparison tells.
+/// Identifies a gate: the number of its keyspace in the high bits, that of its shard in the low
+/// ones, so that one comparison suffices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GateId(u64);
 
@@ -36,49 +41,51 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// The number of the shard.
+    /// Returns the number of the shard.
     pub fn shard(&self) -> u32 {
         self.id.0 as u32
     }
 
-    /// The number of its keyspace in this process: another's shards are not this one's to touch.
+    /// Returns the number of its keyspace in this process: an ownership gives no access to another
+    /// keyspace's shards.
     pub(crate) fn keyspace(&self) -> u32 {
         (self.id.0 >> u32::BITS) as u32
     }
 }
 
-/// What became of an attempt to take a shard with a request in hand.
+/// The outcome of an attempt to take a shard for a request.
 pub(crate) enum Taken<T> {
-    /// The shard was free and is now ours; the request was not needed.
+    /// The shard was free and the caller now owns it; the request was not needed.
     Owner(Ownership, Box<Node<T>>),
-    /// It was held: the request waits in its gate, and whoever holds the shard will see to it.
+    /// The shard was held: the request waits in its gate, and the owner will grant it the shard.
     Enqueued,
 }
 
-/// What became of an attempt to free a shard.
+/// The outcome of an attempt to free a shard.
 pub(crate) enum Freed<T> {
-    /// It is free.
+    /// The shard is free.
     Free,
-    /// Requests had arrived: it is still ours, and they are (in arrival order) now ours to grant.
+    /// Requests had arrived: the caller still owns the shard and must grant it to them, in arrival
+    /// order.
     Waiters(Ownership, Chain<T>),
 }
 
 /// The owner word of a shard.
 pub(crate) struct Gate<T> {
     word: AtomicPtr<Node<T>>,
-    /// What its ownerships say.
+    /// The id of its ownerships.
     id: GateId,
     values: PhantomData<*mut Node<T>>,
 }
 
-// SAFETY: a gate owns the nodes that are linked to it and passes each to one thread: it moves values between threads and never
-// shares them, so it may itself be moved and shared whenever the values may be moved.
+// SAFETY: a gate owns the nodes linked to it and passes each to one thread: it moves values between
+// threads and never shares them, so it may be moved and shared whenever the values may be moved.
 unsafe impl<T: Send> Send for Gate<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Gate<T> {}
 
 impl<T> Gate<T> {
-    /// The gate of a free shard.
+    /// Returns the gate of a free shard.
     pub(crate) fn new(shard: u32, keyspace: u32) -> Self {
         let id = GateId(u64::from(keyspace) << u32::BITS | u64::from(shard));
         Gate { word: AtomicPtr::new(std::ptr::null_mut()), id, values: PhantomData }
@@ -100,13 +107,13 @@ impl<T> Gate<T> {
         self.id == ownership.id
     }
 
-    /// Whether the shard is held at this instant: a hint for spinning, nothing more.
+    /// Returns whether the shard is held at this instant: only a hint for spinning.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         !self.word.load(Ordering::Relaxed).is_null()
     }
 
-    /// Takes the shard if it is free, else leaves `request` with its owner.
+    /// Takes the shard if it is free. Otherwise leaves `request` with its owner.
     pub(crate) fn take_or_enqueue(&self, mut request: Box<Node<T>>) -> Taken<T> {
         loop {
             if let Some(ownership) = self.try_take() {
@@ -119,7 +126,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Gives the shard back, unless requests arrived meanwhile.
+    /// Frees the shard, unless requests arrived meanwhile.
     #[inline]
     pub(crate) fn free(&self, ownership: Ownership) -> Freed<T> {
         assert!(ownership.id == self.id, "another shard's ownership");
@@ -130,10 +137,10 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Takes the requests that wait for a shard which is held on.
+    /// Takes the waiting requests of a shard that stays held.
     pub(crate) fn waiting(&self, ownership: &Ownership) -> Option<Chain<T>> {
         assert!(ownership.id == self.id, "another shard's ownership");
-        // Acquire: as in `collect`. The mark stays whoever arrives meanwhile.
+        // Acquire: as in `collect`. The mark stays, and requests may arrive meanwhile.
         if self.word.load(Ordering::Relaxed) == mark() {
             return None;
         }
@@ -145,10 +152,12 @@ impl<T> Gate<T> {
     /// Takes all waiting requests while keeping the shard.
     #[cold]
     fn collect(&self, ownership: Ownership) -> Freed<T> {
-        // Acquire: pairs with the release of each push. No release is needed: the shard is not given away here.
+        // Acquire: pairs with the release of each push. No release is needed: the shard stays with
+        // this owner.
         let top = self.word.swap(mark(), Ordering::Acquire);
         debug_assert!(!top.is_null() && top != mark(), "only the owner frees, and it did not");
-        // SAFETY: the stack was swapped out, so nobody else can reach it, and `push` built it from leaked boxes.
+        // SAFETY: the stack was swapped out, so no other thread can reach it, and `push` built it
+        // from leaked boxes.
         Freed::Waiters(ownership, unsafe { Chain::from_stack(top) })
     }
 }
@@ -157,7 +166,7 @@ impl<T> Drop for Gate<T> {
     fn drop(&mut self) {
         let top = self.word.swap(std::ptr::null_mut(), Ordering::Acquire);
         if !top.is_null() && top != mark() {
-            // SAFETY: as in `collect`, and `&mut self` says that nobody else has the gate.
+            // SAFETY: as in `collect`, and `&mut self` excludes every other access to the gate.
             drop(unsafe { Chain::from_stack(top) });
         }
     }

@@ -1,7 +1,9 @@
-//! A command that could not run at once: everything that another thread needs to run it.
+//! Requests: commands that could not run at once, with everything that another thread needs to run
+//! them. The connection's worker makes them; any owner of their shards runs them.
 //!
-//! Made only when a shard is busy (or, with `--execution owner`, belongs to another worker). The connection that sent it is
-//! *parked*: nothing of it runs until the answer is back, which keeps its order and bounds the requests by the connections.
+//! A request is made only when a shard is busy (or, with `--execution owner`, belongs to another
+//! worker). Its connection is *parked*: none of its commands runs until the reply is back, which
+//! keeps their order and bounds the requests by the connections.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,84 +21,86 @@ use crate::shard::exec::Exec;
 use crate::shard::handing_on::Patience;
 use crate::shard::ownership::Ownership;
 
-/// What a request is there for.
+/// The purpose of a request.
 pub(crate) enum Task {
-    /// To run its steps and be answered.
+    /// Runs its steps and is answered.
     Commands,
-    /// To take a waiter out of the queues of its shard. Nobody is told.
+    /// Removes a waiter from the queues of its shard. No answer.
     Withdraw(Arc<Waiter>),
-    /// To go on with the queue of a key of this shard, whose first waiter needs both shards.
+    /// Continues the queue of a key of this shard, whose first waiter needs both shards.
     Serve(u32, ReadyKey),
-    /// To be brought, with its shards, to the worker whose connection it is.
+    /// Gathers its shards for the worker of its connection.
     Bring,
-    /// To run its transaction ([`Request::exec`]) and be answered.
+    /// Runs its transaction ([`Request::exec`]) and is answered.
     Exec,
 }
 
-/// One command on its way over shards.
+/// One command of a request.
 pub struct Step {
-    /// What to run.
+    /// The command.
     pub command: &'static Command,
-    /// Where in [`Request::ranges`] its arguments stand.
+    /// The range in [`Request::ranges`] of its arguments.
     pub args: std::ops::Range<usize>,
-    /// Where its first key lives, when it has one.
+    /// The place of its first key, if it has one.
     pub first_key: Option<KeyPlace>,
     /// Its position in the connection's pipeline, counted by the worker that sent it.
     pub sequence: u32,
-    /// Where its reply ends in [`Request::reply`], once it ran.
+    /// The end of its reply in [`Request::reply`], once it ran.
     pub reply_end: usize,
-    /// How long it took, where its time was taken: not that of every plain one.
+    /// How long it took, if it was timed: not every plain command is.
     pub took: Option<Duration>,
 }
 
-/// A command (or, with `--execution owner`, the part of a connection's pipeline whose shards have one home) in a form that any
-/// thread can run.
+/// A command (or, with `--execution owner`, the part of a connection's pipeline whose shards have
+/// one home) in a form that any thread can run.
 pub struct Request {
-    /// What to run, in order.
+    /// The commands, in order.
     pub steps: Vec<Step>,
     /// Bytes of the arguments.
     pub bytes: Vec<u8>,
-    /// Where in `bytes` each argument stands.
+    /// The range in `bytes` of each argument.
     pub ranges: Vec<ArgRange>,
-    /// What the commands may know of their connection.
+    /// The part of the session that handlers may see.
     pub session: SessionView,
-    /// As whose what they read is noted, if it is.
+    /// The reader to track the keys they read for, if any.
     pub reads_as: Option<Arc<Reader>>,
     /// The shards to take, ascending, without repeats. Never empty.
     pub shards: Vec<u32>,
-    /// Those taken so far: the first of `shards`.
+    /// The shards taken so far: the first ones of `shards`.
     pub(crate) owned: Vec<Ownership>,
-    /// What is to be done with the shards.
+    /// What to do with the shards.
     pub(crate) task: Task,
-    /// Whether it may be refused while a script holds one of its shards for too long.
+    /// Whether it may be rejected while a script holds one of its shards for too long.
     pub(crate) may_be_refused: bool,
-    /// It isn't refused, and has given back what it had: when it is granted a shard, that is free for others, and it takes its shards from the first on.
+    /// It was not rejected and has released its shards: when a shard is granted to it, it leaves
+    /// that free and acquires its shards again from the lowest.
     pub(crate) is_set_back: bool,
-    /// How often it was set back when it had brought its shards, and when it is to be next.
+    /// How often it was set back after it gathered its shards, and when it will be next.
     pub(crate) patience: Patience,
-    /// Why it was refused, if it was: then it has brought nothing.
+    /// Why it was rejected, if it was: it then brings no shards.
     pub refused: Option<&'static str>,
-    /// The transaction that it is there for, instead of steps.
+    /// The transaction that it runs, instead of steps.
     pub exec: Option<Box<Exec>>,
-    /// What its last step has become when it waits: it has no reply then.
+    /// The waiter of its last step, if that blocked: the step then has no reply.
     pub blocked: Option<Arc<Waiter>>,
     /// The replies.
     pub reply: Vec<u8>,
-    /// How long they may become, bytes, before the rest of its steps isn't run any more: their connection will be closed.
+    /// The most bytes of replies. Steps behind an oversized one don't run, since their connection
+    /// will be closed.
     pub reply_bytes_max: u64,
-    /// Stamp of the latest effect that its connection knows of; in the answer, of the latest one that
+    /// Stamp of the latest effect known to its connection; in the answer, of the latest one that
     /// the answer may depend on.
     pub effect_clock: u64,
-    /// The worker whose connection waits.
+    /// The worker of its connection.
     pub worker: u32,
     /// That worker's token of the connection.
     pub connection: u64,
-    /// Unix time that its commands see, ms: when it was sent, and once it has its shards, that moment.
+    /// The unix time that its commands see, ms: when it was sent, updated when it has its shards.
     pub now_ms: i64,
 }
 
 impl Request {
-    /// A request without any command yet.
+    /// Returns a request without any command.
     pub fn new(session: SessionView, worker: u32, connection: u64, now_ms: i64) -> Self {
         Request {
             steps: Vec::new(),
@@ -122,13 +126,14 @@ impl Request {
         }
     }
 
-    /// To be called with the time of the clock (unix time, ms) when it has its shards: times count from when a command runs, however long it had to wait, and
-    /// however old the time of its worker was when it was sent. It never goes back.
+    /// Advances its time to the clock's (unix time, ms). Called when it has its shards: TTLs count
+    /// from when a command runs, however long it waited and however old its worker's time was when
+    /// it was sent. Its time never goes back.
     pub(crate) fn catch_up(&mut self, clock_ms: i64) {
         self.now_ms = self.now_ms.max(clock_ms);
     }
 
-    /// Has it run a transaction, on whatever thread has the shards.
+    /// Makes it run a transaction, on whichever thread has the shards.
     pub fn run_exec(&mut self, exec: Box<Exec>) {
         self.task = Task::Exec;
         self.exec = Some(exec);
@@ -143,7 +148,7 @@ impl Request {
         }
     }
 
-    /// Each step with its reply.
+    /// Returns each step with its reply.
     pub fn replies(&self) -> impl Iterator<Item = (&Step, &[u8])> {
         let mut begin = 0;
         self.steps.iter().map(move |step| {
@@ -153,17 +158,17 @@ impl Request {
         })
     }
 
-    /// How long its first step took, where its time was taken.
+    /// Returns how long its first step took, if it was timed.
     pub fn first_took(&self) -> Option<Duration> {
         self.steps.first()?.took
     }
 
-    /// The arguments of a step.
+    /// Returns the arguments of a step.
     pub fn args(&self, step: &Step) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges[step.args.clone()])
     }
 
-    /// Copies arguments in; returns where they stand.
+    /// Copies arguments in. Returns their ranges.
     pub fn push_args(&mut self, args: &Args<'_>) -> std::ops::Range<usize> {
         let first = self.ranges.len();
         for arg in args.iter() {
@@ -173,18 +178,18 @@ impl Request {
         first..self.ranges.len()
     }
 
-    /// The shards that were brought ([`crate::shard::message::Message::Brought`]).
+    /// Takes the shards that it gathered ([`crate::shard::message::Message::Brought`]).
     pub fn take_owned(&mut self) -> Vec<Ownership> {
         std::mem::take(&mut self.owned)
     }
 
-    /// The protocol version that the replies are to be in.
+    /// Returns the protocol version of the replies.
     pub fn version(&self) -> Version {
         self.session.version
     }
 }
 
-/// A request as a queue element: it moves through gates and mailboxes without being copied.
+/// A request node: it moves through gates and mailboxes without being copied.
 pub type Parcel = Box<Node<Request>>;
 
 /// Requests that a shard's owner has collected and not granted yet. Belongs to the shard.

@@ -1,7 +1,8 @@
-//! How waiting commands are served: the executor's part of [`crate::effect::blocking`].
+//! How blocked clients are served: the executor's part of [`crate::effect::blocking`].
 //!
-//! After a command has run and before its shards are given back, every key of theirs that was changed and has waiters is
-//! served: its waiters are called in turn, as long as there is something for them. What they change may make more keys ready.
+//! After a command has run and before its shards are released, every changed key of theirs that has
+//! waiters is served: its waiters are called in turn, as long as there is something for them. Their
+//! changes may make more keys ready.
 
 use std::sync::Arc;
 
@@ -21,12 +22,13 @@ use crate::shard::ownership::Ownership;
 use crate::shard::request::{Request, Task};
 use crate::store::db::Db;
 
-/// What the reply to a waiter has room for to begin with: a key, and an element that isn't long.
+/// The initial capacity of the reply to a waiter: enough for a key and a short element.
 const REPLY_BYTES: usize = 64;
 
 impl Executor<'_> {
-    /// Serves the keys that are ready in shards that are held. More shards may be held afterwards. What has expired since what made them ready
-    /// began, at `now_ms`, is there for nobody, as in Redis.
+    /// Serves the ready keys of held shards. May add more shards to `owned`. A key that has expired
+    /// by now is missing for the waiters, as in Redis, even if it had not at `now_ms`, when the
+    /// command that made keys ready started.
     pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
         let mut at = 0;
         while at < owned.len() {
@@ -46,7 +48,7 @@ impl Executor<'_> {
         let keyspace = self.keyspace();
         let looked_for = Key { bytes: &key.1, place: keyspace.place(&key.1) };
         let mut ticket = 0;
-        // Serving one may hold more shards, hence the search each time.
+        // Serving a waiter may add held shards, hence the search each time.
         while let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let state = keyspace.shard(&mut owned[index]);
             let kind =
@@ -54,14 +56,15 @@ impl Executor<'_> {
             let waiters = &mut keyspace.shard(&mut owned[index]).waiters;
             let Some(waiter) = waiters.next(key, ticket, kind) else { return };
             ticket = waiter.ticket() + 1;
-            // One that was claimed is about to be taken out.
+            // A claimed waiter is about to be removed.
             if waiter.is_claimed() {
                 continue;
             }
             if let Some(destination) = waiter.destination
                 && !self.take_too(owned, destination.shard)
             {
-                // It is served when both shards are free: until then nobody behind it is.
+                // It is served once both shards are free; the waiters behind it must wait until
+                // then.
                 let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) else { return };
                 keyspace.shard(&mut owned[index]).waiters.stand_still(key, true);
                 return self.serve_later(&waiter, shard, destination.shard, key.clone(), now_ms);
@@ -76,7 +79,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Calls a waiter's handler for a key. Whether it was answered.
+    /// Calls a waiter's handler for a key. Returns whether it was answered.
     fn wake(&mut self, owned: &mut [Ownership], waiter: &Arc<Waiter>, key: &ReadyKey, now_ms: i64) -> bool {
         let mut bytes = Vec::with_capacity(REPLY_BYTES);
         let call = Call {
@@ -101,7 +104,7 @@ impl Executor<'_> {
         (claimed || !bytes.is_empty() && waiter.claim()) && self.send_woken(waiter, bytes)
     }
 
-    /// Sends its reply to a waiter that is claimed. Returns true.
+    /// Sends the reply to a claimed waiter. Returns `true`.
     fn send_woken(&mut self, waiter: &Arc<Waiter>, reply: Vec<u8>) -> bool {
         let woken = Woken { waiter: Arc::clone(waiter), reply, effect_clock: self.effect_clock() };
         if waiter.worker == self.worker() {
@@ -112,7 +115,7 @@ impl Executor<'_> {
         true
     }
 
-    /// Takes one more shard while others are held, if it is free: to wait for it would be to risk waiting in a circle.
+    /// Takes one more shard while others are held, if it is free: waiting for it could deadlock.
     fn take_too(&mut self, owned: &mut Vec<Ownership>, shard: u32) -> bool {
         let Err(at) = owned.binary_search_by_key(&shard, Ownership::shard) else { return true };
         match self.take_if_ours(shard) {
@@ -136,7 +139,7 @@ impl Executor<'_> {
         self.to_start.push(Node::new(request));
     }
 
-    /// Goes on with a key whose queue stood still: the request has the shards.
+    /// Continues a key whose queue stood still, now that the request has both shards.
     pub(crate) fn serve_now(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
         if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let waiters = &mut self.keyspace().shard(&mut owned[index]).waiters;
@@ -147,7 +150,7 @@ impl Executor<'_> {
         self.keyspace().count_served_later(-1);
     }
 
-    /// Takes a waiter that was claimed out of the queues it is still in.
+    /// Removes a claimed waiter from the queues it is still in.
     pub fn withdraw(&mut self, waiter: &Arc<Waiter>) {
         if !waiter.is_queued() {
             return;
@@ -165,17 +168,18 @@ impl Executor<'_> {
         }
     }
 
-    /// The waiter that the last command has become: to be asked for after [`Ran::Blocked`](crate::shard::executor::Ran::Blocked).
+    /// Takes the waiter of the last command, after
+    /// [`Ran::Blocked`](crate::shard::executor::Ran::Blocked).
     pub fn take_blocked(&mut self) -> Option<Arc<Waiter>> {
         self.blocked.take()
     }
 
-    /// Answers to waiters of this worker's own connections.
+    /// Takes the replies to waiters of this worker's own connections.
     pub fn take_woken(&mut self) -> Vec<Woken> {
         std::mem::take(&mut self.woken)
     }
 
-    /// Gives back a shard after periodic work that may have removed keys.
+    /// Releases a shard after periodic work that may have deleted keys.
     pub(crate) fn free_after_removals(&mut self, mut ownership: Ownership, now_ms: i64) {
         self.commit_deletions(std::slice::from_mut(&mut ownership));
         let waiters = &mut self.keyspace().shard(&mut ownership).waiters;

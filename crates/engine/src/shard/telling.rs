@@ -1,4 +1,5 @@
-//! The executor's part: what is read is noted, and what was changed is told, while the shards are held.
+//! The executor's part of client-side caching: tracks keys that commands read and sends
+//! invalidations of changed keys, while the shards are held.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,37 +13,39 @@ use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::message::Message;
 use crate::shard::ownership::Ownership;
 
-/// Keys that one turn puts out of a table that has become too large: some hundred microseconds. Redis's effort grows with each try instead.
+/// The most keys that one turn evicts from a tracking table above its limit: some hundred
+/// microseconds of work. Redis's effort grows with each try instead.
 const EVICTIONS_PER_TURN: usize = 1000;
 
-/// Tries to take one of the shards that have keys to put out. Who finds all of them busy goes on in its next turn.
+/// Tries to take a shard that has tracked keys to evict. After that many busy shards the worker
+/// continues in its next turn.
 const SHARD_TRIES: usize = 8;
 
-/// Says whose commands run on shards that are held.
+/// Sets the client whose commands run on held shards.
 pub(crate) fn set_changer(keyspace: &Keyspace, owned: &mut [Ownership], changer: Changer) {
     for ownership in owned {
         keyspace.shard(ownership).waiters.tracked.changer = changer;
     }
 }
 
-/// Notes the keys that a command has read, where its client wants that.
+/// Tracks the keys that a command has read, if its client asked for that.
 pub(crate) fn remember(keyspace: &Keyspace, call: &Call<'_>, owned: &mut [Ownership]) {
     let Some(reader) = call.reads_as else { return };
     if !is_noted(call.command) {
         return;
     }
-    // A command whose keys can't be told reads none.
+    // A command whose keys can't be extracted reads none.
     let _ = for_each_key(call.command, &call.args, |index, _| {
         note(keyspace, owned, reader, call.args.at(index));
     });
 }
 
-/// Whether what a command reads is noted. Channels are no keys.
+/// Returns whether keys that a command reads are tracked. Channels are not keys.
 fn is_noted(command: &Command) -> bool {
     command.flags.contains(Flags::READONLY) && !command.flags.contains(Flags::PUBSUB)
 }
 
-/// Notes that a reader has read a key, if its shard is held.
+/// Tracks a key for a reader, if its shard is held.
 fn note(keyspace: &Keyspace, owned: &mut [Ownership], reader: &Arc<Reader>, key: &[u8]) {
     let place = keyspace.place(key);
     let Ok(at) = owned.binary_search_by_key(&place.shard, Ownership::shard) else { return };
@@ -57,7 +60,7 @@ fn note(keyspace: &Keyspace, owned: &mut [Ownership], reader: &Arc<Reader>, key:
     publish(keyspace, place.shard, tracked);
 }
 
-/// Makes a shard's figures true.
+/// Updates a shard's statistics of tracked keys.
 fn publish(keyspace: &Keyspace, shard: u32, tracked: &TrackedKeys) {
     let stats = keyspace.shard_stats(shard);
     let (before, after) = (stats.tracked_keys.get(), tracked.len() as u64);
@@ -68,7 +71,7 @@ fn publish(keyspace: &Keyspace, shard: u32, tracked: &TrackedKeys) {
     stats.tracked_readers.set(tracked.readers() as u64);
 }
 
-/// What is to be told, by worker.
+/// Invalidations to send, by worker.
 struct Telling<'k> {
     keyspace: &'k Keyspace,
     by_worker: Vec<Vec<News>>,
@@ -79,7 +82,7 @@ impl<'k> Telling<'k> {
         Telling { keyspace, by_worker: Vec::new() }
     }
 
-    /// Has a reader told, or who is told in its place.
+    /// Adds an invalidation for a reader, or for the client that it redirects to.
     fn tell(&mut self, reader: Arc<Reader>, what: Invalid) {
         let (to, subject) = match reader.redirect() {
             None => (reader.listener(), Subject::Invalid(what)),
@@ -109,7 +112,7 @@ impl<'k> Telling<'k> {
         }
     }
 
-    /// Sends everything; what is for connections of this worker is left with the executor.
+    /// Sends all invalidations. Those for connections of this worker stay with the executor.
     fn send(self, executor: &mut Executor<'_>) {
         for (worker, news) in self.by_worker.into_iter().enumerate().filter(|(_, news)| !news.is_empty()) {
             if worker == executor.worker() as usize {
@@ -122,7 +125,8 @@ impl<'k> Telling<'k> {
 }
 
 impl Executor<'_> {
-    /// Tells who has a copy of what was changed in shards that are held; what the readers of prefixes are told is kept for the end of the turn.
+    /// Invalidates cached copies of keys that were changed in held shards. Invalidations by prefix
+    /// are kept for the end of the turn.
     pub(crate) fn tell(&mut self, owned: &mut [Ownership]) {
         let keyspace = self.keyspace();
         let mut telling = Telling::new(keyspace);
@@ -133,7 +137,7 @@ impl Executor<'_> {
             let Some(mut pending) = tracked.take_pending() else { continue };
             publish(keyspace, shard, tracked);
             self.changed.append(&mut pending.changed);
-            // All shards count the same.
+            // A flush takes all shards, so each counts the same number.
             flushes = flushes.max(pending.flushes);
             telling.add(*pending);
         }
@@ -146,13 +150,13 @@ impl Executor<'_> {
         telling.send(self);
     }
 
-    /// Whether there is something for [`Executor::tell_changed`] to do.
+    /// Returns whether [`Executor::tell_changed`] has anything to do.
     #[inline]
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }
 
-    /// Tells the readers of prefixes what has changed: at the end of a turn, before its replies leave.
+    /// Sends the invalidations by prefix: at the end of a turn, before its replies leave.
     pub fn tell_changed(&mut self) {
         if self.changed.is_empty() {
             return;
@@ -164,28 +168,31 @@ impl Executor<'_> {
         telling.send(self);
     }
 
-    /// What connections of this worker are to be told.
+    /// Takes the invalidations for connections of this worker.
     pub fn take_told(&mut self) -> Vec<News> {
         std::mem::take(&mut self.told)
     }
 
-    /// As [`Executor::take_told`], but nothing as long as there are answers that come first.
+    /// As [`Executor::take_told`], but takes nothing while replies are pending that must precede
+    /// invalidations.
     pub fn take_told_unless_answers(&mut self) -> Vec<News> {
         if self.answers_first() { Vec::new() } else { self.take_told() }
     }
 
-    /// What has become of a command that ran through.
+    /// Returns the outcome of a command that ran to its end.
     #[inline]
     pub fn done(&self) -> Ran {
         if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneTold }
     }
 
-    /// Whether waiters were looked at since this was last asked, by a clock that may be ahead of the worker's time.
+    /// Returns whether waiters were considered for service since the last call, by a clock that may
+    /// be ahead of the worker's time.
     pub fn take_served(&mut self) -> bool {
         std::mem::take(&mut self.has_served)
     }
 
-    /// Notes that the client of a script has read keys, whose shards are held, if the command that the script has called is one that reads.
+    /// Tracks keys for the client of a script that called this command, if it is one that reads.
+    /// The keys' shards are held.
     pub fn remember_for_script<'k>(
         &self,
         command: &Command,
@@ -198,14 +205,16 @@ impl Executor<'_> {
         }
     }
 
-    /// Puts keys out of a table that is larger than `tracking-table-max-keys`, as far as a turn goes. Says whether there are more.
+    /// Evicts keys from a tracking table larger than `tracking-table-max-keys`, as many as fit in a
+    /// turn. Returns whether the table is still too large.
     pub fn limit_tracked(&mut self) -> bool {
         let keyspace = self.keyspace();
         let keys_max = keyspace.tuning.tracking_table_max_keys.load(Relaxed);
         let mut left = EVICTIONS_PER_TURN;
         let mut tries = 0;
         while left > 0 && tries < SHARD_TRIES && keyspace.tracking().claim_eviction(keys_max) {
-            // With `--execution owner` it is another worker's to do where none of its own has any.
+            // With `--execution owner` the excess is other workers' to evict where this one's
+            // shards have none.
             let shard = self.shard_to_evict_from();
             let is_done = shard.is_some_and(|shard| self.evict_tracked(shard));
             if !is_done {
@@ -220,7 +229,8 @@ impl Executor<'_> {
         keys_max > 0 && keyspace.tracking().keys() > keys_max
     }
 
-    /// Puts a key out of a shard's table, if the shard is free and has any. It has been counted already.
+    /// Evicts a tracked key of a shard, if the shard is free and has any. The total already
+    /// excludes it.
     fn evict_tracked(&mut self, shard: u32) -> bool {
         let keyspace = self.keyspace();
         let Some(mut ownership) = self.take_if_ours(shard) else { return false };
@@ -232,7 +242,7 @@ impl Executor<'_> {
         is_done
     }
 
-    /// A shard, each as likely as it has tracked keys.
+    /// Picks a shard at random, each with a probability in proportion to its tracked keys.
     fn shard_to_evict_from(&self) -> Option<u32> {
         let keyspace = self.keyspace();
         let is_inline = keyspace.layout().execution == Execution::Inline;
@@ -250,9 +260,8 @@ impl Executor<'_> {
     }
 }
 
-/// The keys' names, in order.
 impl Invalid {
-    /// The names of the keys; `None`: all there are.
+    /// Returns the names of the keys, in order; `None` stands for all keys.
     pub fn names(&self) -> Option<&[KeyName]> {
         match self {
             Invalid::Key(name) => Some(std::slice::from_ref(name)),

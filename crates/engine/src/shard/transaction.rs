@@ -1,24 +1,27 @@
-//! Transactions: the commands that wait for `EXEC`, and the keys that `WATCH` watches.
+//! Transactions: the commands queued until `EXEC`, and the keys that `WATCH` watches. Both belong
+//! to the session.
 //!
-//! `EXEC` takes the shards of all its keys, those of the watched keys included, in the order that every request takes them
-//! ([`crate::shard::executor`]). Who has them all looks whether the watched keys are what they were, runs everything,
-//! and gives the shards back. Nobody else has any of them in between: that is all the isolation there is to it.
+//! `EXEC` takes the shards of all its keys, those of the watched keys included, in the order in
+//! which every request takes them ([`crate::shard::executor`]). Their owner checks the watched
+//! keys, runs all commands and releases the shards. No other thread has any of the shards in
+//! between: that is all the isolation there is.
 //!
-//! Where all shards are free that is the connection's worker. Where some are not and each command's keys tell its shards, it is whoever
-//! frees the last of them ([`crate::shard::exec`]); otherwise the shards are brought to the connection's worker, which alone can run the commands that
-//! need no shard (`SELECT`, `PUBLISH`).
+//! If all shards are free, the owner is the connection's worker. If some are busy and every
+//! command's shards follow from its keys, it is the thread that frees the last of them
+//! ([`crate::shard::exec`]). Otherwise the shards are gathered for the connection's worker, which
+//! alone can run the commands that need no shard (`SELECT`, `PUBLISH`).
 //!
 //! # Watching
 //!
-//! A watch is a flag that the session owns and the shards of its keys point to. Whoever changes a watched key raises it. What no
-//! change shows, since nothing happens when time goes by or a database is emptied, is looked at by `EXEC`: a key that was
-//! there must still be. A session that watches no more drops the flag; the shards find out when they next meet the key, or when
-//! they sweep, so that ending a watch needs no shard.
+//! A watch is a flag that the session owns and the shards of its keys point to. A change of a
+//! watched key raises it. Expiry and emptied databases raise nothing, so `EXEC` checks that a key
+//! that existed still does. A session that stops watching drops the flag; the shards find out when
+//! they next meet the key, or sweep, so that ending a watch needs no shard.
 //!
 //! # What it costs
 //!
-//! Where nobody watches in a shard: nothing beyond the branch that waiters cost already. `EXEC` costs one acquisition of each
-//! shard, whatever the number of its commands.
+//! Without watches in a shard: nothing beyond the branch that waiters cost already. `EXEC` costs
+//! one acquisition of each shard, whatever the number of its commands.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -32,44 +35,45 @@ use crate::command::{Key, KeyPlace};
 use crate::shard::access::Access;
 use crate::shard::keyspace::Keyspace;
 
-/// The error of an `EXEC` that is refused, which ends its transaction. `why` is an error itself, code included.
+/// Returns the error of an `EXEC` that is rejected, which ends its transaction. `why` is an error
+/// itself, code included.
 pub fn discarded(why: &[u8]) -> Vec<u8> {
     [b"EXECABORT Transaction discarded because of: ", why].concat()
 }
 
-/// Most memory that a client's next transaction finds from the one before, bytes.
+/// Most memory that a client's next transaction inherits from the previous one, bytes.
 const KEPT_BYTES_MAX: usize = 4096;
 
-/// Which shards a queued command needs.
+/// The shards that a queued command needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// None.
+    /// No shard.
     Nothing,
-    /// Those of its keys: where they stand in the list of the transaction's shards.
+    /// The shards of its keys: a range in the list of the transaction's shards.
     Keys(Range<usize>),
-    /// All, as far as is known before the commands in front of it have run.
+    /// All, as far as is known before the preceding commands have run.
     All,
 }
 
-/// A command that waits for `EXEC`.
+/// A command queued for `EXEC`.
 pub struct Queued {
-    /// What to run.
+    /// The command.
     pub command: &'static Command,
     /// The shards it needs.
     pub needs: Needs,
-    /// Where its only key lives, when it has one.
+    /// The place of its only key, if it has one.
     pub first_key: Option<KeyPlace>,
     args: Range<usize>,
 }
 
-/// What a client has sent since `MULTI`.
+/// The commands that a client has queued since `MULTI`.
 pub struct Transaction {
     queue: Vec<Queued>,
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
     shards: Vec<u32>,
     flags: Flags,
-    /// A command could not be queued: `EXEC` will refuse.
+    /// A command could not be queued: `EXEC` will be rejected.
     pub aborted: bool,
 }
 
@@ -87,8 +91,8 @@ impl Default for Transaction {
 }
 
 impl Transaction {
-    /// Puts a call at the end. Its flags may be others than its command's (a script's); the place of its only key, if it is known already, is
-    /// not looked for again.
+    /// Appends a call. Its flags may differ from its command's (a script's). The place of its only
+    /// key is not computed again if it is known.
     pub fn push(
         &mut self,
         keyspace: &Keyspace,
@@ -116,9 +120,10 @@ impl Transaction {
     ) -> (Needs, Option<KeyPlace>) {
         match command.handler {
             Handler::Keyed(_) => {}
-            // In a transaction it can't be run again when it meets a key that it hasn't declared.
+            // In a transaction a script can't be rerun when it meets an undeclared key.
             Handler::Transaction(TransactionPart::Script(_)) => return (Needs::All, None),
-            // It is answered when nothing else runs, and refused with the whole transaction while a script is busy.
+            // It runs when nothing else does, and is rejected with the whole transaction while a
+            // script is busy.
             Handler::Local(_) if command.flags.contains(Flags::ALL_SHARDS_QUEUED) => return (Needs::All, None),
             _ => return (Needs::Nothing, None),
         }
@@ -133,7 +138,8 @@ impl Transaction {
                 let shards = &mut self.shards;
                 let found = for_each_key(command, args, |index, _| shards.push(keyspace.place(args.at(index)).shard));
                 if found.is_err() || self.shards.len() == begin {
-                    // The arguments don't fit the key specification: any shard will do for the handler to say so.
+                    // The arguments don't fit the key specification: the handler reports that on
+                    // any shard.
                     self.shards.truncate(begin);
                     self.shards.push(0);
                 }
@@ -142,7 +148,8 @@ impl Transaction {
         (Needs::Keys(begin..self.shards.len()), first_key)
     }
 
-    /// Empties it, for the next one to use its memory. `false`: it has more than it should keep.
+    /// Clears it, keeping its memory for the next one. Returns `false` if it has more than it
+    /// should keep.
     pub fn clear(&mut self) -> bool {
         let Transaction { queue, bytes, ranges, shards, flags, aborted } = self;
         queue.clear();
@@ -157,18 +164,18 @@ impl Transaction {
         kept_bytes <= KEPT_BYTES_MAX
     }
 
-    /// The commands, in order.
+    /// Returns the commands, in order.
     pub fn queue(&self) -> &[Queued] {
         &self.queue
     }
 
-    /// The arguments of a command.
+    /// Returns the arguments of a command.
     pub fn args(&self, queued: &Queued) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges[queued.args.clone()])
     }
 
-    /// Puts the shards of a command's keys into `shards`, instead of what is there: each once, in the order in which they are taken. `false`, and
-    /// none: its keys don't tell.
+    /// Replaces `shards` by the shards of a command's keys: each once, in the order in which they
+    /// are taken. Returns `false`, and none, if its keys don't determine them.
     pub fn find_shards(&self, queued: &Queued, shards: &mut Vec<u32>) -> bool {
         shards.clear();
         let Needs::Keys(keys) = &queued.needs else { return false };
@@ -178,17 +185,18 @@ impl Transaction {
         true
     }
 
-    /// Whether any thread can run it ([`crate::shard::exec`]): all its commands have their shards from their keys, so none needs the session.
+    /// Returns whether any thread can run it ([`crate::shard::exec`]): the shards of all its
+    /// commands follow from their keys, so none needs the session.
     pub fn can_travel(&self) -> bool {
         self.queue.iter().all(|queued| matches!(queued.needs, Needs::Keys(_)))
     }
 
-    /// The flags of all commands together.
+    /// Returns the union of all commands' flags.
     pub fn flags(&self) -> Flags {
         self.flags
     }
 
-    /// The slots of all keys.
+    /// Returns the slots of all keys.
     pub fn slots(&self) -> Slots {
         let mut slots = Slots::None;
         for queued in &self.queue {
@@ -197,7 +205,7 @@ impl Transaction {
         slots
     }
 
-    /// Bytes of the arguments.
+    /// Returns the bytes of the arguments.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -216,23 +224,24 @@ struct WatchedKey {
     db: u32,
     bytes: Box<[u8]>,
     place: KeyPlace,
-    /// Whether it was there.
+    /// Whether the key existed.
     existed: bool,
 }
 
-/// What a session watches. Dropping it ends the watch.
+/// The keys that a session watches. Dropping it ends the watch.
 #[derive(Default)]
 pub struct Watching {
     watch: Arc<Watch>,
     keys: Vec<WatchedKey>,
-    /// Where in `keys` each is: who watches very many doesn't compare each with each.
+    /// The index in `keys` of each key, so that watching very many takes no comparison of each with
+    /// each.
     by_hash: HashTable<usize>,
-    /// Of their names.
+    /// The bytes of their names.
     name_bytes: usize,
 }
 
 impl Watching {
-    /// Bytes that it takes.
+    /// Returns its memory usage, bytes.
     pub fn bytes(&self) -> usize {
         self.keys.len() * (size_of::<WatchedKey>() + size_of::<usize>()) + self.name_bytes
     }
@@ -242,17 +251,17 @@ impl Watching {
         shards.extend(self.keys.iter().map(|key| key.place.shard));
     }
 
-    /// Whether it is known already that a key was changed.
+    /// Returns whether a key is known to have changed.
     pub fn is_changed(&self) -> bool {
         self.watch.is_changed()
     }
 
-    /// What is raised when a key is changed, for as long as the watch lasts.
+    /// Returns the flag that a change of a key raises, for as long as the watch lasts.
     pub fn watch(&self) -> Weak<Watch> {
         Arc::downgrade(&self.watch)
     }
 
-    /// Begins to watch keys of the selected database, whose shards are held.
+    /// Adds keys of the selected database, whose shards are held.
     pub fn add(&mut self, access: &mut Access<'_>, keys: &[Box<[u8]>]) {
         let db = access.session().db;
         for bytes in keys {
@@ -270,12 +279,13 @@ impl Watching {
         }
     }
 
-    /// Whether all keys, whose shards are held, are what they were.
+    /// Returns whether all keys, whose shards are held, are unchanged.
     pub fn is_intact(&self, access: &mut Access<'_>) -> bool {
         let all_there = self.keys.iter().all(|key| {
             let WatchedKey { db, bytes, place, existed } = key;
             let key = Key { bytes, place: *place };
-            // What has expired is removed by being looked for, and the watch raised; a paused server only doesn't find it.
+            // Looking an expired key up deletes it and raises the watch; on a paused server the
+            // lookup only misses.
             !existed || access.db_at(*db, &key).exists(&key)
         });
         all_there && !self.is_changed()

@@ -1,5 +1,5 @@
-//! Commands whose value is handed over: a large value that a client sent becomes the stored one,
-//! in the buffer in which it was received. Nothing is copied, and it is never there twice.
+//! Commands that take over a client's value: a large value becomes the stored one in the buffer in
+//! which it was received, without a copy.
 
 use std::cell::Cell;
 
@@ -12,8 +12,9 @@ use crate::shard::keyspace::Execution;
 use crate::shard::ownership::Ownership;
 
 impl Executor<'_> {
-    /// Takes the shard of a command whose value is to be handed over. `None`: the shard is busy, or
-    /// all commands are seen with all their arguments (`MONITOR`, the journal): run it as any other.
+    /// Takes the shard of a command whose value is to be handed over. Returns `None` if the shard
+    /// is busy, or if all commands are seen with all their arguments (`MONITOR`, the journal): the
+    /// caller then runs the command as any other.
     pub fn take_for_hand_over(&self, shard: u32) -> Option<Ownership> {
         let keyspace = self.keyspace;
         let is_seen = keyspace.monitors().are_there() || keyspace.tuning.is_journaled();
@@ -21,8 +22,8 @@ impl Executor<'_> {
         if may { self.take_spinning(shard) } else { None }
     }
 
-    /// As [`Executor::run_single`], on a shard of [`Executor::take_for_hand_over`], for a handler
-    /// that asks for the value by [`Access::take_value`] instead of looking at its argument.
+    /// As [`Executor::run_single`], on a shard from [`Executor::take_for_hand_over`], for a handler
+    /// that takes the value by [`Access::take_value`] instead of reading its argument.
     pub fn run_handing_over(
         &mut self,
         mut ownership: Ownership,
@@ -44,7 +45,7 @@ impl Executor<'_> {
 }
 
 impl Access<'_> {
-    /// The value that the command's caller hands over, if it does, and the first time only.
+    /// Returns the value that the caller hands over, if it does, on the first call only.
     pub fn take_value(&self) -> Option<RawString> {
         match self.blocking {
             Blocking::HandedOver(value) => value.take(),
@@ -52,7 +53,7 @@ impl Access<'_> {
         }
     }
 
-    /// Whether the value is not among the arguments.
+    /// Returns whether the value is missing from the arguments.
     pub(super) fn is_handed_over(&self) -> bool {
         matches!(self.blocking, Blocking::HandedOver(_))
     }

@@ -1,5 +1,5 @@
-//! Requests: commands that wait for shards, in gates and backlogs. The owner that releases a shard grants it to the
-//! next of them.
+//! Requests: commands that wait for shards, in gates and backlogs. An owner that releases a shard
+//! grants it to the next request.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -20,17 +20,19 @@ use crate::shard::transaction::discarded;
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
 
-/// How many requests one owner runs for others at a time, and for how long, before it passes the shard to its home, or, being
-/// the home, puts it off to its next turn: its own connections don't wait for everybody else's.
+/// The most requests that an owner runs in one go, and the longest time, before it passes the shard
+/// to its home or, being the home, defers it to its next turn. Its own connections must not wait
+/// for everyone else's commands.
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
-/// How long the steps of a request may have run before the clock is read again.
+/// The time that the steps of a request may have taken before the clock is read again.
 const TIME_AGE_MAX: Duration = Duration::from_millis(1);
 
 impl Executor<'_> {
-    /// Answers the requests that wait for shards which are held on with an error (code included), but for those that nobody would hear of, or that may not
-    /// be refused: these give back what they have, so that nobody waits behind them for what a script holds.
+    /// Rejects the requests that wait for held shards, with an error (code included). A request
+    /// that has no client to answer, or may not be rejected, stays queued and releases its shards,
+    /// so that no other request waits behind it for the shards that a script holds.
     pub fn refuse_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
         let mut refused = Vec::new();
         for ownership in owned {
@@ -74,25 +76,25 @@ impl Executor<'_> {
         self.free_all();
     }
 
-    /// Starts a request that the worker has put together itself (pipelines with `--execution owner`).
+    /// Starts a request that the worker has built itself (pipelines with `--execution owner`).
     pub fn start(&mut self, request: Request) {
         self.advance(Node::new(request));
         self.free_all();
     }
 
-    /// Goes on with a request that came by message, or from [`Executor::gather`].
+    /// Continues a request that came by message, or from [`Executor::gather`].
     pub fn resume(&mut self, parcel: Parcel) {
         self.advance(parcel);
         self.free_all();
     }
 
-    /// Goes on with the requests that wait for a shard which came by message.
+    /// Serves the requests that wait for a shard which came by message.
     pub fn adopt(&mut self, ownership: Ownership) {
         self.to_free.push(ownership);
         self.free_all();
     }
 
-    /// Goes on with the shards that were put off: once a turn.
+    /// Serves the requests of deferred shards: once a turn.
     pub fn go_on(&mut self) {
         if !self.put_off.is_empty() {
             self.to_free.append(&mut self.put_off);
@@ -100,13 +102,13 @@ impl Executor<'_> {
         }
     }
 
-    /// Whether there is something to do in the next turn without waiting for events: answers, or shards put off.
+    /// Returns whether the next turn has work that needs no event: replies, or deferred shards.
     #[inline]
     pub fn has_work(&self) -> bool {
         self.has_answers() | self.has_put_off()
     }
 
-    /// Whether shards are put off.
+    /// Returns whether shards are deferred.
     pub(crate) fn has_put_off(&self) -> bool {
         !self.put_off.is_empty()
     }
@@ -127,8 +129,9 @@ impl Executor<'_> {
         request
     }
 
-    /// Has a call on the shards in `self.shards` wait for those that are busy. The ones taken so far stay taken: they are the first of the
-    /// order, and the request goes on from there.
+    /// Enqueues a call that needs the shards in `self.shards`, some of which are busy. Shards
+    /// already taken stay taken: they come first in the order, and the request continues behind
+    /// them.
     #[cold]
     pub(super) fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
         let mut request = self.request(call);
@@ -138,8 +141,8 @@ impl Executor<'_> {
         self.free_all();
     }
 
-    /// Takes the next shards of a request as far as they are free; runs it when it has them all. Leaves what is to be freed
-    /// in `to_free`.
+    /// Takes the next shards of a request as far as they are free, and runs it once it holds all.
+    /// Leaves shards to be freed in `to_free`.
     fn advance(&mut self, mut parcel: Parcel) {
         if parcel.value.worker == self.worker {
             parcel.value.effect_clock = self.effect_clock();
@@ -166,7 +169,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Runs a request that has all its shards, and sends the answer.
+    /// Runs a request that has all its shards, and sends the reply.
     fn complete(&mut self, parcel: Parcel) {
         self.outside_unit(|executor| executor.complete_alone(parcel));
     }
@@ -174,7 +177,7 @@ impl Executor<'_> {
     fn complete_alone(&mut self, mut parcel: Parcel) {
         let mut owned = std::mem::take(&mut parcel.value.owned);
         parcel.value.catch_up(self.clock.now_ms());
-        // What it does is later than what its connection did before, wherever that was.
+        // Its effects are later than its connection's earlier ones, wherever those ran.
         self.observe_clock(parcel.value.effect_clock);
         let now_ms = parcel.value.now_ms;
         match std::mem::replace(&mut parcel.value.task, Task::Commands) {
@@ -211,13 +214,14 @@ impl Executor<'_> {
         self.run_steps(&mut parcel.value, &mut owned);
         if has_news(self.keyspace, &mut owned) {
             self.tell(&mut owned);
-            // Who has its answer may rely on it that everybody was told.
+            // A client that has its reply may rely on all invalidations having been sent.
             self.tell_changed();
         }
         self.commit_deletions(&mut owned);
         parcel.value.effect_clock = self.effect_clock();
         faults::pause(Fault::PauseReplying);
-        // Before its shards are given back: should it wait now, the answer to that needs one of them and can't overtake this one.
+        // Sent before its shards are released: if a step has blocked, waking it needs one of these
+        // shards, so that reply can't overtake this one.
         if parcel.value.worker == self.worker {
             self.answers.push(parcel);
         } else {
@@ -231,12 +235,13 @@ impl Executor<'_> {
         let mut steps = std::mem::take(&mut request.steps);
         let mut all_took = Duration::ZERO;
         for step in &mut steps {
-            // Behind one that has taken long.
+            // The clock is read again after steps that took long.
             if all_took >= TIME_AGE_MAX {
                 all_took = Duration::ZERO;
                 request.catch_up(self.clock.now_ms());
             }
-            // As where a connection's own worker runs its pipeline: what is behind the reply that was too much isn't run.
+            // As in a pipeline that runs on its connection's own worker: commands behind the
+            // oversized reply don't run.
             if reply.len() as u64 > request.reply_bytes_max {
                 let mut given_up = Reply::new(&mut reply, request.session.version);
                 given_up.abort();
@@ -244,7 +249,8 @@ impl Executor<'_> {
                 step.reply_end = reply.len();
                 continue;
             }
-            // They have waited; with `--execution owner` nobody else can evict anything in front of them.
+            // Memory may have filled up while the request waited; with `--execution owner` no other
+            // worker can evict on its behalf.
             if self.keyspace.tuning.is_limited() && !self.has_room(step.command.flags, owned, request.now_ms) {
                 Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
                 step.reply_end = reply.len();
@@ -278,7 +284,7 @@ impl Executor<'_> {
                 request.blocked = blocked;
             }
             step.reply_end = reply.len();
-            // Who waits comes before the next command of the pipeline.
+            // Blocked clients are served before the next command of the pipeline runs.
             if has_news(self.keyspace, owned) {
                 self.serve(owned, request.now_ms);
             }
@@ -290,12 +296,12 @@ impl Executor<'_> {
         }
     }
 
-    /// Gives back all of `to_free`: grants each shard to the requests that wait for it, which may run and leave more to
-    /// be freed. A loop and not a recursion, since that chain has no bound.
+    /// Releases all of `to_free`: grants each shard to the next waiting request, which may run and
+    /// leave more shards to free. A loop, not a recursion: that chain has no bound.
     pub(crate) fn free_all(&mut self) {
         loop {
             self.free_those();
-            // Such a request may want the very shards that were just given back.
+            // Such a request may need the very shards that were just released.
             let Some(request) = self.to_start.pop() else { return };
             self.advance(request);
         }
