@@ -1,4 +1,4 @@
-//! The tracked keys of one shard.
+//! The tracked keys of one shard. The shard's owner has exclusive access.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,19 +8,21 @@ use pantala_types::table::{Item, Table, has_room};
 
 use super::{Changer, KeyName, NOBODY, Reader};
 
-/// Readers of one key that are searched one by one.
+/// The most readers of one key that are searched linearly.
 const FEW_READERS_MAX: usize = 16;
 
-/// What is kept of a key's readers.
+/// The readers of a key.
 enum Readers {
     One(Arc<Reader>),
     Few(Vec<Arc<Reader>>),
-    /// By their addresses. They are looked through for those that have gone when they are as many as that.
+    /// By their addresses. Readers that are no longer live are swept when there are as many as
+    /// that.
     Many(HashMap<usize, Arc<Reader>>, usize),
 }
 
 impl Readers {
-    /// Adds a reader, unless it is there; those that have gone leave when the room is used up.
+    /// Adds a reader, unless it is there. Sweeps readers that are no longer live when the room is
+    /// used up.
     fn add(&mut self, reader: &Arc<Reader>) {
         let has = |readers: &[Arc<Reader>]| readers.iter().any(|known| Arc::ptr_eq(known, reader));
         match self {
@@ -56,7 +58,7 @@ impl Readers {
         }
     }
 
-    /// All of them.
+    /// Calls `each` with every reader.
     fn for_each(self, mut each: impl FnMut(Arc<Reader>)) {
         match self {
             Readers::One(reader) => each(reader),
@@ -78,7 +80,7 @@ struct Tracked {
 
 impl Item for Tracked {
     fn allocated_bytes(&self) -> usize {
-        // Nobody asks.
+        // Never used.
         0
     }
 }
@@ -87,69 +89,69 @@ impl Item for Tracked {
 pub(crate) struct Invalidated {
     pub(crate) name: KeyName,
     readers: Readers,
-    /// Who has changed it.
+    /// The client that changed it.
     pub(crate) client: u64,
 }
 
 impl Invalidated {
-    /// All its readers.
+    /// Calls `each` with every reader.
     pub(crate) fn for_each_reader(self, each: impl FnMut(Arc<Reader>)) {
         self.readers.for_each(each);
     }
 }
 
-/// What the commands that hold the shard have made invalid.
+/// What the commands that hold the shard have invalidated.
 #[derive(Default)]
 pub(crate) struct Pending {
-    /// Tracked keys, which they aren't any more.
+    /// Keys that were tracked until they changed.
     pub(crate) invalidated: Vec<Invalidated>,
-    /// Changed keys, for the readers of prefixes, with who has changed each one last.
+    /// Changed keys, for the readers of prefixes, each with the last client that changed it.
     pub(crate) changed: BTreeMap<KeyName, u64>,
     /// How often databases were emptied, which takes all shards: each counts.
     pub(crate) flushes: u32,
 }
 
-/// See the head of this module. Belongs to the shard.
+/// The tracked keys of a shard, which owns them.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct TrackedKeys {
     pending: Option<Box<Pending>>,
     keys: Option<Table<Tracked>>,
-    /// Readers of all keys.
+    /// The number of readers of all keys.
     readers: usize,
-    /// Whose command runs now.
+    /// The client whose command is running.
     pub(crate) changer: Changer,
 }
 
 impl TrackedKeys {
-    /// Whether no key is tracked.
+    /// Returns whether no key is tracked.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_none()
     }
 
-    /// Whether somebody is to be told of something.
+    /// Returns whether invalidations are pending.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub(crate) fn len(&self) -> usize {
         self.keys.as_ref().map_or(0, Table::len)
     }
 
-    /// Readers of all keys together.
+    /// Returns the number of readers of all keys.
     pub(crate) fn readers(&self) -> usize {
         self.readers
     }
 
-    /// What is to be told, taken out.
+    /// Takes the pending invalidations.
     pub(crate) fn take_pending(&mut self) -> Option<Box<Pending>> {
         self.pending.take()
     }
 
-    /// Notes that a key was read. Says whether it is a new one.
+    /// Tracks a key for a reader. Returns whether the key is a new one.
     pub(crate) fn read(&mut self, hash: u64, name: &[u8], reader: &Arc<Reader>) -> bool {
         let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
         if let Some(at) = keys.find(hash as u32, |tracked| *tracked.name == *name) {
@@ -158,7 +160,7 @@ impl TrackedKeys {
                 tracked.readers.add(reader);
                 (before, tracked.readers.len())
             });
-            // May be fewer than before: those that had gone were counted.
+            // Possibly fewer than before: the sweep removed readers that had been counted.
             self.readers = self.readers - before + after;
             return false;
         }
@@ -170,12 +172,14 @@ impl TrackedKeys {
         true
     }
 
-    /// Notes that a key was changed: it is tracked no more, and its readers are to be told. `broadcasts`: those of its prefixes too.
+    /// Stops tracking a changed key and invalidates it for its readers; with `broadcasts`, for
+    /// those of its prefixes too.
     pub(crate) fn changed(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(self.changer.to_prefixes()));
     }
 
-    /// As [`TrackedKeys::changed`], of a key whose time is over: for the readers of its prefixes nobody has changed it.
+    /// As [`TrackedKeys::changed`], for an expired key: to the readers of its prefixes no client
+    /// has changed it.
     pub(crate) fn expired(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(NOBODY));
     }
@@ -212,8 +216,8 @@ impl TrackedKeys {
         Some(tracked)
     }
 
-    /// Tracks a key no more that is picked at random: its readers are to be told, since nobody would tell them of its change. `false`: there
-    /// is none.
+    /// Stops tracking a key picked at random, and invalidates it for its readers, since its later
+    /// changes would not reach them. Returns `false` if there is none.
     pub(crate) fn evict(&mut self, random: &mut Random) -> bool {
         let len = self.len();
         if len == 0 {
@@ -225,7 +229,7 @@ impl TrackedKeys {
         true
     }
 
-    /// Forgets all keys: databases were emptied, and everybody is to be told that.
+    /// Forgets all keys, since databases were emptied, and invalidates everything for all readers.
     pub(crate) fn flush(&mut self) {
         self.keys = None;
         self.readers = 0;

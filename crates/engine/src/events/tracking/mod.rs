@@ -1,36 +1,40 @@
-//! Client-side caching: which client may hold a copy of which key, and the way of the news that a key has changed (`CLIENT TRACKING`).
+//! Client-side caching (`CLIENT TRACKING`): which client may hold a copy of which key, and how
+//! invalidations of changed keys reach it.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
 //! | reader | a client that tracks, from `CLIENT TRACKING ON` to `OFF` ([`Reader`]) |
-//! | tracked key | a key that a reader has read, with its readers ([`keys`]): by its name alone, as in Redis, whatever the database |
-//! | pending | what a command has made invalid in a shard, until its reply is written |
-//! | news | one thing for one connection to be told ([`News`]) |
-//! | prefix | what the keys begin with that a client wants to hear of without having read them (`BCAST`) |
+//! | tracked key | a key with its readers ([`keys`]): by name alone, as in Redis, in any database |
+//! | pending | what a command has invalidated in a shard, until its reply is written |
+//! | news | one notification for one connection ([`News`]) |
+//! | prefix | of keys that a client gets invalidations of without reading them (`BCAST`) |
 //!
 //! # Who owns what
 //!
 //! | what | held by |
 //! | --- | --- |
-//! | the tracked keys | their shard: whoever runs a command on it notes what is read, and what is changed |
-//! | who wants which prefix | the [`Tracking`] of the keyspace, behind a lock that writers only read |
-//! | what a client has asked for | its session ([`SessionTracking`]) and, for others to see, its [`Reader`] |
+//! | the tracked keys | their shard: its owner tracks the keys read, and invalidates changed ones |
+//! | the readers of each prefix | the keyspace's [`Tracking`], behind a lock that writers only read |
+//! | a client's options | its session ([`SessionTracking`]) and, for others to see, its [`Reader`] |
 //!
 //! # Order
 //!
-//! A read is noted and a change is told while the key's shard is held, and mailboxes are in order. So a client that has got an old value hears
-//! of the change after that value: the answer to a read that ran elsewhere was sent before the shard was given back, and the news of a
-//! later change comes behind it. A connection whose answers are on their way gets no news before them. What a
-//! command makes invalid is told after its own reply.
+//! Reads are tracked and changes invalidated while the key's shard is held, and mailboxes are in
+//! order. So a client gets an invalidation behind the old value: the reply to a read that ran
+//! elsewhere was sent before the shard was released, and the invalidation of a later change follows
+//! it. A connection with replies in flight gets no invalidations before them. A client gets the
+//! invalidations that its own command caused after the reply.
 //!
-//! What goes to the readers of a prefix is gathered for a turn of the writer's worker, and told before any reply of that turn leaves.
+//! Invalidations by prefix are gathered for a turn of the writer's worker, and sent before any
+//! reply of that turn leaves.
 //!
 //! # What it costs
 //!
-//! While nobody tracks: nothing beyond the word that events and `MONITOR` are looked up in. A tracked key takes about 60 bytes and
-//! its length, each further reader of it 8 to 16 bytes; at most `tracking-table-max-keys` are kept.
+//! Without readers: nothing beyond the word that events and `MONITOR` are looked up in. A tracked
+//! key takes about 60 bytes and its length, each further reader of it 8 to 16 bytes; at most
+//! `tracking-table-max-keys` are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -46,25 +50,26 @@ mod session;
 
 pub use session::{Options, SessionTracking};
 
-/// The channel by which clients with RESP2 hear of what is told to others in their place.
+/// The channel by which RESP2 clients receive invalidations that others redirect to them.
 pub const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// The client of a change that none has made: what expired, or was put out of a full table.
+/// The client id of a change made by no client: an expired key, or one evicted from a full table.
 pub(crate) const NOBODY: u64 = 0;
 
-/// Whose command changes something.
+/// The client whose command makes a change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Changer {
     /// The client's id.
     pub(crate) client: u64,
-    /// Its script or function calls the command.
+    /// Whether its script or function calls the command.
     pub(crate) in_script: bool,
 }
 
 impl Changer {
     pub(crate) const NOBODY: Changer = Changer { client: NOBODY, in_script: false };
 
-    /// Whose change it is to the readers of prefixes: as in Redis what a script changes is nobody's own there.
+    /// Returns the id of the client to the readers of prefixes: as in Redis a script's changes are
+    /// no client's own there.
     fn to_prefixes(self) -> u64 {
         if self.in_script { NOBODY } else { self.client }
     }
@@ -79,7 +84,7 @@ impl From<&SessionView> for Changer {
 /// A client that tracks. Shared by the keys that it has read.
 pub struct Reader {
     client: Arc<Client>,
-    /// Until `CLIENT TRACKING OFF`, or its end.
+    /// Until `CLIENT TRACKING OFF`, or until the client disconnects.
     is_live: AtomicBool,
     pub(crate) no_loop: AtomicBool,
     /// Whether `redirect` is set.
@@ -98,23 +103,23 @@ impl Reader {
         }
     }
 
-    /// Whether it still tracks.
+    /// Returns whether it still tracks.
     pub fn is_live(&self) -> bool {
-        // Relaxed: its own worker, which clears it, looks again before anything is sent.
+        // Relaxed: its own worker, which clears it, checks again before anything is sent.
         self.is_live.load(Relaxed)
     }
 
-    /// The client that tracks.
+    /// Returns the client that tracks.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Where it is.
+    /// Returns its worker and connection.
     pub(crate) fn listener(&self) -> Listener {
         listener(&self.client)
     }
 
-    /// Whether it is to be told of what this client has changed.
+    /// Returns whether it gets invalidations of changes by this client.
     pub(crate) fn wants_news_of(&self, client: u64) -> bool {
         self.is_live() && !(client == self.client.id && self.no_loop.load(Relaxed))
     }
@@ -124,7 +129,7 @@ impl Reader {
         *self.redirect.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 
-    /// Whom to tell in its place.
+    /// Returns the client that its invalidations are redirected to.
     pub(crate) fn redirect(&self) -> Option<Arc<Client>> {
         if !self.redirects.load(Relaxed) {
             return None;
@@ -140,7 +145,7 @@ pub(crate) fn listener(client: &Client) -> Listener {
 /// The name of a key.
 pub type KeyName = Arc<[u8]>;
 
-/// What is no longer what it was.
+/// Invalidated keys.
 #[derive(Clone, Debug)]
 pub enum Invalid {
     /// A key.
@@ -152,7 +157,8 @@ pub enum Invalid {
 }
 
 impl Invalid {
-    /// Whether it is the very same list, so that what was encoded for one can be sent for the other.
+    /// Returns whether both are the same list, so that the encoding of one can be sent for the
+    /// other.
     pub fn is_same(&self, other: &Invalid) -> bool {
         match (self, other) {
             (Invalid::Key(one), Invalid::Key(other)) => Arc::ptr_eq(one, other),
@@ -163,35 +169,35 @@ impl Invalid {
     }
 }
 
-/// Something for one connection to be told.
+/// A notification for one connection.
 pub struct News {
     /// The worker's token of the connection.
     pub connection: u64,
-    /// Who reads.
+    /// The client that reads the keys.
     pub reader: Arc<Reader>,
-    /// What it is about.
+    /// What happened.
     pub subject: Subject,
 }
 
-/// What news are about.
+/// The subject of a notification.
 pub enum Subject {
     /// Keys have changed.
     Invalid(Invalid),
-    /// Keys have changed that another client reads.
+    /// Keys have changed that another client reads, which redirects here.
     Redirected(Invalid),
-    /// The client that is told in this one's place has gone.
+    /// The client that this one redirects to has disconnected.
     Broken,
 }
 
-/// Readers by the prefixes that they want to hear of.
+/// Readers by the prefixes that they subscribe to.
 #[derive(Default)]
 pub(crate) struct Prefixes {
     readers: BTreeMap<Box<[u8]>, Vec<Arc<Reader>>>,
 }
 
 impl Prefixes {
-    /// What is to be told of changed keys (with who has changed each one last): a list for each prefix, and for each reader that wants
-    /// to hear nothing of its own.
+    /// Calls `tell` with the invalidations of changed keys, each with the last client that changed
+    /// it: one list for each prefix, and one of its own for each `NOLOOP` reader.
     pub(crate) fn tell(&self, changed: &BTreeMap<KeyName, u64>, mut tell: impl FnMut(&Arc<Reader>, Invalid)) {
         for (prefix, readers) in &self.readers {
             let from = KeyName::from(&**prefix);
@@ -215,40 +221,40 @@ impl Prefixes {
     }
 }
 
-/// What is the same for all shards. See the head of this module.
+/// The state shared by all shards. See the head of this module.
 #[derive(Default)]
 pub struct Tracking {
-    /// All that track.
+    /// All readers, by client id.
     readers: Mutex<BTreeMap<u64, Arc<Reader>>>,
     prefixes: RwLock<Prefixes>,
-    /// Tracked keys of all shards.
+    /// The number of tracked keys of all shards.
     keys: AtomicU64,
 }
 
 impl Tracking {
-    /// How many clients track.
+    /// Returns the number of clients that track.
     pub fn clients(&self) -> usize {
         self.lock().len()
     }
 
-    /// How many prefixes somebody wants to hear of.
+    /// Returns the number of prefixes that have readers.
     pub fn prefix_count(&self) -> usize {
         self.prefixes().readers.len()
     }
 
-    /// Tracked keys of all shards together.
+    /// Returns the number of tracked keys of all shards.
     pub(crate) fn keys(&self) -> u64 {
         self.keys.load(Relaxed)
     }
 
-    /// Counts tracked keys that came, or went; how many there are now.
+    /// Adds to the number of tracked keys. Returns the new number.
     pub(crate) fn count(&self, change: i64) -> u64 {
-        // Relaxed: a sum that only a limit is held against.
+        // Relaxed: the sum is only compared with a limit.
         self.keys.fetch_add(change as u64, Relaxed).wrapping_add(change as u64)
     }
 
-    /// Counts one tracked key less, if there are more than `keys_max`: who is told so puts one out, and so nobody puts out more than there are
-    /// too many.
+    /// Subtracts one tracked key if there are more than `keys_max`, and returns whether it did: the
+    /// caller must then evict one. So workers together evict no more than the excess.
     pub(crate) fn claim_eviction(&self, keys_max: u64) -> bool {
         let less = |keys| (keys_max > 0 && keys > keys_max).then(|| keys - 1);
         self.keys.fetch_update(Relaxed, Relaxed, less).is_ok()
@@ -258,13 +264,13 @@ impl Tracking {
         self.prefixes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that track.
+    /// Returns all readers.
     pub(crate) fn readers(&self) -> Vec<Arc<Reader>> {
         self.lock().values().cloned().collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Reader>>> {
-        // One insertion or removal at a time, never half of one.
+        // Each holder makes one insertion or removal, so a panic leaves none half done.
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! What a client has asked for with `CLIENT TRACKING` and `CLIENT CACHING`.
+//! A client's options of `CLIENT TRACKING` and `CLIENT CACHING`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,44 +11,44 @@ bitflags! {
     /// Options of `CLIENT TRACKING`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Options: u8 {
-        /// It hears of all keys with its prefixes.
+        /// Invalidations of all keys with its prefixes.
         const BROADCAST = 1 << 0;
-        /// Only what is read after `CLIENT CACHING YES` is noted.
+        /// Only keys read after `CLIENT CACHING YES` are tracked.
         const OPT_IN = 1 << 1;
-        /// What is read after `CLIENT CACHING NO` isn't noted.
+        /// Keys read after `CLIENT CACHING NO` are not tracked.
         const OPT_OUT = 1 << 2;
-        /// It hears nothing of what it changes itself.
+        /// No invalidations of its own changes.
         const NO_LOOP = 1 << 3;
-        /// The client that is told in its place has gone. Never asked for.
+        /// The client that it redirects to has disconnected. Never an option of the command.
         const BROKEN_REDIRECT = 1 << 4;
-        /// It tracks. Never asked for.
+        /// It tracks. Never an option of the command.
         const ON = 1 << 5;
     }
 }
 
-/// See the head of this module. Belongs to the session.
+/// The tracking state of a session. See the head of the parent module.
 pub struct SessionTracking {
     pub(crate) reader: Arc<Reader>,
     /// Its options.
     pub options: Options,
-    /// What it wants to hear of.
+    /// The prefixes that it subscribes to.
     pub prefixes: BTreeSet<Box<[u8]>>,
-    /// Of those.
+    /// The bytes of those.
     pub(crate) prefix_bytes: usize,
 }
 
 impl SessionTracking {
-    /// Bytes that its prefixes take.
+    /// Returns the memory usage of its prefixes, bytes.
     pub fn bytes(&self) -> usize {
         self.prefixes.len() * size_of::<Box<[u8]>>() + self.prefix_bytes
     }
 
-    /// Whether it is the same client, since the same `CLIENT TRACKING ON`.
+    /// Returns whether `reader` is this client's, since the same `CLIENT TRACKING ON`.
     pub fn is_of(&self, reader: &Arc<Reader>) -> bool {
         Arc::ptr_eq(&self.reader, reader)
     }
 
-    /// The client that is told in its place; 0: none.
+    /// Returns the id of the client that it redirects to; 0: none.
     pub fn redirect(&self) -> u64 {
         self.reader.redirect().map_or(0, |client| client.id)
     }
