@@ -1,7 +1,9 @@
-//! `LATENCY`: when something took longer than `latency-monitor-threshold`, by kind of event, as each worker has noted it.
+//! `LATENCY`: events that took longer than `latency-monitor-threshold`, by kind, as recorded by
+//! each worker.
 //!
-//! A worker writes to a list of its own, behind a lock that only a reader ever contends for; reading merges the lists. Traffic never stops
-//! for it. Nothing is measured for it alone: commands bring the times that `SLOWLOG` takes, so that with threshold 0 it costs nothing.
+//! A worker writes to a list of its own, behind a lock that only readers contend for; reading
+//! merges the lists and stops no traffic. Nothing is timed for it alone: commands reuse the times
+//! that `SLOWLOG` takes, so that threshold 0 costs nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,22 +18,22 @@ pub const FAST_COMMAND: &str = "fast-command";
 pub const COMMAND: &str = "command";
 /// A turn of active expiry.
 pub const EXPIRE_CYCLE: &str = "expire-cycle";
-/// A key that was met after its time, and freed.
+/// The deletion of an expired key that was looked up.
 pub const EXPIRE_DEL: &str = "expire-del";
-/// What one command, or one turn, has spent on evicting keys.
+/// The evictions of one command, or of one turn.
 pub const EVICTION_CYCLE: &str = "eviction-cycle";
-/// A key that was evicted, and freed.
+/// The deletion of an evicted key.
 pub const EVICTION_DEL: &str = "eviction-del";
 
-/// Samples that are kept of a kind of event, as in Redis.
+/// Samples kept for each kind of event, as in Redis.
 pub const SAMPLES_MAX: usize = 160;
 
-/// What the events of one second came to.
+/// The events of one second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When, unix time in seconds.
+    /// Unix time in seconds.
     pub at_s: i64,
-    /// The longest of them, ms.
+    /// The longest event of that second, ms.
     pub latency_ms: u64,
 }
 
@@ -47,7 +49,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// The latest sample.
+    /// Returns the latest sample.
     pub fn latest(&self) -> Sample {
         *self.samples.back().expect("a series begins with a sample")
     }
@@ -55,7 +57,7 @@ impl Series {
     fn note(&mut self, sample: Sample) {
         self.max_ms = self.max_ms.max(sample.latency_ms);
         match self.samples.back_mut() {
-            // A clock that was set back doesn't put the samples out of order.
+            // A clock that was set back must not disorder the samples.
             Some(last) if last.at_s >= sample.at_s => last.latency_ms = last.latency_ms.max(sample.latency_ms),
             _ => self.samples.push_back(sample),
         }
@@ -64,7 +66,7 @@ impl Series {
         }
     }
 
-    /// Both in one.
+    /// Merges another series into this one.
     fn merge(&mut self, other: &Series) {
         let mut by_second = BTreeMap::new();
         for sample in self.samples.iter().chain(&other.samples) {
@@ -77,14 +79,14 @@ impl Series {
     }
 }
 
-/// See the head of this module.
+/// The lists of all workers. See the head of this module.
 pub struct LatencyMonitor {
     /// By worker; few kinds of events, so a list.
     lists: Box<[Mutex<Vec<Series>>]>,
 }
 
 impl LatencyMonitor {
-    /// Nothing noted.
+    /// Returns one without events.
     pub(crate) fn new(workers: usize) -> Self {
         LatencyMonitor { lists: (0..workers).map(|_| Mutex::default()).collect() }
     }
@@ -99,7 +101,7 @@ impl LatencyMonitor {
         }
     }
 
-    /// All kinds of events that there were, of all workers, in order of their names.
+    /// Returns all recorded kinds of events, of all workers, in order of their names.
     pub fn series(&self) -> Vec<Series> {
         let mut all: BTreeMap<&'static str, Series> = BTreeMap::new();
         for worker in 0..self.lists.len() {
@@ -110,7 +112,7 @@ impl LatencyMonitor {
         all.into_values().collect()
     }
 
-    /// Forgets the events whose name `is` one of those asked for; says how many kinds that were.
+    /// Forgets the kinds of events whose name satisfies `is`. Returns how many there were.
     pub fn reset(&self, is: impl Fn(&str) -> bool) -> usize {
         let mut forgotten = BTreeSet::new();
         for worker in 0..self.lists.len() {
@@ -126,13 +128,14 @@ impl LatencyMonitor {
     }
 
     fn list(&self, worker: usize) -> MutexGuard<'_, Vec<Series>> {
-        // Whole at every moment: one insertion or change at a time.
+        // Each holder makes one insertion or change, so a panic leaves none half done.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Events {
-    /// Notes what began at `began_ms` (unix time) and took so long as an event of `worker`, if it reaches `latency-monitor-threshold`.
+    /// Records an event of `worker` that started at `began_ms` (unix time) and took so long, if it
+    /// reaches `latency-monitor-threshold`.
     #[inline]
     pub fn note_latency(&self, worker: u32, event: &'static str, began_ms: i64, took: Duration) {
         let (threshold_ms, took_ms) = (self.tuning.latency_threshold_ms.load(Relaxed), took.as_millis() as u64);
@@ -181,7 +184,7 @@ mod tests {
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 0));
         monitor.note(0, COMMAND, SAMPLES_MAX as i64, 1);
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 1));
-        // Of two workers together, too.
+        // Merging two workers' series keeps the bound.
         monitor.note(1, COMMAND, SAMPLES_MAX as i64 + 1, 1);
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 2));
         // A clock that goes back adds to the last second.

@@ -1,5 +1,6 @@
-//! What other clients are sent about commands and changes: pub/sub, `MONITOR`, keyspace notifications,
-//! client-side caching; and what operators read afterwards: `SLOWLOG`, `LATENCY`.
+//! Events for other clients: pub/sub, `MONITOR`, keyspace notifications, client-side caching; and
+//! records for operators: `SLOWLOG`, `LATENCY`. Code that runs commands calls these while it holds
+//! the shards; delivery is the [`Workers`]'.
 
 use std::sync::Arc;
 
@@ -64,33 +65,33 @@ impl Events {
         &self.workers
     }
 
-    /// Who listens to which channel.
+    /// Returns the subscriptions.
     pub fn pubsub(&self) -> &PubSub {
         &self.pubsub
     }
 
-    /// All clients.
+    /// Returns all clients.
     pub fn clients(&self) -> &Clients {
         &self.clients
     }
 
-    /// Who sees every command.
+    /// Returns the monitors.
     #[inline]
     pub fn monitors(&self) -> &Monitors {
         &self.monitors
     }
 
-    /// Who tracks which keys.
+    /// Returns the readers and tracked keys of client-side caching.
     pub fn tracking(&self) -> &Tracking {
         &self.tracking
     }
 
-    /// Commands that took long.
+    /// Returns the commands that took long.
     pub fn slowlog(&self) -> &SlowLog {
         &self.slowlog
     }
 
-    /// What took longer than `latency-monitor-threshold`.
+    /// Returns the events that took longer than `latency-monitor-threshold`.
     pub fn latency(&self) -> &LatencyMonitor {
         &self.latency
     }

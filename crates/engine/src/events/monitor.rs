@@ -1,10 +1,11 @@
-//! `MONITOR`: connections that see every command that runs.
+//! `MONITOR`: connections that see every command.
 //!
-//! Whoever has run a command sends it to them: before it gives back the shards of a command with keys, after the command for
-//! one without. Mailboxes are in order, so what a monitor sees is an order in which the commands could have run one after the other:
-//! two of one connection, or of one key, stand in it as they ran.
+//! The thread that runs a command sends it to the monitors: before it releases the shards of a
+//! command with keys, after a command without keys. Mailboxes are in order, so a monitor sees an
+//! order in which the commands could have run one after the other: two of one connection, or of one
+//! key, appear as they ran.
 //!
-//! While nobody watches, a command costs one load and one branch that always goes the same way.
+//! Without monitors, a command costs one load and one branch that always goes the same way.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,15 +19,15 @@ use crate::events::notify::are_events_held;
 use crate::events::pubsub::Listener;
 use crate::tuning::{Tuning, WATCHING};
 
-/// What stands for an argument that is a secret.
+/// Replaces an argument that is a secret.
 pub const REDACTED: &[u8] = b"(redacted)";
 
-/// Whether an argument of a command is a secret that no log may show.
+/// Returns whether an argument of a command is a secret that no log may show.
 pub fn is_secret(command: &Command, args: &Args<'_>, index: usize) -> bool {
     command.secrets.is_some_and(|is_secret| is_secret(args, index))
 }
 
-/// See the head of this module.
+/// The monitors. See the head of this module.
 pub struct Monitors {
     count: AtomicUsize,
     listeners: RwLock<Vec<Listener>>,
@@ -34,15 +35,16 @@ pub struct Monitors {
 }
 
 impl Monitors {
-    /// Nobody watches.
+    /// Returns an empty list.
     pub(crate) fn new() -> Self {
         Monitors { count: AtomicUsize::new(0), listeners: RwLock::default(), clock: SystemClock::new() }
     }
 
-    /// Whether anybody watches.
+    /// Returns whether there are monitors.
     #[inline]
     pub fn are_there(&self) -> bool {
-        // Relaxed: who has seen MONITOR answered sees that somebody is there, by whatever brought it the answer.
+        // Relaxed: a client that has the reply to MONITOR sees the count, through whatever
+        // delivered that reply.
         WATCHING && self.count.load(Relaxed) > 0
     }
 
@@ -54,7 +56,7 @@ impl Monitors {
         tuning.set_monitors(!listeners.is_empty());
     }
 
-    /// Takes a connection out.
+    /// Removes a connection.
     pub fn remove(&self, tuning: &Tuning, listener: Listener) {
         let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|known| *known != listener);
@@ -64,7 +66,7 @@ impl Monitors {
 }
 
 impl Events {
-    /// Shows a command of a client to all monitors, unless it is one that isn't shown.
+    /// Shows a command of a client to all monitors, unless its record hides it.
     #[cold]
     pub fn show(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
         if command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
@@ -73,8 +75,9 @@ impl Events {
         self.show_from(command, args, &self.address_of(client), db);
     }
 
-    /// As [`Events::show`], of a command that a script runs: it stands for its client. Not in a run that may be put back ([`hold_events`]): such a one begins
-    /// only where there are no monitors, so for those that have come since it is as if it had run before they came.
+    /// As [`Events::show`], for a command that a script runs on behalf of its client. Not called in
+    /// a run that may be rolled back ([`hold_events`]): such a run starts only without monitors, so
+    /// to monitors that arrive later it ran before they came.
     ///
     /// [`hold_events`]: crate::events::notify::hold_events
     #[cold]
@@ -84,14 +87,15 @@ impl Events {
         }
     }
 
-    /// The call of a script or function: it is shown before the commands that it runs, though the command's record says that it isn't shown.
+    /// Shows the call of a script or function: before the commands that it runs, though the
+    /// command's record hides it.
     #[cold]
     pub fn show_script(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
         self.show_from(command, args, &self.address_of(client), db);
     }
 
     fn address_of(&self, client: u64) -> String {
-        // It may have gone while its command was on its way.
+        // The client may have disconnected while its command was in flight.
         self.clients().find(client).map_or_else(|| "?:0".to_owned(), |client| client.shown_address())
     }
 

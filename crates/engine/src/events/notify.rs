@@ -1,10 +1,12 @@
-//! Events of keys: `notify-keyspace-events`, its classes, and how an event gets to who listens.
+//! Keyspace notifications: `notify-keyspace-events`, its classes, and how an event reaches its
+//! subscribers.
 //!
-//! An event is published on up to two channels, as Redis does: `__keyspace@db__:key` with the event's name, and
-//! `__keyevent@db__:event` with the key. Whoever changes a key publishes while the key's shard is held, and mailboxes
-//! are in order: so everybody sees the events of a key in the order of its changes, whoever made them.
+//! An event is published on up to two channels, as Redis does: `__keyspace@db__:key` with the
+//! event's name, and `__keyevent@db__:event` with the key. The writer of a key publishes while it
+//! holds the key's shard, and mailboxes are in order: so every subscriber sees the events of a key
+//! in the order of its changes.
 //!
-//! Where nobody has asked for a class, its events cost one load and one branch that always goes the same way.
+//! The events of a class that is off cost one load and one branch that always goes the same way.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,11 +37,11 @@ pub enum EventClass {
     Evicted = 1 << 7,
     /// `t`.
     Stream = 1 << 8,
-    /// `d`: of modules. None is ever sent.
+    /// `d`: of modules. Never sent.
     Module = 1 << 9,
     /// `n`: a new key.
     New = 1 << 10,
-    /// `m`: a key that was asked for isn't there.
+    /// `m`: a lookup found no key.
     Miss = 1 << 11,
 }
 
@@ -58,7 +60,8 @@ const KEYEVENT: u32 = 1 << 13;
 /// `A`.
 const ALL: u32 = EventClass::New as u32 - 1;
 
-/// Letters and bits, in the order in which Redis writes them: those that `A` stands for, or that it hides, come first.
+/// Letters and bits, in the order in which Redis writes them: those that `A` includes or hides come
+/// first.
 const LETTERS: [(u8, u32); 14] = [
     (b'g', EventClass::Generic as u32),
     (b'$', EventClass::String as u32),
@@ -75,11 +78,11 @@ const LETTERS: [(u8, u32); 14] = [
     (b'E', KEYEVENT),
     (b'm', EventClass::Miss as u32),
 ];
-/// How many of [`LETTERS`] are not written behind an `A`.
+/// The number of [`LETTERS`] that are not written next to an `A`.
 const HIDDEN_BY_ALL: usize = 11;
 
 impl EventClasses {
-    /// What these letters stand for; `None`: one is no letter of a class.
+    /// Returns the classes for these letters; `None` if one is not a class's letter.
     pub fn parse(letters: &[u8]) -> Option<Self> {
         letters.iter().try_fold(EventClasses(0), |EventClasses(bits), letter| {
             let bit = match letter {
@@ -90,7 +93,7 @@ impl EventClasses {
         })
     }
 
-    /// The letters as `CONFIG GET` writes them. As in Redis, `A` hides that `n` was asked for.
+    /// Returns the letters as `CONFIG GET` writes them. As in Redis, `A` hides `n`.
     pub fn letters(self) -> String {
         let has_all = self.0 & ALL == ALL;
         let written = &LETTERS[if has_all { HIDDEN_BY_ALL } else { 0 }..];
@@ -98,21 +101,22 @@ impl EventClasses {
         has_all.then_some('A').into_iter().chain(letters).collect()
     }
 
-    /// As a number: what [`EventClasses::from_bits`] takes.
+    /// Returns the number that [`EventClasses::from_bits`] takes.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// From a number that [`EventClasses::bits`] gave.
+    /// Returns the classes for a number from [`EventClasses::bits`].
     pub fn from_bits(bits: u32) -> Self {
         EventClasses(bits)
     }
 }
 
 impl Tuning {
-    /// Sets which events are published.
+    /// Sets the published events.
     pub fn set_events(&self, classes: EventClasses) {
-        // On no channel nothing is published: so one look at the class tells all.
+        // Without a channel nothing is published: clearing all bits makes the check of a class
+        // enough.
         let is_heard = classes.0 & (KEYSPACE | KEYEVENT) != 0;
         let heard = if is_heard { classes.0 } else { 0 };
         let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & WATCHED | heard));
@@ -120,15 +124,16 @@ impl Tuning {
 }
 
 thread_local! {
-    /// What commands of a run that may be put back have made of events, while one of them runs on this thread. Not in the shards, as what is
-    /// told to caches is: whoever makes an event has the keyspace in hand, and mostly no shard.
+    /// Events of a run that may be rolled back, while one of its commands runs on this thread. Not
+    /// in the shards, as invalidations are: code that makes an event always has the keyspace, and
+    /// mostly no shard.
     static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
 }
 
-/// An event that isn't published yet, since what it tells of may be put back (`store::undo`).
+/// An event that isn't published yet, since its change may be rolled back (`store::undo`).
 #[derive(Debug)]
 pub struct HeldEvent {
-    /// What was asked for when it happened.
+    /// The value of `notify-keyspace-events` when it happened.
     wanted: u32,
     class: u32,
     event: Box<str>,
@@ -137,40 +142,41 @@ pub struct HeldEvent {
 }
 
 impl HeldEvent {
-    /// Its own memory, and that of the list it stands in, bytes.
+    /// Returns the memory usage of it and of its place in a list, bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.event.len() + self.key.len()
     }
 
-    /// Whether it is of a key that has expired: that stays so, whatever is put back.
+    /// Returns whether it is an expiry, which a rollback doesn't undo.
     pub(crate) fn is_expiry(&self) -> bool {
         self.class == EventClass::Expired as u32
     }
 
-    /// Whether it comes again with the command that it came with, though that changes nothing.
+    /// Returns whether it is a miss, which repeats with its command although that changes nothing.
     pub(crate) fn is_miss(&self) -> bool {
         self.class == EventClass::Miss as u32
     }
 }
 
-/// Runs something, and gives the events that it makes on this thread instead of having them published.
+/// Calls `run`, and returns the events that it makes on this thread instead of publishing them.
 pub fn hold_events<R>(run: impl FnOnce() -> R) -> (R, Vec<HeldEvent>) {
     HELD.set(Some(Vec::new()));
     let result = run();
     (result, HELD.take().unwrap_or_default())
 }
 
-/// Whether events that are made on this thread are held back just now.
+/// Returns whether events of this thread are being held back.
 pub(crate) fn are_events_held() -> bool {
     HELD.with_borrow(Option::is_some)
 }
 
 impl Events {
-    /// Publishes an event of a key, if its class was asked for. The caller holds the key's shard. For
-    /// `effect::change`, and for misses, which are no change.
+    /// Publishes an event of a key if its class is on. The caller holds the key's shard. For
+    /// `effect::change`, and for misses, which are not changes.
     #[inline]
     pub(crate) fn notify(&self, class: EventClass, event: &str, db: u32, key: &[u8]) {
-        // Relaxed: who has seen CONFIG SET answered sees the new value, by whatever brought it the answer.
+        // Relaxed: a client that has the reply to CONFIG SET sees the new value, through whatever
+        // delivered that reply.
         let wanted = self.tuning.events.load(Relaxed);
         if wanted & class as u32 != 0 {
             self.hold_or_publish(wanted, class, event, db, key);
@@ -189,7 +195,8 @@ impl Events {
         }
     }
 
-    /// Publishes an event that was held back. The caller holds the key's shard, as when it happened.
+    /// Publishes an event that was held back. The caller holds the key's shard, as when it
+    /// happened.
     pub(crate) fn publish_held(&self, held: &HeldEvent) {
         self.publish_event(held.wanted, &held.event, held.db, &held.key);
     }

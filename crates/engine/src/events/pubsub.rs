@@ -1,20 +1,23 @@
-//! Publish and subscribe: who listens to which channel, and the way of a message.
+//! Publish and subscribe: the subscribers of each channel, and how messages reach them.
 //!
 //! # Who owns what
 //!
 //! | what | held by |
 //! | --- | --- |
-//! | which connections of a worker listen to a channel or pattern | that worker's *room*, behind a lock that only it takes often |
-//! | how many of each worker's connections listen | the *board*, by channel, in stripes; and all patterns, in order |
-//! | what a connection listens to | its session ([`Subscriptions`]) |
+//! | a worker's connections that subscribe to a name | its *room*, behind a lock that others rarely take |
+//! | the number of each worker's subscribers | the *board*, by channel, in stripes; all patterns, in order |
+//! | a connection's subscriptions | its session ([`Subscriptions`]) |
 //!
-//! A publisher looks at the board, counts, and sends each worker that has listeners one message, whatever their number
-//! ([`Workers::publish`](crate::events::Workers::publish)). The worker encodes it once for each protocol version and copies that to its connections' outputs, or has them share it where it is
-//! long (docs/decisions/0010-shared-messages.md); messages of one channel that wait one behind the other are encoded and handed out together.
+//! A publisher reads the board, counts, and sends each worker that has subscribers one message,
+//! whatever their number ([`Workers::publish`](crate::events::Workers::publish)). The worker
+//! encodes it once for each protocol version and copies that to its connections' outputs; a long
+//! one is shared instead (docs/decisions/0010-shared-messages.md). Consecutive messages of one
+//! channel are encoded and delivered together.
 //!
-//! Mailboxes are in order, so what one connection publishes arrives everywhere in the order it was published, and after what it wrote
-//! before: its commands run one after the other. Where listeners of several workers are to get a message, a lock of the channel's
-//! stripe is held while it is sent to all of them, so that they hear the messages of a channel in one order, whoever publishes.
+//! Mailboxes are in order, so one connection's messages arrive everywhere in the order in which it
+//! published them, and after its earlier writes: its commands run one after the other. For
+//! subscribers of several workers, a lock of the channel's stripe is held while the message is sent
+//! to all of them, so that they get a channel's messages in one order, whoever the publisher is.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -29,25 +32,26 @@ pub use crate::clients::listener::{KINDS, Kind, Listener};
 mod patterns;
 use patterns::Patterns;
 
-/// Parts of the board, so that publishers on different channels don't meet: a power of two.
+/// Parts of the board, so that publishers on different channels don't contend: a power of two.
 const STRIPES: usize = 64;
 
 /// The name of a channel, or a pattern.
 pub type Name = Arc<[u8]>;
 
-/// What a connection listens to.
+/// The subscriptions of a connection.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     names: [BTreeSet<Name>; KINDS.len()],
 }
 
 impl Subscriptions {
-    /// Names of a kind, in order.
+    /// Returns the names of a kind, in order.
     pub fn names(&self, kind: Kind) -> &BTreeSet<Name> {
         &self.names[kind as usize]
     }
 
-    /// What `SUBSCRIBE` and its kin answer as the number of subscriptions: shard channels count for themselves.
+    /// Returns the number of subscriptions that `SUBSCRIBE` and its variants reply: shard channels
+    /// are counted separately.
     pub fn count_beside(&self, kind: Kind) -> usize {
         match kind {
             Kind::Channel | Kind::Pattern => self.names(Kind::Channel).len() + self.names(Kind::Pattern).len(),
@@ -55,46 +59,47 @@ impl Subscriptions {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.names.iter().all(BTreeSet::is_empty)
     }
 
-    /// Bytes that they take, but for the names, which all listeners share: each its place here and in its room.
+    /// Returns the memory usage, bytes: each name's place here and in its room. The names
+    /// themselves are shared by all subscribers.
     pub fn bytes(&self) -> usize {
         self.names.iter().map(BTreeSet::len).sum::<usize>() * (size_of::<Name>() + size_of::<u64>())
     }
 }
 
-/// A message on its way to a worker's listeners.
+/// A message in flight to a worker's subscribers.
 #[derive(Debug)]
 pub struct Published {
     /// `Channel` or `Shard`.
     pub kind: Kind,
     /// The channel.
     pub channel: Box<[u8]>,
-    /// What was published.
+    /// The message.
     pub payload: Box<[u8]>,
-    /// Patterns that somebody listens to and that match the channel.
+    /// Subscribed patterns that match the channel.
     pub patterns: Vec<Name>,
 }
 
 impl Published {
-    /// Whether whoever gets this message gets `next` too, once, and nothing between the two: what was published on the same channel next, which nobody
-    /// hears by a pattern.
+    /// Returns whether every receiver of this message gets `next` too, once, with nothing between
+    /// the two: both are of one channel, and no pattern matches either.
     pub fn goes_with(&self, next: &Published) -> bool {
         let is_alone = |one: &Published| one.patterns.is_empty();
         is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel
     }
 }
 
-/// Listeners of each worker to one name: how many.
+/// The number of each worker's subscribers to one name.
 type Counts = Box<[u32]>;
 
-/// The connections of a worker that listen, by name.
+/// The subscribed connections of a worker, by name.
 type Room = HashMap<Name, Vec<u64>>;
 
-/// See the head of this module.
+/// The subscriptions of all connections. See the head of this module.
 pub struct PubSub {
     workers: usize,
     hasher: RandomState,
@@ -107,13 +112,14 @@ pub struct PubSub {
     rooms: Box<[[Mutex<Room>; KINDS.len()]]>,
 }
 
-/// Locks of maps that are whole at every moment: a panic elsewhere can't have left one half-changed.
+/// Locks a map that is consistent at every moment: a panic elsewhere can't have left one
+/// half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PubSub {
-    /// Nobody listens.
+    /// Returns one without subscribers.
     pub(crate) fn new(workers: usize) -> Self {
         let stripes = || (0..STRIPES).map(|_| RwLock::default()).collect();
         let order = || (0..STRIPES).map(|_| Mutex::default()).collect();
@@ -127,14 +133,14 @@ impl PubSub {
         }
     }
 
-    /// Adds a listener. `false`: it listened already.
+    /// Adds a subscription. Returns `false` if it exists already.
     pub fn subscribe(&self, subscriptions: &mut Subscriptions, listener: Listener, kind: Kind, name: &[u8]) -> bool {
         if subscriptions.names(kind).contains(name) {
             return false;
         }
         let worker = listener.worker as usize;
         let name: Name = name.into();
-        // The room first: from the moment the board says that somebody is there, a message finds him.
+        // The room first: once the board shows a subscriber, messages reach it.
         lock(&self.rooms[worker][kind as usize]).entry(Arc::clone(&name)).or_default().push(listener.connection);
         match kind {
             Kind::Pattern => {
@@ -151,7 +157,7 @@ impl PubSub {
         subscriptions.names[kind as usize].insert(name)
     }
 
-    /// Takes a listener out. `false`: it didn't listen.
+    /// Removes a subscription. Returns `false` if there is none.
     pub fn unsubscribe(&self, subscriptions: &mut Subscriptions, listener: Listener, kind: Kind, name: &[u8]) -> bool {
         if !subscriptions.names[kind as usize].remove(name) {
             return false;
@@ -174,7 +180,7 @@ impl PubSub {
         }
         let mut room = lock(&self.rooms[worker][kind as usize]);
         if let Some(connections) = room.get_mut(name) {
-            // In order: messages go out in the order in which their receivers came.
+            // Keeps the order: messages go out in the order in which their receivers subscribed.
             connections.retain(|connection| *connection != listener.connection);
             if connections.is_empty() {
                 room.remove(name);
@@ -183,7 +189,7 @@ impl PubSub {
         true
     }
 
-    /// Takes a listener out of everything: its connection has ended, or `RESET`.
+    /// Removes all subscriptions of a connection that has ended, or sent `RESET`.
     pub fn leave(&self, subscriptions: &mut Subscriptions, listener: Listener) {
         for kind in KINDS {
             while let Some(name) = subscriptions.names(kind).first().cloned() {
@@ -192,8 +198,8 @@ impl PubSub {
         }
     }
 
-    /// Publishes a message on a channel (`kind` is `Channel` or `Shard`) and tells how many will get it; a connection that
-    /// listens to the channel and to two patterns counts three times.
+    /// Publishes a message on a channel (`kind` is `Channel` or `Shard`). Returns how many receive
+    /// it; a connection that subscribes to the channel and to two patterns counts three times.
     pub fn publish(&self, events: &Events, kind: Kind, channel: &[u8], payload: &[u8]) -> u64 {
         let mut counts = vec![0u32; self.workers];
         let mut add = |more: &Counts| counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
@@ -215,7 +221,7 @@ impl PubSub {
         }
         let published =
             Arc::new(Published { kind, channel: channel.into(), payload: payload.into(), patterns: matching });
-        // Sending never waits, so neither does anybody for long who waits for the lock.
+        // Sending never waits, so the lock is held only briefly.
         let are_several = counts.iter().filter(|count| **count > 0).count() > 1;
         let _in_order = are_several.then(|| lock(&self.order[usize::from(kind == Kind::Shard)][self.number(channel)]));
         for (worker, _) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -224,10 +230,11 @@ impl PubSub {
         receivers
     }
 
-    /// Hands a message to a worker's listeners: `to` is called for each with the pattern it listens by, if it is one.
+    /// Delivers a message to a worker's subscribers: calls `to` for each with the pattern it
+    /// subscribed by, if any.
     pub fn deliver(&self, worker: u32, published: &Published, mut to: impl FnMut(u64, Option<&[u8]>)) {
         let rooms = &self.rooms[worker as usize];
-        // Collected, so that the lock is free when a connection is closed for what it has to get.
+        // Collected, so that the lock is free when a connection is closed for its output's length.
         let by_name = lock(&rooms[published.kind as usize]).get(&*published.channel).cloned().unwrap_or_default();
         by_name.into_iter().for_each(|connection| to(connection, None));
         for pattern in &published.patterns {
@@ -236,7 +243,7 @@ impl PubSub {
         }
     }
 
-    /// Names of channels (`kind` is `Channel` or `Shard`) that somebody listens to, in no order.
+    /// Returns the channels (`kind` is `Channel` or `Shard`) that have subscribers, in no order.
     pub fn channels(&self, kind: Kind) -> Vec<Name> {
         let stripes = &self.board[usize::from(kind == Kind::Shard)];
         let names = |stripe: &RwLock<HashMap<Name, Counts>>| {

@@ -1,7 +1,8 @@
-//! `SLOWLOG`: commands that took long, as each worker has noted them.
+//! `SLOWLOG`: commands that took long, as recorded by each worker.
 //!
-//! A worker writes to a list of its own, behind a lock that only a reader of the log ever contends for; reading merges the lists
-//! by the numbers of their entries, which ascend in order of time. Traffic never stops for it.
+//! A worker writes to a list of its own, behind a lock that only readers of the log contend for.
+//! Reading merges the lists by the numbers of their entries, which ascend in order of time, and
+//! stops no traffic.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,9 +14,9 @@ use crate::clients::client::Client;
 use crate::command::Command;
 use crate::events::monitor::{REDACTED, is_secret};
 
-/// Most arguments of an entry, as in Redis; the last of them says how many more there were.
+/// Most arguments of an entry, as in Redis; the last of them gives the number of the others.
 const ARGS_MAX: usize = 32;
-/// Most bytes of an argument, as in Redis; what is cut off is counted behind it.
+/// Most bytes of an argument, as in Redis; the number of bytes cut off follows it.
 pub const ARG_BYTES_MAX: usize = 128;
 
 /// A command that took long.
@@ -29,36 +30,36 @@ pub struct SlowCommand {
     pub duration_us: i64,
     /// Its arguments, shortened, and without secrets.
     pub args: Vec<Vec<u8>>,
-    /// The end of who sent it.
+    /// The address of the client.
     pub address: String,
-    /// What that client calls itself.
+    /// The name of the client.
     pub name: Vec<u8>,
 }
 
-/// The run of a command that took long.
+/// The timing of a command that took long.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowRun {
-    /// When, unix time in seconds.
+    /// Unix time in seconds.
     pub at_s: i64,
     /// How long it took, µs.
     pub duration_us: i64,
-    /// An argument, by its index, of which so many bytes at its end are missing.
+    /// An argument, by its index, and the number of bytes missing at its end.
     pub cut: Option<(usize, usize)>,
 }
 
-/// Who has sent a command that took long.
+/// The sender of a command that took long.
 #[derive(Clone, Copy)]
 pub enum Sender<'a> {
     /// The client itself.
     Client(&'a Client),
-    /// A script that runs for it.
+    /// A script that runs on behalf of it.
     Script(&'a Client),
 }
 
-/// What stands for the end of who isn't connected.
+/// The address shown for a sender without a connection.
 const ADDRESS_OF_SCRIPTS: &str = "?:0";
 
-/// See the head of this module.
+/// The lists of all workers. See the head of this module.
 pub struct SlowLog {
     next_id: AtomicU64,
     /// By worker, the latest first.
@@ -66,12 +67,13 @@ pub struct SlowLog {
 }
 
 impl SlowLog {
-    /// An empty log.
+    /// Returns an empty log.
     pub(crate) fn new(workers: usize) -> Self {
         SlowLog { next_id: AtomicU64::new(0), lists: (0..workers).map(|_| Mutex::default()).collect() }
     }
 
-    /// Notes a command of a client, or of a script that runs for one: of that Redis tells no address. Of the worker's entries the latest `len_max` are kept.
+    /// Records a command of a client, or of a script on its behalf, for which Redis shows no
+    /// address. The worker's latest `len_max` entries are kept.
     pub fn note(&self, who: Sender<'_>, command: &Command, args: &Args<'_>, run: SlowRun, len_max: u64) {
         let (client, (address, name)) = match who {
             Sender::Client(client) => (client, (client.shown_address(), client.names().name.clone())),
@@ -91,7 +93,7 @@ impl SlowLog {
         list.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
     }
 
-    /// The latest entries of all workers, at most `len_max`, the latest first.
+    /// Returns the latest entries of all workers, at most `len_max`, the latest first.
     pub fn latest(&self, len_max: u64) -> Vec<Arc<SlowCommand>> {
         let mut all: Vec<_> =
             (0..self.lists.len()).flat_map(|worker| self.list(worker).iter().cloned().collect::<Vec<_>>()).collect();
@@ -100,13 +102,13 @@ impl SlowLog {
         all
     }
 
-    /// Forgets all entries. Numbers go on.
+    /// Forgets all entries. Numbering continues.
     pub fn reset(&self) {
         (0..self.lists.len()).for_each(|worker| self.list(worker).clear());
     }
 
     fn list(&self, worker: usize) -> MutexGuard<'_, VecDeque<Arc<SlowCommand>>> {
-        // Whole at every moment: one insertion or removal at a time.
+        // Each holder makes one insertion or removal, so a panic leaves none half done.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,24 +1,25 @@
-//! The patterns that are listened to: found by name, walked in the order in which they were first listened to.
+//! The subscribed patterns: found by name, walked in the order of their first subscriptions.
 //!
-//! A publisher walks all of them for each message, whatever they are kept in. To come and to go takes logarithmic time: clients listen to a hundred thousand, and leave
-//! them one by one, under the lock that all publishers want.
+//! A publisher walks all of them for each message, whatever the container. Adding and removing take
+//! logarithmic time: clients subscribe to a hundred thousand, and unsubscribe one by one, under the
+//! lock that all publishers need.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Counts, Name};
 
-/// See the head of this module.
+/// The subscribed patterns, each with its subscribers by worker.
 #[derive(Default)]
 pub(super) struct Patterns {
     /// By number.
     known: BTreeMap<u64, (Name, Counts)>,
     numbers: HashMap<Name, u64>,
-    /// The next one: each is given once.
+    /// The next number: each is used once.
     next_number: u64,
 }
 
 impl Patterns {
-    /// One listener more, of that worker among so many.
+    /// Adds a subscriber of that worker.
     pub(super) fn add(&mut self, name: &Name, worker: usize, workers: usize) {
         let number = *self.numbers.entry(Name::clone(name)).or_insert_with(|| {
             self.next_number += 1;
@@ -29,7 +30,7 @@ impl Patterns {
         counts[worker] += 1;
     }
 
-    /// One listener less, of those that were added.
+    /// Removes a subscriber that was added.
     pub(super) fn remove(&mut self, name: &[u8], worker: usize) {
         let Some(number) = self.numbers.get(name) else { return };
         let Some((_, counts)) = self.known.get_mut(number) else { return };
@@ -40,12 +41,12 @@ impl Patterns {
         }
     }
 
-    /// All of them, each with its listeners by worker.
+    /// Returns all patterns, each with its subscribers by worker.
     pub(super) fn iter(&self) -> impl Iterator<Item = &(Name, Counts)> {
         self.known.values()
     }
 
-    /// How many there are.
+    /// Returns the number of patterns.
     pub(super) fn len(&self) -> usize {
         self.known.len()
     }

@@ -152,7 +152,7 @@ pub enum Invalid {
     Key(KeyName),
     /// Keys, in order.
     Keys(Arc<[KeyName]>),
-    /// All there are.
+    /// All keys.
     All,
 }
 
