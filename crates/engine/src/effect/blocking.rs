@@ -1,26 +1,32 @@
-//! Commands that wait: `BLPOP` and its like.
+//! Blocking commands: `BLPOP` and its variants. Each shard owns the queues of its keys; the
+//! executor serves them after commands.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | waiter | a command that found nothing and waits: its arguments and whose it is ([`Waiter`]) |
-//! | queue | the waiters of one key, in the order in which they began to wait |
-//! | ready | a key that has waiters and was changed: looked at when the command that changed it has run |
-//! | claimed | answered, or about to be: by whoever won the waiter's one compare-and-swap |
+//! | waiter | a blocked command: its arguments and its client ([`Waiter`]) |
+//! | queue | the waiters of one key, in the order in which they blocked |
+//! | ready | a changed key that has waiters: they are served after the command that changed it |
+//! | claimed | answered, or about to be, by the winner of the waiter's one compare-and-swap |
 //!
 //! # For handlers
 //!
-//! A blocking command is an ordinary keyed handler. Finding nothing, and where [`Access::may_block`](crate::shard::access::Access::may_block) (else it answers as if its time
-//! was over), it calls [`Access::block`](crate::shard::access::Access::block) and writes no reply. When one of its keys is changed, *the same handler* is called
-//! again with the shards of that key (and of [`Block::destination`]) and no others: [`Access::woken_by`](crate::shard::access::Access::woken_by) then names the key, and the
-//! handler looks at that key only.
+//! A blocking command is an ordinary keyed handler. If it finds nothing and
+//! [`Access::may_block`](crate::shard::access::Access::may_block), it calls
+//! [`Access::block`](crate::shard::access::Access::block) and writes no reply; if it may not, it
+//! replies as after a timeout. When one of its keys is changed, *the same handler* is called again
+//! with the shards of that key (and of [`Block::destination`]) only.
+//! [`Access::woken_by`](crate::shard::access::Access::woken_by) then names the key, and the handler
+//! looks at that key only.
 //!
-//! * It has something: it calls [`Access::claim`](crate::shard::access::Access::claim) *before it changes anything*, and if that is true, does its work and replies.
-//!   If it is false, somebody else has answered the client (a time-out, say): it returns.
-//! * It has nothing: it returns without a reply, and goes on waiting. (Also when the key has a type that it can't use.)
-//! * It only replies, and changes nothing (`XREAD`; an error because the key is gone): it needs no claim; the engine claims for it,
-//!   and drops the reply where it comes too late.
+//! * It finds something: it calls [`Access::claim`](crate::shard::access::Access::claim) *before it
+//!   changes anything*. If that returns true, it does its work and replies. If false, the client
+//!   has been answered otherwise (a timeout, say): it returns.
+//! * It finds nothing, or a key of a type that it can't use: it returns without a reply, and stays
+//!   blocked.
+//! * It only replies, and changes nothing (`XREAD`; an error because the key was deleted): it needs
+//!   no claim. The engine claims for it, and drops a reply that comes too late.
 //!
 //! ```ignore
 //! let woken = access.woken_by().is_some();
@@ -39,20 +45,22 @@
 //!
 //! # Who owns what
 //!
-//! A waiter is shared by the queues of its keys, each of which belongs to its key's shard, and by the worker of its connection, which
-//! watches the time. Its only changing parts are two atomics. Being answered takes it out of the queues of the shards that are
-//! held at that moment; the worker then has it taken out of the others (`Executor::withdraw`), so that a queue holds
-//! nobody for longer than it takes to reach its shard.
+//! A waiter is shared by the queues of its keys, each owned by its key's shard, and by the worker
+//! of its connection, which enforces the timeout. Its only mutable parts are two atomics. Answering
+//! it removes it from the queues of the shards held at that moment; the worker then removes it from
+//! the others (`Executor::withdraw`), so that an answered waiter stays in a queue only until its
+//! shard can be taken.
 //!
 //! # Order
 //!
-//! Tickets are drawn while the shards of all keys are held, so in every queue they ascend, and they are the order in which clients are
-//! served. A waiter whose destination's shard is busy keeps its place: its queue stands still until a request has both shards.
+//! Tickets are drawn while the shards of all keys are held, so they ascend in every queue, and
+//! clients are served in their order. A waiter whose destination's shard is busy keeps its place:
+//! its queue stands still until a request has both shards.
 //!
 //! # What it costs
 //!
-//! Where nobody waits in a shard: one branch at each change, and one after each command. Waiting takes some 300 bytes and the
-//! arguments' length, and no time.
+//! In a shard without waiters: one branch at each change, and one after each command. A waiter
+//! takes some 300 bytes and the length of its arguments, and no time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -72,7 +80,7 @@ const KINDS: usize = 4;
 
 /// A place in a queue.
 struct Place {
-    /// The waiter's own: a search that reads it here touches none that it passes.
+    /// The waiter's own, so that a search doesn't touch the waiters that it passes.
     ticket: u64,
     waiter: Arc<Waiter>,
 }
@@ -81,16 +89,17 @@ struct Place {
 #[derive(Default)]
 struct Queue {
     waiters: VecDeque<Place>,
-    /// How many of them wait for what.
+    /// The number of waiters of each [`WakesOn`].
     kinds: [u32; KINDS],
-    /// The key stands in the list of those that are ready.
+    /// The key is in the list of ready keys.
     is_ready: bool,
-    /// A request is on its way to serve its first waiter.
+    /// A request to serve its first waiter is in flight.
     stands_still: bool,
 }
 
 impl Queue {
-    /// Where the first stands whose ticket is that or a later one. Mostly it is the first of all.
+    /// Returns the index of the first waiter with that ticket or a later one: mostly that of the
+    /// front.
     fn first_from(&self, ticket: u64) -> usize {
         match self.waiters.front() {
             Some(front) if front.ticket < ticket => self.waiters.partition_point(|place| place.ticket < ticket),
@@ -102,18 +111,18 @@ impl Queue {
 /// A key by its database and bytes.
 pub(crate) type ReadyKey = (u32, Arc<[u8]>);
 
-/// All waiters at keys of one shard. Belongs to the shard.
+/// The waiters for keys of one shard, which owns them.
 ///
 /// The fields that every command reads come first, in as few cache lines as possible.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Waiters {
-    /// Entries in all queues.
+    /// The number of entries in all queues.
     entries: usize,
     ready: VecDeque<ReadyKey>,
-    /// Who has a copy of a key.
+    /// The clients that may cache keys.
     pub(crate) tracked: TrackedKeys,
-    /// Who only wants to know that a key was changed.
+    /// The watches, which only record that a key was changed.
     pub(crate) watches: Watches,
     by_database: HashMap<u32, HashMap<Arc<[u8]>, Queue>>,
     /// Effects that are not committed yet.
@@ -121,25 +130,25 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Whether nobody waits.
+    /// Returns whether there are no waiters.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Whether keys are ready.
+    /// Returns whether keys are ready.
     #[cfg(test)]
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Whether keys are ready, or clients are to be told of something.
+    /// Returns whether keys are ready, or invalidations pending.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         !self.ready.is_empty() | self.tracked.has_pending()
     }
 
-    /// Puts a waiter at the end of the queues of its keys in this shard.
+    /// Appends a waiter to the queues of its keys in this shard.
     pub(crate) fn add(&mut self, shard: u32, waiter: &Arc<Waiter>) {
         let queues = self.by_database.entry(waiter.session.db).or_default();
         for key in waiter.keys_in(shard) {
@@ -154,7 +163,7 @@ impl Waiters {
         }
     }
 
-    /// Takes a waiter out of all queues in this shard.
+    /// Removes a waiter from all queues in this shard.
     pub(crate) fn remove(&mut self, shard: u32, waiter: &Waiter) {
         let Some(queues) = self.by_database.get_mut(&waiter.session.db) else { return };
         for key in waiter.keys_in(shard) {
@@ -189,7 +198,7 @@ impl Waiters {
         }
     }
 
-    /// Makes a key ready that somebody waits for.
+    /// Marks a key ready if it has waiters.
     #[cold]
     pub(crate) fn note(&mut self, db: u32, key: &[u8]) {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
@@ -200,7 +209,7 @@ impl Waiters {
         }
     }
 
-    /// Notes that any key of a database may have been changed.
+    /// Marks all keys of a database that have waiters ready, since any may have changed.
     pub(crate) fn note_all(&mut self, db: u32) {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
         for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.is_ready) {
@@ -209,7 +218,8 @@ impl Waiters {
         }
     }
 
-    /// Notes that keys of any database may be gone: only waiters for any change care.
+    /// Marks keys of all databases ready that may have been deleted and have waiters for any
+    /// change.
     pub(crate) fn note_gone(&mut self) {
         for (db, queues) in &mut self.by_database {
             let wanted =
@@ -221,7 +231,7 @@ impl Waiters {
         }
     }
 
-    /// A key that is ready: it isn't any more.
+    /// Takes the next ready key.
     pub(crate) fn take_ready(&mut self) -> Option<ReadyKey> {
         let ready = self.ready.pop_front()?;
         if let Some(queue) = self.queue(&ready) {
@@ -230,8 +240,8 @@ impl Waiters {
         Some(ready)
     }
 
-    /// The first waiter from a ticket on that waits for what the key now is (`None`: it isn't there, or of no use). Nobody, while the
-    /// queue stands still.
+    /// Returns the first waiter at or after a ticket that a key of this kind wakes (`None`: the key
+    /// is missing, or of no use). Returns none while the queue stands still.
     pub(crate) fn next(&self, key: &ReadyKey, ticket: u64, kind: Option<WakesOn>) -> Option<Arc<Waiter>> {
         let queue = self.by_database.get(&key.0)?.get(&key.1)?;
         let count = kind.map_or(0, |kind| queue.kinds[kind as usize]);
@@ -241,14 +251,14 @@ impl Waiters {
         let wanted = |waiter: &Waiter| waiter.wakes_on == WakesOn::AnyChange || Some(waiter.wakes_on) == kind;
         let mut places = queue.waiters.range(queue.first_from(ticket)..);
         let found = places.find(|place| wanted(&place.waiter))?;
-        // Who comes after that one is likely to be served soon.
+        // The next waiter is likely to be served soon.
         if let Some(after) = places.next() {
             prefetch_all(Arc::as_ptr(&after.waiter));
         }
         Some(Arc::clone(&found.waiter))
     }
 
-    /// Has a queue stand still, or go on.
+    /// Stops a queue, or lets it continue.
     pub(crate) fn stand_still(&mut self, key: &ReadyKey, stands_still: bool) {
         if let Some(queue) = self.queue(key) {
             queue.stands_still = stands_still;

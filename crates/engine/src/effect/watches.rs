@@ -5,27 +5,28 @@ use std::sync::{Arc, Weak};
 
 use crate::clients::watch::Watch;
 
-/// How many entries a shard has before it looks for those whose session watches no more.
+/// Entries that a shard holds before it sweeps those of ended watches.
 const SWEEP_FROM: usize = 64;
 
-/// How long, bytes, the names of the keys are before it does so.
+/// Bytes of key names that it holds before it does so.
 const SWEEP_FROM_BYTES: usize = 64 * 1024;
 
-/// Who watches a key.
+/// One watch of a key.
 struct Watcher {
     watch: Weak<Watch>,
-    /// The key was there when the watch began. As long as it wasn't and hasn't been changed since, it is of no account that what lies in its place is removed because its
-    /// time is over.
+    /// The key existed when the watch started. If it did not, and has not changed since, deleting
+    /// the expired entry in its place is no change.
     existed: bool,
 }
 
 /// The watches of one database's keys.
 type ByKey = HashMap<Box<[u8]>, Vec<Watcher>>;
 
-/// The watches of a key that are held back.
+/// The watches of a key while they are held back.
 pub(crate) struct HeldWatches {
     held: Vec<Watcher>,
-    /// What is told instead of those to whom the key wasn't there, and of those to whom it was.
+    /// The flags that collect changes meanwhile: for watches of the missing key, and of the
+    /// existing one.
     instead: [Arc<Watch>; 2],
 }
 
@@ -36,22 +37,22 @@ pub(crate) struct Watches {
     /// Entries, those of ended watches included.
     entries: usize,
     by_database: HashMap<u32, ByKey>,
-    /// With how many the next sweep begins.
+    /// The number of entries at which the next sweep starts.
     sweep_at: usize,
-    /// Of the keys' names.
+    /// The bytes of the keys' names.
     name_bytes: usize,
-    /// With how many of those.
+    /// The bytes at which the next sweep starts.
     sweep_at_bytes: usize,
 }
 
 impl Watches {
-    /// Whether nobody watches.
+    /// Returns whether there are no watches.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Adds a watch of a key, which is there or not.
+    /// Adds a watch of a key, which exists or not.
     pub(crate) fn add(&mut self, db: u32, key: &[u8], watch: &Arc<Watch>, existed: bool) {
         if self.entries >= self.sweep_at.max(SWEEP_FROM) || self.name_bytes >= self.sweep_at_bytes.max(SWEEP_FROM_BYTES)
         {
@@ -69,7 +70,7 @@ impl Watches {
         self.entries += 1;
     }
 
-    /// A key was changed: tells who watches it. They need not be told twice.
+    /// Invalidates the watches of a changed key, and removes them: once is enough.
     pub(crate) fn changed(&mut self, db: u32, key: &[u8]) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         let Some(watches) = keys.remove(key) else { return };
@@ -78,7 +79,7 @@ impl Watches {
         watches.iter().for_each(Watcher::raise);
     }
 
-    /// A key was removed whose time was over: tells those to whom it was there.
+    /// Invalidates the watches of a deleted, expired key, of those to which it existed.
     pub(crate) fn expired(&mut self, db: u32, key: &[u8]) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         let Some(watches) = keys.get_mut(key) else { return };
@@ -96,7 +97,8 @@ impl Watches {
         }
     }
 
-    /// Has who watches a key not told of its changes until [`Watches::let_go`]: what changes it may be put back. `None`: nobody watches it.
+    /// Keeps a key's watches from seeing its changes until [`Watches::let_go`], since the changes
+    /// may be rolled back. Returns `None` if there are none.
     pub(crate) fn hold(&mut self, db: u32, key: &[u8]) -> Option<HeldWatches> {
         let watches = self.by_database.get_mut(&db)?.get_mut(key)?;
         let instead: [Arc<Watch>; 2] = Default::default();
@@ -111,7 +113,7 @@ impl Watches {
         Some(HeldWatches { held, instead })
     }
 
-    /// The changes stand: who watches the key is told, if there were any.
+    /// Commits the changes: invalidates the key's watches if there were any changes.
     pub(crate) fn let_go(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
         let HeldWatches { held, instead } = watches;
         let (told, held): (Vec<Watcher>, Vec<Watcher>) =
@@ -122,7 +124,7 @@ impl Watches {
         }
     }
 
-    /// The changes were put back: nobody hears of them.
+    /// Rolls the changes back: restores the watches.
     pub(crate) fn put_back(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
         self.entries += watches.held.len();
         match self.by_database.entry(db).or_default().insert(key.into(), watches.held) {
@@ -131,7 +133,8 @@ impl Watches {
         }
     }
 
-    /// A database gets another content, in which a key is there if `is_there`: tells who watches one that is there, or was.
+    /// Invalidates watches of a database whose content is replaced: of keys that existed, or exist
+    /// now by `is_there`.
     pub(crate) fn replaced(&mut self, db: u32, mut is_there: impl FnMut(&[u8]) -> bool) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         for (key, watches) in keys {
@@ -140,15 +143,16 @@ impl Watches {
         }
     }
 
-    /// Forgets the watches that have ended where there are so few that no command looks for them: of many shards those
-    /// few are much together. Called about once a second.
+    /// Removes ended watches where there are too few for a command to sweep: over many shards these
+    /// add up. Called about once a second.
     pub(crate) fn sweep_few(&mut self) {
         if (1..SWEEP_FROM).contains(&self.entries) {
             self.sweep();
         }
     }
 
-    /// Forgets the watches that have ended. Their number, or the length of their names, doubles at least between two sweeps: constant work for each entry or byte.
+    /// Removes ended watches. Their number, or the length of their names, at least doubles between
+    /// two sweeps: constant work for each entry or byte.
     fn sweep(&mut self) {
         (self.entries, self.name_bytes) = (0, 0);
         for keys in self.by_database.values_mut() {

@@ -1,16 +1,22 @@
-//! What all data takes of memory together, and what it may (`maxmemory`).
+//! Memory accounting of all data, and its limit (`maxmemory`).
 //!
-//! Each shard knows what it takes. Where there is a limit it *tells* the sum of all, while it is held, what a command has made of that; small differences
-//! wait until there are more of them, so that workers don't fight for the sum's cache line. Beside the data it has what is taken otherwise, as
-//! `used_memory` has it: what the server took before there was any, and clients, of which workers tell some times a second.
+//! Each shard keeps its own memory usage. While there is a limit its owner flushes the difference
+//! that a command made into the global counter. Small differences wait until they add up, so that
+//! workers don't contend for the counter's cache line. Beside the data, `used_memory` includes
+//! other memory: the server's before there was any data, and that of clients, which workers flush
+//! some times a second.
 //!
 //! | what | changed by |
 //! | --- | --- |
-//! | what the sum has of a database in a shard ([`DatabaseStats`]) | whoever holds the shard; who sets a limit where there was none. Exchanged, and the sum changed by the difference, so that it is the sum of what was told, whoever comes first |
-//! | the sum | the same |
-//! | limit, step, ceiling | who sets the limit; the ceiling falls, too, as memory does that was above the limit when that was set |
+//! | the flushed bytes of a database in a shard ([`DatabaseStats`]) | the shard's owner; the setter of a first limit |
+//! | the counter | the same |
+//! | limit, step, ceiling | the setter of the limit; the ceiling also falls with memory above the limit |
 //!
-//! Without a limit nobody looks here, and shards tell about once a second, and when somebody asks or is about to set one.
+//! The flushed bytes are exchanged, and the counter changed by the difference, so that it is the
+//! sum of all flushed bytes whatever the order of writers.
+//!
+//! Without a limit no command reads the counter. Shards flush about once a second, and when a
+//! command reads the memory usage or is about to set a limit.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -20,25 +26,29 @@ use crossbeam::utils::CachePadded;
 use crate::store::Store;
 use crate::store::state::{Database, DatabaseStats, Shard};
 
-/// All that shards haven't told is at most this part of the limit: an 8,192nd. (Databases count as one, though each has a step of its own.)
+/// All unflushed differences together are at most this part of the limit: an 8,192nd. (Databases
+/// count as one, though each has a step of its own.)
 const UNTOLD_SHIFT: u32 = 13;
 
-/// What a database in a shard may keep to itself at most, bytes.
+/// The most unflushed bytes of a database in a shard.
 const STEP_BYTES_MAX: u64 = 64 * 1024;
 
-/// By which part of the limit memory may exceed it before eviction isn't bounded in time any more: a sixteenth.
+/// The part of the limit by which memory may exceed it while eviction is bounded in time: a
+/// sixteenth.
 const EXCESS_SHIFT: u32 = 4;
 
-/// By which part it may where there are keys to evict, but none that the worker at hand could have: a quarter.
+/// The part by which it may while there are keys to evict, but none in shards that the worker can
+/// take: a quarter.
 const BUSY_EXCESS_SHIFT: u32 = 2;
 
-/// Up to which tenacity the time for evicting grows evenly, by how much, and how much it grows by each step beyond: Redis's figures.
+/// The highest tenacity with a linear time limit, the time for each step up to it, and the growth
+/// for each step above it: Redis's values.
 const TENACITY_EVEN_MAX: u32 = 10;
 const TENACITY_STEP: Duration = Duration::from_micros(50);
 const TENACITY_GROWTH: f64 = 1.15;
 const TENACITY_MAX: u32 = 100;
 
-/// How long one command, or one turn, may evict by `maxmemory-eviction-tenacity`.
+/// Returns how long one command, or one turn, may evict by `maxmemory-eviction-tenacity`.
 pub(crate) fn time_limit(tenacity: u32) -> Duration {
     match tenacity {
         0..=TENACITY_EVEN_MAX => TENACITY_STEP * tenacity,
@@ -50,29 +60,31 @@ pub(crate) fn time_limit(tenacity: u32) -> Duration {
     }
 }
 
-/// See the head of this module.
+/// The global counter of memory. See the head of this module.
 pub struct Memory {
     began: Instant,
     limit_bytes: AtomicU64,
-    /// Up to here eviction is bounded in time.
+    /// Eviction is bounded in time up to this usage.
     ceiling_bytes: AtomicU64,
-    /// Differences up to this are kept back by each shard.
+    /// Each shard keeps differences of at most this size unflushed.
     step_bytes: AtomicU64,
-    /// The data's. May wrap for a moment, where what was freed is told before it was told to be taken.
+    /// Memory of the data. May wrap for a moment, when a release is flushed before its allocation.
     data_bytes: CachePadded<AtomicU64>,
-    /// Everything else's. As above.
+    /// All other memory. May wrap as well.
     other_bytes: AtomicU64,
-    /// The span of time that it is now, and what workers that evict each from shards of their own have freed in it.
+    /// The current span of time, and the bytes that workers with shards of their own have evicted
+    /// in it.
     span: AtomicI64,
     freed_bytes: AtomicU64,
-    /// Since when it is more than the limit though commands have tried to evict, µs from `began` on; 0: it isn't.
+    /// Since when usage has exceeded the limit in spite of eviction, µs since `began`; 0: it does
+    /// not.
     exceeded_since_us: AtomicI64,
-    /// For how long that was so before, µs.
+    /// The total of earlier such periods, µs.
     exceeded_us: AtomicU64,
 }
 
 impl Memory {
-    /// Nothing, without a limit.
+    /// Returns an empty counter without a limit.
     pub(crate) fn new() -> Self {
         Memory {
             began: Instant::now(),
@@ -88,46 +100,50 @@ impl Memory {
         }
     }
 
-    /// The limit, bytes; 0: none.
+    /// Returns the limit, bytes; 0: none.
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// What is taken, as far as it was told, bytes.
+    /// Returns the memory usage, as far as it was flushed, bytes.
     #[inline]
     pub fn used_bytes(&self) -> u64 {
         let sum = self.data_bytes.load(Relaxed).wrapping_add(self.other_bytes.load(Relaxed));
-        // Of a sum that has wrapped more is free than there is of anything.
+        // A sum this large has wrapped below zero.
         if sum > i64::MAX as u64 { 0 } else { sum }
     }
 
-    /// Whether it is more than the limit.
+    /// Returns whether usage is above the limit.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.used_bytes() > self.limit_bytes.load(Relaxed)
     }
 
-    /// Whether eviction may be put off though it is more than the limit: not much, or not more than it was.
+    /// Returns whether eviction may be deferred although usage is above the limit: by little, or no
+    /// more than before.
     pub(crate) fn is_bearable(&self) -> bool {
         self.used_bytes() <= self.ceiling_bytes.load(Relaxed)
     }
 
-    /// Whether a command may run though the keys that should go for it are in shards that others hold.
+    /// Returns whether a command may run although the keys to evict are in shards held by other
+    /// threads.
     pub(crate) fn is_bearable_while_busy(&self) -> bool {
         self.is_bearable() || self.excess_bytes() <= self.limit_bytes() >> BUSY_EXCESS_SHIFT
     }
 
-    /// By how much memory is above the limit, bytes.
+    /// Returns the bytes by which usage exceeds the limit.
     pub(crate) fn excess_bytes(&self) -> u64 {
         self.used_bytes().saturating_sub(self.limit_bytes())
     }
 
-    /// What has become free in this span of time by workers that evict each from shards of their own, bytes.
+    /// Returns the bytes evicted in this span of time by workers that each evict from shards of
+    /// their own.
     pub(crate) fn freed_bytes(&self) -> u64 {
         self.freed_bytes.load(Relaxed)
     }
 
-    /// Begins a span of time, unless somebody has done so. What is counted in the wrong one makes shares a little uneven, and nothing else.
+    /// Starts a span of time, unless another worker has. Bytes counted in the wrong one only make
+    /// the shares slightly uneven.
     pub(crate) fn begin_span(&self, span: i64) {
         if self.span.load(Relaxed) < span && self.span.fetch_max(span, Relaxed) < span {
             self.freed_bytes.store(0, Relaxed);
@@ -138,24 +154,25 @@ impl Memory {
         self.freed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Something has been evicted, and memory may still be above the limit: it isn't to rise again.
+    /// Lowers the ceiling to the current usage after an eviction, so that memory above the limit
+    /// doesn't rise again.
     pub(crate) fn lower_ceiling(&self) {
         let bearable = bearable_bytes(self.limit_bytes());
         self.ceiling_bytes.fetch_min(self.used_bytes().max(bearable), Relaxed);
     }
 
-    /// Changes what is taken by something else than data, bytes.
+    /// Adds to the memory other than data, bytes.
     pub fn add_other(&self, difference: i64) {
         self.other_bytes.fetch_add(difference as u64, Relaxed);
     }
 
-    /// What is taken by something else than data, as far as it was told, bytes.
+    /// Returns the memory other than data, as far as it was flushed, bytes.
     pub fn other_bytes(&self) -> u64 {
         let bytes = self.other_bytes.load(Relaxed);
         if bytes > i64::MAX as u64 { 0 } else { bytes }
     }
 
-    /// Notes whether memory was found to be above the limit after eviction.
+    /// Records whether memory was above the limit after eviction.
     pub(crate) fn note_exceeded(&self, is_exceeded: bool) {
         if is_exceeded != (self.exceeded_since_us.load(Relaxed) != 0) {
             self.note_exceeded_at(is_exceeded, self.now_us());
@@ -173,7 +190,8 @@ impl Memory {
         }
     }
 
-    /// For how long memory was above the limit in all, this time included, and for how long it has been by now, µs.
+    /// Returns the total time that memory was above the limit, the current period included, and the
+    /// length of that period, µs.
     pub fn exceeded_us(&self) -> (u64, u64) {
         self.exceeded_us_at(self.now_us())
     }
@@ -188,20 +206,20 @@ impl Memory {
         self.began.elapsed().as_micros() as i64
     }
 
-    /// Forgets how long memory was above the limit (`CONFIG RESETSTAT`).
+    /// Resets the time that memory was above the limit (`CONFIG RESETSTAT`).
     pub fn reset(&self) {
         self.exceeded_since_us.store(0, Relaxed);
         self.exceeded_us.store(0, Relaxed);
     }
 }
 
-/// The most that eviction bounded in time leaves, of a limit.
+/// Returns the most usage that eviction bounded in time leaves, for a limit.
 fn bearable_bytes(limit_bytes: u64) -> u64 {
     limit_bytes.saturating_add(limit_bytes >> EXCESS_SHIFT)
 }
 
 impl Store {
-    /// Sets the limit of memory, bytes; 0: none. What is above it now is evicted little by little.
+    /// Sets the memory limit, bytes; 0: none. The excess is evicted bit by bit.
     pub fn limit_memory(&self, limit_bytes: u64) {
         let memory = self.memory();
         let before_bytes = memory.limit_bytes.swap(limit_bytes, Relaxed);
@@ -209,7 +227,7 @@ impl Store {
             return;
         }
         if before_bytes == 0 {
-            // Till now they have told now and then.
+            // Without a limit they flushed only now and then.
             (0..self.partition_count())
                 .flat_map(|shard| self.shard_figures(shard))
                 .for_each(|figures| self.tell_memory(figures));
@@ -220,7 +238,7 @@ impl Store {
         self.tuning.set_limited(limit_bytes > 0);
     }
 
-    /// Has the sum know what a database of a shard takes.
+    /// Flushes the memory usage of a database of a shard.
     pub(crate) fn tell_memory(&self, figures: &DatabaseStats) {
         let now = figures.dict_bytes.get() + figures.heap_bytes.get();
         if figures.told_bytes.load(Relaxed) != now {
@@ -229,7 +247,8 @@ impl Store {
         }
     }
 
-    /// Takes up what a command has made of the memory of a shard: in one database (as clients number it), or in any.
+    /// Accounts for a command's changes to the memory of a shard: in one database (a client's
+    /// number), or in all.
     pub(crate) fn meter(&self, number: u32, shard: &mut Shard, db: Option<u32>) {
         let step_bytes = self.memory().step_bytes.load(Relaxed);
         let databases = &mut shard.databases;
@@ -257,7 +276,7 @@ mod tests {
         for (tenacity, us) in [(0, 0), (1, 50), (10, 500), (11, 575), (50, 133_931)] {
             assert_eq!(time_limit(tenacity).as_micros(), us, "{tenacity}");
         }
-        // Some two and a half minutes, and then for ever.
+        // About two minutes; and no limit at 100.
         assert_eq!(time_limit(99).as_secs(), 126);
         assert_eq!(time_limit(100), Duration::MAX);
     }

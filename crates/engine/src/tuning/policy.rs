@@ -1,30 +1,30 @@
-//! What is evicted where memory is limited (`maxmemory-policy`).
+//! Eviction policies (`maxmemory-policy`).
 
-/// By what keys are ranked.
+/// The rank of a key for eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
-    /// Idle for longest first.
+    /// Longest idle first.
     Lru,
-    /// Used least often first.
+    /// Least frequently used first.
     Lfu,
-    /// Nearest end first.
+    /// Nearest deadline first.
     Ttl,
-    /// Any.
+    /// Random.
     Random,
 }
 
-/// What is evicted (`maxmemory-policy`).
+/// An eviction policy (`maxmemory-policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionPolicy {
     /// Nothing.
     Nothing,
-    /// Keys with a time to live.
+    /// Keys with a TTL.
     Volatile(Rank),
     /// Any keys.
     All(Rank),
 }
 
-/// The bits of policies: the rank's number, and whether there is one, and whether it is of all keys.
+/// The ranks by their numbers, which are the low bits of a policy.
 const RANKS: [Rank; 4] = [Rank::Lru, Rank::Lfu, Rank::Ttl, Rank::Random];
 const EVICTS: u8 = 1 << 2;
 const OF_ALL: u8 = 1 << 3;
@@ -47,7 +47,7 @@ impl EvictionPolicy {
         }
     }
 
-    /// By what it ranks keys, if it evicts any.
+    /// Returns the rank of keys, if it evicts any.
     pub fn rank(self) -> Option<Rank> {
         match self {
             EvictionPolicy::Nothing => None,
@@ -55,7 +55,7 @@ impl EvictionPolicy {
         }
     }
 
-    /// Whether only keys with a time to live go.
+    /// Returns whether only keys with a TTL are evicted.
     pub(crate) fn is_volatile(self) -> bool {
         matches!(self, EvictionPolicy::Volatile(_))
     }

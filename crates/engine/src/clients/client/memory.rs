@@ -1,17 +1,23 @@
-//! What all clients take of memory together, and who is closed first where that is too much (`maxmemory-clients`).
+//! Client memory accounting: the memory usage of all clients together, and the eviction of clients
+//! above `maxmemory-clients`.
 //!
-//! While there is a limit each worker *weighs* its connections at the end of a turn in which something about them has changed: what they take now is what
-//! the sum has of them from then on. Clients of about the same size lie in one *bucket*, as in Redis; those in the bucket of the largest go first, in
-//! the order in which they came to it. While there is no limit, nothing of this is kept.
+//! While there is a limit, each worker updates the accounted size (*weight*) of its connections at
+//! the end of a turn in which they changed. Clients of about the same size are in one *bucket*, as
+//! in Redis. Those in the bucket of the largest are evicted first, in the order in which they
+//! entered it. Without a limit none of this is kept.
 //!
 //! | what | changed by |
 //! | --- | --- |
-//! | a client's weight, which the sum has of it | its worker; who sets the limit; who evicts it. Always exchanged, and the sum changed by the difference, so that it is the sum of all weights, whoever comes first |
-//! | the sum | the same, workers with what a turn has made of differences at once |
-//! | the buckets | the same, under a lock that nobody needs for a client that stays in its bucket |
+//! | a client's weight | its worker; the setter of the limit; the thread that evicts it |
+//! | the sum | the same; workers add a turn's differences at once |
+//! | the buckets | the same, under a lock not needed while a client stays in its bucket |
 //!
-//! Evicting is done under that lock, and takes what a client weighs off the sum at once, though its worker has yet to close it: so nobody is closed
-//! for what is on its way out already, not even where its worker weighs it at that very moment.
+//! A weight is always exchanged, and the sum changed by the difference, so that the sum is that of
+//! all weights whatever the order of writers.
+//!
+//! Eviction runs under that lock, and subtracts a client's weight from the sum at once, though its
+//! worker has yet to close it. So no client is closed for memory that is being freed already, not
+//! even if the worker updates its weight at that very moment.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{
@@ -22,20 +28,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Client;
 
-/// Bytes, as powers of two, below which a client is in the smallest bucket, and from half of which on it is in the largest: Redis's.
+/// Redis's bounds, as powers of two: smaller clients are in the smallest bucket, and those of at
+/// least half of the largest bound in the largest.
 const SMALLEST_LOG: u32 = 15;
 const LARGEST_LOG: u32 = 33;
 
-/// Where the bucket stands in a [`Place`]: beyond all numbers that clients are given in a run of a server.
+/// The shift of the bucket in a [`Place`]: above all numbers given to clients in a run of a server.
 const BUCKET_SHIFT: u32 = 56;
 
-/// The least limit, bytes: with less nobody could speak to the server any more, as in Redis.
+/// The least limit, bytes: with less no client could connect any more, as in Redis.
 pub const LIMIT_BYTES_MIN: u64 = 128 * 1024;
 
-/// A client's bucket, the largest first, and behind it a number that tells when it came there. 0: in none.
+/// A client's bucket, the largest first, and behind it a number in order of entry. 0: in none.
 type Place = u64;
 
-/// The bucket of a size: 0 is that of the largest.
+/// Returns the bucket of a size: 0 is that of the largest.
 fn bucket_of(bytes: u64) -> u64 {
     let log = u64::BITS - bytes.leading_zeros();
     u64::from(LARGEST_LOG - log.clamp(SMALLEST_LOG, LARGEST_LOG))
@@ -48,10 +55,10 @@ struct Buckets {
 }
 
 impl Buckets {
-    /// Moves a client to the end of a bucket, or out of all.
+    /// Moves a client to the end of a bucket, or removes it.
     fn put(&mut self, client: &Arc<Client>, bucket: Option<u64>) {
         self.by_place.remove(&client.place.load(Relaxed));
-        // Whoever has been evicted is in none any more.
+        // An evicted client stays out of all buckets.
         let place = bucket.filter(|_| !client.killed.load(Relaxed)).map_or(0, |bucket| {
             self.last_number += 1;
             let place = bucket << BUCKET_SHIFT | self.last_number;
@@ -62,24 +69,25 @@ impl Buckets {
     }
 }
 
-/// See the head of this module.
+/// The sum, the limit and the buckets. See the head of this module.
 #[derive(Default)]
 pub struct ClientMemory {
     limit_bytes: AtomicU64,
-    /// Wraps around where differences come before what they are to.
+    /// May wrap for a moment, when differences arrive out of order.
     total_bytes: AtomicU64,
     buckets: Mutex<Buckets>,
-    /// Clients closed since the last reset.
+    /// Clients evicted since the last reset.
     pub evicted: AtomicU64,
 }
 
 impl ClientMemory {
-    /// The limit, bytes; 0: none.
+    /// Returns the limit, bytes; 0: none.
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// Sets the limit, bytes (0: none). Where there was none before, `weigh_all` is to weigh all clients, and no client is to go meanwhile.
+    /// Sets the limit, bytes (0: none). If there was none before, `weigh_all` must account for all
+    /// clients, while none is removed.
     pub(super) fn set_limit(&self, limit_bytes: u64, weigh_all: impl FnOnce(&dyn Fn(&Arc<Client>))) {
         let limit_bytes = if limit_bytes == 0 { 0 } else { limit_bytes.max(LIMIT_BYTES_MIN) };
         let before = self.limit_bytes.swap(limit_bytes, Relaxed);
@@ -91,10 +99,10 @@ impl ClientMemory {
         }
     }
 
-    /// Takes what a client takes now for its weight. Gives what the sum is to be changed by ([`ClientMemory::add`]).
+    /// Updates a client's weight. Returns the difference to add to the sum ([`ClientMemory::add`]).
     #[must_use]
     pub fn weigh(&self, client: &Arc<Client>) -> i64 {
-        // What it weighed has been taken off, or will be in a moment: it is about to be closed.
+        // Its weight has been subtracted, or will be in a moment: it is about to be closed.
         if client.killed.load(Relaxed) {
             return 0;
         }
@@ -108,18 +116,19 @@ impl ClientMemory {
             return 0;
         }
         let before = client.weight_bytes.swap(bytes, SeqCst);
-        // It may be evicted at this very moment. Either who does so takes off what was stored just now, or that is taken back here: with sequentially consistent
-        // accesses, since one of the two sees what the other has done first.
+        // It may be evicted at this very moment. Either the evicting thread subtracts the weight
+        // stored just now, or it is subtracted here. With sequentially consistent accesses one of
+        // the two sees the other's write.
         let taken_back = if client.killed.load(SeqCst) { client.weight_bytes.swap(0, SeqCst) } else { 0 };
         bytes.wrapping_sub(before).wrapping_sub(taken_back) as i64
     }
 
-    /// Changes the sum.
+    /// Adds to the sum.
     pub fn add(&self, difference: i64) {
         self.total_bytes.fetch_add(difference as u64, Relaxed);
     }
 
-    /// Whether the sum, changed by `difference`, is at the limit or above: then it is too much.
+    /// Returns whether the sum, changed by `difference`, has reached the limit: that is too much.
     #[inline]
     pub fn is_too_much(&self, difference: i64) -> bool {
         let total = self.total_bytes.load(Relaxed).wrapping_add_signed(difference) as i64;
@@ -127,7 +136,8 @@ impl ClientMemory {
         limit_bytes > 0 && i128::from(total) >= i128::from(limit_bytes)
     }
 
-    /// Takes out clients until the sum is below the limit, or nobody is left who may be closed: they are to be closed.
+    /// Evicts clients until the sum is below the limit, or none is left that may be evicted.
+    /// Returns those that the caller must close.
     pub fn evict(&self) -> Vec<Arc<Client>> {
         let mut evicted = Vec::new();
         if !self.is_too_much(0) {
@@ -148,7 +158,7 @@ impl ClientMemory {
         evicted
     }
 
-    /// A client has gone: its worker weighs it no more.
+    /// Removes a client that has disconnected: its worker no longer updates its weight.
     pub(super) fn forget(&self, client: &Arc<Client>) {
         if client.place.load(Relaxed) != 0 {
             self.lock().put(client, None);
@@ -157,7 +167,7 @@ impl ClientMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
-        // A panic within can't leave more than a client in no bucket, or in one that it has left.
+        // A panic within leaves at worst a client in no bucket, or in a former one.
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -170,7 +180,7 @@ mod tests {
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
 
-    /// Clients of these sizes, numbered from 1.
+    /// Returns clients of these sizes, numbered from 1.
     fn clients(sizes: &[u64]) -> Clients {
         let clients = Clients::new();
         for size in sizes {
@@ -182,7 +192,7 @@ mod tests {
         clients
     }
 
-    /// The numbers of those who are evicted at that limit.
+    /// Returns the numbers of the clients that are evicted at that limit.
     fn evicted(clients: &Clients, limit_bytes: u64) -> Vec<u64> {
         clients.limit_memory(limit_bytes);
         clients.memory().evict().iter().map(|client| client.id).collect()
@@ -192,7 +202,7 @@ mod tests {
     fn the_largest_go_first_and_as_few_as_need_be() {
         let clients = clients(&[100, 3 * MIB, 200 * KIB, MIB, 3 * MIB + 500 * KIB, 50 * KIB]);
         assert_eq!(evicted(&clients, 8 * MIB), []);
-        // Both are in one bucket: who was there first goes first, though the other is larger.
+        // Both are in one bucket: the earlier is evicted first, though the other is larger.
         assert_eq!(evicted(&clients, 7 * MIB), [2]);
         assert_eq!(evicted(&clients, 7 * MIB), []);
         assert_eq!(evicted(&clients, MIB), [5, 4]);
