@@ -1,4 +1,4 @@
-//! The engine: shards, who may run code on them, and how commands reach them.
+//! The engine: shards, their ownership, and how commands reach them.
 //!
 //! # Layers
 //!
@@ -8,38 +8,38 @@
 //! | layer | what |
 //! | --- | --- |
 //! | `tuning` | live settings, and `CLIENT PAUSE` |
-//! | `command` | the record of a command: flags, arguments, where its keys stand |
+//! | `command` | the record of a command: flags, arguments, positions of its keys |
 //! | `faults` | broken rules, for the tests of isolation |
 //! | `acl` | users and their rules; the log of denied calls |
-//! | `clients` | what all workers see of a client; a command that waits; the flag of `WATCH` |
+//! | `clients` | the shared state of a client; blocked commands; the flag of `WATCH` |
 //! | `events` | pub/sub, `MONITOR`, keyspace notifications, client-side caching; `SLOWLOG`, `LATENCY` |
-//! | `effect` | what a change of a key reaches: blocked clients, watches, the journal |
+//! | `effect` | the sinks of a change of a key: blocked clients, watches, the journal |
 //! | `store` | the databases of a shard, their changes, expiry, eviction, memory accounting, rollback |
 //! | `shard` | gates, requests, the executor: which thread runs a command on a shard |
-//! | `session` | what a connection has agreed with the server, and what commands need of that |
+//! | `session` | the state of a connection, and what its commands need of the server |
 //!
-//! Three things would point the other way, and are inverted:
+//! Three dependencies would point the other way, and are inverted:
 //!
 //! | what | by |
 //! | --- | --- |
-//! | a record names its handler, which works with a shard or a session | the traits [`command::Keyed`] and [`command::Local`], which these layers implement |
+//! | a record names a handler of a shard or a session | the traits [`command::Keyed`], [`command::Local`] |
 //! | an event goes to a worker's mailbox | the trait `events::Workers` |
 //! | a rollback changes keys of shards that are held | the trait `store::undo::HeldShards` |
 //!
-//! A [`Keyspace`](keyspace::Keyspace) is a [`Store`] with gates and mailboxes; a store is what databases
-//! share, and has the [`Events`]: subscribers, monitors and settings. Each dereferences to the next, so
-//! that a lower layer takes no more than it knows of.
+//! A [`Keyspace`](keyspace::Keyspace) is a [`Store`] with gates and mailboxes. A store is the state
+//! shared by all databases, and has the [`Events`]: subscribers, monitors and settings. Each
+//! dereferences to the next, so that a lower layer takes the narrowest type.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
 //! | shard | a partition of the slots and all state of its keys ([`state::Shard`]) |
-//! | gate | the atomic word that says who owns a shard ([`ownership`]) |
+//! | gate | the atomic word that holds a shard's ownership and queue ([`ownership`]) |
 //! | ownership | the right to run code on a shard: a value that can't be copied |
 //! | request | a command that could not run at once, in a form that any thread can run ([`request`]) |
 //! | home | the worker that does a shard's periodic work |
-//! | waiter | a command that waits for a key: `BLPOP` and its like ([`blocking`]) |
+//! | waiter | a command blocked on a key: `BLPOP` and its variants ([`blocking`]) |
 //! | user | a name with rules: what its connections may do ([`acl`]) |
 //! | hint | a handle through which a worker prefetches from a shard that it does not own |
 //!
@@ -47,16 +47,17 @@
 //!
 //! | what | owner | others |
 //! | --- | --- | --- |
-//! | [`state::Shard`] | whoever has its [`ownership::Ownership`] | nobody |
-//! | [`state::ShardStats`] | written by the shard's owner | read by anyone |
-//! | [`client::Session`] | the connection's worker | nobody; [`client::Client`] is what they see |
-//! | [`request::Request`] | whoever holds its box: a thread, a gate or a mailbox | nobody |
-//! | [`tuning::Tuning`] | written by `CONFIG SET` and the like | read by anyone |
+//! | [`state::Shard`] | the holder of its [`ownership::Ownership`] | no access |
+//! | [`state::ShardStats`] | written by the shard's owner | read by any thread |
+//! | [`client::Session`] | the connection's worker | no access; they read its [`client::Client`] |
+//! | [`request::Request`] | the holder of its box: a thread, a gate or a mailbox | no access |
+//! | [`tuning::Tuning`] | written by `CONFIG SET` and the like | read by any thread |
 //!
-//! # The way of a command
+//! # The path of a command
 //!
-//! [`executor::Executor::run_single`] takes the shard, calls the handler with an [`access::Access`], and frees the shard:
-//! uncontended that is two atomic instructions on the shard's own cache line. [`executor`] draws the rest.
+//! [`executor::Executor::run_single`] takes the shard, calls the handler with an
+//! [`access::Access`], and frees the shard: uncontended that is two atomic instructions on the
+//! shard's own cache line. The head of [`executor`] has a diagram.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod acl;
@@ -85,5 +86,5 @@ pub mod client {
     pub use crate::session::{ReplyMode, Session};
 }
 
-/// What keyed handlers meet of the dictionary.
+/// The parts of the dictionary that keyed handlers use.
 pub use pantala_dict::{EntryRef, NewPayload, Occupancy, Payload};

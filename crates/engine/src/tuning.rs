@@ -1,4 +1,5 @@
-//! Settings that commands and shards look at while they run. The server writes them at the start and on `CONFIG SET`.
+//! Settings that commands and shards read while they run. The server writes them at startup and on
+//! `CONFIG SET`.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -11,7 +12,8 @@ pub mod policy;
 use pause::Pauses;
 use policy::{EvictionPolicy, Rank};
 
-/// How the access word of an entry is kept (`maxmemory-policy`, as far as `OBJECT IDLETIME` and `FREQ` need it).
+/// The content of an entry's access word (`maxmemory-policy`, as far as `OBJECT IDLETIME` and
+/// `FREQ` need it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AccessPolicy {
@@ -21,8 +23,9 @@ pub enum AccessPolicy {
     Lfu = 1,
 }
 
-/// Whether commands can be watched and timed at all: `MONITOR`, `SLOWLOG`, `LATENCY`, client-side caching. The feature `unwatched` leaves their hooks out of
-/// every command's way, for measuring what they cost while nobody watches; no server is built so to serve.
+/// Whether commands can be watched and timed at all: `MONITOR`, `SLOWLOG`, `LATENCY`, client-side
+/// caching. The feature `unwatched` removes their hooks from every command's path, to measure their
+/// cost while unused; it is not for servers in use.
 pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
 /// Bits of [`Tuning::events`] above those of events: effects are recorded (`effect`).
@@ -31,19 +34,20 @@ const JOURNALED: u32 = 1 << 27;
 const LIMITED: u32 = 1 << 28;
 /// There are monitors.
 const MONITORS: u32 = 1 << 29;
-/// Clients track what they read.
+/// Clients track the keys that they read.
 const TRACKS: u32 = 1 << 30;
-/// Clients are told of prefixes.
+/// Clients get invalidations by prefix.
 const BROADCASTS: u32 = 1 << 31;
 /// All of them.
 pub(crate) const WATCHED: u32 = JOURNALED | LIMITED | MONITORS | TRACKS | BROADCASTS;
 
-/// Live settings, each an atomic: read on the hot path with a plain load. Every one is independent of the others, so relaxed
-/// ordering is enough.
+/// Live settings, each an atomic that the hot path reads with a plain load. Each is independent of
+/// the others, so relaxed ordering suffices.
 pub struct Tuning {
     /// `proto-max-bulk-len`, bytes: also the longest string value.
     pub proto_max_bulk_len: AtomicU64,
-    /// How long any connection's replies may become, bytes: the hard limits of `client-output-buffer-limit`, that of the class that may have more.
+    /// The most bytes of replies of any connection: the largest hard limit of
+    /// `client-output-buffer-limit`.
     pub reply_bytes_max: AtomicU64,
     /// `lazyfree-lazy-eviction`.
     pub lazyfree_lazy_eviction: AtomicBool,
@@ -69,7 +73,7 @@ pub struct Tuning {
     pub lfu_decay_time_minutes: AtomicU32,
     /// `list-max-listpack-size`.
     pub list_max_listpack_size: AtomicI32,
-    /// `list-compress-depth`: of lists that are made from now on.
+    /// `list-compress-depth`: applies to new lists.
     pub list_compress_depth: AtomicU32,
     /// `DEBUG QUICKLIST-PACKED-THRESHOLD`, bytes.
     pub list_alone_bytes: AtomicU64,
@@ -87,9 +91,9 @@ pub struct Tuning {
     pub active_expire_effort: AtomicU32,
     /// `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expire: AtomicBool,
-    /// `hll-sparse-max-bytes`: a HyperLogLog that would take more becomes dense.
+    /// `hll-sparse-max-bytes`: a HyperLogLog that would need more becomes dense.
     pub hll_sparse_max_bytes: AtomicU64,
-    /// `rdbcompression`: of long strings in snapshots and in what `DUMP` answers.
+    /// `rdbcompression`: of long strings in snapshots and in replies to `DUMP`.
     pub rdb_compression: AtomicBool,
     /// `hz`.
     pub hz: AtomicU32,
@@ -97,16 +101,17 @@ pub struct Tuning {
     pub stream_node_max_bytes: AtomicU64,
     /// `stream-node-max-entries`; 0: no limit.
     pub stream_node_max_entries: AtomicU64,
-    /// `latency-monitor-threshold`; 0: nothing is noted.
+    /// `latency-monitor-threshold`; 0: off.
     pub latency_threshold_ms: AtomicU64,
     /// `slowlog-log-slower-than`.
     pub slowlog_slower_than_us: AtomicI64,
     /// `slowlog-max-len`.
     pub slowlog_max_len: AtomicU64,
-    /// The time of every single command is taken, of plain ones too.
+    /// Every command is timed, plain ones too.
     pub times_all: AtomicBool,
-    /// `notify-keyspace-events` (see `events::notify`; no bit where nothing is published), and the bits of who else is to be told of
-    /// commands and changes: one word, so that nobody has to be asked for in more than one place.
+    /// `notify-keyspace-events` (see `events::notify`; no bit while nothing is published), and the
+    /// bits of the other observers of commands and changes: one word, so that one load checks them
+    /// all.
     pub(crate) events: AtomicU32,
     /// `tracking-table-max-keys`; 0: no limit.
     pub tracking_table_max_keys: AtomicU64,
@@ -114,9 +119,10 @@ pub struct Tuning {
     pub cron_is_paused: AtomicBool,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
-    /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused). Written by [`crate::tuning::pause`] only.
+    /// The end of `CLIENT PAUSE` (unix time, ms; 0: not paused). Written by
+    /// [`crate::tuning::pause`] only.
     pub paused_until_ms: AtomicI64,
-    /// What else there is to know of pauses: held while `paused_until_ms` and `pause_all` are written.
+    /// The remaining state of pauses: locked while `paused_until_ms` and `pause_all` are written.
     pub(crate) pauses: Mutex<Pauses>,
     /// Whether the pause holds back all commands, not only writes.
     pub pause_all: AtomicBool,
@@ -125,7 +131,7 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Redis's defaults.
+    /// Returns Redis's defaults.
     pub fn new() -> Self {
         Tuning {
             proto_max_bulk_len: AtomicU64::new(512 * 1024 * 1024),
@@ -171,7 +177,7 @@ impl Tuning {
         }
     }
 
-    /// How much a node of a list may hold.
+    /// Returns the most that a node of a list may hold.
     #[inline]
     pub fn list_node_limit(&self) -> NodeLimit {
         NodeLimit {
@@ -181,16 +187,18 @@ impl Tuning {
         }
     }
 
-    /// Whether somebody sees every command (`MONITOR`), has what it reads noted (`CLIENT TRACKING`), or wants to know what it makes of memory
-    /// (`maxmemory`): one look for all of them, since mostly nobody does.
+    /// Returns whether monitors see every command, clients track what they read (`CLIENT
+    /// TRACKING`), memory is limited (`maxmemory`), or effects are recorded: one check for all,
+    /// since mostly none holds.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        // Relaxed, as all here: who has seen the command answered that set it sees it, by whatever brought it the answer.
+        // Relaxed, as all here: a client that has the reply to the command that set a bit sees it,
+        // through whatever delivered that reply.
         const ALL: u32 = if WATCHING { JOURNALED | LIMITED | MONITORS | TRACKS } else { JOURNALED | LIMITED };
         self.events.load(Relaxed) & ALL != 0
     }
 
-    /// Whether memory is limited (`maxmemory` isn't 0).
+    /// Returns whether memory is limited (`maxmemory` isn't 0).
     #[inline]
     pub fn is_limited(&self) -> bool {
         self.events.load(Relaxed) & LIMITED != 0
@@ -200,18 +208,19 @@ impl Tuning {
         self.set_watched(LIMITED, is_limited);
     }
 
-    /// What is evicted where memory is limited.
+    /// Returns the eviction policy.
     pub fn eviction_policy(&self) -> EvictionPolicy {
         EvictionPolicy::from_bits(self.eviction_policy.load(Relaxed))
     }
 
-    /// Sets what is evicted, and how access words are kept for it.
+    /// Sets the eviction policy, and the content of access words that it needs.
     pub fn set_eviction_policy(&self, policy: EvictionPolicy) {
         self.eviction_policy.store(policy.bits(), Relaxed);
         self.set_access_policy(if policy.rank() == Some(Rank::Lfu) { AccessPolicy::Lfu } else { AccessPolicy::Lru });
     }
 
-    /// Whether Redis would share small integers among keys: not where it needs each key's access word to evict by.
+    /// Returns whether Redis would share small integers among keys: not if the policy needs each
+    /// key's access word.
     #[inline]
     pub fn shares_integers(&self) -> bool {
         !self.is_limited() || !matches!(self.eviction_policy().rank(), Some(Rank::Lru | Rank::Lfu))
@@ -246,7 +255,7 @@ impl Tuning {
         self.events.load(Relaxed) & (WATCHED & !JOURNALED) != 0
     }
 
-    /// Whether clients are told of changes of all keys with a prefix (`CLIENT TRACKING … BCAST`).
+    /// Returns whether clients get invalidations by prefix (`CLIENT TRACKING … BCAST`).
     #[inline]
     pub(crate) fn broadcasts(&self) -> bool {
         self.events.load(Relaxed) & BROADCASTS != 0
@@ -272,18 +281,19 @@ impl Tuning {
         }
     }
 
-    /// Whether `CLIENT PAUSE` holds back writes: keys that expire are then hidden, but stay.
+    /// Returns whether `CLIENT PAUSE` holds back writes: keys that expire are then hidden, but
+    /// stay.
     pub fn is_paused(&self, now_ms: i64) -> bool {
         self.paused_until_ms.load(Relaxed) > now_ms
     }
 
-    /// How access words are kept.
+    /// Returns the content of access words.
     #[inline]
     pub fn access_policy(&self) -> AccessPolicy {
         if self.access_policy.load(Relaxed) == AccessPolicy::Lfu as u8 { AccessPolicy::Lfu } else { AccessPolicy::Lru }
     }
 
-    /// Sets how access words are kept.
+    /// Sets the content of access words.
     pub fn set_access_policy(&self, policy: AccessPolicy) {
         self.access_policy.store(policy as u8, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Clients: what every worker may see of a connection, and the list of all of them.
+//! Clients: the state of a connection that every worker may read, and the list of all of them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ impl std::fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether it is on this host.
+    /// Returns whether it is on this host.
     pub fn is_local(&self) -> bool {
         match self {
             Endpoint::Tcp(address) => address.ip().to_canonical().is_loopback(),
@@ -42,7 +42,7 @@ impl Endpoint {
     }
 }
 
-/// What a client calls itself.
+/// The names that a client has given itself.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// `CLIENT SETNAME`.
@@ -53,7 +53,8 @@ pub struct Names {
     pub library_version: Vec<u8>,
 }
 
-/// What every worker may see of a client. Figures are written by the client's own worker and read by anyone: relaxed throughout.
+/// The state of a client that every worker may read. Written by the client's own worker, with
+/// relaxed ordering throughout.
 pub struct Client {
     /// Its number, ascending in order of arrival.
     pub id: u64,
@@ -63,9 +64,9 @@ pub struct Client {
     pub connection: AtomicU64,
     /// File descriptor.
     pub fd: i32,
-    /// Its end.
+    /// The client's end.
     pub address: Endpoint,
-    /// Our end.
+    /// The server's end.
     pub local_address: Endpoint,
     /// When it connected, unix time in ms.
     pub created_ms: i64,
@@ -79,9 +80,9 @@ pub struct Client {
     pub no_evict: AtomicBool,
     /// `CLIENT NO-TOUCH`.
     pub no_touch: AtomicBool,
-    /// What it listens to, by the number of its [`Kind`]: how much.
+    /// The number of its subscriptions, by the number of their [`Kind`].
     pub subscriptions: [AtomicU32; KINDS.len()],
-    /// Commands queued since `MULTI`; -1 when that wasn't sent.
+    /// Commands queued since `MULTI`; -1 outside a transaction.
     pub queued: AtomicI64,
     /// Bytes of those.
     pub queued_bytes: AtomicU64,
@@ -89,48 +90,48 @@ pub struct Client {
     pub monitors: AtomicBool,
     /// Options of `CLIENT TRACKING`, as bits.
     pub tracking: AtomicU8,
-    /// The client that is told of changed keys in its place; 0: none; -1: it doesn't track.
+    /// The client that its invalidations are redirected to; 0: none; -1: it doesn't track.
     pub redirect: AtomicI64,
-    /// Its connection has ended.
+    /// It has disconnected.
     pub gone: AtomicBool,
     /// To be closed (`CLIENT KILL`).
     pub killed: AtomicBool,
-    /// `CLIENT PAUSE` holds it back.
+    /// `CLIENT PAUSE` holds its command back.
     pub paused: AtomicBool,
-    /// Bytes received and not run.
+    /// Bytes received and not yet executed.
     pub query_bytes: AtomicU64,
     /// Capacity of the query buffer.
     pub query_capacity_bytes: AtomicU64,
-    /// Room behind what it has sent, in the buffer where that lies: its own, or one of the event
-    /// loop's. As its worker last told, bytes.
+    /// Room behind the received bytes, in the buffer that holds them: its own, or one of the event
+    /// loop's. As its worker last recorded it, bytes.
     pub query_free_bytes: AtomicU64,
-    /// Bytes of replies not sent.
+    /// Bytes of unsent replies.
     pub output_bytes: AtomicU64,
-    /// Pieces in which long output is sent; 0 where it is short.
+    /// Pieces in which long output is sent; 0 if it is short.
     pub output_pieces: AtomicU64,
-    /// Bytes of replies not sent that other clients have too.
+    /// Bytes of unsent replies that are shared with other clients.
     pub shared_bytes: AtomicU64,
-    /// Bytes of the arguments of its commands, while they wait for a key or are on their way to their shards.
+    /// Bytes of the arguments of its commands that are blocked or in flight to their shards.
     pub argument_bytes: AtomicU64,
-    /// Bytes of what it listens to, watches and wants to hear of.
+    /// Bytes of its subscriptions, watches and tracked prefixes.
     pub overhead_bytes: AtomicU64,
-    /// What it weighs ([`ClientMemory`]), bytes.
+    /// Its accounted size ([`ClientMemory`]), bytes.
     weight_bytes: AtomicU64,
-    /// Where it stands among those who may be closed for that.
+    /// Its place in the buckets for eviction.
     place: AtomicU64,
     /// The last command; null: none.
     command: AtomicPtr<Command>,
     names: Mutex<Names>,
     /// The user that has logged in; `None` until then, which means the default user.
     user: Mutex<Option<Arc<User>>>,
-    /// What it waits with, while it does.
+    /// Its waiter, while it is blocked.
     waiter: Mutex<Option<Arc<Waiter>>>,
-    /// Its last watch, which ends with what its session watches.
+    /// Its last watch, which lasts as long as its session's.
     watch: Mutex<Weak<Watch>>,
 }
 
 impl Client {
-    /// A client that has just connected.
+    /// Returns a client that has just connected.
     pub fn new(id: u64, worker: u32, fd: i32, address: Endpoint, local_address: Endpoint, now_ms: i64) -> Self {
         Client {
             id,
@@ -172,17 +173,17 @@ impl Client {
         }
     }
 
-    /// How many names of a kind it listens to.
+    /// Returns the number of its subscriptions of a kind.
     pub fn subscribed(&self, kind: Kind) -> u32 {
         self.subscriptions[kind as usize].load(Relaxed)
     }
 
-    /// Whether it listens to anything.
+    /// Returns whether it has subscriptions.
     pub fn is_subscriber(&self) -> bool {
         KINDS.iter().any(|kind| self.subscribed(*kind) > 0)
     }
 
-    /// Its end as logs of commands show it.
+    /// Returns its address as logs of commands show it.
     pub fn shown_address(&self) -> String {
         match (&self.address, &self.local_address) {
             (Endpoint::Tcp(_), _) => self.address.to_string(),
@@ -191,9 +192,9 @@ impl Client {
         }
     }
 
-    /// What it calls itself.
+    /// Returns the names that it has given itself.
     pub fn names(&self) -> MutexGuard<'_, Names> {
-        // A panic while it was held can't have left it half-way: each field is replaced whole.
+        // A panic while it was held can't have left it inconsistent: each field is replaced whole.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -225,27 +226,28 @@ impl Client {
         self.user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it waits with, while its command waits for a key.
+    /// Returns its waiter, while it is blocked.
     pub fn waiter(&self) -> MutexGuard<'_, Option<Arc<Waiter>>> {
         self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has others see that it watches keys, for as long as that watch lasts.
+    /// Publishes its watch to other workers, for as long as that lasts.
     pub fn tell_watch(&self, watch: Weak<Watch>) {
         *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = watch;
     }
 
-    /// Whether a key that it watches was changed: its `EXEC` will run nothing.
+    /// Returns whether a key that it watches was changed: its `EXEC` will run nothing.
     pub fn watch_is_broken(&self) -> bool {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).upgrade().is_some_and(|watch| watch.is_changed())
     }
 
-    /// As [`Client::memory_bytes`], without what it shares with others.
+    /// Returns [`Client::memory_bytes`] without the output that it shares with others.
     pub fn unshared_bytes(&self) -> u64 {
         self.memory_bytes().saturating_sub(self.shared_bytes.load(Relaxed))
     }
 
-    /// What it takes of memory, bytes, as far as its worker has told: its buffers, what it has queued, and what is kept for it.
+    /// Returns its memory usage, bytes, as far as its worker has recorded it: its buffers, its
+    /// queued commands, and its other state.
     pub fn memory_bytes(&self) -> u64 {
         let parts = [
             &self.query_capacity_bytes,
@@ -257,7 +259,7 @@ impl Client {
         size_of::<Self>() as u64 + parts.iter().map(|part| part.load(Relaxed)).sum::<u64>()
     }
 
-    /// Remembers the command it runs.
+    /// Records the command it runs.
     #[inline]
     pub fn set_command(&self, command: &'static Command) {
         let pointer = std::ptr::from_ref(command).cast_mut();
@@ -266,15 +268,16 @@ impl Client {
         }
     }
 
-    /// It has sent something that is no command.
+    /// Records that it has sent something that is not a command.
     pub fn forget_command(&self) {
         self.command.store(std::ptr::null_mut(), Relaxed);
     }
 
-    /// The last command it sent; `None`: it has sent none, or what is none.
+    /// Returns the last command it sent; `None` if it has sent none, or something else since.
     pub fn command(&self) -> Option<&'static Command> {
         let pointer = self.command.load(Relaxed);
-        // SAFETY: the pointer is null or was made by `set_command` from a `&'static Command`, which nothing ever changes.
+        // SAFETY: the pointer is null or was made by `set_command` from a `&'static Command`, which
+        // is never mutated.
         unsafe { pointer.cast_const().as_ref() }
     }
 }
@@ -288,12 +291,12 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// No clients.
+    /// Returns an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A number for a new client: 1 is the first.
+    /// Returns a number for a new client, starting at 1.
     pub fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Relaxed) + 1
     }
@@ -303,47 +306,50 @@ impl Clients {
         self.lock().insert(client.id, client);
     }
 
-    /// Removes a client, whose worker weighs it no more.
+    /// Removes a client, whose worker no longer updates its weight.
     pub fn remove(&self, id: u64) {
         let removed = self.lock().remove(&id);
-        // Behind that, so that who weighs all of the list weighs nobody who was forgotten.
+        // After its removal from the list, so that a thread that accounts for the whole list skips
+        // it.
         if let Some(client) = removed {
             self.memory.forget(&client);
         }
     }
 
-    /// What they take of memory.
+    /// Returns the client memory accounting.
     pub fn memory(&self) -> &ClientMemory {
         &self.memory
     }
 
-    /// Sets what they may take together, bytes; 0: anything. Any other limit is at least [`LIMIT_BYTES_MIN`].
+    /// Limits the memory of all clients, bytes; 0: no limit. Any other limit is at least
+    /// [`LIMIT_BYTES_MIN`].
     pub fn limit_memory(&self, limit_bytes: u64) {
         self.memory.set_limit(limit_bytes, |weigh| self.lock().values().for_each(weigh));
     }
 
-    /// How many there are.
+    /// Returns the number of clients.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The client of that number.
+    /// Returns the client of that number.
     pub fn find(&self, id: u64) -> Option<Arc<Client>> {
         self.lock().get(&id).cloned()
     }
 
-    /// All of them, as of now.
+    /// Returns all clients, as of now.
     pub fn all(&self) -> Vec<Arc<Client>> {
         self.lock().values().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
-        // As in `Client::names`: one insertion or removal at a time, never half of one.
+        // As in `Client::names`: each holder makes one insertion or removal, so a panic leaves none
+        // half done.
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

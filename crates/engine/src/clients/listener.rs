@@ -1,6 +1,6 @@
-//! What a connection can subscribe to, and where its messages are sent.
+//! The kinds of subscriptions, and where messages for a connection are sent.
 
-/// What can be listened to.
+/// The kind of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// A channel by its name (`SUBSCRIBE`).
@@ -14,7 +14,7 @@ pub enum Kind {
 /// All kinds, in the order of their numbers.
 pub const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
 
-/// Where a listener is: its worker, and that worker's token of the connection.
+/// The address of a connection: its worker, and that worker's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// Its worker.

@@ -1,5 +1,4 @@
-//! A command that waits: `BLPOP` and its like. How it comes to wait and is served:
-//! `effect::blocking`.
+//! Waiters: blocked commands (`BLPOP` and its variants). `effect::blocking` queues and serves them.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -11,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::command::{Command, KeyPlace, SessionView};
 
-/// What a waiter waits for: it is tried only when its key is that.
+/// The state of a key that wakes a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WakesOn {
@@ -25,38 +24,39 @@ pub enum WakesOn {
     AnyChange = 3,
 }
 
-/// How a command waits.
+/// How a command blocks.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The arguments that are the keys it waits at.
+    /// The arguments that are the keys it blocks on.
     pub keys: Range<usize>,
-    /// The argument that is a further key which it needs when it is woken (`BLMOVE`).
+    /// The argument that is a further key, needed when it is woken (`BLMOVE`).
     pub destination: Option<usize>,
-    /// What it waits for.
+    /// The state of a key that wakes it.
     pub wakes_on: WakesOn,
-    /// How long, ms; 0: for ever.
+    /// The timeout, ms; 0: none.
     pub timeout_ms: i64,
-    /// The arguments it is to be called with when woken, where they aren't those it came with (`XREAD … $`). As many, and keys
-    /// at the same places.
+    /// The arguments of the call that wakes it, if they differ from its own (`XREAD … $`). As many,
+    /// and keys at the same places.
     pub args: Option<Vec<Vec<u8>>>,
 }
 
 impl Block {
-    /// To wait at these keys.
+    /// Returns a block on these keys.
     pub fn on(keys: Range<usize>, wakes_on: WakesOn, timeout_ms: i64) -> Self {
         Block { keys, destination: None, wakes_on, timeout_ms, args: None }
     }
 }
 
-/// Arguments and bytes of them up to which a waiter is one piece of memory: those of `BLPOP` of a key and its like.
+/// Arguments and bytes of them up to which a waiter is one allocation: those of `BLPOP` of a key
+/// and its variants.
 const FEW_ARGUMENTS: usize = 4;
 const FEW_BYTES: usize = 64;
 
-/// A command that waits. What a shard keeps of those is `effect::blocking`.
+/// A blocked command. A shard keeps its waiters in `effect::blocking`.
 pub struct Waiter {
     pub(crate) ticket: u64,
     claimed: AtomicBool,
-    /// Queues that it stands in.
+    /// The number of queues that it is in.
     pub(crate) queues: AtomicU32,
     command: &'static Command,
     bytes: SmallVec<[u8; FEW_BYTES]>,
@@ -66,16 +66,16 @@ pub struct Waiter {
     pub(crate) worker: u32,
     /// That worker's token of the connection.
     pub connection: u64,
-    /// The keys it waits at, without repeats: which argument, and where it lives.
+    /// The keys it blocks on, without repeats: the index of the argument, and the place.
     keys: SmallVec<[(usize, KeyPlace); 1]>,
-    /// Where the further key lives that it needs.
+    /// The place of the further key that it needs.
     pub(crate) destination: Option<KeyPlace>,
     pub(crate) wakes_on: WakesOn,
-    /// How long it waits, ms; 0: for ever.
+    /// The timeout, ms; 0: none.
     pub timeout_ms: i64,
 }
 
-/// Whose a waiter is and when it came.
+/// The client of a waiter, and its ticket.
 pub(crate) struct Origin {
     pub(crate) ticket: u64,
     pub(crate) worker: u32,
@@ -83,7 +83,7 @@ pub(crate) struct Origin {
     pub(crate) session: SessionView,
 }
 
-/// Up to how many keys repeats are found by comparing each with each: shards are held meanwhile.
+/// The most keys whose repeats are found by comparing each with each: shards are held meanwhile.
 const FEW_KEYS_MAX: usize = 16;
 
 impl Waiter {
@@ -107,7 +107,7 @@ impl Waiter {
         let mut seen = (block.keys.len() > FEW_KEYS_MAX).then(HashSet::new);
         for index in block.keys.clone() {
             let key = args.at(index);
-            // Standing twice in a queue would be being served twice.
+            // A waiter that is in a queue twice would be served twice.
             let is_new = match &mut seen {
                 None => keys.iter().all(|&(known, _)| args.at(known) != key),
                 Some(seen) => seen.insert(key),
@@ -133,44 +133,46 @@ impl Waiter {
         }
     }
 
-    /// Bytes of its arguments.
+    /// Returns the bytes of its arguments.
     pub fn argument_bytes(&self) -> usize {
         self.bytes.len() + self.ranges.len() * size_of::<ArgRange>()
     }
 
-    /// What waits.
+    /// Returns the blocked command.
     pub fn command(&self) -> &'static Command {
         self.command
     }
 
-    /// Its place in the order of all waiters: unique.
+    /// Returns its place in the order of all waiters: unique.
     pub fn ticket(&self) -> u64 {
         self.ticket
     }
 
-    /// Claims the right to answer it: true for one caller only.
+    /// Claims the right to answer it. Returns `true` to one caller only.
     #[must_use]
     pub fn claim(&self) -> bool {
-        // Acquire and release for the sake of whoever reads the other fields' owners' work; the exchange alone decides who won.
+        // Acquire and release order the work around the claim; the exchange alone decides the
+        // winner.
         self.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Whether somebody has claimed it.
+    /// Returns whether it has been claimed.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Acquire)
     }
 
-    /// Whether it stands in any queue. Its connection's worker may ask once it has been answered: nobody adds it to one then.
+    /// Returns whether it is in any queue. For its connection's worker, once it has been answered:
+    /// it is added to no queue then.
     pub(crate) fn is_queued(&self) -> bool {
         self.queues.load(Ordering::Acquire) > 0
     }
 
-    /// Its arguments.
+    /// Returns its arguments.
     pub fn args(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges)
     }
 
-    /// The shards of its keys, without repeats.
+    /// Returns the shards of its keys, without repeats.
     pub(crate) fn shards(&self) -> SmallVec<[u32; 4]> {
         let mut shards: SmallVec<[u32; 4]> = self.keys.iter().map(|(_, place)| place.shard).collect();
         shards.sort_unstable();
@@ -178,19 +180,19 @@ impl Waiter {
         shards
     }
 
-    /// Its keys in a shard.
+    /// Returns its keys in a shard.
     pub(crate) fn keys_in(&self, shard: u32) -> impl Iterator<Item = &[u8]> {
         let keys = self.keys.iter().filter(move |(_, place)| place.shard == shard);
         keys.map(|(index, _)| self.ranges[*index].of(&self.bytes))
     }
 }
 
-/// The answer to a waiter, on its way to its connection.
+/// The reply to a waiter, in flight to its connection.
 pub struct Woken {
-    /// Who waited.
+    /// The answered waiter.
     pub waiter: Arc<Waiter>,
-    /// What it is answered.
+    /// The reply.
     pub reply: Vec<u8>,
-    /// Stamp of the latest effect that the answer may depend on.
+    /// Stamp of the latest effect that the reply may depend on.
     pub effect_clock: u64,
 }

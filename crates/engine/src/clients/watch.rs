@@ -9,13 +9,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether it is known already that a key was changed.
+    /// Returns whether a key is known to have changed.
     pub fn is_changed(&self) -> bool {
-        // The shards that are held carry the order; before that, it is only a hint.
+        // Holding the keys' shards provides the ordering; without them it is only a hint.
         self.changed.load(Relaxed)
     }
 
-    /// Marks it: a watched key was changed.
+    /// Records that a watched key was changed.
     pub(crate) fn raise(&self) {
         self.changed.store(true, Relaxed);
     }

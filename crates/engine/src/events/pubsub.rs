@@ -252,13 +252,13 @@ impl PubSub {
         stripes.iter().flat_map(names).collect()
     }
 
-    /// How many listen to a channel (`kind` is `Channel` or `Shard`) by its name.
+    /// Returns how many subscribe to a channel (`kind` is `Channel` or `Shard`) by its name.
     pub fn listeners(&self, kind: Kind, channel: &[u8]) -> u64 {
         let stripe = self.stripe(kind, channel).read().unwrap_or_else(PoisonError::into_inner);
         stripe.get(channel).map_or(0, |counts| counts.iter().map(|count| u64::from(*count)).sum())
     }
 
-    /// Returns the listeners to names of which `is_wanted` says so, with repeats.
+    /// Returns the subscribers to names that satisfy `is_wanted`, with repeats.
     pub fn listeners_where(&self, is_wanted: impl Fn(Kind, &[u8]) -> bool) -> Vec<Listener> {
         let mut found = Vec::new();
         for (worker, rooms) in self.rooms.iter().enumerate() {
@@ -272,7 +272,7 @@ impl PubSub {
         found
     }
 
-    /// How many patterns are listened to.
+    /// Returns the number of subscribed patterns.
     pub fn pattern_count(&self) -> usize {
         self.patterns.read().unwrap_or_else(PoisonError::into_inner).len()
     }
@@ -281,7 +281,7 @@ impl PubSub {
         &self.board[usize::from(kind == Kind::Shard)][self.number(name)]
     }
 
-    /// The number of a name's stripe.
+    /// Returns the number of a name's stripe.
     fn number(&self, name: &[u8]) -> usize {
         self.hasher.hash_one(name) as usize % STRIPES
     }
@@ -302,7 +302,7 @@ mod tests {
         assert!(first.goes_with(&published(Kind::Channel, "a", &[])));
         assert!(!first.goes_with(&published(Kind::Channel, "b", &[])));
         assert!(!first.goes_with(&published(Kind::Shard, "a", &[])));
-        // Who hears a channel by its name and by a pattern gets each message twice before the next.
+        // A subscriber by name and by pattern gets each message twice before the next.
         let by_pattern = published(Kind::Channel, "a", &["a*"]);
         assert!(!first.goes_with(&by_pattern) && !by_pattern.goes_with(&first) && !by_pattern.goes_with(&by_pattern));
     }

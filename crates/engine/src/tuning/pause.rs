@@ -1,8 +1,8 @@
-//! `CLIENT PAUSE`: since when and until when commands are held back.
+//! `CLIENT PAUSE`: which commands are held back, and until when.
 //!
-//! Each command is looked at before it runs. Those that were let through before may still be in flight
-//! when a pause begins: its client gets the reply when they have run (`server/dispatch/pause.rs`). Until
-//! then the pause is *held*: it has no end.
+//! Each command is checked before it runs. Commands that passed the check may still be in flight
+//! when a pause starts: the pausing client gets its reply once they have run
+//! (`server/dispatch/pause.rs`). Until then the pause is *held*: it has no end.
 //!
 //! Commands read two atomics of [`Tuning`]. These are written under the lock of [`Pauses`] only, so
 //! that pauses of several workers don't overwrite each other's end.
@@ -24,13 +24,14 @@ pub(crate) struct Pauses {
     released_until_ms: i64,
 }
 
-/// A pause that has begun and whose client has no reply yet.
+/// A pause that has started and whose client has no reply yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     timeout_ms: i64,
-    /// Until when it lasts, unix time in ms.
+    /// Its end, unix time in ms.
     until_ms: i64,
-    /// Until when another one lasted when this one came, and whether that held back all commands.
+    /// The end of another pause in force when this one started, and whether that held back all
+    /// commands.
     before: (i64, bool),
 }
 
@@ -39,12 +40,13 @@ impl Tuning {
         self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a pause of so many ms, of writes or of `all` commands. Of two at once the longer and the stricter holds.
+    /// Starts a pause of so many ms, of writes or of `all` commands. Of two at once the longer and
+    /// the stricter applies.
     pub fn pause(&self, timeout_ms: i64, all: bool, now_ms: i64) -> Pause {
         let _pauses = self.pauses();
         let (paused_until_ms, pauses_all) = (self.paused_until_ms.load(Relaxed), self.pause_all.load(Relaxed));
         let is_paused = paused_until_ms > now_ms;
-        // Beyond the end of time is for ever, but not held.
+        // A deadline out of range lasts for ever, but is not held.
         let own_until_ms = if timeout_ms == 0 { 0 } else { end_of(timeout_ms, now_ms) };
         let until_ms = if is_paused { own_until_ms.max(paused_until_ms) } else { own_until_ms };
         self.pause_all.store(all || is_paused && pauses_all, Relaxed);
@@ -52,25 +54,25 @@ impl Tuning {
         Pause { timeout_ms, until_ms, before: (paused_until_ms, pauses_all) }
     }
 
-    /// Holds a pause that has just begun: it lasts at least until it is released.
+    /// Holds a pause that has just started: it lasts at least until it is released.
     pub fn hold_pause(&self) {
         let mut pauses = self.pauses();
         pauses.held += 1;
         self.paused_until_ms.store(HELD_MS, Relaxed);
     }
 
-    /// Releases a held pause, whose client gets its reply now: its time counts from here, unless it was ended
-    /// meanwhile (`CLIENT UNPAUSE`).
+    /// Releases a held pause when its client gets the reply: its time counts from now, unless it
+    /// was ended meanwhile (`CLIENT UNPAUSE`).
     pub fn tell_paused(&self, pause: &Pause, now_ms: i64) {
         let own_until_ms = end_of(pause.timeout_ms, now_ms);
-        // One that was released before this one came keeps its time.
+        // A pause released before this one started keeps its end.
         let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
         let mut pauses = self.pauses();
         pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
         self.release_pause(&mut pauses);
     }
 
-    /// Releases a held pause that is rejected: as if it had never begun.
+    /// Releases a held pause that is rejected: as if it had never started.
     pub fn take_pause_back(&self, pause: &Pause) {
         let (until_ms, pauses_all) = pause.before;
         let mut pauses = self.pauses();
@@ -81,14 +83,14 @@ impl Tuning {
         self.release_pause(&mut pauses);
     }
 
-    /// One held pause less: after the last one, the end is the latest of those released.
+    /// Releases one held pause. After the last one, the end is the latest of those released.
     fn release_pause(&self, pauses: &mut Pauses) {
         pauses.held -= 1;
         if pauses.held > 0 {
             return;
         }
         let until_ms = std::mem::take(&mut pauses.released_until_ms);
-        // Anything else is a zero: it was ended.
+        // Any other value is a zero: the pause was ended.
         if self.paused_until_ms.load(Relaxed) == HELD_MS {
             self.paused_until_ms.store(until_ms, Relaxed);
         }
@@ -103,7 +105,7 @@ impl Tuning {
     }
 }
 
-/// The end of a pause that begins now, never [`HELD_MS`].
+/// Returns the end of a pause that starts now, never [`HELD_MS`].
 fn end_of(timeout_ms: i64, now_ms: i64) -> i64 {
     timeout_ms.saturating_add(now_ms).min(HELD_MS - 1)
 }
@@ -125,12 +127,12 @@ mod tests {
         assert!(tuning.is_paused(5000), "however long that takes");
         tuning.tell_paused(&pause, 5000);
         assert_eq!(state(&tuning), (5100, false));
-        // A longer one that its client was told of stays.
+        // A longer one, whose client has its reply, stays.
         let pause = tuning.pause(10, true, 5000);
         tuning.hold_pause();
         tuning.tell_paused(&pause, 5050);
         assert_eq!(state(&tuning), (5100, true));
-        // What a client has ended stays ended.
+        // A pause that a client has ended stays ended.
         let pause = tuning.pause(100, false, 6000);
         tuning.hold_pause();
         assert!(tuning.end_pause());
@@ -163,7 +165,7 @@ mod tests {
         tuning.hold_pause();
         tuning.take_pause_back(&only);
         assert!(!tuning.is_paused(2000));
-        // Another has come meanwhile.
+        // Another has started meanwhile.
         let first = tuning.pause(200, true, 3000);
         tuning.hold_pause();
         let second = tuning.pause(50, false, 3000);
