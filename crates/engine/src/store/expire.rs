@@ -1,8 +1,9 @@
-//! Active expiry within one shard: finds and deletes keys that have expired and no command looks up.
+//! Active expiry within one shard: deletes expired keys that no command looks up. `shard::expire`
+//! calls it with the shard held.
 //!
-//! Redis keeps a second table of the keys that have a time to live and samples it. Here a bit in each slot of the
-//! dictionary tells, so a walk over the slots (8 bytes a key, in order) finds them without touching other entries and
-//! without a second table.
+//! Redis keeps a second table of the keys with a TTL and samples it. Here a bit in each slot of the
+//! dictionary marks them, so a walk over the slots (8 bytes a key, in order) finds them without
+//! touching other entries and without a second table.
 
 use crate::command::Key;
 use crate::effect::blocking::Waiters;
@@ -14,16 +15,16 @@ use crate::store::state::{Shard, ShardStats};
 /// Buckets of a dictionary that one visit to a shard walks: some ten microseconds.
 const BUCKETS_PER_VISIT: usize = 256;
 
-/// What a visit found.
+/// The result of a visit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) entries: u64,
     pub(crate) stale: u64,
-    /// The walk came to the end of every database.
+    /// The walk reached the end of every database.
     pub(crate) is_round: bool,
 }
 
-/// Returns whether a shard has keys or fields with a time to live.
+/// Returns whether a shard has keys or fields with a TTL.
 pub(crate) fn has_expiring(store: &Store, shard: u32) -> bool {
     store.shard_figures(shard).any(|figures| figures.expires.get() + figures.timed_hashes.get() > 0)
 }
@@ -48,7 +49,7 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
                 let left_ms = entry.expire_at_ms().map_or(i64::MAX, |at| at - now_ms);
                 if left_ms <= 0 {
                     seen.stale += 1;
-                    // It is removed as soon as this returns.
+                    // It is deleted as soon as this returns.
                     commit_expired(store, waiters, db, entry.key());
                     true
                 } else {

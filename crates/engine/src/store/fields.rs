@@ -1,13 +1,15 @@
-//! Fields of hashes that expire: those that a command meets, and those that active expiry finds.
+//! Expiry of hash fields: those that commands meet, and those that active expiry finds.
 //!
-//! A command on some fields of a hash runs behind the deletion of those that have expired ([`Db::change_hash`]). How many others
-//! it deletes with them is bounded: active expiry leaves few to a command.
+//! A command on some fields of a hash runs after the deletion of the expired ones among them
+//! ([`Db::change_hash`]). The number of other fields that it deletes is bounded: active expiry
+//! leaves few to a command.
 //!
 //! # Active expiry
 //!
-//! Each database of a shard has a list of the keys whose hashes may have such fields, in no order. It is walked in turns: a key that
-//! no longer holds such a hash leaves the list when its turn comes, so nothing has to be told to the list when keys go. A
-//! hash knows itself what of it is due; so a visit to one of which nothing is costs a lookup.
+//! Each database of a shard has a list of the keys whose hashes may have such fields, in no order.
+//! It is walked in turns: a key that no longer holds such a hash leaves the list at its turn, so
+//! deletions need not update the list. A hash knows its own due fields, so a visit to one without
+//! any costs a lookup.
 //!
 //! A key on the list costs its own length and 20 to 25 bytes.
 
@@ -21,17 +23,17 @@ use crate::store::Store;
 use crate::store::db::{Change, Db, Missing, WrongType, uncount};
 use crate::store::state::{DatabaseStats, Shard, ShardStats};
 
-/// Keys that one visit to a database looks at: some ten microseconds.
+/// Keys that one visit to a database checks: some ten microseconds.
 const KEYS_PER_VISIT: usize = 64;
 
-/// Fields that one visit to a database takes out.
+/// Fields that one visit to a database deletes.
 const FIELDS_PER_VISIT: usize = 256;
 
-/// Fields that a command which names its fields deletes for others' sake, because they have expired: some hundred
-/// microseconds. Those that it leaves are active expiry's.
+/// Other expired fields that a command on named fields deletes: some hundred microseconds. Active
+/// expiry deletes the rest.
 const DUE_PER_COMMAND: usize = 512;
 
-/// Which fields of a hash a command looks at: of those none may be there that has expired.
+/// The fields of a hash that a command accesses: it must not find expired ones among them.
 #[derive(Clone, Copy)]
 pub enum Fields<'a, 'b> {
     /// All of them.
@@ -42,7 +44,7 @@ pub enum Fields<'a, 'b> {
         args: &'a Args<'b>,
         /// The first field.
         first: usize,
-        /// From each field to the next.
+        /// The distance from each field to the next.
         step: usize,
     },
 }
@@ -58,7 +60,7 @@ impl<'a, 'b> Fields<'a, 'b> {
         Fields::Named { args, first, step: 1 }
     }
 
-    /// Deletes those of them that have expired from a hash, and some others that have; calls
+    /// Deletes the expired ones among them from a hash, and some other expired fields. Calls
     /// `removed` with each, and returns how many.
     fn expire(self, hash: &mut Hash, now_ms: i64, mut removed: impl FnMut(&[u8])) -> usize {
         let Fields::Named { args, first, step } = self else { return hash.expire(now_ms, usize::MAX, removed) };
@@ -79,7 +81,7 @@ impl<'a, 'b> Fields<'a, 'b> {
 #[derive(Default)]
 pub(crate) struct Watched {
     keys: Option<Table<ThinBytes>>,
-    /// Where the walk goes on.
+    /// The index at which the walk continues.
     next: usize,
 }
 
@@ -94,7 +96,7 @@ impl Watched {
         }
     }
 
-    /// Walks over some keys; those that `keeps` is false for leave.
+    /// Walks over some keys, and removes those for which `keeps` returns `false`.
     fn walk(&mut self, most: usize, figures: &DatabaseStats, mut keeps: impl FnMut(&[u8]) -> bool) {
         let Some(keys) = &mut self.keys else { return };
         for _ in 0..most.min(keys.len()) {
@@ -114,12 +116,12 @@ impl Watched {
     }
 }
 
-/// Whether a heap value is a hash with fields that expire.
+/// Returns whether a heap value is a hash with fields that expire.
 pub(crate) fn is_timed(value: &Value) -> bool {
     matches!(value, Value::Hash(Hash::Expiring(_)))
 }
 
-/// Takes fields that are due out of some hashes of each database of a shard; returns how many.
+/// Deletes due fields of some hashes of each database of a shard. Returns how many.
 pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number: u32, now_ms: i64) -> usize {
     let mut expired = 0;
     if store.tuning.is_paused(now_ms) {
@@ -134,10 +136,11 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
 }
 
 impl Db<'_> {
-    /// Changes the hash at a key as [`Db::change_as`] does, behind the deletion of those of the fields that have expired.
+    /// Changes the hash at a key as [`Db::change_as`] does, after deleting the expired ones among
+    /// the fields.
     ///
     /// # Errors
-    /// [`WrongType`] when the key holds something else; `work` isn't called.
+    /// [`WrongType`] if the key holds another type; `work` isn't called.
     #[inline]
     pub fn change_hash<R>(
         &mut self,
@@ -165,10 +168,10 @@ impl Db<'_> {
         result
     }
 
-    /// Deletes those of the fields of the hash at a key that have expired.
+    /// Deletes the expired ones among the fields of the hash at a key.
     ///
     /// # Errors
-    /// [`WrongType`] when the key holds something else.
+    /// [`WrongType`] if the key holds another type.
     #[cold]
     pub fn expire_fields(&mut self, key: &Key<'_>, fields: Fields<'_, '_>) -> Result<(), WrongType> {
         self.change_hash(key, Missing::Skip, fields, |_| (Change::none(), ())).map(|_| ())
@@ -224,7 +227,7 @@ mod tests {
             watched.walk(20, &figures, |key| met.insert(key.to_vec()));
         }
         assert_eq!((met.len(), figures.timed_hashes.get()), (200, 200));
-        // Every key leaves when it is met the next time.
+        // Every key leaves at its next visit.
         for _ in 0..10 {
             watched.walk(20, &figures, |key| met.insert(key.to_vec()));
         }

@@ -9,7 +9,7 @@ pub enum Execution {
     Owner,
 }
 
-/// How a keyspace is laid out.
+/// The layout of a keyspace.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Shards, as users count them: 1 to [`SHARDS_MAX`].
@@ -22,27 +22,27 @@ pub struct Layout {
     pub homes: u32,
     /// All workers, I/O workers included.
     pub workers: u32,
-    /// Who runs commands.
+    /// The thread that runs commands.
     pub execution: Execution,
     /// Seed of the hash function: a secret, or a client could choose keys that all fall into one bucket.
     pub seed: u64,
-    /// Seed of everything that is random and may be seen (random keys, access counters).
+    /// Seed of all visible randomness (random keys, access counters).
     pub random_seed: u64,
 }
 
 impl Layout {
-    /// The first partition of a shard, or for the number of shards that of partitions: contiguous ranges, as even as
-    /// possible.
+    /// Returns the first partition of a shard, or, for the number of shards, the number of
+    /// partitions: contiguous ranges, as even as possible.
     pub(crate) fn first_partition(&self, shard: u32) -> u32 {
         (u64::from(shard) * u64::from(self.partitions)).div_ceil(u64::from(self.shards)) as u32
     }
 
-    /// The shard that a partition is one of.
+    /// Returns the shard of a partition.
     pub(crate) fn shard_of(&self, partition: u32) -> u32 {
         (u64::from(partition) * u64::from(self.shards) / u64::from(self.partitions)) as u32
     }
 
-    /// The home of a partition's shard.
+    /// Returns the home of a partition's shard.
     pub(crate) fn home(&self, partition: u32) -> u32 {
         // Contiguous ranges again, so that a worker's shards are neighbours.
         (u64::from(self.shard_of(partition)) * u64::from(self.homes) / u64::from(self.shards)) as u32

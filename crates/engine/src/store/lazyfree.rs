@@ -8,7 +8,7 @@ use crossbeam::channel::{Sender, unbounded};
 use pantala_dict::Dict;
 use pantala_types::Value;
 
-/// What is to be freed.
+/// An object to free.
 pub enum Garbage {
     /// A large value.
     Value(Value),
@@ -22,7 +22,7 @@ struct Figures {
     freed: AtomicU64,
 }
 
-/// The thread that frees.
+/// The background thread that frees objects.
 pub struct LazyFree {
     sender: Option<Sender<(Garbage, u64)>>,
     figures: Arc<Figures>,
@@ -41,7 +41,8 @@ impl LazyFree {
                 counted.freed.fetch_add(objects, Relaxed);
             }
         };
-        // Without it values are freed by whoever drops them: slower at times, never wrong. Loom's models make a keyspace for each interleaving.
+        // Without the thread, values are freed where they are dropped: slower at times, never
+        // wrong. Loom's models make a keyspace for each interleaving.
         let thread = if cfg!(loom) {
             None
         } else {
@@ -53,22 +54,23 @@ impl LazyFree {
     pub(crate) fn send(&self, garbage: Garbage, objects: u64) {
         if let Some(sender) = &self.sender {
             self.figures.pending.fetch_add(objects, Relaxed);
-            // The receiver lives as long as the sender does; were it gone, the error gives the garbage back and drops it.
+            // The receiver lives as long as the sender does. If it did not, the error would return
+            // the garbage, which is dropped here.
             let _ = sender.send((garbage, objects));
         }
     }
 
-    /// Objects that wait to be freed.
+    /// Returns the number of objects waiting to be freed.
     pub fn pending(&self) -> u64 {
         self.figures.pending.load(Relaxed)
     }
 
-    /// Objects freed so far.
+    /// Returns the number of objects freed so far.
     pub fn freed(&self) -> u64 {
         self.figures.freed.load(Relaxed)
     }
 
-    /// Forgets how many were freed (`CONFIG RESETSTAT`).
+    /// Resets the number of freed objects (`CONFIG RESETSTAT`).
     pub fn reset(&self) {
         self.figures.freed.store(0, Relaxed);
     }
@@ -78,7 +80,7 @@ impl Drop for LazyFree {
     fn drop(&mut self) {
         drop(self.sender.take());
         if let Some(thread) = self.thread.take() {
-            // It can only have panicked in a destructor, which has said so already.
+            // It can only have panicked in a destructor, which has reported that already.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,5 @@
-//! Databases: what a shard holds, what its owner does to it, and what is the same for all shards
-//! ([`Store`]).
+//! Databases: the content of a shard, the operations of its owner, and the state shared by all
+//! shards ([`Store`]).
 //!
 //! Nothing here takes a shard: callers hold it, and pass its [`state::Shard`].
 
@@ -32,24 +32,26 @@ use lazyfree::{Garbage, LazyFree};
 use memory::Memory;
 use state::{Database, DatabaseStats};
 
-/// What the databases of all shards share: where keys live, statistics, memory accounting, and the
-/// [`Events`] with the settings.
+/// The state shared by the databases of all shards: the places of keys, statistics, memory
+/// accounting, and the [`Events`] with the settings.
 pub struct Store {
     layout: Layout,
-    /// Figures by physical database times shards plus shard: zero, and not resident, for databases that were never used.
+    /// Statistics at index physical database times shards plus shard: zero, and not resident, for
+    /// databases that were never used.
     figures: Box<[DatabaseStats]>,
     /// The home of each partition.
     homes: Box<[u32]>,
-    /// Where dictionaries are found for prefetching, in the same order.
+    /// The roots of dictionaries for prefetching, in the same order.
     roots: Roots,
-    /// Physical databases that were used in any shard.
+    /// Physical databases that are in use in any shard.
     used: Box<[AtomicBool]>,
-    /// Logical to physical database: what `SWAPDB` swaps. Changed only by the owner of all shards, so that whoever owns any
-    /// shard sees it at rest; hint reads may see it change, which costs them a wasted prefetch.
+    /// Logical to physical database: swapped by `SWAPDB`. Changed only by the owner of all shards,
+    /// so the owner of any shard sees it stable; hint reads may race with a change, at the cost of
+    /// a wasted prefetch.
     physical: Box<[AtomicU32]>,
     lazy: LazyFree,
     memory: Memory,
-    /// How many random numbers were drawn outside of any shard.
+    /// The number of random numbers drawn outside of any shard.
     draws: AtomicU64,
     events: Events,
 }
@@ -81,139 +83,144 @@ impl Store {
         }
     }
 
-    /// Whether the server is a node of a cluster (`cluster-enabled`): a call's keys must then have one slot.
+    /// Returns whether the server is a node of a cluster (`cluster-enabled`): a call's keys must
+    /// then have one slot.
     #[inline]
     pub fn is_cluster(&self) -> bool {
         self.tuning.cluster.load(Relaxed)
     }
 
-    /// How it is laid out.
+    /// Returns the layout.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Number of databases.
+    /// Returns the number of databases.
     pub fn databases(&self) -> u32 {
         self.layout.databases
     }
 
-    /// Number of partitions: they are numbered from 0.
+    /// Returns the number of partitions: they are numbered from 0.
     #[inline]
     pub fn partition_count(&self) -> u32 {
         self.layout.partitions
     }
 
-    /// The partitions of a shard (below [`Layout::shards`]).
+    /// Returns the partitions of a shard (below [`Layout::shards`]).
     pub fn partitions_of(&self, shard: u32) -> Range<u32> {
         self.layout.first_partition(shard)..self.layout.first_partition(shard + 1)
     }
 
-    /// Where a key lives.
+    /// Returns the place of a key.
     #[inline]
     pub fn place(&self, key: &[u8]) -> KeyPlace {
         KeyPlace { hash: hash_key(self.layout.seed, key), shard: self.shard_of_slot(key_slot(key)) }
     }
 
-    /// The partition of a slot: each has a contiguous range of slots, as even as possible.
+    /// Returns the partition of a slot: each has a contiguous range of slots, as even as possible.
     #[inline]
     pub fn shard_of_slot(&self, slot: u16) -> u32 {
         u32::from(slot) * self.layout.partitions / SLOTS as u32
     }
 
-    /// The worker that does the periodic work of a partition, and with [`Execution::Owner`](layout::Execution::Owner) all work: the home of its
-    /// shard.
+    /// Returns the home of a partition's shard: the worker that does its periodic work, and with
+    /// [`Execution::Owner`](layout::Execution::Owner) all work.
     #[inline]
     pub fn home(&self, shard: u32) -> u32 {
         self.homes[shard as usize]
     }
 
-    /// A handle for prefetching in the selected database of a shard.
+    /// Returns a handle for prefetching in the selected database of a shard.
     #[inline(always)]
     pub fn hint(&self, db: u32, shard: u32) -> Hint {
         self.roots.hint(self.place_of(shard, self.physical(db)))
     }
 
-    /// Where the figures and the root of a database in a shard stand.
+    /// Returns the index of the statistics and the root of a database in a shard.
     #[inline]
     fn place_of(&self, shard: u32, physical: usize) -> usize {
         physical * self.layout.partitions as usize + shard as usize
     }
 
-    /// Figures of a database in a shard, readable at any time.
+    /// Returns the statistics of a database in a shard, readable at any time.
     #[inline]
     pub(crate) fn figures(&self, shard: u32, physical: usize) -> &DatabaseStats {
         &self.figures[self.place_of(shard, physical)]
     }
 
-    /// Figures of the databases of a shard that were used in any shard: those of others are zero.
+    /// Returns the statistics of a shard's databases that are in use in any shard: those of others
+    /// are zero.
     pub fn shard_figures(&self, shard: u32) -> impl Iterator<Item = &DatabaseStats> {
         self.used().map(move |physical| self.figures(shard, physical))
     }
 
-    /// Figures of a database in all shards, in order.
+    /// Returns the statistics of a database in all shards, in order.
     fn database_figures(&self, db: u32) -> &[DatabaseStats] {
         let physical = self.physical(db);
         &self.figures[self.place_of(0, physical)..][..self.layout.partitions as usize]
     }
 
-    /// The numbers of the databases that were used in any shard, as shards number them. Whoever holds a shard sees all
-    /// that were used there.
+    /// Returns the physical numbers of the databases that are in use in any shard. The owner of a
+    /// shard sees all that are in use there.
     pub(crate) fn used(&self) -> impl Iterator<Item = usize> {
-        // Relaxed: a shard's databases are made by its owner, so the gate orders this for the next one.
+        // Relaxed: a shard's databases are made by its owner, so the gate orders this for the next
+        // one.
         self.used.iter().enumerate().filter(|(_, is_used)| is_used.load(Relaxed)).map(|(physical, _)| physical)
     }
 
-    /// Whether a database was used in any shard, as [`Store::used`].
+    /// Returns whether a database is in use in any shard, as [`Store::used`].
     pub fn is_used(&self, db: u32) -> bool {
         self.used[self.physical(db)].load(Relaxed)
     }
 
-    /// Figures of a database in a shard, for tests that make them up.
+    /// Returns the statistics of a database in a shard, for tests that write them.
     #[doc(hidden)]
     pub fn invented_figures(&self, db: u32, shard: u32) -> &DatabaseStats {
         self.used[self.physical(db)].store(true, Relaxed);
         self.figures(shard, self.physical(db))
     }
 
-    /// A database for its first use in a shard that the caller holds.
+    /// Makes a database for its first use in a shard that the caller holds.
     pub(crate) fn make_database(&self, shard: u32, physical: usize) -> Database {
         self.used[physical].store(true, Relaxed);
         Database::new(self.roots.dict(self.place_of(shard, physical), self.layout.seed))
     }
 
-    /// Keys and keys with an expiry in a database, over all shards.
+    /// Returns the numbers of keys and of keys with an expiry in a database, over all shards.
     pub fn database_size(&self, db: u32) -> (u64, u64) {
         self.database_figures(db)
             .iter()
             .fold((0, 0), |(keys, expires), figures| (keys + figures.keys.get(), expires + figures.expires.get()))
     }
 
-    /// Keys of a database in one shard.
+    /// Returns the number of keys of a database in one shard.
     pub fn shard_size(&self, db: u32, shard: u32) -> u64 {
         self.figures(shard, self.physical(db)).keys.get()
     }
 
-    /// Keys with an expiry of a database in one shard.
+    /// Returns the number of keys with an expiry of a database in one shard.
     pub fn shard_expires(&self, db: u32, shard: u32) -> u64 {
         self.figures(shard, self.physical(db)).expires.get()
     }
 
-    /// Bytes that a database takes over all shards: its dictionary's, and its large values'.
+    /// Returns the memory usage of a database over all shards, bytes: of its dictionaries, and of
+    /// its large values.
     pub fn memory_bytes(&self, db: u32) -> (u64, u64) {
         self.database_figures(db)
             .iter()
             .fold((0, 0), |(dict, heap), figures| (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get()))
     }
 
-    /// A random number in `0..bound` (`bound` above 0) for choices that are made before any shard is held. One sequence
-    /// for each [`Layout::random_seed`].
+    /// Returns a random number in `0..bound` (`bound` above 0) for choices made before any shard is
+    /// held. One sequence for each [`Layout::random_seed`].
     pub fn random_below(&self, bound: u64) -> u64 {
-        // Relaxed: each caller gets a number of its own, and that is all there is to it.
+        // Relaxed: each caller gets a number of its own, and nothing else depends on it.
         let draw = self.draws.fetch_add(1, Relaxed);
         Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
     }
 
-    /// Mean remaining time to live that the active expiry last saw in a database, ms; 0 when it saw none.
+    /// Returns the mean remaining TTL that active expiry last saw in a database, ms; 0 if it saw
+    /// none.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
         let (sum, samples) = self.database_figures(db).iter().fold((0u64, 0), |(sum, samples), figures| {
             (sum.saturating_add(figures.ttl_sum_ms.get()), samples + figures.ttl_samples.get())
@@ -221,13 +228,13 @@ impl Store {
         sum.checked_div(samples).unwrap_or(0)
     }
 
-    /// What the data takes, and what it may.
+    /// Returns the memory accounting of the data.
     #[inline]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// What frees memory in the background.
+    /// Returns the thread that frees memory in the background.
     pub fn lazy_free(&self) -> &LazyFree {
         &self.lazy
     }
@@ -239,20 +246,20 @@ impl Store {
         self.physical[b as usize].store(first as u32, Relaxed);
     }
 
-    /// Where a logical database stands in each shard's table.
+    /// Returns the index of a logical database in each shard's table.
     #[inline]
     pub(crate) fn physical(&self, db: u32) -> usize {
         self.physical[db as usize].load(Relaxed) as usize
     }
 
-    /// The number by which clients know the database that stands there in each shard's table.
+    /// Returns the number by which clients know the database at that index of each shard's table.
     pub(crate) fn logical(&self, physical: usize) -> u32 {
         (0..self.layout.databases).find(|&db| self.physical(db) == physical).expect("each one has a number")
     }
 
-    /// Frees a large value, in the background when `lazy` and worth it.
+    /// Frees a large value, in the background if `lazy` and worthwhile.
     pub(crate) fn dispose(&self, value: Value, lazy: bool) {
-        /// Below this a value is freed faster than it is sent away.
+        /// A smaller value is freed faster than it is sent away.
         const WORTH_SENDING_BYTES: usize = 64 * 1024;
         /// As in Redis.
         const WORTH_SENDING_PIECES: usize = 64;
@@ -270,12 +277,12 @@ impl Store {
     }
 }
 
-/// Figures that are all zero. Of many that is memory which the kernel hasn't provided yet.
+/// Returns statistics that are all zero. Large zeroed memory is not resident until it is written.
 fn zeroed_figures(count: usize) -> Box<[DatabaseStats]> {
     let layout = std::alloc::Layout::array::<DatabaseStats>(count).expect("databases and partitions are bounded");
-    // SAFETY: there is a database and a partition, so the layout isn't empty; the block is the box's from here on, and of
-    // the layout with which a box frees such a slice. The figures are counts in atomic words, for which zero bytes are a
-    // value: the default one.
+    // SAFETY: there is a database and a partition, so the layout isn't empty. The block belongs to
+    // the box from here, and has the layout with which a box frees such a slice. The statistics are
+    // counts in atomic words, for which zero bytes are valid: the default value.
     unsafe {
         let start = std::alloc::alloc_zeroed(layout).cast::<DatabaseStats>();
         if start.is_null() {

@@ -1,4 +1,5 @@
-//! Values between the dictionary and their RDB form: what `DUMP` and snapshots write, and `RESTORE` and loading read.
+//! Conversion of values to and from RDB: `DUMP` and snapshots write them, `RESTORE` and loading
+//! read them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +13,7 @@ use crate::store::db::{Change, Db, Expire, Held, NewString};
 use crate::tuning::{AccessPolicy, Tuning};
 
 impl<'e> Held<'e> {
-    /// What to write: of every type there is something.
+    /// Returns the value to write: every type has one.
     pub fn to_write(self) -> Option<ValueRef<'e>> {
         match self {
             Held::Int(value) => Some(ValueRef::Int(value)),
@@ -36,11 +37,11 @@ impl<'e> Held<'e> {
 }
 
 impl Db<'_> {
-    /// Stores a value that was read, with that access word if there is one. Whatever the key held is deleted before, as by
-    /// Redis: the key is always a new one.
+    /// Stores a value that was read, with that access word if there is one. The key's former value
+    /// is deleted before, as by Redis: the key is always a new one.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
+    /// [`OutOfMemory`] if the allocator fails; nothing has changed then.
     pub fn restore(
         &mut self,
         key: &Key<'_>,
@@ -58,7 +59,7 @@ impl Db<'_> {
         self.put_loaded(key, loaded, expire, access, change.of_new_key(true))
     }
 
-    /// Stores a value that was read, as [`Db::restore`], at a key that holds nothing.
+    /// Stores a value that was read, as [`Db::restore`], at a missing key.
     pub(crate) fn put_loaded(
         &mut self,
         key: &Key<'_>,
@@ -101,7 +102,7 @@ impl AccessPolicy {
 }
 
 impl Tuning {
-    /// What a value that is read may be, as the settings are now.
+    /// Returns the bounds of a value that is read, by the current settings.
     pub fn rdb_limits(&self) -> Limits {
         Limits {
             string_bytes_max: self.proto_max_bulk_len.load(Relaxed),

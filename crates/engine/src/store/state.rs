@@ -14,7 +14,7 @@ use crate::store::fields::Watched;
 #[repr(C, align(64))]
 pub(crate) struct Database {
     pub(crate) dict: Dict<Value>,
-    /// Where its active expiry goes on.
+    /// The position at which its active expiry continues.
     pub(crate) expire_cursor: u64,
     /// Keys of hashes with fields that expire.
     pub(crate) watched: Watched,
@@ -26,10 +26,10 @@ impl Database {
     }
 }
 
-/// The databases of a shard by number. One that no command has used yet takes a word.
+/// The databases of a shard by number. An unused one takes a word.
 pub(crate) struct Databases {
-    /// That of number 0, here because few servers use another: each line that a command reads of its shard is one that
-    /// another worker may have written, or that was evicted from this one's cache.
+    /// Number 0, stored here because few servers use another: each cache line that a command reads
+    /// of its shard may have been written by another worker, or evicted from this one's cache.
     first: Option<Box<Database>>,
     others: Box<[Option<Box<Database>>]>,
 }
@@ -44,19 +44,19 @@ impl Databases {
         if physical == 0 { &mut self.first } else { &mut self.others[physical - 1] }
     }
 
-    /// A database, unless it was never used.
+    /// Returns a database, if it is in use.
     #[inline]
     pub(crate) fn get(&self, physical: usize) -> Option<&Database> {
         if physical == 0 { self.first.as_deref() } else { self.others[physical - 1].as_deref() }
     }
 
-    /// As [`Databases::get`], to be changed.
+    /// As [`Databases::get`], mutably.
     #[inline]
     pub(crate) fn get_mut(&mut self, physical: usize) -> Option<&mut Database> {
         self.slot(physical).as_deref_mut()
     }
 
-    /// A database, made with `make` for its first use.
+    /// Returns a database, made with `make` on its first use.
     #[inline]
     pub(crate) fn get_or_make(&mut self, physical: usize, make: impl FnOnce() -> Database) -> &mut Database {
         #[cold]
@@ -67,26 +67,27 @@ impl Databases {
         self.slot(physical).get_or_insert_with(|| boxed(make))
     }
 
-    /// Those that were used, with their numbers.
+    /// Returns the databases in use, with their numbers.
     pub(crate) fn used(&mut self) -> impl Iterator<Item = (usize, &mut Database)> {
         let all = std::iter::once(&mut self.first).chain(&mut self.others);
         all.enumerate().filter_map(|(physical, database)| Some((physical, database.as_deref_mut()?)))
     }
 }
 
-/// The state of a shard. Only its owner (see `shard::ownership`) touches it.
+/// The state of a shard. Only its owner (see `shard::ownership`) accesses it.
 ///
 /// The fields that every command reads come first.
 #[repr(C)]
 pub struct Shard {
     pub(crate) databases: Databases,
-    /// Commands that wait for its keys.
+    /// Commands blocked on its keys.
     pub(crate) waiters: Waiters,
-    /// Who is to be evicted next, once something has been.
+    /// The candidates for eviction, once something has been evicted.
     pub(crate) eviction: Option<Box<Pool>>,
     /// For LFU counters and random keys.
     pub(crate) random: Random,
-    /// Where packed collections are changed before they go back into their entries: kept for its memory.
+    /// Scratch in which packed collections are changed before they return to their entries: kept
+    /// for its memory.
     pub(crate) scratch: Vec<u8>,
 }
 
@@ -102,9 +103,10 @@ impl Shard {
     }
 }
 
-/// What anyone may read of a shard at any time. Written by its owner alone, so that no write needs a locked instruction.
+/// The statistics of a shard. Written by its owner alone, so that no write needs a locked
+/// instruction; any thread may read them at any time.
 ///
-/// What nearly each command writes stands first: in the cache line of the shard's gate.
+/// The fields that nearly every command writes come first: in the cache line of the shard's gate.
 #[repr(C)]
 pub struct ShardStats {
     /// Commands that ran on it.
@@ -123,7 +125,8 @@ pub struct ShardStats {
     pub combined: Counter,
     /// Times its owner passed it to its home because too many requests waited.
     pub handovers: Counter,
-    /// Entries that the active expiry looked at, and found expired: for its estimate of what is stale.
+    /// Entries that active expiry has visited, the expired ones included: for its estimate of stale
+    /// ones.
     pub expire_visited: Counter,
     /// Keys that clients track.
     pub tracked_keys: Gauge,
@@ -131,7 +134,7 @@ pub struct ShardStats {
     pub tracked_readers: Gauge,
 }
 
-/// Figures of one database in one shard, in a cache line of their own.
+/// Statistics of one database in one shard, in a cache line of their own.
 #[derive(Default)]
 #[repr(align(64))]
 pub struct DatabaseStats {
@@ -139,17 +142,18 @@ pub struct DatabaseStats {
     pub keys: Gauge,
     /// Keys with an expiry.
     pub expires: Gauge,
-    /// Keys that are looked after because their hashes may have fields that expire.
+    /// Keys on active expiry's list because their hashes may have fields that expire.
     pub timed_hashes: Gauge,
-    /// Sum of the remaining times to live that the last round of active expiry saw, ms.
+    /// Sum of the remaining TTLs that the last round of active expiry saw, ms.
     pub ttl_sum_ms: Gauge,
-    /// How many it saw.
+    /// Number of TTLs in that sum.
     pub ttl_samples: Gauge,
     /// Bytes of the dictionary (entries, segments, directory), without large values.
     pub dict_bytes: Gauge,
     /// Bytes of values outside the dictionary's own memory.
     pub heap_bytes: Gauge,
-    /// What the sum of all shards ([`Memory`](crate::store::memory::Memory)) has of the two.
+    /// The part of the two that is flushed into the global counter
+    /// ([`Memory`](crate::store::memory::Memory)).
     pub(crate) told_bytes: AtomicU64,
 }
 

@@ -1,10 +1,13 @@
-//! What keys were before a script changed them, so that its run can be taken back.
+//! Rollback of scripts: the former values of keys that a script changes. A script's run owns one
+//! [`Undo`].
 //!
-//! A script that holds only the shards of its declared keys may meet another key after it has written. It then has to be run again with all
-//! shards, as if it had never begun: whatever it has changed is put back while its shards are still held, so that nobody saw it.
+//! A script that holds only the shards of its declared keys may meet another key after it has
+//! written. It must then be rerun with all shards, as if it had never started: its changes are
+//! rolled back while its shards are still held, so that no other thread saw them.
 //!
-//! Only small values are kept: a script that changes a large one is run with all shards instead, which costs less than a copy. Events
-//! (`notify-keyspace-events`) of what it changes are published when the run stands.
+//! Only small values are kept: a script that changes a large one runs with all shards instead,
+//! which costs less than a copy. Events (`notify-keyspace-events`) of its changes are published
+//! when the run is committed.
 
 use std::ops::Range;
 
@@ -20,25 +23,25 @@ use crate::store::Store;
 use crate::store::db::{Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
 use crate::store::state::Shard;
 
-/// Largest value in one piece that is kept, bytes: to copy as much takes about 5 µs, as long as a short script with all shards keeps everybody else
-/// waiting.
+/// Largest value in one piece that is kept, bytes: a copy takes about 5 µs, as long as a short
+/// script with all shards keeps other commands waiting.
 pub const UNDO_STRING_BYTES_MAX: usize = 64 * 1024;
 
 /// Largest value of many pieces that is kept, bytes: a copy takes an allocation for each of them.
 pub const UNDO_VALUE_BYTES_MAX: usize = 16 * 1024;
 
-/// Most that is kept for one run, bytes.
+/// Most bytes kept for one run.
 pub const UNDO_BYTES_MAX: usize = 1024 * 1024;
 
 /// Room that is kept from run to run: bytes, and keys or events.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 const KEPT_ENTRIES_MAX: usize = 256;
 
-/// More would have to be kept than is worth it.
+/// More would have to be kept than is worthwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// What a key held. Bytes are in [`Undo::bytes`].
+/// The former content of a key. Bytes are in [`Undo::bytes`].
 enum Content {
     Int(i64),
     Bytes(Range<usize>),
@@ -46,7 +49,7 @@ enum Content {
     Heap(Value),
 }
 
-/// What a key was.
+/// The former state of a key.
 struct Image {
     content: Content,
     flags: u8,
@@ -54,7 +57,7 @@ struct Image {
     expire_at_ms: Option<i64>,
 }
 
-/// A key, and what it was; `None`: there was no such key.
+/// A key, and its former state; `None`: it did not exist.
 struct Noted {
     db: u32,
     place: KeyPlace,
@@ -63,9 +66,9 @@ struct Noted {
     image: Option<Image>,
 }
 
-/// What holds the shards of a run.
+/// Access to the shards that a run holds.
 pub trait HeldShards {
-    /// Returns what all shards share.
+    /// Returns the state shared by all shards.
     fn store(&self) -> &Store;
     /// Returns the selected database.
     fn selected_db(&self) -> u32;
@@ -75,28 +78,30 @@ pub trait HeldShards {
     fn shard(&mut self, number: u32) -> &mut Shard;
 }
 
-/// See the head of this module. Empty between runs: its room serves the next one.
+/// The former states of the keys of a run. Empty between runs: its memory serves the next one.
 #[derive(Default)]
 pub struct Undo {
-    /// In the order in which they were noted.
+    /// In the order in which they were recorded.
     noted: Vec<Noted>,
-    /// Where in `noted` each is, by the key's hash.
+    /// The index in `noted` of each, by the key's hash.
     by_hash: HashTable<u32>,
     /// Names of keys, and values in one piece, one behind the other.
     bytes: Vec<u8>,
-    /// Who watches those keys (`WATCH`), where anybody does: they hear of what stands, and not of what was put back. With where in `noted` the key is.
+    /// The watches of those keys (`WATCH`), held back: committed changes invalidate them,
+    /// rolled-back ones don't. With the index in `noted` of the key.
     watches: Vec<(u32, HeldWatches)>,
-    /// What happened to keys, in order.
+    /// Events of keys, in order.
     events: Vec<HeldEvent>,
-    /// What all that takes, bytes.
+    /// The memory usage of all that, bytes.
     taken_bytes: usize,
 }
 
 impl Undo {
-    /// Remembers what a key of the selected database is, unless it has already. To be called before the key is changed, with its shard held.
+    /// Records the state of a key of the selected database, unless it is recorded already. Must be
+    /// called before the key is changed, with its shard held.
     ///
     /// # Errors
-    /// [`TooLarge`]: it isn't remembered, and mustn't be changed.
+    /// [`TooLarge`]: it is not recorded, and must not be changed.
     pub fn note(&mut self, access: &mut impl HeldShards, key: &Key<'_>) -> Result<(), TooLarge> {
         let db = access.selected_db();
         if self.is_noted(db, key.place.hash, key.bytes) {
@@ -132,26 +137,27 @@ impl Undo {
         self.by_hash.find(hash, is_it).is_some()
     }
 
-    /// Keeps events of commands of the run back until it stands.
+    /// Holds back events of the run's commands until it is committed.
     ///
     /// # Errors
-    /// [`TooLarge`]: there are more of them than are kept.
+    /// [`TooLarge`]: there are too many of them.
     pub fn hold(&mut self, events: Vec<HeldEvent>) -> Result<(), TooLarge> {
         self.taken_bytes += events.iter().map(HeldEvent::bytes).sum::<usize>();
         self.events.extend(events);
         if self.taken_bytes > UNDO_BYTES_MAX { Err(TooLarge) } else { Ok(()) }
     }
 
-    /// Makes all keys what they were.
+    /// Rolls all keys back.
     pub fn roll_back(&mut self, access: &mut impl HeldShards) {
-        // What has expired isn't brought back, whether the key or fields of it: that has happened. All else will happen again.
+        // Expired keys and fields are not restored, and their events are published. All else will
+        // be repeated by the rerun.
         for held in std::mem::take(&mut self.events) {
             let is_changed = || self.is_noted(held.db, access.store().place(&held.key).hash, &held.key);
             if held.is_expiry() || !held.is_miss() && !is_changed() {
                 access.store().publish_held(&held);
             }
         }
-        // Putting back is no change: nobody is told of it.
+        // A rollback is not a change: its events are dropped.
         hold_events(|| {
             for Noted { db, place, name, image } in &mut self.noted {
                 let key = Key { bytes: &self.bytes[name.clone()], place: *place };
@@ -167,7 +173,8 @@ impl Undo {
         self.release(access, Watches::put_back);
     }
 
-    /// The run stands: whoever watches what it has changed is told, and who listens to events. To be called while its shards are still held.
+    /// Commits the run: publishes the deferred events and invalidates watches. Must be called while
+    /// its shards are still held.
     pub fn keep(&mut self, access: &mut impl HeldShards) {
         self.events.drain(..).for_each(|held| access.store().publish_held(&held));
         self.release(access, Watches::let_go);
@@ -181,7 +188,7 @@ impl Undo {
         self.clear();
     }
 
-    /// Forgets all that it remembers, if anything: what it has changed stands.
+    /// Clears all records, if any: the changes stay.
     pub fn clear(&mut self) {
         if self.taken_bytes == 0 && self.bytes.is_empty() {
             return;
@@ -200,7 +207,8 @@ impl Undo {
     }
 }
 
-/// What a key is, and how large its value is, bytes. A value in one piece is added to `kept`.
+/// Returns the state of a key, and the size of its value, bytes. A value in one piece is added to
+/// `kept`.
 fn image_of(
     access: &mut impl HeldShards,
     key: &Key<'_>,
