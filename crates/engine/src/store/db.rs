@@ -1,5 +1,5 @@
-//! One database in one shard, as a command sees it: lookups that expire lazily, count and touch, and
-//! give shared views; writes that keep the counters and commit what was done ([`change`]).
+//! One database in one shard, as a command sees it: lookups that expire lazily, count and touch,
+//! and return shared views; writes that keep the counters and commit the change ([`change`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -31,10 +31,11 @@ pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_
 pub use strings::EditError;
 pub use transfer::Spot;
 
-/// How many new keys go by before the dictionary's memory is told anew: summing it up at each would cost more than it tells.
+/// New keys between two updates of the dictionary's memory statistics: summing it up at each would
+/// cost more than it is worth.
 const PUBLISH_EVERY_KEYS: u64 = 64;
 
-/// What a write does to the key's time to live.
+/// The effect of a write on the key's TTL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expire {
     /// Removes it.
@@ -62,7 +63,7 @@ macro_rules! live {
     }};
 }
 
-/// See the head of this module.
+/// A command's view of one database in one shard. See the head of this module.
 pub struct Db<'s> {
     pub(crate) dict: &'s mut Dict<Value>,
     pub(crate) watched: &'s mut Watched,
@@ -107,35 +108,35 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Keys, those that have expired but were not found out included.
+    /// Returns the number of keys, expired ones that were not found yet included.
     pub fn len(&self) -> usize {
         self.dict.len()
     }
 
-    /// How its keys lie in the buckets of their table.
+    /// Returns how its keys are spread over the buckets of their table.
     pub fn occupancy(&self) -> Occupancy {
         self.dict.occupancy()
     }
 
-    /// Whether there are no keys.
+    /// Returns whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Looks a key up without counting or touching it. An expired one is removed and not found.
+    /// Looks a key up without counting or touching it. An expired one is deleted and not found.
     #[inline]
     pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.find_mut(key).map(EntryMut::into_ref)
     }
 
-    /// As [`Db::find`], to be changed.
+    /// As [`Db::find`], mutably.
     #[inline]
     pub(crate) fn find_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
         Some(live!(self, found, key, else return None))
     }
 
-    /// Looks a key up as it lies there, even if its time is over: it stays.
+    /// Looks a key up even if it has expired, without deleting it.
     pub fn find_even_expired(&self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.dict.find(key.place.hash, key.bytes)
     }
@@ -158,26 +159,27 @@ impl<'s> Db<'s> {
         Some(found.into_ref())
     }
 
-    /// Looks a key up for reading as [`Db::read`], but doesn't touch it: for commands that only ask about a key.
+    /// Looks a key up for reading as [`Db::read`], without touching it: for commands that only ask
+    /// about a key.
     pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
-        // A view lives as long as one command's use of it, so this needn't be set back.
+        // A view lives as long as one command's use of it, so this needn't be reset.
         self.no_touch = true;
         self.read(key)
     }
 
-    /// Looks a key up for reading and touches it whatever the client said (`TOUCH`).
+    /// Looks a key up for reading and touches it even if the client opted out (`TOUCH`).
     pub fn read_touching(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.no_touch = false;
         self.read(key)
     }
 
-    /// Looks a key up before it is changed: touches it, and counts nothing.
+    /// Looks a key up before it is changed: touches it, without counting.
     #[inline]
     pub fn write(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.write_mut(key).map(EntryMut::into_ref)
     }
 
-    /// As [`Db::write`], to be changed.
+    /// As [`Db::write`], mutably.
     #[inline]
     fn write_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
@@ -188,15 +190,15 @@ impl<'s> Db<'s> {
         Some(found)
     }
 
-    /// Whether a key exists.
+    /// Returns whether a key exists.
     pub fn exists(&mut self, key: &Key<'_>) -> bool {
         self.find(key).is_some()
     }
 
-    /// Stores a string, replacing whatever the key held.
+    /// Stores a string, replacing the key's value.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
+    /// [`OutOfMemory`] if the allocator fails; nothing has changed then.
     #[inline]
     pub fn set_string(
         &mut self,
@@ -216,7 +218,7 @@ impl<'s> Db<'s> {
     /// As [`Db::set_string`].
     pub fn add_string(&mut self, key: &Key<'_>, value: NewString<'_>, change: Change) -> Result<(), OutOfMemory> {
         match self.dict.entry(key.place.hash, key.bytes) {
-            // One that has expired is in the way only until it is looked up.
+            // An expired key is in the way only until it is looked up.
             Entry::Occupied(found) if found.expire_at_ms().is_none_or(|at| at > self.now_ms) => Ok(()),
             Entry::Occupied(_) => self.set_string(key, value, Expire::Clear, change),
             Entry::Vacant(vacant) => {
@@ -230,9 +232,9 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Stores a payload with its user flags, replacing whatever the key held.
-    // Always inlined, and what it calls never: a change that the caller knows is then looked at when
-    // the caller is compiled.
+    /// Stores a payload with its user flags, replacing the key's value.
+    // Always inlined, while its callee never is: a change known to the caller is then folded when the
+    // caller is compiled.
     #[inline(always)]
     pub fn set_payload(
         &mut self,
@@ -246,7 +248,7 @@ impl<'s> Db<'s> {
         self.commit(key, change.of_new_key(is_new));
     }
 
-    /// Stores a payload, which the caller commits. Returns whether the key was not there.
+    /// Stores a payload, which the caller commits. Returns whether the key was missing.
     #[inline(never)]
     fn store(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) -> bool {
         let (store, figures, now_ms) = (self.store, self.figures, self.now_ms);
@@ -259,7 +261,7 @@ impl<'s> Db<'s> {
         let clock = fresh_access(store, now_ms);
         let is_new = match self.dict.entry(key.place.hash, key.bytes) {
             Entry::Occupied(mut found) => {
-                // What has expired is gone: its time to live must not be kept.
+                // An expired key counts as missing: its TTL must not be kept.
                 let had = found.expire_at_ms();
                 let is_over = had.is_some_and(|at| at <= now_ms);
                 if is_over {
@@ -311,14 +313,14 @@ impl<'s> Db<'s> {
                 true
             }
         };
-        // Most values live in their entries: the figure's cache line isn't written for nothing.
+        // Most values live in their entries: avoids a write to the statistics' cache line.
         if heap > 0 {
             figures.heap_bytes.add(heap);
         }
         is_new
     }
 
-    /// Sets or clears the TTL of a key. `false`: there is no such key.
+    /// Sets or clears the TTL of a key. Returns `false` if the key is missing.
     pub fn set_expire(&mut self, key: &Key<'_>, at_ms: Option<i64>, change: Change) -> bool {
         let figures = self.figures;
         let Some(mut found) = self.find_mut(key) else { return false };
@@ -332,8 +334,8 @@ impl<'s> Db<'s> {
         true
     }
 
-    /// Deletes a key and frees its value, in the background when `lazy` and it is large. Its event is `del`. `false`: there
-    /// was none.
+    /// Deletes a key and frees its value, in the background if `lazy` and it is large. Its event is
+    /// `del`. Returns `false` if the key is missing.
     pub fn remove(&mut self, key: &Key<'_>, lazy: bool) -> bool {
         let now_ms = self.now_ms;
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
@@ -347,8 +349,8 @@ impl<'s> Db<'s> {
         true
     }
 
-    /// As [`Self::remove`], as Redis's commands do it with a destination that they haven't looked up: a key that has expired
-    /// is there as any other.
+    /// As [`Self::remove`], as Redis's commands treat a destination that they haven't looked up: an
+    /// expired key is deleted as any other.
     pub(crate) fn remove_unseen(&mut self, key: &Key<'_>, lazy: bool, change: Change) -> bool {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         self.discard(removed, lazy);
@@ -363,20 +365,21 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Counts a hit or a miss, for a command that Redis has look a key up for reading though it goes on to change it.
+    /// Counts a hit or a miss, for a command that Redis has look a key up for reading before it
+    /// changes it.
     #[inline]
     pub fn count_lookup(&self, key: &Key<'_>, found: bool) {
         if found { self.stats.hits.add(1) } else { miss(self.store, self.stats, self.db, key.bytes) }
     }
 
-    /// Commits what was done to a key: see [`change`].
+    /// Commits a change of a key: see [`change`].
     #[inline(always)]
     pub(crate) fn commit(&mut self, key: &Key<'_>, change: Change) {
         self.stats.changes.add(u64::from(change.is_saved()));
         change::commit(self.store, self.waiters, self.db, key, change);
     }
 
-    /// Whom a key, as it is now, can wake.
+    /// Returns the kind of waiters that a key, in its current state, can wake.
     pub(crate) fn wakes(&mut self, key: &Key<'_>) -> Option<WakesOn> {
         match self.find(key)?.held() {
             Held::Packed(PackedForm::List, _) | Held::Heap(Value::List(_)) => Some(WakesOn::List),
@@ -386,7 +389,7 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Goes on with a scan: see [`Dict::scan`]. Expired keys are passed over.
+    /// Continues a scan: see [`Dict::scan`]. Expired keys are skipped.
     pub fn scan(&self, cursor: u64, buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, Value>)) -> u64 {
         let now_ms = self.now_ms;
         self.dict.scan(cursor, buckets, &mut |entry| {
@@ -396,8 +399,8 @@ impl<'s> Db<'s> {
         })
     }
 
-    /// As [`Db::scan`], and deletes the expired keys that it comes by, if `expires` holds for them. Such keys are
-    /// visited with `None`.
+    /// As [`Db::scan`], and deletes the expired keys that it meets and for which `expires` holds.
+    /// Such keys are visited with `None`.
     pub fn scan_expiring(
         &mut self,
         cursor: u64,
@@ -420,14 +423,14 @@ impl<'s> Db<'s> {
         next
     }
 
-    /// Deletes a key that has expired, as any lookup does.
+    /// Deletes an expired key, as any lookup does.
     fn expire(&mut self, bytes: &[u8]) {
         let place = self.store.place(bytes);
         let _ = self.find(&Key { bytes, place });
     }
 
-    /// A random key that has not expired. Looks at a bounded number, and deletes the expired ones among them; `None` when
-    /// it found only such.
+    /// Returns a random key that has not expired. Tries a bounded number, and deletes the expired
+    /// ones among them; `None` if it found only those.
     pub fn random(&mut self) -> Option<Box<[u8]>> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {
@@ -443,8 +446,8 @@ impl<'s> Db<'s> {
         None
     }
 
-    /// Empties the database. The old content is freed in the background when `lazy`, here otherwise. What else there is to
-    /// do is [`Access::flush`](crate::shard::access::Access::flush)'s.
+    /// Empties the database. Its content is freed in the background if `lazy`, here otherwise. The
+    /// rest of a flush is [`Access::flush`](crate::shard::access::Access::flush)'s.
     pub(crate) fn flush(&mut self, lazy: bool) {
         let old = self.dict.take();
         self.stats.changes.add(old.len() as u64);
@@ -460,7 +463,8 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Bytes that an entry takes, with its large value and its share of the dictionary.
+    /// Returns the memory usage of an entry, bytes, with its large value and its share of the
+    /// dictionary.
     pub fn memory_usage(&mut self, key: &Key<'_>) -> Option<usize> {
         /// A slot is 8 bytes and segments are about 5/6 full.
         const SLOT_BYTES: usize = 10;
@@ -472,18 +476,18 @@ impl<'s> Db<'s> {
         Some(entry.allocated_bytes() + heap + SLOT_BYTES)
     }
 
-    /// Remembers how much memory the dictionary takes, for `INFO`.
+    /// Updates the statistics of the dictionary's memory, for `INFO`.
     pub(crate) fn publish_bytes(&self) {
         self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
     }
 
-    /// The dictionary itself, for the active expiry, and who is to be told of what expires.
+    /// Returns the dictionary, for active expiry, and the sinks of expired keys.
     pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &mut Waiters, &'s ShardStats, &'s DatabaseStats) {
         (self.dict, self.waiters, self.stats, self.figures)
     }
 }
 
-/// The access word of a new entry.
+/// Returns the access word of a new entry.
 #[inline]
 fn fresh_access(store: &Store, now_ms: i64) -> u32 {
     match store.tuning.access_policy() {
@@ -492,7 +496,8 @@ fn fresh_access(store: &Store, now_ms: i64) -> u32 {
     }
 }
 
-/// Notes an access. With LRU the word changes once a second, so that reading a hot key doesn't dirty its cache line.
+/// Records an access. With LRU the word changes once a second, so that reading a hot key doesn't
+/// dirty its cache line.
 #[inline]
 fn touch(entry: &mut EntryMut<'_, Value>, store: &Store, random: &mut Random, now_ms: i64) {
     let before = entry.access();
@@ -539,14 +544,14 @@ fn heap_bytes(payload: &NewPayload<'_, Value>) -> u64 {
     }
 }
 
-/// Counts a lookup for reading that found nothing.
+/// Counts a lookup for reading that found no key.
 #[inline]
 fn miss(store: &Store, stats: &ShardStats, db: u32, key: &[u8]) {
     stats.misses.add(1);
     store.notify(EventClass::Miss, "keymiss", db, key);
 }
 
-/// Commits that a key had expired.
+/// Commits the expiry of a key.
 #[cold]
 fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &Key<'_>) {
     change::commit(store, waiters, db, key, Change::expired());
@@ -564,7 +569,7 @@ pub(crate) fn forget(store: &Store, stats: &ShardStats, figures: &DatabaseStats,
     }
     let began = Instant::now();
     store.dispose(value, lazy);
-    // Whose list it goes into doesn't matter.
+    // The worker whose list it goes into doesn't matter.
     store.note_latency(0, latency::EXPIRE_DEL, now_ms, began.elapsed());
 }
 

@@ -1,4 +1,4 @@
-//! Collections in a database, whether they are packed inside an entry or stand on the heap: looked at, changed, stored.
+//! Collections in a database, packed inside an entry or on the heap: lookups, changes, stores.
 
 use pantala_dict::{EntryMut, NewPayload};
 use pantala_types::collection::{Collection, INLINE_PACKED_BYTES_MAX};
@@ -10,46 +10,48 @@ use crate::command::Key;
 use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
 use crate::store::state::DatabaseStats;
 
-/// What becomes of a change to a collection whose key doesn't exist.
+/// How a change treats a collection whose key doesn't exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It works on an empty one.
+    /// The change starts with an empty one.
     Create,
-    /// It isn't called.
+    /// The change is skipped.
     Skip,
 }
 
 impl Db<'_> {
-    /// The collection that a key holds, for reading: counts a hit or a miss and touches it, as [`Db::read`].
+    /// Returns the collection of a key, for reading: counts a hit or a miss and touches it, as
+    /// [`Db::read`].
     ///
     /// # Errors
-    /// [`WrongType`] when the key holds something else.
+    /// [`WrongType`] if the key holds another type.
     #[inline]
     pub fn read_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
         let Some(entry) = self.read(key) else { return Ok(None) };
         entry.held().view::<C>().map(Some).ok_or(WrongType)
     }
 
-    /// The collection that a key holds, as a command looks at it before it changes something: touches it and counts nothing,
-    /// as [`Db::write`].
+    /// Returns the collection of a key, for a command that may change something: touches it without
+    /// counting, as [`Db::write`].
     ///
     /// # Errors
-    /// [`WrongType`] when the key holds something else.
+    /// [`WrongType`] if the key holds another type.
     #[inline]
     pub fn write_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
         let Some(entry) = self.write(key) else { return Ok(None) };
         entry.held().view::<C>().map(Some).ok_or(WrongType)
     }
 
-    /// Changes the collection that a key holds. `work` returns what it did to the key, and a result. What it leaves empty is
-    /// deleted with its key, behind whose events comes `del`. The key's expiry stays. `None`: there is no such key, and
-    /// `missing` says to skip it.
+    /// Changes the collection of a key. `work` returns what it did to the key, and a result. A
+    /// collection left empty is deleted with its key, and `del` follows its events. The key's TTL
+    /// stays. Returns `None` if the key is missing and `missing` says to skip it.
     ///
-    /// `work` must leave the collection whole, whatever it returns: nothing is undone. When it returns [`Change::none`] it
-    /// must have left the collection as it was; debug builds check that of small ones.
+    /// `work` must leave the collection valid, whatever it returns: nothing is rolled back. If it
+    /// returns [`Change::none`] it must have left the collection as it was; debug builds check that
+    /// of small ones.
     ///
     /// # Errors
-    /// [`WrongType`] when the key holds something else; `work` isn't called.
+    /// [`WrongType`] if the key holds another type; `work` isn't called.
     #[inline]
     pub fn change_as<C: Collection, R>(
         &mut self,
@@ -135,7 +137,7 @@ impl Db<'_> {
         Ok(Some(result))
     }
 
-    /// Stores a collection in place of whatever the key held. It must not be empty (but for a stream).
+    /// Stores a collection in place of the key's value. It must not be empty (except a stream).
     pub fn put<C: Collection>(&mut self, key: &Key<'_>, collection: C, expire: Expire, change: Change) {
         match collection.packed() {
             Some((form, bytes)) if bytes.len() <= INLINE_PACKED_BYTES_MAX && fits_inline(key.bytes, bytes.len()) => {
@@ -146,11 +148,11 @@ impl Db<'_> {
     }
 }
 
-/// What became of a value on the heap.
+/// The result of changing a value on the heap.
 struct HeapChange<R> {
     change: Change,
     result: R,
-    /// It is a hash that has fields that expire, and had none: active expiry must visit it.
+    /// It is a hash that has its first fields with an expiry: active expiry must visit it.
     has_first_times: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What an entry of the dictionary holds, and in which form a string is put into one.
+//! The content of a dictionary entry by type, and the form in which a string is stored.
 
 use pantala_dict::{Dict, EntryRef, NewPayload, Payload};
 use pantala_types::collection::{Collection, PackedForm};
@@ -13,11 +13,11 @@ pub const FLAG_RAW: u8 = 1;
 /// (`OBJECT REFCOUNT` shows it).
 pub const FLAG_UNSHARED: u8 = 2;
 
-/// The key holds a value of another type than was asked for.
+/// The key holds a value of a type other than the requested one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongType;
 
-/// What an entry's payload and user flags say of its type.
+/// The content of an entry, from its payload and user flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held<'e> {
     /// A string kept as an integer.
@@ -31,7 +31,7 @@ pub enum Held<'e> {
 }
 
 impl<'e> Held<'e> {
-    /// What an entry holds, from its payload and user flags.
+    /// Returns the content for a payload and user flags.
     #[inline]
     pub fn of(payload: Payload<'e, Value>, user_flags: u8) -> Self {
         match payload {
@@ -44,7 +44,7 @@ impl<'e> Held<'e> {
         }
     }
 
-    /// The name that the `TYPE` command answers.
+    /// Returns the name that the `TYPE` command replies.
     pub fn type_name(self) -> &'static str {
         match self {
             Held::Int(_) | Held::Bytes(_) => "string",
@@ -53,7 +53,7 @@ impl<'e> Held<'e> {
         }
     }
 
-    /// The collection of a type, if it is one.
+    /// Returns the collection of a type, if it is one.
     #[inline]
     pub fn view<C: Collection>(self) -> Option<C::View<'e>> {
         match self {
@@ -64,9 +64,9 @@ impl<'e> Held<'e> {
     }
 }
 
-/// An entry of the dictionary, which knows what it holds.
+/// An entry of the dictionary, which knows its content.
 pub trait Holds<'e> {
-    /// Returns what it holds.
+    /// Returns its content.
     fn held(&self) -> Held<'e>;
 }
 
@@ -90,7 +90,7 @@ pub enum NewString<'a> {
 }
 
 impl<'a> NewString<'a> {
-    /// The form that Redis chooses for a value that a client sent: an integer where it is one.
+    /// Returns the form that Redis chooses for a client's value: an integer if it is one.
     #[inline]
     pub fn encode(bytes: &'a [u8]) -> Self {
         match pantala_types::encode(bytes) {
@@ -100,13 +100,13 @@ impl<'a> NewString<'a> {
     }
 }
 
-/// Whether a string of `len` bytes fits inside the entry of a key.
+/// Returns whether a string of `len` bytes fits inside the entry of a key.
 #[inline]
 pub fn fits_inline(key: &[u8], len: usize) -> bool {
     Dict::<Value>::fits_inline(key.len(), len)
 }
 
-/// How a string is kept under a key: in the entry where it fits.
+/// Returns the payload for a string: in the entry if it fits.
 #[inline]
 pub fn payload_of<'v>(key: &Key<'_>, value: NewString<'v>) -> Result<(NewPayload<'v, Value>, u8), OutOfMemory> {
     let (bytes, flags) = match value {

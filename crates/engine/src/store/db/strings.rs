@@ -1,5 +1,5 @@
-//! Strings changed in place, wherever the dictionary keeps them. They are `raw` from then on; their
-//! expiry stays.
+//! Strings changed in place, in either form of storage. They are `raw` from then on; their TTL
+//! stays.
 
 use pantala_base::number::Decimal;
 use pantala_dict::NewPayload;
@@ -14,7 +14,7 @@ use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
 pub enum EditError {
     /// The key holds a value of another type.
     WrongType,
-    /// The allocator refused.
+    /// The allocator failed.
     OutOfMemory,
 }
 
@@ -25,11 +25,11 @@ impl From<OutOfMemory> for EditError {
 }
 
 impl Db<'_> {
-    /// Changes the string that a key holds, or an empty one where the key is missing. Neither counts
-    /// nor touches: the caller has looked the key up.
+    /// Changes the string of a key, or an empty one if the key is missing. Neither counts nor
+    /// touches: the caller has looked the key up.
     ///
     /// # Errors
-    /// Nothing has changed then: when `work` fails it must have left the string as it was.
+    /// Nothing has changed then: if `work` fails it must have left the string as it was.
     pub fn edit_string<R>(
         &mut self,
         key: &Key<'_>,
@@ -42,7 +42,7 @@ impl Db<'_> {
                 Held::Bytes(bytes) => RawString::try_from_slice(bytes)?,
                 Held::Int(value) => RawString::try_from_slice(Decimal::new().format_i64(value))?,
                 Held::Packed(..) => return Err(EditError::WrongType),
-                // In place, with the room to grow that it has.
+                // In place, within its spare capacity.
                 Held::Heap(_) => {
                     let Some(Value::String(string)) = entry.heap_mut() else { return Err(EditError::WrongType) };
                     let before = string.allocated_bytes();
@@ -60,10 +60,9 @@ impl Db<'_> {
         Ok(result)
     }
 
-    /// Changes the bytes of the string that a key holds, or of an empty one where the key is missing.
-    /// It is made at least `len_min` bytes long before, with zeros; `work` is also given the length
-    /// that it had. Touches the key, and probes once where the string is long enough and lies in its
-    /// entry.
+    /// Changes the bytes of the string of a key, or of an empty one if the key is missing. They are
+    /// first extended to at least `len_min` bytes, with zeros; `work` is also given the former
+    /// length. Touches the key, and probes once if the string is long enough and lies in its entry.
     ///
     /// # Errors
     /// Nothing has changed then; `work` isn't called.
@@ -94,8 +93,8 @@ impl Db<'_> {
         })
     }
 
-    /// Replaces what a key holds, or nothing, by the integer that `work` makes of it, with one probe
-    /// where an integer is there. Touches the key; its expiry stays.
+    /// Replaces the value of a key, or a missing one, by the integer that `work` returns, with one
+    /// probe if it holds an integer. Touches the key; its TTL stays.
     ///
     /// # Errors
     /// What `work` returns; nothing has changed then.
@@ -110,7 +109,7 @@ impl Db<'_> {
             None => work(None)?,
             Some(mut entry) => {
                 let value = work(Some(entry.as_ref().held()))?;
-                // In place, unless flags say something of the old number or its bytes.
+                // In place, unless flags describe the old number or its bytes.
                 if entry.user_flags() == 0 && entry.set_int(value) {
                     self.commit(key, change);
                     return Ok(value);
@@ -118,16 +117,16 @@ impl Db<'_> {
                 value
             }
         };
-        // A new key, or one whose string was bytes that happen to be an integer.
+        // A new key, or one whose string is stored as bytes that happen to be an integer.
         self.set_payload(key, NewPayload::Int(value), 0, Expire::Keep, change);
         Ok(value)
     }
 
-    /// Stores a string that is `raw`, replacing whatever the key held: in the entry where it fits, as
+    /// Stores a string that is `raw`, replacing the key's value: in the entry if it fits.
     /// it is otherwise.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
+    /// [`OutOfMemory`] if the allocator fails; nothing has changed then.
     pub fn set_raw(
         &mut self,
         key: &Key<'_>,
@@ -143,7 +142,7 @@ impl Db<'_> {
     }
 }
 
-/// Changes a string. Debug builds check that a small one is what it was if `work` says so.
+/// Changes a string. Debug builds check that a small one is unchanged if `work` says so.
 #[inline]
 fn checked<R>(
     string: &mut RawString,

@@ -1,4 +1,4 @@
-//! A value from one key to another: what `RENAME`, `MOVE` and `COPY` do.
+//! Moves a value from one key to another, for `RENAME`, `MOVE` and `COPY`.
 
 use pantala_dict::{NewPayload, OwnedPayload};
 use pantala_types::{OutOfMemory, PackedForm, Value, is_shared_integer};
@@ -28,12 +28,12 @@ pub(crate) enum Content {
     Bytes(Vec<u8>),
     Packed(PackedForm, Vec<u8>),
     Heap(Value),
-    /// Large and not copied: taken out of its key only when nothing can fail any more.
+    /// Large and not copied: taken out of its key only once nothing can fail any more.
     Stays,
 }
 
 impl Db<'_> {
-    /// What a key holds: a copy, but for a large value unless `whole`.
+    /// Returns the value of a key: a copy, unless it is large and `whole` is false.
     pub(crate) fn load(&mut self, key: &Key<'_>, whole: bool) -> Result<Option<Load>, OutOfMemory> {
         let Some(entry) = self.find(key) else { return Ok(None) };
         let mut flags = entry.user_flags();
@@ -52,7 +52,7 @@ impl Db<'_> {
         Ok(Some(Load { content, flags, access: entry.access(), expire_at_ms: entry.expire_at_ms() }))
     }
 
-    /// Takes a large value out of its key, which goes with it; the caller commits.
+    /// Takes a large value and removes its key; the caller commits.
     pub(crate) fn take_heap(&mut self, key: &Key<'_>) -> Option<Value> {
         let figures = self.figures;
         let taken = self.find_mut(key)?.extract();
@@ -63,7 +63,7 @@ impl Db<'_> {
         }
     }
 
-    /// Gives a key this value, in place of whatever it held; the caller commits.
+    /// Stores this value at a key, in place of its value; the caller commits.
     pub(crate) fn unload(&mut self, key: &Key<'_>, load: Load) -> Result<(), OutOfMemory> {
         let Load { content, flags, access, expire_at_ms } = load;
         let bytes;
@@ -73,7 +73,7 @@ impl Db<'_> {
             Content::Bytes(copy) => {
                 bytes = copy;
                 let raw = flags & FLAG_RAW != 0;
-                // It may move out of its entry, where the new key is the longer one.
+                // It may move out of its entry if the new key is the longer one.
                 payload_of(key, if raw { NewString::Raw(&bytes) } else { NewString::Bytes(&bytes) })?
             }
             Content::Packed(form, copy) => {
@@ -88,7 +88,7 @@ impl Db<'_> {
             Content::Stays => return Ok(()),
         };
         self.store(key, payload, flags, expire_at_ms.map_or(Expire::Clear, Expire::At));
-        // When it was last read moves with the value.
+        // The access word moves with the value.
         if let Some(mut entry) = self.find_mut(key) {
             entry.set_access(access);
         }

@@ -1,5 +1,5 @@
-//! Which keys are evicted: shards by chance, in proportion to their keys ([`Weights`]), and of a
-//! shard the best of its pool ([`Pool`]).
+//! Picks the keys to evict: a shard at random, in proportion to its keys ([`Weights`]), and the
+//! best candidate of that shard's pool ([`Pool`]).
 
 mod pool;
 
@@ -20,30 +20,31 @@ use crate::tuning::policy::EvictionPolicy;
 
 pub(crate) use pool::Pool;
 
-/// The error of a command that may take more memory where there is none left.
+/// The error of a command that may grow memory when the limit is reached.
 pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// Over how long workers that evict each from shards of their own see to it that each frees its share, ms: what a round of `hz` takes.
+/// The span of time in which workers that evict from shards of their own balance their shares, ms:
+/// that of a round of `hz`.
 const SHARED_MS: i64 = 100;
 
-/// Which shards and databases have how many keys that may go.
+/// The number of keys that may be evicted, by shard and database.
 pub(crate) struct Weights {
     random: Random,
-    /// Up to each entry's end, for one that is chosen by chance: sums of keys, with shard and database as that numbers it.
+    /// Cumulative sums of keys, for a random pick, each with shard and physical database.
     pub(crate) sums: Vec<(u64, u32, usize)>,
-    /// Keys in shards that only others can evict from (`--execution owner`).
+    /// Keys in shards that only other workers can evict from (`--execution owner`).
     pub(crate) others: u64,
-    /// What this worker has freed in this span of time, bytes, and which that is.
+    /// The bytes that this worker has freed in the current span of time, and that span.
     pub(crate) freed_bytes: u64,
     span: i64,
-    /// Whose sums: of keys with a time to live.
+    /// Whether the sums count keys with a TTL only.
     pub(crate) is_volatile: bool,
     pub(crate) told_ms: i64,
-    /// When emptied dictionaries were last looked for without any being found, and how many could
-    /// have been looked at since.
+    /// When the last search for emptied dictionaries failed, and how many could have been checked
+    /// since.
     pub(crate) release_failed_ms: i64,
     pub(crate) release_credit: u64,
-    /// There was more to evict than there was time for.
+    /// The last attempt ran out of time.
     pub(crate) goes_on: bool,
 }
 
@@ -63,7 +64,7 @@ impl Weights {
         }
     }
 
-    /// Counts the keys of all shards anew.
+    /// Recomputes the weights of all shards.
     pub(crate) fn tell(&mut self, store: &Store, worker: u32, is_volatile: bool, now_ms: i64) {
         self.sums.clear();
         (self.others, self.is_volatile, self.told_ms) = (0, is_volatile, now_ms);
@@ -84,7 +85,7 @@ impl Weights {
         }
     }
 
-    /// Of a time that it may be another span than it was.
+    /// Starts a span of time, if `now_ms` is in another one.
     pub(crate) fn begin_span(&mut self, memory: &Memory, now_ms: i64) {
         let span = now_ms / SHARED_MS;
         memory.begin_span(span);
@@ -93,7 +94,8 @@ impl Weights {
         }
     }
 
-    /// Whether this worker has evicted its share of what all have to: as much of it as it has of the keys. The rest is for the homes of the others.
+    /// Returns whether this worker has evicted its share, in proportion to its keys. The rest is
+    /// for the homes of the other shards.
     pub(crate) fn has_done_its_share(&self, memory: &Memory) -> bool {
         if self.others == 0 {
             return false;
@@ -103,7 +105,7 @@ impl Weights {
         u128::from(self.freed_bytes) * u128::from(ours + self.others) >= u128::from(all_bytes) * u128::from(ours)
     }
 
-    /// Picks a shard and a database of it, each as likely as it has keys.
+    /// Picks a shard and a database of it at random, in proportion to their keys.
     pub(crate) fn pick(&mut self) -> Option<(u32, usize)> {
         let (all, ..) = self.sums.last()?;
         let chosen = self.random.below(*all);
@@ -113,8 +115,7 @@ impl Weights {
     }
 }
 
-/// Releases what the dictionaries of a shard that have no keys hold. Says whether that was
-/// anything.
+/// Releases the memory of a shard's dictionaries without keys. Returns whether there was any.
 pub(crate) fn release_emptied_of(store: &Store, shard: &mut Shard, number: u32) -> bool {
     let mut has_released = false;
     for (physical, Database { dict, .. }) in shard.databases.used() {
@@ -128,7 +129,8 @@ pub(crate) fn release_emptied_of(store: &Store, shard: &mut Shard, number: u32) 
     has_released
 }
 
-/// Evicts a key of a shard that is held, preferably of that database. Gives how many bytes that has freed, if it has found one.
+/// Evicts a key of a held shard, preferably of that database. Returns the bytes freed, if it found
+/// one.
 pub(crate) fn evict_in(
     store: &Store,
     worker: u32,
@@ -153,8 +155,8 @@ pub(crate) fn evict_in(
         store.dispose(value, store.tuning.lazyfree_lazy_eviction.load(Relaxed));
         store.note_latency(worker, latency::EVICTION_DEL, now_ms, began.elapsed());
     }
-    // An empty dictionary keeps a page for its next keys: with little memory, that of all shards
-    // would be more than the keys may have.
+    // An empty dictionary keeps a page for its next keys: under a small limit those of all shards
+    // would exceed what the keys may use.
     dict.release_if_empty();
     figures.dict_bytes.set(dict.allocated_bytes() as u64);
     store.tell_memory(figures);

@@ -1,10 +1,12 @@
-//! Who is evicted next: what the policy says, and for each shard the best of the keys that it has been shown.
+//! Eviction candidates: each shard's best keys by the policy, among those sampled so far.
 //!
-//! As in Redis a few keys are looked at for each that goes, and the best of them remembered: so the one that goes is the best not of five, but of many more. A shard
-//! has a pool of its own, and which shard it is goes by chance, in proportion to its keys; since shards are random parts of all keys, each pool's best
-//! is as good as that of one pool for all.
+//! As in Redis a few keys are sampled for each eviction, and the best of them remembered: so the
+//! evicted key is the best not of five, but of many more. A shard has a pool of its own, and is
+//! picked at random, in proportion to its keys. Shards are random parts of all keys, so each pool's
+//! best is as good as that of one pool for all.
 //!
-//! A pool has keys by their hashes, and no copies. What it says of a key may be old: that is looked at again when it is the best.
+//! A pool holds hashes of keys, and no copies. A score may be out of date: it is checked again when
+//! its key is the best.
 
 use pantala_base::Random;
 use pantala_dict::{EntryRef, hash_key};
@@ -15,38 +17,39 @@ use crate::store::state::Databases;
 use crate::tuning::policy::{EvictionPolicy, Rank};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Entries looked at for each of `maxmemory-samples`: neighbours in the dictionary are cheaper to
+/// Entries sampled for each of `maxmemory-samples`: neighbours in the dictionary are cheaper to
 /// find than Redis's samples, and LFU counters tie so often that the best of 5 is hardly one.
 const LOOKS_PER_SAMPLE: u32 = 3;
 
-/// Keys that a shard's pool remembers: Redis's.
+/// Keys that a shard's pool remembers, as in Redis.
 const POOL_KEYS: usize = 16;
 
-/// Buckets that a look at a few keys goes through at most: where few keys have a time to live it goes on there the next time.
+/// The most buckets that one sample walks: where few keys have a TTL the next sample continues
+/// there.
 const SAMPLE_BUCKETS_MAX: usize = 512;
 
-/// A key that may go.
+/// A candidate for eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Candidate {
-    /// The higher, the sooner it goes.
+    /// The highest is evicted first.
     score: u64,
-    /// Its database, as its shard numbers it.
+    /// Its physical database.
     physical: usize,
     hash: u64,
 }
 
-/// See the head of this module.
+/// A shard's candidates. See the head of this module.
 #[derive(Default)]
 pub(crate) struct Pool {
-    /// Scores ascend.
+    /// In order of ascending scores.
     candidates: Vec<Candidate>,
-    /// By which policy they were looked at.
+    /// The policy that they were scored by.
     policy: u8,
-    /// Where looking for keys with a time to live goes on, if it found too few: 0: anywhere.
+    /// Where the search for keys with a TTL continues, if it found too few; 0: anywhere.
     cursor: u64,
 }
 
-/// How soon an entry should go.
+/// Returns an entry's score: the highest is evicted first.
 fn score(entry: &EntryRef<'_, Value>, rank: Rank, store: &Store, now_ms: i64) -> u64 {
     match rank {
         Rank::Lru => u64::from(access::idle_time_s(entry.access(), now_ms as u64)),
@@ -60,7 +63,8 @@ fn score(entry: &EntryRef<'_, Value>, rank: Rank, store: &Store, now_ms: i64) ->
 }
 
 impl Pool {
-    /// Chooses a key: looks at a few in one database, and gives database and hash of the best that is known in any. `None`: it has found none this time.
+    /// Chooses a key: samples a few in one database, and returns database and hash of the best
+    /// candidate of any. Returns `None` if it found none this time.
     pub(crate) fn choose(
         &mut self,
         store: &Store,
@@ -102,7 +106,7 @@ impl Pool {
         if rank == Rank::Random {
             return last;
         }
-        // The best may be gone, or not be what it was.
+        // The best may have been deleted, or changed.
         while let Some(best) = self.candidates.pop() {
             let found = databases.get_mut(best.physical).and_then(|it| it.dict.find_by_hash(best.hash));
             let Some(found) = found else { continue };
@@ -115,7 +119,7 @@ impl Pool {
     }
 }
 
-/// Puts a key in its place, if it is among the best.
+/// Inserts a candidate, if it is among the best.
 fn put(candidates: &mut Vec<Candidate>, candidate: Candidate) {
     let is_same = |other: &Candidate| (other.hash, other.physical) == (candidate.hash, candidate.physical);
     if let Some(at) = candidates.iter().position(is_same) {
@@ -125,7 +129,7 @@ fn put(candidates: &mut Vec<Candidate>, candidate: Candidate) {
     if candidates.len() < POOL_KEYS {
         candidates.insert(at, candidate);
     } else if at > 0 {
-        // The worst makes room.
+        // Drops the worst.
         candidates[..at].rotate_left(1);
         candidates[at - 1] = candidate;
     }
