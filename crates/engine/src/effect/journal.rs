@@ -1,21 +1,23 @@
-//! The streams of all workers, merged into one by a thread of their own.
+//! The journal: merges the streams of all workers into one, on a thread of its own.
 //!
 //! | what | written by | read by |
 //! | --- | --- | --- |
 //! | epoch | the journal's thread | workers, once a turn and at each stamp |
-//! | a worker's attendance | that worker: the epoch it has seen between two turns, or [`ASLEEP`] | the thread |
-//! | a worker's segment | that worker adds units at the end of a turn, the thread takes them | both, behind a lock that is hardly ever contended |
-//! | the log ([`log`](crate::effect::log)) | the thread | readers, behind a lock that workers that write take once an epoch at most |
+//! | a worker's attendance: its epoch between two turns, or [`ASLEEP`] | that worker | the thread |
+//! | a worker's segment, behind a lock | that worker, at the end of a turn; the thread takes it | the thread |
+//! | the log ([`log`](crate::effect::log)), behind a lock | the thread | readers |
+//!
+//! Both locks are rarely contended: workers that write take that of the log at most once an epoch.
 //!
 //! Attendance and epoch are a Dekker pair: a worker that wakes writes its attendance and then reads
 //! the epoch again; the thread writes the epoch and then reads attendance. With sequentially
 //! consistent operations at least one of them sees the other, so no worker runs commands in an
-//! epoch that the thread takes for ended.
+//! epoch that the thread considers ended.
 //!
 //! # Memory
 //!
-//! A reader's bound counts what is in the log and what workers have handed over since, so that it
-//! holds as well while a long turn keeps an epoch from ending. Without a reader that is within its
+//! A reader's bound counts the bytes in the log and those that workers have handed over since, so
+//! that it also holds while a long turn keeps an epoch from ending. Without a reader within its
 //! bound, workers drop what they have recorded.
 
 use std::ops::Range;
@@ -42,10 +44,10 @@ const ASLEEP: u64 = u64::MAX;
 /// How long the thread gathers units before it ends an epoch.
 const EPOCH_TIME: Duration = Duration::from_millis(1);
 
-/// How long it waits before it looks again at a worker whose turn has not ended.
+/// How long it waits between two checks of a worker whose turn has not ended.
 const ATTENDANCE_POLL: Duration = Duration::from_micros(50);
 
-/// After so many of these looks it compares what has been recorded meanwhile with readers' bounds.
+/// The checks after which it compares the bytes recorded meanwhile with readers' bounds.
 const POLLS_PER_BOUND: u32 = 20;
 
 /// How often readers are sent a `PING` unless `repl-ping-replica-period` says otherwise, ms.
@@ -64,19 +66,19 @@ struct Shared {
     attendance: Box<[CachePadded<AtomicU64>]>,
     segments: Box<[CachePadded<Mutex<Segment>>]>,
     has_units: AtomicBool,
-    /// There is a reader for what is recorded.
+    /// The recorded units have a reader.
     is_wanted: AtomicBool,
     /// Stamp of the latest unit that held no shard.
     without_shards: AtomicU64,
     /// `repl-ping-replica-period`, ms.
     ping_period_ms: AtomicU64,
-    /// How far behind a replica may be, bytes.
+    /// The most bytes that a replica may be behind.
     replica_bytes_max: Arc<AtomicU64>,
     control: Mutex<Control>,
     work: Condvar,
 }
 
-/// See the head of this module.
+/// The journal of a keyspace. See the head of this module.
 pub struct Journal {
     shared: Arc<Shared>,
 }
@@ -114,8 +116,7 @@ impl Journal {
         self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Sets how many bytes of the stream are held for readers that are yet to come, while there is a
-    /// stream.
+    /// Sets how many bytes of the stream are held for later readers, while there is a stream.
     pub fn set_backlog(&self, bytes: u64) {
         lock(&self.shared.control).log.set_backlog(bytes);
     }
@@ -130,21 +131,21 @@ impl Journal {
         Arc::clone(&self.shared.replica_bytes_max)
     }
 
-    /// Returns the offsets of the stream that are held, and whether it has readers: without any, nothing
-    /// is held, and offsets stand still.
+    /// Returns the offsets of the stream that are held, and whether it has readers: without any,
+    /// nothing is held, and offsets stand still.
     pub fn held(&self) -> (Range<u64>, bool) {
         let control = lock(&self.shared.control);
         (control.log.held(), control.log.has_readers())
     }
 
-    /// Returns the memory of the stream, bytes: what is held for readers and for the backlog, and what
-    /// is being sent of it.
+    /// Returns the memory usage of the stream, bytes: held for readers and for the backlog, or
+    /// being sent.
     pub fn memory_bytes(&self) -> u64 {
         lock(&self.shared.control).log.memory_bytes()
     }
 
-    /// Returns a stamp that all units have reached which held no shard (`FUNCTION LOAD`, `PUBLISH`)
-    /// and were answered.
+    /// Returns a stamp not below those of all answered units that held no shard (`FUNCTION LOAD`,
+    /// `PUBLISH`).
     pub(crate) fn latest_without_shards(&self) -> u64 {
         self.shared.without_shards.load(Ordering::Acquire)
     }
@@ -153,7 +154,7 @@ impl Journal {
         self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
-    /// Says that a worker is between two turns: all that it committed was handed over.
+    /// Records that a worker is between two turns: it has handed over all committed units.
     #[inline]
     pub fn attend(&self, worker: u32) {
         let attendance = &self.shared.attendance[worker as usize];
@@ -176,7 +177,7 @@ impl Journal {
         }
     }
 
-    /// Says that a worker is about to sleep, and has handed over all that it committed.
+    /// Records that a worker is about to sleep, and has handed over all committed units.
     #[inline]
     pub fn rest(&self, worker: u32) {
         self.shared.attendance[worker as usize].store(ASLEEP, Ordering::SeqCst);
@@ -186,30 +187,31 @@ impl Journal {
     #[cold]
     pub(crate) fn take(&self, worker: u32, stream: &mut Stream) {
         let shared = &*self.shared;
-        // Relaxed: where it is set, a reader that joins sees nothing of epochs that were not ended yet.
+        // Relaxed: if it is set now, a reader that joins starts behind the epochs that have not
+        // ended yet.
         if !shared.is_wanted.load(Ordering::Relaxed) {
             return stream.segment.clear();
         }
         lock(&shared.segments[worker as usize]).append(&mut stream.segment);
         if !shared.has_units.load(Ordering::Acquire) && !shared.has_units.swap(true, Ordering::AcqRel) {
-            // Under the lock, so that the thread is either before its look or in its wait.
+            // Under the lock, so that the thread is either before its check or in its wait.
             let _control = lock(&shared.control);
             shared.work.notify_one();
         }
     }
 }
 
-/// A reader of the merged stream, at a position of its own. To be given to
-/// [`Journal::leave`] in the end.
+/// A reader of the merged stream, at a position of its own. Must be passed to [`Journal::leave`] in
+/// the end.
 pub struct Reader {
     shared: Arc<Shared>,
     id: ReaderId,
 }
 
 impl Reader {
-    /// Adds the next parts of the stream to `into`, until they have at least `bytes`, and returns what
-    /// is ahead of the reader then. Where that is nothing, the reader is woken when there is more. All
-    /// parts together are whole units, as RESP; one part need not be.
+    /// Adds the next parts of the stream to `into`, until they have at least `bytes`, and returns
+    /// what is ahead of the reader then. If that is nothing, the reader is woken when there is
+    /// more. All parts together are whole units, as RESP; one part need not be.
     pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let (ahead, aftermath) = {
             let mut control = lock(&self.shared.control);
@@ -219,13 +221,13 @@ impl Reader {
         ahead
     }
 
-    /// Returns the offset of the next byte that it reads; `None` before its start, and when it was cut
-    /// off. An offset stands for the same byte for as long as the server runs.
+    /// Returns the offset of the next byte that it reads; `None` before its start, and once it was
+    /// cut off. An offset stands for the same byte for as long as the server runs.
     pub fn position(&self) -> Option<u64> {
         lock(&self.shared.control).log.position(self.id)
     }
 
-    /// Returns how many bytes it has not read.
+    /// Returns the number of bytes it has not read.
     pub fn behind_bytes(&self) -> u64 {
         lock(&self.shared.control).log.behind_bytes(self.id)
     }
@@ -247,7 +249,7 @@ impl Journal {
             .map(|joined| joined.map(|id| Reader { shared: Arc::clone(&self.shared), id }))
     }
 
-    /// Removes a reader. Where it was the last, nothing is recorded any more.
+    /// Removes a reader. After the last one nothing is recorded any more.
     pub(crate) fn leave(&self, tuning: &Tuning, reader: &Reader) {
         let aftermath = self.remove_reader(tuning, &mut lock(&self.shared.control), reader.id);
         aftermath.settle();
@@ -274,7 +276,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Has the log get a reader, and the thread know of it.
+    /// Adds a reader to the log, and starts the thread or wakes it.
     fn with_thread<T>(&self, tuning: &Tuning, join: impl FnOnce(&mut Log) -> T) -> std::io::Result<T> {
         let shared = &self.shared;
         let mut control = lock(&shared.control);
@@ -285,7 +287,7 @@ impl Journal {
         }
         let joined = join(&mut control.log);
         if control.log.is_wanted() {
-            // Both before the thread ends the next epoch, which it does not before this lock is free.
+            // Both before the thread ends the next epoch, which needs this lock.
             shared.is_wanted.store(true, Ordering::Relaxed);
             tuning.set_journaled(true);
         }
@@ -313,13 +315,13 @@ impl Drop for Journal {
             control.thread.take()
         };
         if let Some(thread) = thread {
-            // A panic of it has been reported already.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
 }
 
-/// What the journal's thread works with.
+/// The state of the journal's thread.
 struct Merger<'s> {
     shared: &'s Shared,
     /// Units of each worker that are later than the last prefix.
@@ -359,7 +361,8 @@ impl<'s> Merger<'s> {
         period.saturating_sub(self.pinged.elapsed())
     }
 
-    /// Waits for units, for readers that join, or until a `PING` is due. `false`: the server stops.
+    /// Waits for units, for readers that join, or until a `PING` is due. Returns `false` if the
+    /// server stops.
     fn wait_for_work(&self) -> bool {
         let mut control = lock(&self.shared.control);
         loop {
@@ -379,10 +382,10 @@ impl<'s> Merger<'s> {
         }
     }
 
-    /// Ends the epoch: returns the next one when no unit can get a stamp before it any more. `None`:
-    /// the server stops.
+    /// Ends the epoch. Returns the next one once no unit can get an earlier stamp any more; `None`
+    /// if the server stops.
     fn end_epoch(&self) -> Option<u64> {
-        // Readers that join later than this may see a part of what ran when they did.
+        // Readers that join later may see only a part of the commands running when they did.
         lock(&self.shared.control).log.end_of_epoch_comes();
         let epoch = self.shared.epoch.fetch_add(1, Ordering::SeqCst) + 1;
         let mut polls = 0;
@@ -402,7 +405,7 @@ impl<'s> Merger<'s> {
         Some(epoch)
     }
 
-    /// Cuts off readers for which too much has been recorded while the epoch has not ended.
+    /// Cuts off readers beyond their bound while the epoch has not ended.
     fn cut_off(&self) {
         let own: usize = self.segments.iter().map(|segment| segment.bytes.len()).sum();
         let handed_over: usize = self.shared.segments.iter().map(|segment| lock(segment).bytes.len()).sum();
@@ -415,8 +418,8 @@ impl<'s> Merger<'s> {
         aftermath.settle();
     }
 
-    /// Has workers drop what they record, if no reader is left: the last one is cut off, and its
-    /// owner has not come to remove it.
+    /// Makes workers drop what they record, if no reader is left: the last one was cut off, and its
+    /// owner has not removed it yet.
     fn drop_unwanted(&self, control: &Control) {
         if !control.log.is_wanted() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Functions as commands see them. The libraries themselves are the server's.
+//! Functions as commands see them. The server owns the libraries.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use std::sync::Arc;
 pub struct FunctionFacts {
     /// Its name.
     pub name: Vec<u8>,
-    /// What it says of itself.
+    /// Its description.
     pub description: Option<Vec<u8>>,
-    /// Names of its flags.
+    /// The names of its flags.
     pub flags: Vec<&'static str>,
 }
 
@@ -20,11 +20,11 @@ pub struct LibraryFacts {
     pub name: Vec<u8>,
     /// Its text.
     pub text: Arc<[u8]>,
-    /// What it has registered.
+    /// The functions it has registered.
     pub functions: Vec<FunctionFacts>,
 }
 
-/// A function that runs.
+/// A running function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningFacts {
     /// Its name.
@@ -35,24 +35,24 @@ pub struct RunningFacts {
     pub runs_ms: i64,
 }
 
-/// What `FUNCTION RESTORE` does with libraries that are there.
+/// How `FUNCTION RESTORE` treats existing libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestorePolicy {
-    /// They stay, and one of the same name is an error.
+    /// Keeps them; one of the same name is an error.
     Append,
-    /// Those of the same name are replaced.
+    /// Replaces those of the same name.
     Replace,
-    /// They go.
+    /// Deletes them.
     Flush,
 }
 
 /// What commands need of the server for functions. The server implements it; tests may.
 pub trait Functions {
-    /// `FUNCTION LOAD`: the name of the library. The error is the whole error reply.
+    /// Runs `FUNCTION LOAD`. Returns the name of the library. The error is the whole error reply.
     fn load(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>>;
-    /// All libraries, by name.
+    /// Returns all libraries, by name.
     fn libraries(&self) -> Vec<LibraryFacts>;
-    /// How many libraries and functions there are.
+    /// Returns the numbers of libraries and functions.
     fn counts(&self) -> (usize, usize);
     /// Removes a library; `false` if there is none with this name. The error is the whole error reply.
     fn delete(&self, name: &[u8]) -> Result<bool, Vec<u8>>;
@@ -61,8 +61,9 @@ pub trait Functions {
     /// Loads all of these, or none. `trouble` is what is wrong behind them: the error if they themselves are right. The error is the whole error
     /// reply.
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>>;
-    /// The function that has run longest; `None`: none runs. The error is the whole error reply: a script does.
+    /// Returns the function that has run longest, or `None`. The error is the whole error reply: a
+    /// script runs instead.
     fn running(&self) -> Result<Option<RunningFacts>, &'static str>;
-    /// `FUNCTION KILL`. The error is the whole error reply.
+    /// Runs `FUNCTION KILL`. The error is the whole error reply.
     fn kill(&self) -> Result<(), &'static str>;
 }

@@ -1,4 +1,4 @@
-//! What commands without keys work with: the connection, the data, and the server around both.
+//! The context of commands without keys: the connection, the data, and the server around both.
 
 use pantala_base::Distribution;
 
@@ -21,7 +21,7 @@ pub struct ClusterNode {
     pub port: u16,
     /// Port for other nodes.
     pub bus_port: u16,
-    /// What clients are to connect to.
+    /// The kind of endpoint that clients connect to.
     pub endpoint: PreferredEndpoint,
 }
 
@@ -31,9 +31,9 @@ pub enum PreferredEndpoint {
     /// The address.
     #[default]
     Ip,
-    /// The name; `?` where there is none.
+    /// The name; `?` if there is none.
     Hostname,
-    /// What they have connected to.
+    /// The endpoint that the client has connected to.
     Unknown,
 }
 
@@ -48,43 +48,44 @@ pub struct Shutdown {
     pub now: bool,
     /// `FORCE`.
     pub force: bool,
-    /// `ABORT`: don't, after all.
+    /// `ABORT`: cancels a shutdown.
     pub abort: bool,
 }
 
-/// What the process takes, bytes (`MEMORY STATS`, `INFO memory`). What belongs to the data is in
+/// The memory usage of the process, bytes (`MEMORY STATS`, `INFO memory`). That of the data is in
 /// [`Keyspace::memory_bytes`](crate::shard::keyspace::Keyspace::memory_bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryFigures {
-    /// All that is accounted for: the process as it started, the data, the clients.
+    /// All accounted memory: the process at startup, the data, the clients.
     pub used_bytes: u64,
-    /// Most that it has been.
+    /// The peak of that.
     pub peak_bytes: u64,
-    /// The process as it started, before any data.
+    /// The process at startup, before any data.
     pub startup_bytes: u64,
     /// Buffers and state of the clients.
     pub clients_bytes: u64,
-    /// Resident memory as the operating system counts it.
+    /// Resident memory (RSS).
     pub resident_bytes: u64,
-    /// Texts of the scripts that are cached; not among those accounted for.
+    /// Texts of cached scripts; not among the accounted memory.
     pub scripts_bytes: u64,
-    /// Texts of the libraries of functions; not among those accounted for.
+    /// Texts of the libraries of functions; not among the accounted memory.
     pub libraries_bytes: u64,
 }
 
-/// What commands need of the server around them. The server implements it; tests may.
+/// The services of the server that commands need. The server implements it; tests may.
 pub trait Host: Send + Sync {
-    /// `CONFIG GET`: names and values in the order of the answer.
+    /// Runs `CONFIG GET`. Returns names and values in the order of the reply.
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)>;
-    /// `CONFIG SET` by this client: all or none. The error is the whole error reply, code included.
+    /// Runs `CONFIG SET` by this client: all or none. The error is the whole error reply, code
+    /// included.
     fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String>;
-    /// `CONFIG REWRITE`. The error is the whole error reply.
+    /// Runs `CONFIG REWRITE`. The error is the whole error reply.
     fn config_rewrite(&self) -> Result<(), String>;
-    /// `CONFIG RESETSTAT`.
+    /// Runs `CONFIG RESETSTAT`.
     fn reset_stats(&self);
-    /// All clients.
+    /// Returns all clients.
     fn clients(&self) -> &Clients;
-    /// Has the worker of a client close it.
+    /// Makes the worker of a client close it.
     fn kill(&self, client: &Client);
     /// Reads the ACL file. Returns its path, and its content or the system's error; `None` if none
     /// is configured.
@@ -94,47 +95,49 @@ pub trait Host: Send + Sync {
     fn write_acl_file(&self, text: &[u8]) -> Option<bool>;
     /// Fills `bytes` with random bytes fit for a secret. Returns false if the system has none.
     fn fill_random(&self, bytes: &mut [u8]) -> bool;
-    /// Starts to stop the server, without a snapshot. The error is the whole error reply.
+    /// Starts a shutdown of the server, without a snapshot. The error is the whole error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
     /// Returns whether the server saves a snapshot before such a shutdown.
     fn saves_before(&self, how: Shutdown) -> bool;
     /// Returns when the last snapshot was saved, or the server started: unix time in s.
     fn last_save_s(&self) -> i64;
-    /// The text of `INFO` for these section names (lower case; empty: the default ones).
+    /// Returns the text of `INFO` for these section names (lower case; empty: the default ones).
     fn info(&self, sections: &[String]) -> String;
-    /// How long the calls of each command that was run took, in ns, by its full name.
+    /// Returns the latencies of each command's calls, in ns, by its full name.
     fn latencies(&self) -> Vec<(&'static str, Distribution)>;
-    /// What the process takes.
+    /// Returns the memory usage of the process.
     fn memory(&self) -> MemoryFigures;
-    /// `MEMORY PURGE`: has every worker return freed memory to the kernel.
+    /// Runs `MEMORY PURGE`: every worker returns freed memory to the kernel.
     fn purge_memory(&self);
-    /// Whether `DEBUG` may be used by this client.
+    /// Returns whether this client may use `DEBUG`.
     fn debug_allowed(&self, client: &Client) -> bool;
-    /// Unix time in µs, now.
+    /// Returns the current unix time in µs.
     fn now_us(&self) -> i64;
-    /// The command that clients know by this name (any case), after `rename-command`.
+    /// Returns the command of this name (any case), after `rename-command`.
     fn command(&self, name: &[u8]) -> Option<&'static Command>;
-    /// How it presents itself in a cluster.
+    /// Returns how it presents itself in a cluster.
     fn cluster_node(&self) -> ClusterNode;
-    /// Whether `rename-command` has left a command without a name.
+    /// Returns whether `rename-command` has left a command without a name.
     fn is_removed(&self, command: &'static Command) -> bool;
-    /// `SCRIPT LOAD`: compiles a script and has all workers know it; its SHA-1. The error is the whole error reply.
+    /// Runs `SCRIPT LOAD`: compiles a script and distributes it to all workers. Returns its SHA-1.
+    /// The error is the whole error reply.
     fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>>;
-    /// Whether a script of this SHA-1 is known.
+    /// Returns whether a script of this SHA-1 is known.
     fn script_exists(&self, name: &[u8]) -> bool;
     /// Forgets all scripts.
     fn script_flush(&self);
-    /// `SCRIPT KILL`: ends the scripts that have run for too long. The error is the whole error reply.
+    /// Runs `SCRIPT KILL`: ends the scripts that have run for too long. The error is the whole
+    /// error reply.
     fn script_kill(&self) -> Result<(), &'static str>;
-    /// Functions.
+    /// Returns the services for functions.
     fn functions(&self) -> &dyn Functions;
 }
 
-/// What a command without keys works with.
+/// The context of a command without keys.
 pub struct LocalContext<'a> {
     /// The connection.
     pub session: &'a mut Session,
-    /// The data: figures and settings; no shard is held.
+    /// The data: statistics and settings; no shard is held.
     pub keyspace: &'a Keyspace,
     /// The server.
     pub host: &'a dyn Host,

@@ -1,5 +1,5 @@
-//! What a connection has agreed with the server ([`Session`]), and what its commands need of the server
-//! around them ([`host`]).
+//! Sessions: the state of a connection ([`Session`]), and what its commands need of the server
+//! ([`host`]). The connection's worker owns it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,17 +31,17 @@ pub enum ReplyMode {
     /// Replies are sent.
     #[default]
     On,
-    /// None is, until `CLIENT REPLY ON`.
+    /// No reply is sent, until `CLIENT REPLY ON`.
     Off,
-    /// The next command's is not (set by `CLIENT REPLY SKIP`).
+    /// The next command's reply is not sent (set by `CLIENT REPLY SKIP`).
     SkipNext,
-    /// This command's is not.
+    /// This command's reply is not sent.
     Skip,
 }
 
-/// What a connection has agreed with the server. Belongs to the connection's worker.
+/// The state of a connection. Belongs to the connection's worker.
 pub struct Session {
-    /// What others may see of it.
+    /// The part that other workers may read.
     pub client: Arc<Client>,
     /// Selected database.
     pub db: u32,
@@ -57,36 +57,36 @@ pub struct Session {
     unrestricted_epoch: u64,
     /// `CLIENT REPLY`.
     pub reply_mode: ReplyMode,
-    /// Close once the replies so far are sent.
+    /// The connection is closed once the replies so far are sent.
     pub close_after_reply: bool,
-    /// What it listens to; `None` when that is nothing.
+    /// Its subscriptions; `None` if there are none.
     pub subscriptions: Option<Box<Subscriptions>>,
-    /// What it has sent since `MULTI`; `None` when that wasn't sent.
+    /// The commands queued since `MULTI`; `None` outside a transaction.
     pub transaction: Option<Box<Transaction>>,
-    /// An ended transaction, empty: its memory is for the next one.
+    /// An ended transaction, empty: the next one uses its memory.
     ended_transaction: Option<Box<Transaction>>,
-    /// What it watches.
+    /// The keys that it watches.
     pub watching: Option<Box<Watching>>,
     /// It sees every command (`MONITOR`).
     pub monitors: bool,
     /// It follows the stream of effects (`SYNC`).
     pub follows: Option<Box<Follower>>,
-    /// `CLIENT CACHING` was sent, and the command that it is for not yet.
+    /// `CLIENT CACHING` was sent, and the next command has not run yet.
     pub caching: bool,
-    /// As whose what it reads is noted, if it is. Follows from the fields around it.
+    /// The reader to track the keys it reads for, if any. Derived from the fields around it.
     pub reads_as: Option<Arc<Reader>>,
-    /// What it has asked for with `CLIENT TRACKING`; `None` when it doesn't track.
+    /// Its options of `CLIENT TRACKING`; `None` if it doesn't track.
     pub tracking: Option<Box<SessionTracking>>,
-    /// `EXEC` runs its commands now.
+    /// `EXEC` is running its commands.
     pub in_exec: bool,
-    /// `CLIENT PAUSE` has run, and its worker hasn't seen to the answer yet.
+    /// `CLIENT PAUSE` has run, and its worker hasn't sent the reply yet.
     pub pause: Option<Box<Pause>>,
     /// `SHUTDOWN` has run, and the worker has not saved the dataset yet.
     pub shutdown: Option<Shutdown>,
 }
 
 impl Session {
-    /// The session of a new connection.
+    /// Returns the session of a new connection.
     pub fn new(client: Arc<Client>, users: &Users) -> Self {
         let epoch = users.epoch();
         let user = Arc::clone(users.default_user());
@@ -118,7 +118,7 @@ impl Session {
         session
     }
 
-    /// Has it see every command, or no more.
+    /// Starts or ends its `MONITOR`.
     pub fn set_monitors(&mut self, keyspace: &Keyspace, monitors: bool) {
         if self.monitors != monitors {
             self.monitors = monitors;
@@ -129,7 +129,7 @@ impl Session {
         }
     }
 
-    /// Sends it the stream of effects, behind an empty snapshot.
+    /// Makes it follow the stream of effects, after an empty snapshot.
     ///
     /// # Errors
     /// The journal's thread can't be started.
@@ -149,7 +149,7 @@ impl Session {
         }
     }
 
-    /// Where messages for it go.
+    /// Returns the address for messages to it.
     pub fn listener(&self) -> Listener {
         Listener { worker: self.client.worker, connection: self.client.connection.load(Relaxed) }
     }
@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Has others see how much it listens to.
+    /// Publishes the number of its subscriptions to other workers.
     pub fn tell_subscriptions(&self) {
         for kind in KINDS {
             let count = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.names(kind).len());
@@ -170,7 +170,8 @@ impl Session {
         }
     }
 
-    /// Bytes of what it listens to (but for the names, which all share), watches, and wants to hear of.
+    /// Returns the memory usage of its subscriptions (without the shared names), watches and
+    /// tracked prefixes, bytes.
     pub fn overhead_bytes(&self) -> usize {
         let listened = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.bytes());
         let watched = self.watching.as_ref().map_or(0, |watching| watching.bytes());
@@ -184,8 +185,8 @@ impl Session {
         self.authenticated && self.user_epoch == epoch
     }
 
-    /// Returns whether it wants every reply, and nothing of what it runs depends on an earlier
-    /// command: no transaction, no `CLIENT CACHING`, no tracking. Says nothing of its permissions.
+    /// Returns whether it wants every reply, and its commands depend on no earlier one: no
+    /// transaction, no `CLIENT CACHING`, no tracking. Ignores its permissions.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         // Few branches: it holds for nearly all commands.
@@ -194,13 +195,14 @@ impl Session {
             && !(self.subscriptions.is_some() | self.transaction.is_some() | self.reads_as.is_some())
     }
 
-    /// Whether it may only subscribe, unsubscribe and the like: with RESP2 its replies could not be told from messages.
+    /// Returns whether it may only subscribe, unsubscribe and the like: with RESP2 its replies
+    /// could not be distinguished from messages.
     #[inline]
     pub fn only_listens(&self) -> bool {
         self.subscriptions.is_some() && self.version == Version::Resp2
     }
 
-    /// What a keyed command may know.
+    /// Returns the view of it for keyed commands.
     #[inline]
     pub fn view(&self) -> SessionView {
         SessionView {
@@ -219,7 +221,7 @@ impl Session {
         self.client.db.store(db, Relaxed);
     }
 
-    /// Has others see the selected database again, after a script that has selected another for itself.
+    /// Publishes the selected database again, after a script that has selected another for itself.
     pub fn select_shown(&self) {
         self.client.db.store(self.db, Relaxed);
     }
@@ -230,27 +232,27 @@ impl Session {
         self.client.resp.store(if version == Version::Resp3 { 3 } else { 2 }, Relaxed);
     }
 
-    /// Begins a transaction.
+    /// Starts a transaction.
     pub fn begin_transaction(&mut self) {
         self.transaction = Some(self.ended_transaction.take().unwrap_or_default());
         self.tell_transaction();
     }
 
-    /// Keeps the memory of a transaction that has run, unless it is much.
+    /// Keeps the memory of a transaction that has run, unless it is large.
     pub fn keep_ended(&mut self, mut transaction: Box<Transaction>) {
         if transaction.clear() {
             self.ended_transaction = Some(transaction);
         }
     }
 
-    /// Ends the transaction, and the watch with it.
+    /// Ends the transaction and the watches.
     pub fn discard(&mut self) {
         self.transaction = None;
         self.watching = None;
         self.tell_transaction();
     }
 
-    /// Has others see how much it has queued.
+    /// Publishes the number of queued commands to other workers.
     pub fn tell_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.queue().len() as i64);
         self.client.queued.store(queued, Relaxed);
@@ -258,13 +260,14 @@ impl Session {
         self.client.queued_bytes.store(bytes, Relaxed);
     }
 
-    /// Back to what it was when the connection was new (`RESET`), but for `CLIENT NO-EVICT`, which stays as in Redis 7.0.
+    /// Resets it to the state of a new connection (`RESET`), except `CLIENT NO-EVICT`, which stays
+    /// as in Redis 7.0.
     pub fn reset(&mut self, users: &Users) {
         self.discard();
         self.select(0);
         self.set_version(Version::Resp2);
         self.log_out(users);
-        // A reply that is to be skipped is skipped, RESET's own too.
+        // A pending skip applies to RESET's own reply too.
         if self.reply_mode != ReplyMode::Skip {
             self.reply_mode = ReplyMode::On;
         }

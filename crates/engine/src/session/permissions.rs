@@ -18,7 +18,7 @@ impl Session {
         self.authenticated
     }
 
-    /// Returns who it is.
+    /// Returns its user.
     pub fn user(&self) -> &Arc<User> {
         &self.user
     }
@@ -81,13 +81,13 @@ impl Session {
     /// Checks whether its user may run a call, by the rules that it has followed.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it is denied.
     pub fn check(&self, command: &Command, args: &Args<'_>) -> Result<(), Denied> {
         if self.is_unrestricted(self.user_epoch) { Ok(()) } else { self.rules.check(command, args) }
     }
 
-    /// Returns the rules that it has followed, for checks of what runs for it; `None`: it may run
-    /// everything.
+    /// Returns the rules that it has followed, for checks of commands that run on its behalf;
+    /// `None`: it may run everything.
     pub fn restricting_rules(&self) -> Option<Arc<Rules>> {
         (!self.is_unrestricted(self.user_epoch)).then(|| Arc::clone(&self.rules))
     }

@@ -10,7 +10,8 @@ use crate::session::Session;
 use crate::shard::keyspace::Keyspace;
 
 impl Session {
-    /// `CLIENT TRACKING ON`, with options that fit each other and what is so already; `redirect` is told in its place.
+    /// Runs `CLIENT TRACKING ON`, with options that fit each other and the current ones;
+    /// invalidations are redirected to `redirect`.
     pub fn track(&mut self, keyspace: &Keyspace, options: Options, redirect: Option<Arc<Client>>, prefixes: &[&[u8]]) {
         let (tracking, tuning) = (keyspace.tracking(), &keyspace.tuning);
         let broadcasts = options.contains(Options::BROADCAST);
@@ -35,7 +36,7 @@ impl Session {
         self.tell_tracking();
     }
 
-    /// `CLIENT TRACKING OFF`.
+    /// Runs `CLIENT TRACKING OFF`.
     pub fn untrack(&mut self, keyspace: &Keyspace) {
         if let Some(state) = self.tracking.take() {
             keyspace.tracking().remove(&keyspace.tuning, &state.reader, &state.prefixes);
@@ -44,13 +45,13 @@ impl Session {
         }
     }
 
-    /// `CLIENT CACHING` was, or is no longer, in force.
+    /// Sets whether `CLIENT CACHING` is in force.
     pub fn set_caching(&mut self, caching: bool) {
         self.caching = caching;
         self.tell_tracking();
     }
 
-    /// The client that is told in its place has gone.
+    /// Records that the client it redirects to has disconnected.
     pub fn break_redirect(&mut self) {
         if let Some(state) = &mut self.tracking {
             state.options |= Options::BROKEN_REDIRECT;
@@ -58,7 +59,7 @@ impl Session {
         }
     }
 
-    /// Works out whether what it reads is noted, and has others see what it tracks.
+    /// Derives the reader to track for, and publishes its tracking state to other workers.
     fn tell_tracking(&mut self) {
         let options = self.tracking.as_ref().map_or(Options::empty(), |state| state.options);
         let redirect = self.tracking.as_ref().map_or(-1, |state| state.redirect() as i64);
