@@ -1,5 +1,5 @@
-//! The declarative record of a command. The command table, `COMMAND`, ACL categories, key extraction and arity all
-//! derive from it; a handler sits beside it.
+//! The declarative record of a command. The command table, `COMMAND`, ACL categories, key
+//! extraction and arity all derive from it; a handler sits beside it.
 
 use bitflags::bitflags;
 
@@ -28,7 +28,7 @@ bitflags! {
         const WRITE = 1 << 0;
         /// Only reads the dataset.
         const READONLY = 1 << 1;
-        /// May grow memory: refused when out of memory.
+        /// May grow memory: rejected when out of memory.
         const DENYOOM = 1 << 2;
         /// Administrative.
         const ADMIN = 1 << 3;
@@ -52,30 +52,33 @@ bitflags! {
         const FAST = 1 << 12;
         /// Allowed before authentication.
         const NO_AUTH = 1 << 13;
-        /// May replicate although it is no write.
+        /// May replicate although it is not a write.
         const MAY_REPLICATE = 1 << 14;
-        /// May come without any key, and `COMMAND GETKEYS` then answers an empty array instead of an error.
+        /// May have no key: `COMMAND GETKEYS` then replies an empty array instead of an error.
         const NO_MANDATORY_KEYS = 1 << 15;
         /// Not allowed while the dataset is loading asynchronously.
         const NO_ASYNC_LOADING = 1 << 16;
         /// Not allowed in MULTI.
         const NO_MULTI = 1 << 17;
-        /// Keys are not where first/last/step says. Never written in a record: [`Command::shown_flags`] derives it.
+        /// Key positions are not described by first/last/step. Never written in a record:
+        /// [`Command::shown_flags`] derives it.
         const MOVABLEKEYS = 1 << 18;
         /// Allowed while a script is busy.
         const ALLOW_BUSY = 1 << 19;
         // None of the flags below is shown: Redis has no names for them.
 
-        /// An error that it answers is what was asked for (`DEBUG ERROR`), and counts nowhere.
+        /// Its error reply is the requested result (`DEBUG ERROR`), and is not counted.
         const ANSWERS_ERRORS = 1 << 28;
-        /// O(1) in what its keys hold, though Redis doesn't call it fast: see [`Command::is_plain`].
+        /// O(1) in the size of its keys' values, though Redis doesn't call it fast: see
+        /// [`Command::is_plain`].
         const PLAIN = 1 << 29;
         /// Needs `enable-debug-command` or a like directive.
         const PROTECTED = 1 << 30;
-        /// Of a container and its subcommands, which have records here but not in Redis (DEBUG): they aren't shown, and the
-        /// container's own handler answers for a subcommand without a record, or with a number of arguments that doesn't fit.
+        /// Of a container and its subcommands that have records here but not in Redis (DEBUG): they
+        /// aren't shown, and the container's own handler replies to a subcommand without a record,
+        /// or with a wrong number of arguments.
         const OWN_SUBCOMMANDS = 1 << 31;
-        /// Runs at once between `MULTI` and `EXEC`: it isn't queued.
+        /// Runs at once between `MULTI` and `EXEC` instead of being queued.
         const UNQUEUED = 1 << 32;
         /// Ends a transaction without running it.
         const DISCARDS = 1 << 33;
@@ -83,15 +86,16 @@ bitflags! {
         const WHILE_SUBSCRIBED = 1 << 34;
         /// Ends subscriptions of its client, or `MONITOR`.
         const UNSUBSCRIBES = 1 << 35;
-        /// What it answers counts as messages, which `CLIENT REPLY` doesn't suppress.
+        /// Its replies count as messages, which `CLIENT REPLY` doesn't suppress.
         const ANSWERS_MESSAGES = 1 << 36;
-        /// Reports memory usage or sets its limits: shards measure themselves before it runs.
+        /// Reports memory usage or sets its limits: shards flush their memory usage before it runs.
         const MEASURES = 1 << 37;
         /// Needs no shard by itself, but all of them within a transaction (`CLIENT PAUSE`).
         const ALL_SHARDS_QUEUED = 1 << 38;
-        /// Changes keys of other databases than the selected one, although its route is that of its keys.
+        /// Changes keys of databases other than the selected one, although its route is that of its
+        /// keys.
         const OTHER_DATABASES = 1 << 39;
-        /// Blocks only where its option `BLOCK` says so, which scripts may not use.
+        /// Blocks only with its option `BLOCK`, which scripts may not use.
         const BLOCK_OPTION = 1 << 40;
         /// Leaves `CLIENT CACHING` to the next command.
         const KEEPS_CACHING = 1 << 41;
@@ -101,7 +105,8 @@ bitflags! {
 }
 
 impl Flags {
-    /// Name of each flag that `COMMAND INFO` shows, in the order of its bits, which is the order Redis shows them in.
+    /// The name of each flag that `COMMAND INFO` shows, in the order of its bits, which is Redis's
+    /// order.
     pub const NAMES: [&'static str; 20] = [
         "write",
         "readonly",
@@ -125,20 +130,21 @@ impl Flags {
         "allow_busy",
     ];
 
-    /// The names of the flags that are set and shown, in Redis's order.
+    /// Returns the names of the flags that are set and shown, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
         // Redis hides that one.
         names_of_bits(self.difference(Self::MAY_REPLICATE).bits(), &Self::NAMES)
     }
 }
 
-/// Names of the set bits among the lowest `names.len()`.
+/// Returns the names of the set bits among the lowest `names.len()`.
 fn names_of_bits(bits: u64, names: &'static [&'static str]) -> impl Iterator<Item = &'static str> + Clone {
     names.iter().enumerate().filter(move |(bit, _)| bits & (1 << bit) != 0).map(|(_, name)| *name)
 }
 
 bitflags! {
-    /// ACL categories, by Redis's names. Those implied by [`Flags`] are added by [`Command::acl_categories`].
+    /// ACL categories, by Redis's names. [`Command::acl_categories`] adds those implied by
+    /// [`Flags`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Acl: u32 {
         #[allow(missing_docs)] const KEYSPACE = 1 << 0;
@@ -166,7 +172,7 @@ bitflags! {
 }
 
 impl Acl {
-    /// Name of each category, in the order of its bits, which is the order Redis shows them in.
+    /// The name of each category, in the order of its bits, which is Redis's order.
     pub const NAMES: [&'static str; 21] = [
         "keyspace",
         "read",
@@ -191,30 +197,30 @@ impl Acl {
         "scripting",
     ];
 
-    /// The category of that name (without `@`, any case).
+    /// Returns the category of that name (without `@`, any case).
     pub fn by_name(name: &[u8]) -> Option<Self> {
         let bit = Self::NAMES.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(name))?;
         Some(Self::from_bits_retain(1 << bit))
     }
 
-    /// The names of the categories, without `@`, in Redis's order.
+    /// Returns the names of the categories, without `@`, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
         names_of_bits(self.bits().into(), &Self::NAMES)
     }
 }
 
-/// Where the keys of a command begin (Redis's key specifications).
+/// The start of a command's keys (Redis's key specifications).
 #[derive(Clone, Copy, Debug)]
 pub enum BeginSearch {
     /// At an argument index.
     Index(i32),
     /// After a keyword, searched from an index (negative: from the end).
     Keyword(&'static str, i32),
-    /// Can't be said.
+    /// Not describable.
     Unknown,
 }
 
-/// How the keys go on from where they begin.
+/// The extent of the keys from their start.
 #[derive(Clone, Copy, Debug)]
 pub enum FindKeys {
     /// Last key (relative to the first; negative: from the end), step, limit.
@@ -228,14 +234,14 @@ pub enum FindKeys {
     },
     /// A count argument precedes the keys.
     KeyNum {
-        /// Index of the count, relative to the beginning.
+        /// Index of the count, relative to the start.
         keynum: i32,
-        /// Index of the first key, relative to the beginning.
+        /// Index of the first key, relative to the start.
         first: i32,
         /// Arguments from one key to the next.
         step: i32,
     },
-    /// Can't be said.
+    /// Not describable.
     Unknown,
 }
 
@@ -244,16 +250,17 @@ pub enum FindKeys {
 pub struct KeySpec {
     /// A remark on the specification, or "".
     pub notes: &'static str,
-    /// Flags in Redis's order and spelling: `RW`, `RO`, `OW`, `RM`, `access`, `update`, `insert`, `delete`, …
+    /// Flags in Redis's order and spelling: `RW`, `RO`, `OW`, `RM`, `access`, `update`, `insert`,
+    /// `delete`, …
     pub flags: &'static [&'static str],
-    /// Where keys begin.
+    /// The start of the keys.
     pub begin: BeginSearch,
-    /// How they go on.
+    /// Their extent.
     pub find: FindKeys,
 }
 
 impl KeySpec {
-    /// One key at an argument index.
+    /// Returns the specification of one key at an argument index.
     pub const fn at(index: i32, flags: &'static [&'static str]) -> Self {
         Self {
             notes: "",
@@ -263,33 +270,36 @@ impl KeySpec {
         }
     }
 
-    /// Consecutive keys from an argument index to the one `last` after it.
+    /// Returns the specification of consecutive keys from an argument index to the one `last` after
+    /// it.
     pub const fn range(index: i32, last: i32, flags: &'static [&'static str]) -> Self {
         Self { notes: "", flags, begin: BeginSearch::Index(index), find: FindKeys::Range { last, step: 1, limit: 0 } }
     }
 
-    /// Keys from an argument index to the last argument, one every `step` arguments.
+    /// Returns the specification of keys from an argument index to the last argument, one every
+    /// `step` arguments.
     pub const fn all_from(index: i32, step: i32, flags: &'static [&'static str]) -> Self {
         Self { notes: "", flags, begin: BeginSearch::Index(index), find: FindKeys::Range { last: -1, step, limit: 0 } }
     }
 
-    /// With a remark.
+    /// Adds a remark.
     pub const fn note(mut self, notes: &'static str) -> Self {
         self.notes = notes;
         self
     }
 }
 
-/// Calls its second argument with the argument index of each key of a call and the number of its key specification.
+/// Calls its second argument with the argument index of each key of a call and the number of its
+/// key specification.
 pub type OwnKeys = fn(&Args<'_>, &mut dyn FnMut(usize, usize));
 
-/// Whether the argument of a call at this index is a secret.
+/// Returns whether the argument of a call at this index is a secret.
 pub type Secrets = fn(&Args<'_>, usize) -> bool;
 
-/// Arguments of a plain call at most: more of them may be more work.
+/// The most arguments of a plain call: more of them may be more work.
 const PLAIN_ARGUMENTS_MAX: usize = 8;
 
-/// A command: everything that is known of it, in one place.
+/// A command: the record of all its properties.
 #[derive(Clone, Copy)]
 pub struct Command {
     /// Lower-case name; of a subcommand, the part after the bar (`getname`).
@@ -300,7 +310,7 @@ pub struct Command {
     pub arity: i32,
     /// Flags.
     pub flags: Flags,
-    /// ACL categories beyond those that the flags imply.
+    /// ACL categories in addition to those that the flags imply.
     pub acl: Acl,
     /// Key specifications.
     pub key_specs: &'static [KeySpec],
@@ -312,34 +322,36 @@ pub struct Command {
     pub since: &'static str,
     /// Time complexity.
     pub complexity: &'static str,
-    /// What it does, in our words.
+    /// What it does, in our own words.
     pub summary: &'static str,
     /// (version, change) pairs.
     pub history: &'static [(&'static str, &'static str)],
-    /// Version since when it is deprecated, and what replaces it.
+    /// The version that deprecated it, and its replacement.
     pub deprecated: Option<(&'static str, &'static str)>,
-    /// `doc_flags` beyond `deprecated` (`syscmd`).
+    /// `doc_flags` in addition to `deprecated` (`syscmd`).
     pub doc_flags: &'static [&'static str],
     /// Declared syntax.
     pub arguments: &'static [Argument],
     /// Subcommands.
     pub subcommands: &'static [Command],
-    /// Which shards it takes.
+    /// The shards it takes.
     pub route: Route,
-    /// What runs it.
+    /// Its handler.
     pub handler: Handler,
-    /// Finds its keys, where the key specifications can't say where they are.
+    /// Finds its keys if the key specifications can't describe them.
     pub own_keys: Option<OwnKeys>,
     /// Finds keys that it uses and that, as in Redis, neither its key specifications nor
     /// [`Command::own_keys`] name. Permissions are checked for them too.
     pub unnamed_keys: Option<OwnKeys>,
-    /// Which of its arguments are secrets that no log may show, if any is.
+    /// Finds its arguments that are secrets, which no log may show.
     pub secrets: Option<Secrets>,
-    /// The flags of its key in one call, where a key specification says `variable_flags` (SET with and without GET).
+    /// Returns the flags of its key in one call, for a key specification with `variable_flags` (SET
+    /// with and without GET).
     pub key_flags: Option<fn(&Args<'_>) -> &'static [&'static str]>,
 }
 
-/// Whether this many arguments (the name and a subcommand's name included) suit an arity: so many, or at least as many where it is negative.
+/// Returns whether a number of arguments (the names of the command and subcommand included) fits an
+/// arity: exactly that many, or at least as many if it is negative.
 #[inline]
 pub fn arity_accepts(arity: i32, arguments: usize) -> bool {
     let wanted = arity.unsigned_abs() as usize;
@@ -347,7 +359,8 @@ pub fn arity_accepts(arity: i32, arguments: usize) -> bool {
 }
 
 impl Command {
-    /// What a record starts from (`..Command::BLANK`): no flags, no keys, no shards, and only subcommands run.
+    /// The base of a record (`..Command::BLANK`): no flags, no keys, no shards, and only
+    /// subcommands run.
     pub const BLANK: Self = Self {
         name: "",
         full_name: "",
@@ -373,32 +386,34 @@ impl Command {
         key_flags: None,
     };
 
-    /// Whether this many arguments (the name and a subcommand's name included) suit its arity.
+    /// Returns whether a number of arguments (the names of the command and subcommand included)
+    /// fits its arity.
     #[inline]
     pub fn accepts(&self, arguments: usize) -> bool {
         arity_accepts(self.arity, arguments)
     }
 
-    /// Whether a call with so many arguments takes about the same short time whatever it meets, but for the length of its arguments
-    /// and its reply.
+    /// Returns whether a call with so many arguments always takes about the same short time, apart
+    /// from the length of its arguments and its reply.
     #[inline]
     pub fn is_plain(&self, arguments: usize) -> bool {
         arguments <= PLAIN_ARGUMENTS_MAX && self.flags.intersects(Flags::FAST.union(Flags::PLAIN))
     }
 
-    /// Whether a call with so many arguments that travels to its shard has its own time taken there: one that isn't plain, and one that may wait, which has
+    /// Returns whether a call with so many arguments that is sent to its shard is timed there: one
+    /// that isn't plain, and one that may block, which has no share in the time of a window.
     /// no share in the time of a window.
     pub fn is_timed_on_its_way(&self, arguments: usize) -> bool {
         !self.is_plain(arguments) || self.flags.contains(Flags::BLOCKING)
     }
 
-    /// The subcommand of that name, in any case.
+    /// Returns the subcommand of that name, in any case.
     pub fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
-        // A dozen names at most, most of them told apart by their length: a hash would cost more than it saves.
+        // A dozen names at most, mostly of distinct lengths: a hash would cost more than it saves.
         self.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// The name that clients are shown: the container's, where subcommands are its own affair.
+    /// Returns the name shown to clients: the container's, if it handles its subcommands itself.
     pub fn shown_name(&self) -> &'static str {
         match self.full_name.split_once('|') {
             Some((container, _)) if self.flags.contains(Flags::OWN_SUBCOMMANDS) => container,
@@ -406,18 +421,18 @@ impl Command {
         }
     }
 
-    /// The subcommands that COMMAND shows.
+    /// Returns the subcommands that COMMAND shows.
     pub fn shown_subcommands(&self) -> &'static [Command] {
         if self.flags.contains(Flags::OWN_SUBCOMMANDS) { &[] } else { self.subcommands }
     }
 
-    /// ACL categories: its own and those that its flags imply.
+    /// Returns its ACL categories: its own and those that its flags imply.
     pub fn acl_categories(&self) -> Acl {
         let mut acl = self.acl;
         if self.flags.contains(Flags::WRITE) {
             acl |= Acl::WRITE;
         }
-        // Scripts that only read don't count as reads.
+        // Read-only scripts don't count as reads.
         if self.flags.contains(Flags::READONLY) && !self.acl.contains(Acl::SCRIPTING) {
             acl |= Acl::READ;
         }
@@ -433,7 +448,7 @@ impl Command {
         acl | if self.flags.contains(Flags::FAST) { Acl::FAST } else { Acl::SLOW }
     }
 
-    /// The flags that COMMAND shows, by name and in Redis's order.
+    /// Returns the flags that COMMAND shows.
     pub fn shown_flags(&self) -> Flags {
         let mut flags = self.flags;
         flags.set(Flags::MOVABLEKEYS, self.legacy_range().movable);

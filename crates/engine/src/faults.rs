@@ -1,8 +1,9 @@
-//! Trouble on purpose, for the tests of isolation: threads that pause at bad moments, and rules that are broken, to see that the checker
-//! sees it (docs/testing.md).
+//! Fault injection for the tests of isolation: threads that pause at bad moments, and broken rules,
+//! to verify that the checker notices (docs/testing.md).
 //!
-//! Only builds with debug assertions have it: elsewhere [`hits`] is `false` for the compiler, and what hangs on it isn't in the binary.
-//! `DEBUG FAULT name permille` sets how often one hits, for the whole process.
+//! Only builds with debug assertions have it: otherwise [`hits`] is constant `false`, and its
+//! branches are not in the binary. `DEBUG FAULT name permille` sets how often one hits, for the
+//! whole process.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -10,32 +11,35 @@ use std::time::Duration;
 
 use crate::command::Command;
 
-/// What can be made to happen.
+/// A fault that can be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A thread pauses between two shards that it takes.
     PauseTaking,
-    /// A thread pauses while it holds shards: between the commands of a transaction or a script, and before it gives them back.
+    /// A thread pauses while it holds shards: between the commands of a transaction or a script,
+    /// and before it releases them.
     PauseHolding,
     /// A thread pauses when a command has run, before its reply is sent.
     PauseReplying,
-    /// `MSET` sets its first key, gives that shard back, and then sets the others.
+    /// `MSET` sets its first key, releases that shard, and then sets the others.
     TornMset,
-    /// `EXEC` gives back its shards before its last command, and takes those of that one anew.
+    /// `EXEC` releases its shards before its last command, and acquires that command's shards
+    /// again.
     TornExec,
-    /// Where a `SET` waits for its shard, the `SET` behind it in its connection's pipeline runs before it.
+    /// A `SET` that waits for its shard is overtaken by the next `SET` of its connection's
+    /// pipeline.
     Overtaking,
-    /// `EXEC` doesn't look whether a watched key was changed.
+    /// `EXEC` doesn't check whether a watched key was changed.
     BlindExec,
-    /// What a script has changed before it is run again with all shards is not put back.
+    /// The changes of a script are not rolled back before it is rerun with all shards.
     KeptUndo,
-    /// A script gives its shards back before a command, and takes them anew.
+    /// A script releases its shards before a command, and acquires them again.
     TornScript,
-    /// `FLUSHALL` and `SWAPDB` happen three times, and what comes in between.
+    /// `FLUSHALL` and `SWAPDB` run three times, with other commands in between.
     Repeated,
-    /// What looks a key up finds it though its time is over.
+    /// A lookup finds a key although it has expired.
     KeptExpired,
-    /// A unit of effects is stamped without regard to what its shards have seen.
+    /// A unit of effects is stamped without regard to its shards' clocks.
     UnorderedEffects,
     /// A connection's later effects are stamped without regard to what another worker did for it.
     ForgottenClock,
@@ -61,8 +65,8 @@ const ALL: [(&str, Fault); 14] = [
 ];
 
 impl Fault {
-    /// Returns whether it breaks this command, of those that break only some. The one place that tells commands apart by their
-    /// names: which of them break is no property of theirs, but of the tests.
+    /// Returns whether it breaks this command, of those that break only some. The only place that
+    /// distinguishes commands by name: the choice belongs to the tests, not to the commands.
     #[cold]
     pub fn breaks(self, command: &Command) -> bool {
         let broken: &[&str] = match self {
@@ -75,23 +79,24 @@ impl Fault {
     }
 }
 
-/// How often a fault can hit: always.
+/// The highest rate of a fault: always.
 const PERMILLE_MAX: u32 = 1000;
 
-/// Longest pause, µs: some dozen times what a command takes.
+/// Longest pause, µs: some dozen times as long as a command.
 const PAUSE_US_MAX: u64 = 400;
 
-/// By fault, of a thousand moments the number in which it hits.
+/// The rate of each fault, per thousand moments.
 static PERMILLE: [AtomicU32; ALL.len()] = [const { AtomicU32::new(0) }; ALL.len()];
 
-/// What the threads' random numbers begin with.
+/// The seed of the next thread's random numbers.
 static NEXT_SEED: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     static RANDOM: Cell<u64> = Cell::new(NEXT_SEED.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed));
 }
 
-/// Sets how often a fault hits, of a thousand moments. `false`: there is none of that name, or not so many, or this build has none.
+/// Sets how often a fault hits, per thousand moments. Returns `false` if no fault has that name,
+/// the rate is out of range, or this build has no faults.
 pub fn set(name: &[u8], permille: i64) -> bool {
     let found = ALL.iter().find(|(known, _)| known.as_bytes() == name);
     let permille = u32::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
@@ -104,10 +109,10 @@ pub fn set(name: &[u8], permille: i64) -> bool {
     }
 }
 
-/// Whether a fault is to happen now.
+/// Returns whether a fault must happen now.
 #[inline(always)]
 pub fn hits(fault: Fault) -> bool {
-    // Relaxed: nothing hangs on when a thread sees the setting.
+    // Relaxed: it doesn't matter when a thread sees the setting.
     cfg!(debug_assertions) && drawn(PERMILLE[fault as usize].load(Relaxed))
 }
 
@@ -118,7 +123,7 @@ pub fn is_set(fault: Fault) -> bool {
     cfg!(debug_assertions) && PERMILLE[fault as usize].load(Relaxed) > 0
 }
 
-/// Pauses this thread if that fault is to happen now.
+/// Pauses this thread if that fault must happen now.
 #[inline(always)]
 pub fn pause(fault: Fault) {
     if hits(fault) {
@@ -130,7 +135,7 @@ fn drawn(permille: u32) -> bool {
     permille > 0 && random() % u64::from(PERMILLE_MAX) < u64::from(permille)
 }
 
-/// Lets other threads run: all that are ready, or for some time.
+/// Lets other threads run: yields to those that are ready, or sleeps for some time.
 #[cold]
 pub fn stall() {
     let us = random() % (2 * PAUSE_US_MAX);

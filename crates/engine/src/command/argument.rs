@@ -30,7 +30,7 @@ bitflags! {
 }
 
 impl ArgumentKind {
-    /// The name that `COMMAND DOCS` shows.
+    /// Returns the name that `COMMAND DOCS` shows.
     pub const fn name(self) -> &'static str {
         match self {
             Self::String => "string",
@@ -47,7 +47,7 @@ impl ArgumentKind {
 }
 
 impl ArgumentFlags {
-    /// The names of the flags, in Redis's order.
+    /// Returns the names of the flags, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
         names_of_bits(u64::from(self.bits()), &["optional", "multiple", "multiple_token"])
     }
@@ -60,23 +60,23 @@ pub struct Argument {
     pub name: &'static str,
     /// Its type.
     pub kind: ArgumentKind,
-    /// The key specification it belongs to, when it is a key.
+    /// The key specification it belongs to, if it is a key.
     pub key_spec: Option<u8>,
     /// The literal word before (or instead of) it.
     pub token: Option<&'static str>,
-    /// The version it came with, when later than the command.
+    /// The version that added it, if later than the command.
     pub since: Option<&'static str>,
     /// The version that deprecated it.
     pub deprecated_since: Option<&'static str>,
-    /// How often it may stand.
+    /// How often it may occur.
     pub flags: ArgumentFlags,
-    /// What a `OneOf` or a `Block` consists of.
+    /// The parts of a `OneOf` or a `Block`.
     pub arguments: &'static [Argument],
 }
 
 /// Builders, so that a record reads like the command's synopsis.
 impl Argument {
-    /// A value of some kind.
+    /// Returns an argument of some kind.
     pub const fn new(name: &'static str, kind: ArgumentKind) -> Self {
         Self {
             name,
@@ -90,94 +90,95 @@ impl Argument {
         }
     }
 
-    /// A key of the command's key specification number `key_spec`.
+    /// Returns a key of the command's key specification number `key_spec`.
     pub const fn key(name: &'static str, key_spec: u8) -> Self {
         let mut argument = Self::new(name, ArgumentKind::Key);
         argument.key_spec = Some(key_spec);
         argument
     }
 
-    /// Any bytes.
+    /// Returns an argument of any bytes.
     pub const fn string(name: &'static str) -> Self {
         Self::new(name, ArgumentKind::String)
     }
 
-    /// A whole number.
+    /// Returns a whole number.
     pub const fn integer(name: &'static str) -> Self {
         Self::new(name, ArgumentKind::Integer)
     }
 
-    /// A number that may have a fraction.
+    /// Returns a number that may have a fraction.
     pub const fn double(name: &'static str) -> Self {
         Self::new(name, ArgumentKind::Double)
     }
 
-    /// A point in time, since 1970.
+    /// Returns a point in time, since 1970.
     pub const fn unix_time(name: &'static str) -> Self {
         Self::new(name, ArgumentKind::UnixTime)
     }
 
-    /// A glob pattern.
+    /// Returns a glob pattern.
     pub const fn pattern(name: &'static str) -> Self {
         Self::new(name, ArgumentKind::Pattern)
     }
 
-    /// A literal word alone.
+    /// Returns a literal word alone.
     pub const fn word(name: &'static str, token: &'static str) -> Self {
         Self::new(name, ArgumentKind::PureToken).token(token)
     }
 
-    /// Exactly one of `arguments`.
+    /// Returns a choice of exactly one of `arguments`.
     pub const fn one_of(name: &'static str, arguments: &'static [Argument]) -> Self {
         let mut argument = Self::new(name, ArgumentKind::OneOf);
         argument.arguments = arguments;
         argument
     }
 
-    /// All of `arguments`, one after the other.
+    /// Returns a sequence of all `arguments`.
     pub const fn block(name: &'static str, arguments: &'static [Argument]) -> Self {
         let mut argument = Self::new(name, ArgumentKind::Block);
         argument.arguments = arguments;
         argument
     }
 
-    /// Preceded by a literal word.
+    /// Adds a literal word before it.
     pub const fn token(mut self, token: &'static str) -> Self {
         self.token = Some(token);
         self
     }
 
-    /// Came with a version later than the command's own.
+    /// Sets the version that added it, later than the command's own.
     pub const fn since(mut self, version: &'static str) -> Self {
         self.since = Some(version);
         self
     }
 
-    /// Deprecated by a version.
+    /// Sets the version that deprecated it.
     pub const fn deprecated_since(mut self, version: &'static str) -> Self {
         self.deprecated_since = Some(version);
         self
     }
 
-    /// Names keys of the command's key specification number `key_spec`, though it isn't one.
+    /// Marks that it names keys of the command's key specification number `key_spec`, though it
+    /// isn't one.
     pub const fn of_keys(mut self, key_spec: u8) -> Self {
         self.key_spec = Some(key_spec);
         self
     }
 
-    /// May be left out.
+    /// Makes it optional.
     pub const fn optional(mut self) -> Self {
         self.flags = self.flags.union(ArgumentFlags::OPTIONAL);
         self
     }
 
-    /// May stand several times.
+    /// Allows it several times.
     pub const fn multiple(mut self) -> Self {
         self.flags = self.flags.union(ArgumentFlags::MULTIPLE);
         self
     }
 
-    /// May stand several times, each time with its literal word.
+    /// Allows it several times, each time with its literal word.
     pub const fn multiple_token(mut self) -> Self {
         self.flags = self.flags.union(ArgumentFlags::MULTIPLE).union(ArgumentFlags::MULTIPLE_TOKEN);
         self

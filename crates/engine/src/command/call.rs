@@ -1,8 +1,9 @@
-//! What a call of a command brings along beside its arguments: where its keys live, and what it may know of its connection.
+//! The context of a call besides its arguments: the places of its keys, and a view of its
+//! connection.
 
 use pantala_resp::Version;
 
-/// Where a key lives.
+/// The place of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPlace {
     /// Its hash, by the keyspace's hash function.
@@ -11,7 +12,7 @@ pub struct KeyPlace {
     pub shard: u32,
 }
 
-/// A key and where it lives.
+/// A key and its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'k> {
     /// Its bytes.
@@ -20,7 +21,7 @@ pub struct Key<'k> {
     pub place: KeyPlace,
 }
 
-/// What a keyed command may know of the connection that sent it. Copied into requests, so it stays small.
+/// A keyed command's view of its connection. Copied into requests, so it stays small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionView {
     /// Id of the client.
@@ -33,7 +34,7 @@ pub struct SessionView {
     pub no_touch: bool,
     /// A script runs the command.
     pub in_script: bool,
-    /// As of when its user was allowed to run the command.
+    /// When its user was last found to be allowed to run the command.
     pub permit: Permit,
 }
 

@@ -1,22 +1,22 @@
-//! What runs a command, and on which shards.
+//! Handlers of commands, and the shards that they need.
 //!
-//! A record names its handler, and a handler works with types of the layers above. These say which by
-//! a trait each, which [`Handlers`] implements. A record knows nothing of what runs it, and a call is
-//! one through a function pointer.
+//! A record names its handler, and a handler works with types of the layers above. One trait for
+//! each kind of handler names these types, and [`Handlers`] implements both. So a record doesn't
+//! depend on what runs it, and a call is one through a function pointer.
 
 use pantala_resp::{Args, Reply};
 
 use super::SessionView;
 
-/// What keyed handlers work with: implemented where that is defined.
+/// The types that keyed handlers work with: implemented by the layer that defines them.
 pub trait Keyed {
     /// The shards that the command holds.
     type Access<'a>;
-    /// What tells the shards of keys.
+    /// The source of the shards of keys.
     type Keyspace;
 }
 
-/// What local handlers work with: implemented where that is defined.
+/// The types that local handlers work with: implemented by the layer that defines them.
 pub trait Local {
     /// The connection, and the server around it.
     type Context<'a>;
@@ -33,14 +33,14 @@ pub type LocalHandler = fn(&mut <Handlers as Local>::Context<'_>, &Args<'_>, &mu
 /// Pushes the numbers of the shards that a call needs (any order, repeats allowed).
 pub type ShardChoice = fn(&<Handlers as Keyed>::Keyspace, &SessionView, &Args<'_>, &mut Vec<u32>);
 
-/// What runs a command.
+/// The handler of a command.
 #[derive(Clone, Copy)]
 pub enum Handler {
     /// Runs while holding the shards of [`Command::route`](super::Command::route).
     Keyed(KeyedHandler),
     /// Runs without a shard.
     Local(LocalHandler),
-    /// Runs on the connection's worker, with shards that it finds out itself.
+    /// Runs on the connection's worker, with shards that it determines itself.
     Transaction(TransactionPart),
     /// Only its subcommands run.
     Container,
@@ -53,34 +53,35 @@ pub enum TransactionPart {
     Watch,
     /// `EXEC`.
     Exec,
-    /// `EVAL` and its like.
+    /// `EVAL` and its variants.
     Script(ScriptForm),
 }
 
-/// How a command names the script that it runs.
+/// How a command identifies the script that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptNamed {
     /// By its text (`EVAL`).
     Text,
     /// By its SHA-1 (`EVALSHA`).
     Sha,
-    /// By the name under which a library has registered it (`FCALL`).
+    /// By its name in a library (`FCALL`).
     Function,
 }
 
-/// What a command that runs a script asks for.
+/// The form of a command that runs a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptForm {
-    /// How it names the script.
+    /// How it identifies the script.
     pub named: ScriptNamed,
     /// The script may not write (`EVAL_RO`).
     pub is_read_only: bool,
 }
 
-/// Which shards a command needs.
+/// The shards that a command needs.
 #[derive(Clone, Copy)]
 pub enum Route {
-    /// None (with [`Handler::Local`]), or those that the worker finds out ([`Handler::Transaction`]).
+    /// None (with [`Handler::Local`]), or those that the worker determines
+    /// ([`Handler::Transaction`]).
     None,
     /// Those of its keys, by [`Command::key_specs`](super::Command::key_specs).
     Keys,

@@ -1,16 +1,17 @@
-//! Where the keys of a command stand: key specifications applied to a call's arguments. Routing, `COMMAND GETKEYS` and
-//! `COMMAND GETKEYSANDFLAGS` all ask here.
+//! Key extraction: key specifications applied to a call's arguments. Routing, `COMMAND GETKEYS` and
+//! `COMMAND GETKEYSANDFLAGS` use it.
 
 use pantala_base::number::parse_i64;
 use pantala_resp::Args;
 
 use super::{BeginSearch, Command, FindKeys, KeySpec};
 
-/// The key specifications don't fit the arguments: a count that is no number or too big, a key missing.
+/// The key specifications don't fit the arguments: a count that is not a number or too big, a key
+/// missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidKeys;
 
-/// What `COMMAND INFO` shows of the keys in its fields 4 to 6, from before there were key specifications.
+/// The fields 4 to 6 of `COMMAND INFO`, which predate key specifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LegacyRange {
     /// Argument index of the first key; 0: no keys.
@@ -19,21 +20,23 @@ pub struct LegacyRange {
     pub last: i32,
     /// Arguments from one key to the next.
     pub step: i32,
-    /// Whether these three don't tell all: the `movablekeys` flag.
+    /// Whether these three are incomplete: the `movablekeys` flag.
     pub movable: bool,
 }
 
 impl Command {
-    /// The argument by which a command looks into the set or hash at its first argument, of those that have such a one: a hint, for
-    /// prefetching. Some have something else there, which then isn't found.
+    /// Returns the argument that names a member or field of the set or hash at its first argument,
+    /// for commands that have one: a hint, for prefetching. Another argument in its place is only
+    /// not found.
     #[inline]
     pub fn member_argument(&self) -> Option<usize> {
         (matches!(self.group, "set" | "hash") && self.arity.unsigned_abs() > 2).then_some(2)
     }
 
-    /// The argument index of the key, for a command with exactly one key at a fixed place: most of all calls.
+    /// Returns the argument index of the key, for a command with exactly one key at a fixed place:
+    /// most of all calls.
     ///
-    /// The caller has checked the arity, which makes sure that the argument is there.
+    /// The caller has checked the arity, which ensures that the argument exists.
     #[inline]
     pub fn single_key(&self) -> Option<usize> {
         match self.key_specs {
@@ -44,7 +47,7 @@ impl Command {
         }
     }
 
-    /// First key, last key and step, as far as these can describe the key specifications.
+    /// Returns first key, last key and step, as far as these can describe the key specifications.
     pub fn legacy_range(&self) -> LegacyRange {
         if let [KeySpec { begin: BeginSearch::Index(first), find: FindKeys::Range { last, step, .. }, flags, .. }] =
             self.key_specs
@@ -58,7 +61,7 @@ impl Command {
                 range.movable = true;
                 continue;
             };
-            // Only ranges that follow one another make one range.
+            // Only consecutive ranges make one range.
             if range.first != 0 && range.last != first - 1 {
                 range.movable = true;
                 continue;
@@ -77,8 +80,9 @@ impl Command {
 
 /// Appends the argument index of each key of a call to `keys`, in the order of the key specifications.
 ///
-/// Fails, with nothing appended, when a specification doesn't fit the arguments. A specification whose keyword is missing
-/// has no keys. A call whose arity isn't the command's may fail or give only the keys that are there.
+/// Fails, with nothing appended, if a specification doesn't fit the arguments. A specification
+/// whose keyword is missing has no keys. A call with a wrong arity may fail or yield only the keys
+/// that exist.
 pub fn keys_of(command: &Command, args: &Args<'_>, keys: &mut Vec<usize>) -> Result<(), InvalidKeys> {
     let before = keys.len();
     let found = for_each_key(command, args, |index, _| keys.push(index));
@@ -94,11 +98,12 @@ pub fn for_each_key(
     args: &Args<'_>,
     visit: impl FnMut(usize, &'static KeySpec),
 ) -> Result<(), InvalidKeys> {
-    // What only looks like a key (a channel of SPUBLISH): it decides the slot, but names no key.
+    // An argument that only looks like a key (a channel of SPUBLISH) determines the slot, but is
+    // not a key.
     for_each_in(command, args, |spec| !spec.flags.contains(&"not_key"), visit)
 }
 
-/// As [`for_each_key`], with what isn't a key but decides the slot as one does.
+/// As [`for_each_key`], with arguments that are not keys but determine the slot as keys do.
 pub(super) fn for_each_slotted(
     command: &Command,
     args: &Args<'_>,
@@ -135,7 +140,7 @@ fn for_each_in(
     Ok(())
 }
 
-/// Where the keys of a specification begin; `None` when its keyword isn't there.
+/// Returns the start of a specification's keys; `None` if its keyword is missing.
 fn begin(spec: &KeySpec, args: &Args<'_>) -> Result<Option<usize>, InvalidKeys> {
     match spec.begin {
         BeginSearch::Index(index) => usize::try_from(index).map(Some).map_err(|_| InvalidKeys),
@@ -154,7 +159,8 @@ fn begin(spec: &KeySpec, args: &Args<'_>) -> Result<Option<usize>, InvalidKeys> 
     }
 }
 
-/// Index of the first and last key and the step, given where a specification begins. The last may be out of range.
+/// Returns the index of the first and last key and the step, from the start of a specification. The
+/// last may be out of range.
 fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize, usize), InvalidKeys> {
     let count = args.len();
     match spec.find {
@@ -163,7 +169,7 @@ fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize
             let last = match (last >= 0, limit) {
                 (true, _) => Some(first + back),
                 (false, 0 | 1) => count.checked_sub(back),
-                // Stops after a part of what follows, as for the streams and then the IDs of XREAD.
+                // Stops after a part of the rest, as for the streams before the IDs of XREAD.
                 (false, limit) => {
                     (first + count.saturating_sub(first) / limit.unsigned_abs() as usize).checked_sub(back)
                 }
@@ -181,12 +187,12 @@ fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize
     }
 }
 
-/// An index relative to another.
+/// Returns an index relative to another.
 fn offset(from: usize, by: i32) -> Result<usize, InvalidKeys> {
     from.checked_add_signed(by as isize).ok_or(InvalidKeys)
 }
 
-/// A step is at least 1, so that no specification makes an endless walk.
+/// Returns a step of at least 1, so that no specification causes an endless walk.
 fn step_of(step: i32) -> usize {
     usize::try_from(step).unwrap_or(1).max(1)
 }
@@ -201,7 +207,7 @@ mod tests {
         Command { key_specs: specs.to_vec().leak(), ..Command::BLANK }
     }
 
-    /// The indexes of the keys of a call, written with blanks between its arguments.
+    /// Returns the indexes of the keys of a call, written with blanks between its arguments.
     fn keys(specs: &[KeySpec], call: &str) -> Result<Vec<usize>, InvalidKeys> {
         let mut start = 0;
         let range = |word: &str| {
@@ -260,7 +266,7 @@ mod tests {
             assert_eq!(keys(&[COUNTED], hostile), Err(InvalidKeys), "{hostile}");
         }
         assert_eq!(keys(&[COUNTED], "eval s 9223372036854775807 a"), Err(InvalidKeys));
-        // A destination besides, and one that fails takes the other with it.
+        // With a destination as well; a specification that fails makes both fail.
         const BOTH: &[KeySpec] = &[KeySpec::at(1, &["OW"]), COUNTED];
         assert_eq!(keys(BOTH, "zunionstore d 2 a b weights 1 2"), Ok(vec![1, 3, 4]));
         assert_eq!(keys(BOTH, "zunionstore d 9 a b"), Err(InvalidKeys));

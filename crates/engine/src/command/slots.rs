@@ -1,4 +1,4 @@
-//! Which slots the keys of a call have: in a cluster they must have one.
+//! The slots of a call's keys: in a cluster all must have the same one.
 
 use pantala_base::key_slot;
 use pantala_resp::Args;
@@ -13,13 +13,14 @@ pub enum Slots {
     None,
     /// All have this one.
     One(u16),
-    /// They have several.
+    /// They have different ones.
     Several,
 }
 
 impl Slots {
-    /// Those of a call: of its keys, and of the channels of `SSUBSCRIBE` and its like. Where the arguments don't fit, the handler has to say so:
-    /// there are no keys then, as to Redis.
+    /// Returns the slots of a call: of its keys, and of the channels of `SSUBSCRIBE` and its
+    /// variants. If the arguments don't fit there are no keys, as in Redis, and the handler reports
+    /// the error.
     pub fn of(command: &Command, args: &Args<'_>) -> Self {
         let mut slots = Slots::None;
         match for_each_slotted(command, args, |index, _| slots.add(Slots::One(key_slot(args.at(index))))) {
@@ -28,7 +29,7 @@ impl Slots {
         }
     }
 
-    /// Adds those of other keys.
+    /// Adds the slots of other keys.
     pub fn add(&mut self, other: Slots) {
         *self = match (*self, other) {
             (Slots::None, slots) | (slots, Slots::None) => slots,
@@ -63,7 +64,7 @@ mod tests {
         const KEYS: &[KeySpec] = &[KeySpec::all_from(1, 1, &["RO"])];
         const CHANNELS: &[KeySpec] = &[KeySpec::all_from(1, 1, &["not_key"])];
         for specs in [KEYS, CHANNELS] {
-            // 15495 is what `CLUSTER KEYSLOT a` of redis-server 7.0.15 answers.
+            // 15495 is what `CLUSTER KEYSLOT a` of redis-server 7.0.15 replies.
             assert_eq!(slots(specs, &["c", "a"]), Slots::One(15495));
             assert_eq!(slots(specs, &["c", "a", "{a}b", "a"]), Slots::One(15495));
             assert_eq!(slots(specs, &["c", "a", "b", "a"]), Slots::Several);
