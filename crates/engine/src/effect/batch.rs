@@ -1,9 +1,9 @@
-//! Effects that are gathered until they are committed.
+//! Effects gathered until they are committed.
 
 use pantala_base::number::Decimal;
 use pantala_resp::Args;
 
-/// Effects one behind the other, encoded as RESP arrays.
+/// Effects, encoded as RESP arrays, back to back.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) bytes: Vec<u8>,
@@ -13,11 +13,11 @@ pub(crate) struct Batch {
 /// One encoded effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// The database that it is for.
+    /// Its database.
     pub(crate) db: u32,
-    /// Where it ends in [`Batch::bytes`].
+    /// Its end in [`Batch::bytes`].
     pub(crate) end: usize,
-    /// It deletes a key that expired or was evicted, which a rollback does not bring back.
+    /// It deletes an expired or evicted key, which a rollback does not restore.
     pub(crate) is_deletion: bool,
 }
 
@@ -102,10 +102,10 @@ pub(crate) fn encode<'w>(bytes: &mut Vec<u8>, count: usize, words: impl Iterator
     }
 }
 
-/// What the worker has gathered for the unit that it is about to commit.
+/// The effects of the unit that a worker is about to commit.
 #[derive(Debug, Default)]
 pub struct Unit {
     pub(crate) batch: Batch,
-    /// Transactions and scripts that run, one inside the other: their commands are one unit.
+    /// The depth of running transactions and scripts: their commands are one unit.
     pub(crate) depth: u32,
 }

@@ -1,12 +1,13 @@
-//! What happened to a key, and the one place that tells everyone who must know.
+//! Changes of keys, and the one place that notifies every sink of them.
 //!
 //! A value can be written only inside a call that takes a [`Change`] or asks its closure for one:
-//! [`Db::change_as`](crate::store::db::Db::change_as), [`Db::set_string`](crate::store::db::Db::set_string) and their
-//! like. Reads return shared views. So a handler cannot write a key and forget the rest.
+//! [`Db::change_as`](crate::store::db::Db::change_as),
+//! [`Db::set_string`](crate::store::db::Db::set_string) and their variants. Lookups return shared
+//! views. So a handler cannot write a key without reporting the change.
 //!
 //! # Sinks
 //!
-//! Every change ends in [`commit`], those of the clock included. By its kind it reaches:
+//! Every change ends in [`commit`], expiry included. By its kind it reaches:
 //!
 //! | kind | blocked clients | `WATCH` | tracking | journal | typically |
 //! | --- | --- | --- | --- | --- | --- |
@@ -19,15 +20,15 @@
 //! | fields expired actively | by the caller | – | invalidated | an `HDEL` each, by the caller | active expiry |
 //! | evicted | woken | raised | invalidated | `DEL` or `UNLINK` | `maxmemory` |
 //!
-//! Its events are published behind that: `new` first, where a key was added, and `del` last, where
-//! the last element of a collection took the key with it.
+//! Its events are published after that: `new` first, if a key was added, and `del` last, if the key
+//! was deleted with the last element of its collection.
 //!
-//! The engine keeps the counters of keys and bytes where it writes the dictionary; how a command is
-//! worded for the journal is [`Access::propagate`](crate::shard::access::Access::propagate)'s.
+//! The engine updates the counters of keys and bytes where it writes the dictionary. The command
+//! written to the journal is up to [`Access::propagate`](crate::shard::access::Access::propagate).
 //!
 //! # What it costs
 //!
-//! Where no sink is active: three loads of the shard's own state, one of the settings, one branch.
+//! Without an active sink: three loads of the shard's own state, one of the settings, one branch.
 //!
 //! # Examples
 //!
@@ -48,7 +49,7 @@
 //! }
 //! ```
 //!
-//! What a lookup returns cannot be written:
+//! A lookup's result cannot be written:
 //!
 //! ```compile_fail,E0599
 //! use pantala_engine::access::Key;
@@ -91,25 +92,26 @@ use crate::effect::blocking::Waiters;
 use crate::events::Events;
 use crate::events::notify::{Event, EventClass};
 
-/// Largest value that debug builds compare with what it was before a command that says it changed nothing, bytes.
+/// Largest value, bytes, that debug builds compare before and after a command that reports no
+/// change.
 pub(crate) const CHECKED_BYTES_MAX: usize = 1024;
 
-/// What they say when it is another.
+/// The panic message if the value differs.
 pub(crate) const UNTOLD: &str = "a value was changed by a command that says it changed nothing";
 
-/// What was done to a key: see the head of this module.
+/// A change of a key: see the head of this module.
 #[must_use = "the call that changes the key takes it"]
 #[derive(Debug)]
 pub struct Change {
     kind: Kind,
     /// The key was added: `new` comes before its other events.
     is_new: bool,
-    /// The key went with its last element: `del` comes behind its other events.
+    /// The key was deleted with its last element: `del` comes after its other events.
     is_gone: bool,
     events: [Option<&'static Event>; 2],
 }
 
-/// Whom a change concerns: the rows of the table at the head of this module.
+/// The kind of a change: the rows of the table at the head of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Nothing,
@@ -137,8 +139,8 @@ impl Change {
         Change { kind, is_new: false, is_gone: false, events: [Some(event), None] }
     }
 
-    /// Returns the change of a key whose value is what it was: nobody is notified. Debug builds check
-    /// small values.
+    /// Returns the change of a key whose value stays the same: no sink is notified. Debug builds
+    /// check small values.
     #[inline]
     pub const fn none() -> Self {
         Change::of(Kind::Nothing)
@@ -157,16 +159,16 @@ impl Change {
         Change::of(Kind::Value)
     }
 
-    /// Returns a change of what Redis does not count as the key's value: a stream's groups and ids.
-    /// It is propagated; it neither raises watches nor wakes or invalidates anything. Its event, if
-    /// any, is added by [`Change::and`].
+    /// Returns a change of data that Redis does not count as the key's value: a stream's groups and
+    /// ids. It is propagated; it neither raises watches nor wakes or invalidates anything. Its
+    /// event, if any, is added by [`Change::and`].
     #[inline]
     pub const fn metadata() -> Self {
         Change::of(Kind::Metadata)
     }
 
-    /// Returns the deletion of a stream's group: as [`Change::metadata`], but whoever waits for
-    /// entries for that group is woken.
+    /// Returns the deletion of a stream's group: as [`Change::metadata`], but clients blocked on
+    /// that group are woken.
     #[inline]
     pub const fn group_deleted() -> Self {
         Change::of(Kind::GroupDeleted)
@@ -179,30 +181,30 @@ impl Change {
         Change::of(Kind::Unnoticed)
     }
 
-    /// A lookup found the key expired.
+    /// Returns the change of a key that a lookup found expired.
     pub(crate) const fn expired() -> Self {
         Change::with_event(Kind::Expired, &Event(EventClass::Expired, "expired"))
     }
 
-    /// Active expiry found the key expired.
+    /// Returns the change of a key that active expiry found expired.
     pub(crate) const fn expired_actively() -> Self {
         Change::with_event(Kind::ExpiredActively, &Event(EventClass::Expired, "expired"))
     }
 
-    /// Active expiry removed fields of a hash.
+    /// Returns the change of a hash whose fields active expiry deleted.
     pub(crate) const fn fields_expired() -> Self {
         Change::with_event(Kind::FieldsExpired, HEXPIRED)
     }
 
-    /// The key was evicted.
+    /// Returns the change of an evicted key.
     pub(crate) const fn evicted() -> Self {
         Change::with_event(Kind::Evicted, &Event(EventClass::Evicted, "evicted"))
     }
 
-    /// Returns this change with an event behind those it has.
+    /// Returns this change with an event after its others.
     ///
     /// # Panics
-    /// When it has two.
+    /// If it has two.
     #[inline]
     pub const fn and(mut self, event: &'static Event) -> Self {
         let free = if self.events[0].is_none() { 0 } else { 1 };
@@ -217,7 +219,7 @@ impl Change {
         if is_made { self } else { Change::none() }
     }
 
-    /// Fields of the hash expired before the command ran on it.
+    /// Returns this change of a hash whose expired fields were deleted before the command ran.
     pub(crate) fn after_expired_fields(mut self) -> Self {
         if self.is_none() {
             return Change::event(HEXPIRED);
@@ -234,7 +236,7 @@ impl Change {
         self
     }
 
-    /// Returns this change of a key that went with its last element, if it did.
+    /// Returns this change of a key that was deleted with its last element, if it was.
     #[inline]
     pub(crate) const fn of_gone_key(mut self, is_gone: bool) -> Self {
         self.is_gone |= is_gone;
@@ -247,7 +249,7 @@ impl Change {
         self.kind == Kind::Nothing
     }
 
-    /// Returns whether it changes what a snapshot would hold: those count in
+    /// Returns whether it changes the content of a snapshot: such changes count in
     /// `rdb_changes_since_last_save`.
     #[inline]
     pub(crate) const fn is_saved(&self) -> bool {

@@ -1,8 +1,8 @@
-//! A connection that reads the stream of effects: what `SYNC` makes of it.
+//! A connection that reads the stream of effects after `SYNC`.
 //!
-//! Its worker reads the log when it is woken ([`Workers::wake_follower`]) and when the connection has sent
-//! what it was given. What the connection does not take stays in the log, which cuts it off when that
-//! is too much.
+//! Its worker reads the log when it is woken ([`Workers::wake_follower`]) and when the connection
+//! has sent the parts read before. Unread parts stay in the log, which cuts the reader off when
+//! they are too many.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::effect::{Journal, Reader};
 use crate::events::Workers;
 use crate::tuning::Tuning;
 
-/// See the head of this module. Belongs to the connection's worker.
+/// The stream of a following connection, which its worker owns.
 pub struct Follower {
     reader: Reader,
     has_started: bool,
 }
 
 impl Follower {
-    /// Has a connection follow the stream from now on.
+    /// Makes a connection follow the stream from now on.
     ///
     /// # Errors
     /// The journal's thread can't be started.
@@ -41,8 +41,8 @@ impl Follower {
         &self.reader
     }
 
-    /// As [`Reader::read`], behind a snapshot without keys: the stream holds what is written from its
-    /// start on.
+    /// As [`Reader::read`], after a snapshot without keys: the stream holds the writes since its
+    /// start.
     pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let at = into.len();
         let ahead = self.reader.read(bytes, into);
@@ -54,7 +54,7 @@ impl Follower {
     }
 }
 
-/// An RDB file without keys, as a replica gets it.
+/// Returns an RDB file without keys, as a replica gets it.
 fn snapshot() -> Vec<u8> {
     let mut file = b"REDIS0010\xff".to_vec();
     file.extend_from_slice(&crc64(0, &file).to_le_bytes());

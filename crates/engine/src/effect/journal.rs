@@ -187,8 +187,8 @@ impl Journal {
     #[cold]
     pub(crate) fn take(&self, worker: u32, stream: &mut Stream) {
         let shared = &*self.shared;
-        // Relaxed: if it is set now, a reader that joins starts behind the epochs that have not
-        // ended yet.
+        // Relaxed: a missed store loses nothing, since a reader that joins starts behind the epochs
+        // that have not ended yet.
         if !shared.is_wanted.load(Ordering::Relaxed) {
             return stream.segment.clear();
         }
@@ -276,7 +276,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Adds a reader to the log, and starts the thread or wakes it.
+    /// Adds a reader to the log, starts the thread unless it runs, and wakes it.
     fn with_thread<T>(&self, tuning: &Tuning, join: impl FnOnce(&mut Log) -> T) -> std::io::Result<T> {
         let shared = &self.shared;
         let mut control = lock(&shared.control);

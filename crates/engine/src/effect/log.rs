@@ -14,7 +14,7 @@
 //! | held | until |
 //! | --- | --- |
 //! | a chunk | all readers have passed it, and the chunks behind it are a backlog of the configured size |
-//! | what a reader has not read | it is longer than the reader's bound: the reader is cut off |
+//! | the unread bytes of a reader | they exceed the reader's bound: the reader is cut off |
 //!
 //! So a slow reader takes at most its bound of memory, and writers never wait for it. A reader may
 //! start at any offset that is still held.
@@ -33,8 +33,8 @@ pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 /// Number of a reader: unique while the server runs.
 pub(crate) type ReaderId = u64;
 
-/// Called when there is something for a reader that had read everything, or when it was cut off. Must
-/// be cheap and must not read: it is called by the journal's thread.
+/// Called when a reader that had read everything has more to read, or was cut off. Must be cheap
+/// and must not read: it is called by the journal's thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Where a reader starts.
@@ -47,38 +47,38 @@ pub enum Start {
     At(u64),
 }
 
-/// A reader has asked for an offset that is not held: the offsets that are.
+/// A reader asked for an offset that is not held: the offsets that are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotHeld(pub Range<u64>);
 
-/// Why a reader was cut off.
+/// The reason why a reader was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutOff {
     /// How many bytes it was behind the end of the stream.
     pub behind_bytes: u64,
-    /// How many it was allowed to be.
+    /// The most that it was allowed to be.
     pub bytes_max: u64,
 }
 
-/// What a reader has before it.
+/// The state of the stream ahead of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
     /// Its start has not been reached.
     NotStarted,
-    /// Nothing: it is woken when there is something.
+    /// Nothing: the reader is woken when there is more.
     Nothing,
     /// More than it took.
     More,
-    /// Nothing for ever: it was too far behind.
+    /// Nothing any more: it was too far behind.
     CutOff(CutOff),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It asked to start, and the epoch in which it did has not ended. `true`: the one that ends next
-    /// is a later one.
+    /// It asked to start, and that epoch has not ended. `true`: the epoch that ends next is a later
+    /// one.
     Joining(bool),
-    /// It reads on from this offset.
+    /// It continues at this offset.
     At(u64),
     CutOff(CutOff),
 }
@@ -87,12 +87,12 @@ enum State {
 struct Place {
     id: ReaderId,
     state: State,
-    /// How far behind the end it may be.
+    /// The most bytes that it may be behind the end.
     bytes_max: Arc<AtomicU64>,
     wake: Wake,
-    /// It has read everything, and is to be woken.
+    /// It has read everything, and must be woken.
     is_waiting: bool,
-    /// It discards everything as soon as that is appended: with it, there is a stream.
+    /// It discards everything at once; it only keeps the stream recorded.
     discards: bool,
 }
 
@@ -113,7 +113,7 @@ impl Chunk {
     }
 }
 
-/// See the head of this module.
+/// The merged stream in memory. See the head of this module.
 pub(crate) struct Log {
     chunks: VecDeque<Chunk>,
     tail: Vec<u8>,
@@ -122,11 +122,11 @@ pub(crate) struct Log {
     backlog_bytes: u64,
     places: Vec<Place>,
     last_id: ReaderId,
-    /// Memory of chunks, those included that readers hold and the log does not any more.
+    /// Memory of chunks, including those that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
 }
 
-/// What a change of the log leaves to be done when it is unlocked.
+/// Work left by a change of the log, to be done once it is unlocked.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Aftermath {
@@ -155,18 +155,18 @@ impl Log {
         }
     }
 
-    /// Returns its memory, bytes: what is held, and what readers still have of it.
+    /// Returns its memory usage, bytes: of held parts, and of those that readers still share.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.chunk_bytes.load(Relaxed) + self.tail.len() as u64
     }
 
-    /// The offsets that are held.
+    /// Returns the offsets that are held.
     pub(crate) fn held(&self) -> Range<u64> {
         let start = self.chunks.front().map_or(self.end - self.tail.len() as u64, |chunk| chunk.start);
         start..self.end
     }
 
-    /// Sets how many bytes are held for readers that are yet to come.
+    /// Sets how many bytes are held for later readers.
     pub(crate) fn set_backlog(&mut self, bytes: u64) {
         self.backlog_bytes = bytes;
     }
@@ -201,8 +201,8 @@ impl Log {
         Ok(self.add(state, bytes_max, wake, false))
     }
 
-    /// Adds a reader that discards everything as soon as that is appended: there is a stream, and
-    /// its backlog is held, whether or not others read.
+    /// Adds a reader that discards everything as soon as it is appended: with it the stream is
+    /// recorded, and its backlog held, whether or not others read.
     pub(crate) fn join_discarding(&mut self) -> ReaderId {
         self.add(State::Joining(false), Arc::new(AtomicU64::new(u64::MAX)), Arc::new(|| {}), true)
     }
@@ -219,7 +219,7 @@ impl Log {
         self.free()
     }
 
-    /// An epoch ends next: readers that have joined by now may start behind it.
+    /// Notes that an epoch ends next: readers that have joined by now may start behind it.
     pub(crate) fn end_of_epoch_comes(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {
@@ -228,8 +228,8 @@ impl Log {
         }
     }
 
-    /// Appends whole units, and has the readers start that joined before the epoch which ended with
-    /// them. Returns whether any did.
+    /// Appends whole units, and starts the readers that joined before the epoch that ended with
+    /// them. Returns whether any started.
     pub(crate) fn append(&mut self, pieces: Vec<Vec<u8>>) -> (bool, Aftermath) {
         // A stream is of no use to a reader that has not read it from its start.
         if self.has_readers() {
@@ -248,7 +248,7 @@ impl Log {
         (has_started, aftermath)
     }
 
-    /// Has the readers start here that may, and returns how they are woken.
+    /// Starts the readers that may start here, and returns how they are woken.
     fn start_joined(&mut self) -> Vec<Wake> {
         if self.places.iter().any(Place::may_start) && !self.has_readers() {
             self.restart();
@@ -288,16 +288,15 @@ impl Log {
         self.chunks.push_back(Chunk { start, bytes: SharedBytes::new(bytes, &self.chunk_bytes) });
     }
 
-    /// Forgets everything: what follows does not follow what was held. No old offset is an offset of
-    /// what follows.
+    /// Forgets everything: later bytes do not continue the held ones. No old offset is reused.
     fn restart(&mut self) {
         self.chunks.clear();
         self.tail.clear();
         self.end += 1;
     }
 
-    /// Cuts off readers that are behind by more than their bound, with so many bytes that are yet to be
-    /// appended.
+    /// Cuts off readers that are behind by more than their bound, given the bytes that are yet to
+    /// be appended.
     pub(crate) fn cut_off(&mut self, pending_bytes: u64) {
         for place in &mut self.places {
             let behind_bytes = match place.state {
@@ -313,7 +312,7 @@ impl Log {
         }
     }
 
-    /// Frees chunks that neither a reader nor the backlog needs, and finds the readers that are to be woken.
+    /// Frees chunks that neither a reader nor the backlog needs, and finds the readers to wake.
     pub(crate) fn free(&mut self) -> Aftermath {
         let mut aftermath = Aftermath::default();
         let mut needed_from = self.end.saturating_sub(self.backlog_bytes);
@@ -331,7 +330,7 @@ impl Log {
             }
         }
         if !self.is_wanted() {
-            // No reader can continue here: what comes next is not recorded.
+            // No reader can continue here: later units are not recorded.
             needed_from = self.end;
             self.tail = Vec::new();
         }
@@ -343,8 +342,8 @@ impl Log {
         aftermath
     }
 
-    /// Adds what a reader reads next to `into`, until that has at least `bytes`, and returns what is
-    /// ahead of it then.
+    /// Adds the next unread bytes of a reader to `into`, until that has at least `bytes`, and
+    /// returns what is ahead of the reader then.
     pub(crate) fn read(&mut self, id: ReaderId, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let Some(place) = self.places.iter_mut().find(|place| place.id == id) else { return Ahead::Nothing };
         let position = match place.state {
@@ -375,7 +374,7 @@ impl Log {
         if place.is_waiting { Ahead::Nothing } else { Ahead::More }
     }
 
-    /// Returns the offset at which a reader reads on, once it has started.
+    /// Returns the offset at which a reader continues, once it has started.
     pub(crate) fn position(&self, id: ReaderId) -> Option<u64> {
         match self.places.iter().find(|place| place.id == id)?.state {
             State::At(position) => Some(position),
@@ -383,7 +382,7 @@ impl Log {
         }
     }
 
-    /// Returns how many bytes a reader has before it.
+    /// Returns the number of bytes ahead of a reader.
     pub(crate) fn behind_bytes(&self, id: ReaderId) -> u64 {
         self.position(id).map_or(0, |position| self.end - position)
     }
@@ -401,7 +400,7 @@ mod tests {
     struct Watched {
         log: Log,
         wakes: Arc<AtomicUsize>,
-        /// All that was appended since the log was last restarted, and at what offset that began.
+        /// The bytes appended since the log was last restarted, and the offset of the first.
         written: Vec<u8>,
         start: u64,
     }
@@ -466,7 +465,7 @@ mod tests {
         assert_eq!(log.read(slow, 1), (0, Ahead::NotStarted));
         log.epoch(5);
         assert_eq!(log.read(fast, usize::MAX), (15, Ahead::Nothing));
-        // What was written in the epoch in which it joined is not its own.
+        // Bytes written in the epoch in which it joined are not for it.
         assert_eq!(log.read(slow, usize::MAX), (0, Ahead::Nothing));
         for _ in 0..4 {
             log.epoch(CHUNK_BYTES);
@@ -552,7 +551,7 @@ mod tests {
         let end = log.log.held().end;
         log.log.leave(first).settle();
         assert_eq!((log.log.held(), log.log.chunk_bytes.load(Relaxed)), (end..end, 0));
-        // What is written now is not recorded.
+        // Bytes written now are not recorded.
         assert!(log.join(Start::At(end), u64::MAX).is_err());
         log.epoch(30);
         let second = log.started(u64::MAX);

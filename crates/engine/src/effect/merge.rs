@@ -1,18 +1,18 @@
-//! Merges the workers' segments by stamp into one stream, as Redis's replicas get it.
+//! Merges the workers' segments by stamp into one stream, in the form that Redis's replicas get.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::effect::segment::{Segment, StampedUnit, append_select};
 
-/// Length from which on a piece of the merged stream ends with the unit that reaches it, bytes.
+/// A piece of the merged stream ends with the unit that reaches this length, bytes.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
-/// Room of a piece beyond that length, bytes: for the rest of its last unit, and for `SELECT`s.
+/// Spare capacity of a piece, bytes: for the rest of its last unit, and for `SELECT`s.
 const SPARE_BYTES: usize = 4 * 1024;
 
-/// Takes the units whose stamps are below `end` out of the segments and returns them, ascending, in
-/// pieces of whole units. `selected`: the database that the stream has selected, as far as is known.
+/// Takes the units whose stamps are below `end` out of the segments. Returns them, ascending, in
+/// pieces of whole units. `selected`: the database that the stream has selected, if known.
 ///
 /// Units with equal stamps share no shard and no connection: the lower worker's comes first.
 pub(crate) fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u32>) -> Vec<Vec<u8>> {
@@ -46,8 +46,8 @@ pub(crate) fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u3
     pieces
 }
 
-/// Takes all bytes of a segment as they are, if no other has units and nothing is to be inserted: as
-/// where one worker runs, or one alone writes.
+/// Takes all bytes of a segment unchanged, if no other has units and nothing must be inserted: for
+/// a single worker, or a single writer.
 fn take_whole(segments: &mut [Segment], end: u64, selected: Option<u32>) -> Option<Vec<u8>> {
     let mut filled = segments.iter_mut().filter(|segment| !segment.is_empty());
     let (Some(segment), None) = (filled.next(), filled.next()) else { return None };
@@ -55,7 +55,7 @@ fn take_whole(segments: &mut [Segment], end: u64, selected: Option<u32>) -> Opti
         && segment.bytes.len() <= PIECE_BYTES
         && segment.units.iter().all(|unit| Some(unit.first_db) == selected && Some(unit.last_db) == selected);
     is_plain.then(|| {
-        // The next epoch will have about as much.
+        // The next epoch is likely to have about as much.
         let bytes = std::mem::take(&mut segment.bytes);
         segment.bytes.reserve(bytes.len());
         segment.clear();
@@ -63,11 +63,11 @@ fn take_whole(segments: &mut [Segment], end: u64, selected: Option<u32>) -> Opti
     })
 }
 
-/// The merged stream in the making.
+/// The merged stream under construction.
 struct Pieces<'s> {
     done: Vec<Vec<u8>>,
     current: Vec<u8>,
-    /// Bytes of units that are yet to come.
+    /// Bytes of units that are yet to be appended.
     left_bytes: usize,
     selected: &'s mut Option<u32>,
 }
@@ -80,13 +80,13 @@ impl<'s> Pieces<'s> {
     }
 
     fn reserve(&mut self) {
-        // Two units of a stream that hardly writes have no need of the spare room.
+        // A stream with few bytes doesn't need all of the spare capacity.
         let spare_bytes = SPARE_BYTES.min(self.left_bytes);
         self.current = Vec::with_capacity(self.left_bytes.min(PIECE_BYTES) + spare_bytes);
     }
 
-    /// Appends the units of a segment from one to another; consecutive ones of one database are copied
-    /// together.
+    /// Appends the units of a segment from one to another. Consecutive ones of one database are
+    /// copied together.
     fn append(&mut self, segment: &Segment, from: usize, to: usize) {
         let mut start = segment.start_of(from);
         let mut copied = start;
@@ -134,7 +134,7 @@ mod tests {
         batch
     }
 
-    /// The words of a stream.
+    /// Returns the words of a stream.
     fn words(merged: &[Vec<u8>]) -> Vec<String> {
         let text = String::from_utf8(merged.concat()).expect("words are text");
         text.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with(['*', '$'])).map(str::to_owned).collect()

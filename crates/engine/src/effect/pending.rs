@@ -1,4 +1,4 @@
-//! What a shard has gathered of effects since its owner last committed.
+//! The effects of a shard since its owner last committed.
 
 use crate::effect::batch::Batch;
 
@@ -8,27 +8,27 @@ pub(crate) enum Form {
     /// As the client sent it, if it changed anything.
     #[default]
     Verbatim,
-    /// In the words that the handler gave, or not at all if it gave none.
+    /// As the commands that the handler gave, or not at all if it gave none.
     Rewritten,
 }
 
-/// See the head of this module. Belongs to the shard; empty whenever the shard is free.
+/// The pending effects of a shard, which owns them; empty whenever the shard is free.
 #[derive(Default)]
 pub(crate) struct Pending {
     /// Stamp of the last unit on this shard.
     pub(crate) clock: u64,
     /// The current command changed a key of this shard.
     pub(crate) is_changed: bool,
-    /// How the current command is propagated: of the lowest shard that it holds.
+    /// How the current command is propagated: valid in the lowest shard that it holds.
     pub(crate) form: Form,
-    /// What the handler gave: of the lowest shard as well.
+    /// The commands that the handler gave: in the lowest shard as well.
     pub(crate) rewritten: Batch,
     /// Keys that expired or were evicted.
     pub(crate) deleted: Batch,
 }
 
 impl Pending {
-    /// Forgets what the current command did, but not what has expired.
+    /// Forgets the effects of the current command, but not expired keys.
     pub(crate) fn forget_command(&mut self) {
         self.is_changed = false;
         self.form = Form::Verbatim;

@@ -1,4 +1,4 @@
-//! What a worker has committed and the journal's thread has not merged yet.
+//! The units that a worker has committed and the journal's thread has not merged yet.
 
 use pantala_resp::Args;
 
@@ -7,24 +7,24 @@ use crate::effect::batch::{Batch, encode, encode_args};
 /// Capacity that an emptied segment keeps, bytes: some milliseconds of writes.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Units that an emptied segment keeps memory for: as many as [`KEPT_BYTES_MAX`] holds of short ones.
+/// Units that an emptied segment keeps memory for: as many short ones as fit in [`KEPT_BYTES_MAX`].
 const KEPT_UNITS_MAX: usize = KEPT_BYTES_MAX / 64;
 
-/// A unit of a stream: 32 bytes beside its own.
+/// A unit of a stream: 32 bytes in addition to its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StampedUnit {
     pub(crate) stamp: u64,
-    /// Where it ends in [`Segment::bytes`].
+    /// Its end in [`Segment::bytes`].
     pub(crate) end: usize,
-    /// The database that must be selected in front of it.
+    /// The database that must be selected before it.
     pub(crate) first_db: u32,
-    /// The database that is selected behind it.
+    /// The database that is selected after it.
     pub(crate) last_db: u32,
 }
 
-/// Units of one worker with ascending stamps, encoded as they go into the merged stream: several
-/// effects between `MULTI` and `EXEC`. Only the `SELECT` in front of a unit is missing, which
-/// depends on the unit that comes before it in the merged order.
+/// Units of one worker with ascending stamps, encoded as in the merged stream: several effects
+/// between `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing, which depends on the
+/// preceding unit of the merged order.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
     pub(crate) bytes: Vec<u8>,
@@ -69,7 +69,7 @@ impl Segment {
         self.units.push(StampedUnit { stamp, end: self.bytes.len(), first_db, last_db });
     }
 
-    /// Moves all units of another segment, which are later, behind those of this one.
+    /// Appends all units of another segment, which are later.
     pub(crate) fn append(&mut self, other: &mut Segment) {
         if self.is_empty() {
             // Both keep their memory: the emptied one is filled next.
@@ -133,7 +133,7 @@ pub(crate) fn append_select(bytes: &mut Vec<u8>, db: u32) {
     encode(bytes, 2, [&b"SELECT"[..], db.to_string().as_bytes()].into_iter());
 }
 
-/// A worker's own end of its stream.
+/// A worker's end of its stream.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) segment: Segment,
@@ -150,7 +150,7 @@ impl Stream {
         self.segment.is_empty()
     }
 
-    /// Takes up a clock that this worker, or one of its connections, has seen.
+    /// Advances to a clock that this worker, or one of its connections, has seen.
     #[inline]
     pub(crate) fn observe(&mut self, clock: u64) {
         self.clock = self.clock.max(clock);
@@ -168,7 +168,7 @@ impl Stream {
         self.segment.push_args(stamp, db, args);
     }
 
-    /// Adds each effect as a unit of its own, with ascending stamps from this one on.
+    /// Adds each effect as a unit of its own, with ascending stamps starting at this one.
     pub(crate) fn push_each(&mut self, stamp: u64, batch: &Batch) {
         let mut start = 0;
         for (stamp, effect) in (stamp..).zip(&batch.effects) {

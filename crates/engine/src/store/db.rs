@@ -233,8 +233,8 @@ impl<'s> Db<'s> {
     }
 
     /// Stores a payload with its user flags, replacing the key's value.
-    // Always inlined, while its callee never is: a change known to the caller is then folded when the
-    // caller is compiled.
+    // Always inlined, while its callee never is: a change that the caller knows is then evaluated
+    // when the caller is compiled.
     #[inline(always)]
     pub fn set_payload(
         &mut self,

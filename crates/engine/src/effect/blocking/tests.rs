@@ -1,4 +1,4 @@
-//! The queues of one shard. That whoever waits is served, `tests/tests/blocking.rs` shows on whole servers.
+//! The queues of one shard. `tests/tests/blocking.rs` tests serving on whole servers.
 
 use pantala_resp::{ArgRange, Args, Version};
 
@@ -10,7 +10,7 @@ const SHARD: u32 = 3;
 
 static COMMAND: Command = Command { name: "wait", full_name: "wait", ..Command::BLANK };
 
-/// A waiter at keys of this shard, and at one of another.
+/// Returns a waiter for keys of this shard, and for one of another.
 fn waiter(ticket: u64, keys: &[&str], wakes_on: WakesOn) -> Arc<Waiter> {
     let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
     for key in keys.iter().chain(&["elsewhere"]) {
@@ -35,7 +35,7 @@ fn key(name: &str) -> ReadyKey {
     (2, Arc::from(name.as_bytes()))
 }
 
-/// The tickets of those whom a key of that kind would serve, in order.
+/// Returns the tickets of the waiters that a key of that kind would serve, in order.
 fn tickets(waiters: &Waiters, name: &str, kind: Option<WakesOn>) -> Vec<u64> {
     let (mut tickets, mut from) = (Vec::new(), 0);
     while let Some(waiter) = waiters.next(&key(name), from, kind) {
@@ -73,7 +73,7 @@ fn who_waits_for_what_in_which_order() {
     waiters.remove(SHARD, &all[0]);
     assert!(!all[0].is_queued() && all[2].is_queued());
     assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [8, 9]);
-    // Once more changes nothing.
+    // A repetition changes nothing.
     waiters.remove(SHARD, &all[0]);
     for waiter in &all[1..] {
         assert!(!waiters.is_empty());

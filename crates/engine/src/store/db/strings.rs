@@ -122,8 +122,8 @@ impl Db<'_> {
         Ok(value)
     }
 
-    /// Stores a string that is `raw`, replacing the key's value: in the entry if it fits.
-    /// it is otherwise.
+    /// Stores a string that is `raw`, replacing the key's value: in the entry if it fits, and as it
+    /// is otherwise.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails; nothing has changed then.
