@@ -1,5 +1,5 @@
-//! What a blocking command asks of its [`Access`]. The queues, and how to write such a command:
-//! [`crate::effect::blocking`].
+//! The interface of blocking commands in their [`Access`]. [`crate::effect::blocking`] has the
+//! queues, and tells how to write such a command.
 
 use std::cell::Cell;
 
@@ -8,25 +8,25 @@ use pantala_types::RawString;
 use crate::clients::waiter::{Block, Waiter};
 use crate::shard::access::Access;
 
-/// In which way a handler is called, as far as waiting goes.
+/// How a handler is called, as to blocking.
 pub(crate) enum Blocking<'a> {
-    /// By its connection: it may wait.
+    /// By its connection: it may block.
     Allowed,
-    /// In a transaction: it may not.
+    /// In a transaction: it may not block.
     Denied,
-    /// By its connection, which hands the command's value over. None of those waits.
+    /// By its connection, which hands the command's value over. No such command blocks.
     HandedOver(&'a Cell<Option<RawString>>),
     /// Woken, for this key.
     Woken { waiter: &'a Waiter, key: &'a [u8], claimed: bool },
 }
 
 impl<'a> Access<'a> {
-    /// Whether the command may wait. Where not, it answers as if its time was over.
+    /// Returns whether the command may block. If not, it replies as after a timeout.
     pub fn may_block(&self) -> bool {
         matches!(self.blocking, Blocking::Allowed)
     }
 
-    /// The key whose change woke the command; `None`: the command was just sent.
+    /// Returns the key whose change woke the command; `None` if the command was just sent.
     pub fn woken_by(&self) -> Option<&'a [u8]> {
         match self.blocking {
             Blocking::Allowed | Blocking::Denied | Blocking::HandedOver(_) => None,
@@ -34,12 +34,13 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Whether the command is to look at a key: at any, or when woken only at the one that woke it.
+    /// Returns whether the command should look at a key: any, or only the one that woke it.
     pub fn concerns(&self, key: &[u8]) -> bool {
         self.woken_by().is_none_or(|woken_by| woken_by == key)
     }
 
-    /// To be called before the first change when something was found. `false`: the command was woken too late, and must do nothing.
+    /// Claims the right to reply. Must be called before the first change once something was found.
+    /// Returns `false` if the command was woken too late, and must do nothing.
     #[must_use]
     pub fn claim(&mut self) -> bool {
         match &mut self.blocking {
@@ -51,10 +52,11 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Has the command wait: it writes no reply. A woken one just goes on waiting, as it would without calling this.
+    /// Blocks the command, which writes no reply. A woken one stays blocked with or without this
+    /// call.
     ///
     /// # Panics
-    /// When the command was called where it may not wait.
+    /// If the command may not block.
     pub fn block(&mut self, block: Block) {
         if self.woken_by().is_none() {
             assert!(self.may_block(), "the handler asks first");

@@ -1,4 +1,4 @@
-//! The end of a command, transaction or script: its effects become a unit of this worker's stream.
+//! Commits a command, transaction or script: its effects become a unit of this worker's stream.
 
 use pantala_resp::Args;
 
@@ -12,15 +12,15 @@ use crate::shard::executor::{Call, Executor};
 use crate::shard::ownership::Ownership;
 
 impl Access<'_> {
-    /// Returns whether effects are recorded: where they are not, [`Access::propagate`] does nothing,
-    /// and its words need not be made.
+    /// Returns whether effects are recorded. If not, [`Access::propagate`] does nothing, and its
+    /// arguments need not be built.
     #[inline]
     pub fn is_journaled(&self) -> bool {
         self.keyspace.tuning.is_journaled()
     }
 
-    /// Propagates these words in place of the command that the client sent, in the selected
-    /// database. Several calls propagate several commands, in order.
+    /// Propagates this command in place of the one that the client sent, in the selected database.
+    /// Several calls propagate several commands, in order.
     pub fn propagate(&mut self, words: &[&[u8]]) {
         if self.is_journaled() {
             let db = self.session.db;
@@ -28,8 +28,7 @@ impl Access<'_> {
         }
     }
 
-    /// Propagates nothing of this command, whatever it changes, beside what
-    /// [`Access::propagate`] is given.
+    /// Propagates nothing of this command, except what [`Access::propagate`] is given.
     pub fn propagate_nothing(&mut self) {
         if self.is_journaled() {
             self.rewrite();
@@ -56,7 +55,7 @@ impl Access<'_> {
 }
 
 impl Executor<'_> {
-    /// Begins a unit that holds the effects of several commands, up to [`Executor::end_unit`].
+    /// Starts a unit that holds the effects of several commands, up to [`Executor::end_unit`].
     pub fn begin_unit(&mut self) {
         self.unit.depth += 1;
     }
@@ -70,8 +69,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Drops the effects of a script's run that was rolled back, but for keys that expired
-    /// meanwhile, and commits these.
+    /// Drops the effects of a script's run that was rolled back, except those of expired and
+    /// evicted keys, and commits these.
     pub fn roll_back_unit(&mut self, owned: &mut [Ownership]) {
         self.unit.depth -= 1;
         for ownership in owned.iter_mut() {
@@ -84,8 +83,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Adds the effects of a command that has run on shards that are held, and commits them unless
-    /// they are part of a transaction or script.
+    /// Adds the effects of a command that has run on held shards, and commits them unless they are
+    /// part of a transaction or script.
     #[cold]
     pub(crate) fn commit(&mut self, access: &mut Access<'_>, call: &Call<'_>) {
         let (command, owned) = (call.command, &mut *access.owned);
@@ -101,7 +100,7 @@ impl Executor<'_> {
         }
         match std::mem::take(&mut lowest.form) {
             Form::Rewritten => self.unit.batch.append(&mut lowest.rewritten, false),
-            // A read that met expired fields has changed its key, too.
+            // A read that found expired fields has changed its key, too.
             Form::Verbatim if is_changed && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) => {
                 debug_assert!(
                     !access.is_random,
@@ -109,7 +108,7 @@ impl Executor<'_> {
                     command.full_name
                 );
                 if self.unit.depth == 0 && self.unit.batch.is_empty() {
-                    // A command alone, as most writes are: its effect needs no batch.
+                    // A single command, as most writes are: its effect needs no batch.
                     let stamp = self.stamp(owned);
                     self.stream.push_args(stamp, call.session.db, &call.args);
                     return self.set_clocks(owned, stamp);
@@ -121,7 +120,7 @@ impl Executor<'_> {
         if self.unit.depth > 0 {
             return;
         }
-        // As in Redis the expired keys that a walk over the keyspace meets are no transaction.
+        // As in Redis the expired keys that a walk over the keyspace finds are not a transaction.
         let is_walk = !matches!(command.route, Route::Keys);
         if is_walk && self.unit.batch.effects.iter().all(|effect| effect.is_deletion) {
             self.commit_each_deletion(owned);
@@ -149,8 +148,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Runs what is no part of the transaction or script that runs now, if any: its effects are units
-    /// of their own.
+    /// Calls `run` outside the current transaction or script, if any: its effects are units of
+    /// their own.
     #[inline]
     pub(crate) fn outside_unit<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
         if self.unit.depth == 0 {
@@ -162,19 +161,19 @@ impl Executor<'_> {
         result
     }
 
-    /// Sets the unit aside of a script in whose midst other commands run.
+    /// Suspends the unit of a script in whose midst other commands run.
     pub fn suspend_unit(&mut self) -> Unit {
         std::mem::take(&mut self.unit)
     }
 
-    /// Goes on with a unit that was set aside.
+    /// Resumes a suspended unit.
     pub fn resume_unit(&mut self, unit: Unit) {
         debug_assert!(self.unit.depth == 0 && self.unit.batch.is_empty(), "what ran meanwhile was committed");
         self.unit = unit;
     }
 
-    /// Commits what has expired or was evicted in shards that are about to be released, each key for
-    /// itself.
+    /// Commits the expired and evicted keys of shards that are about to be released, each as a unit
+    /// of its own.
     #[inline]
     pub(crate) fn commit_deletions(&mut self, owned: &mut [Ownership]) {
         if self.keyspace().tuning.is_journaled() {
@@ -211,7 +210,7 @@ impl Executor<'_> {
     fn commit_unit(&mut self, owned: &mut [Ownership]) {
         let stamp = self.stamp(owned);
         if self.unit.batch.is_empty() {
-            // What was read may be why this worker's connections write: that comes later.
+            // What this worker read may cause its connections' writes: these must be stamped later.
             self.stream.observe(stamp - 1);
             return;
         }
@@ -220,7 +219,7 @@ impl Executor<'_> {
         self.set_clocks(owned, stamp);
     }
 
-    /// The next stamp that is later than all that these shards and this worker have seen.
+    /// Returns the next stamp that is later than all that these shards and this worker have seen.
     fn stamp(&mut self, owned: &mut [Ownership]) -> u64 {
         let keyspace = self.keyspace;
         let clocks = owned.iter_mut().map(|ownership| keyspace.shard(ownership).waiters.pending.clock);
@@ -235,7 +234,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Raises the clocks of shards that are held to that of this worker.
+    /// Raises the clocks of held shards to that of this worker.
     pub(crate) fn raise_clocks(&mut self, owned: &mut [Ownership]) {
         let clock = self.stream.clock();
         for ownership in owned {
@@ -249,8 +248,8 @@ impl Executor<'_> {
         self.stream.clock()
     }
 
-    /// Takes up the clock that came with an answer from another worker: what its connection writes
-    /// next is stamped later.
+    /// Advances to the clock that came with a reply from another worker: the connection's next
+    /// writes are stamped later.
     #[inline]
     pub fn observe_clock(&mut self, clock: u64) {
         if !faults::hits(Fault::ForgottenClock) {
@@ -258,7 +257,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Hands the turn's units to the journal. To be called at the end of each turn, before the
+    /// Hands the turn's units to the journal. Must be called at the end of each turn, before the
     /// worker attends the next epoch.
     #[inline]
     pub fn flush_stream(&mut self) {

@@ -206,7 +206,8 @@ mod loom_tests {
 
     struct Cell {
         gate: Gate<u32>,
-        /// Loom reports a data race if two threads are in here at once, or if one does not see the other's writes.
+        /// Loom reports a data race if two threads access it at once, or if one does not see the
+        /// other's writes.
         value: UnsafeCell<u32>,
     }
 
@@ -227,7 +228,8 @@ mod loom_tests {
         }
     }
 
-    /// Two threads run a request each while a third only tries: all that was handed in is done exactly once, and never two at a time.
+    /// Two threads enqueue a request each while a third only tries to take the shard: every request
+    /// runs exactly once, and never two at a time.
     #[test]
     fn every_request_runs_once_and_alone() {
         loom::model(|| {

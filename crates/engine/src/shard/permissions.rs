@@ -21,21 +21,21 @@ pub type Describe = fn(&Client, i64) -> String;
 /// was deleted.
 pub(crate) struct Changed(Option<(Arc<Client>, Arc<Rules>)>);
 
-/// The users of a keyspace, and what their log shows of clients.
+/// The users of a keyspace, and the description of clients for their log.
 pub(super) struct Permissions {
     users: Users,
     describe: Describe,
 }
 
 impl Permissions {
-    /// Returns those with the default user alone.
+    /// Returns the default user alone.
     pub(super) fn new(catalog: &'static Catalog, describe: Describe) -> Self {
         Permissions { users: Users::new(catalog), describe }
     }
 }
 
 impl Keyspace {
-    /// Returns the users and what they may do.
+    /// Returns the users and their rules.
     #[inline]
     pub fn users(&self) -> &Users {
         &self.permissions.users

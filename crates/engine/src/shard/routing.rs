@@ -1,12 +1,12 @@
-//! Which shards a call needs.
+//! The shards that a call needs.
 
 use pantala_resp::Args;
 
 use crate::command::{Command, Route, SessionView, for_each_key};
 use crate::shard::keyspace::Keyspace;
 
-/// Adds the shards that a call needs (any order, with repeats). None where the arguments don't fit: any one will do then for the handler to
-/// say so.
+/// Adds the shards that a call needs (any order, with repeats). Adds none if the arguments don't
+/// fit: the handler reports that on any shard.
 pub fn add_shards(
     keyspace: &Keyspace,
     session: &SessionView,

@@ -1,4 +1,5 @@
-//! From which shards keys go. That everybody hears of it, and what is refused, `tests/tests/eviction.rs` shows on whole servers.
+//! The choice of shards to evict from. `tests/tests/eviction.rs` tests events and rejected commands
+//! on whole servers.
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ fn keyspace(execution: Execution, homes: u32) -> Keyspace {
     keyspace
 }
 
-/// Puts keys into a shard. Gives nothing: their names don't matter.
+/// Adds keys to a shard.
 fn fill(keyspace: &Keyspace, shard: u32, keys: u64, expire: Expire) {
     let mut ownership = keyspace.gate(shard).try_take().expect("nobody has it");
     let names = (0..).map(|number| format!("key:{number}"));
@@ -54,7 +55,7 @@ fn filled(execution: Execution, homes: u32) -> Keyspace {
     keyspace
 }
 
-/// Has so much memory, in thousandths of what is taken, be the limit.
+/// Sets the limit, in thousandths of the memory usage.
 fn limit(keyspace: &Keyspace, permille: u64) {
     keyspace.limit_memory(0);
     keyspace.limit_memory(1);
@@ -77,7 +78,7 @@ fn nothing_goes_where_nothing_has_to() {
     limit(&keyspace, 500);
     keyspace.tuning.set_eviction_policy(EvictionPolicy::Nothing);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
-    // None of them has a time to live.
+    // None of them has a TTL.
     keyspace.tuning.set_eviction_policy(EvictionPolicy::Volatile(Rank::Lru));
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
     assert_eq!(keys(&keyspace), [KEYS; 4]);
@@ -95,19 +96,19 @@ fn busy_shards_are_passed_over() {
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
     assert_eq!(keys(&keyspace)[..3], [KEYS; 3]);
     assert!(keys(&keyspace)[3] < KEYS);
-    // It has no more: what is too much is for later, as long as it isn't more than it was.
+    // It has no more: the excess is left for later, as long as usage doesn't rise.
     limit(&keyspace, 100);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), [KEYS, KEYS, KEYS, 0]);
     keyspace.memory().add_other(1);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
     keyspace.memory().add_other(-1);
-    // By a quarter it may be more.
+    // Usage may exceed the limit by a quarter.
     limit(&keyspace, 850);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Later);
     keyspace.memory().add_other(keyspace.memory().limit_bytes() as i64 / 20);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Later);
-    // Who holds them has them evicted from.
+    // Keys of held shards can be evicted.
     assert_eq!(executor.make_room(&mut held, NOW_MS), Room::Enough);
     assert!(keys(&keyspace).iter().sum::<u64>() < 5 * KEYS / 2);
     held.into_iter().for_each(|ownership| executor.free(ownership));
@@ -136,7 +137,7 @@ fn homes_evict_their_shares() {
     assert_eq!(keys(&keyspace)[2..], [KEYS; 2]);
     let after = keyspace.memory().excess_bytes();
     assert!((before * 4 / 10..before * 6 / 10).contains(&after), "{after} of {before} left");
-    // It doesn't go on before the other has done its own.
+    // It stops until the other has done its share.
     let its_keys = keys(&keyspace);
     assert_eq!(executors[0].make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), its_keys);

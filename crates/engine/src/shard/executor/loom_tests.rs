@@ -1,17 +1,22 @@
-//! The executor itself, with its gates, backlogs and mailboxes, through every interleaving of a few workers: commands on one shard and on
-//! several, transactions that whoever frees their last shard runs, requests that bring their shards, shards that are handed over, requests
-//! that are refused, and commands that wait for what others bring. Whatever happens, each is answered once, has run once and alone on all its
-//! shards, in one order on all of them, and in the end every shard is free and nobody waits.
+//! Models of the executor itself, with its gates, backlogs and mailboxes, through every
+//! interleaving of a few workers: commands on one shard and on several, transactions that the
+//! thread freeing their last shard runs, requests that gather their shards, shards that are handed
+//! over, rejected requests, and blocked commands woken by others. In every interleaving each
+//! command is answered once, and has run once and alone on all its shards, in one order on all of
+//! them; in the end every shard is free and no client waits.
 //!
 //! # What is modelled
 //!
-//! Loom sees each access to the words of gates and mailboxes and to who waits, in all orders that the memory model allows, and each touch of a
-//! shard's state ([`Keyspace::shard`]), which must happen after the last owner's. The code is the server's, but for three bounds (see [`SPINS_MAX`],
-//! [`COMBINE_MAX`], [`COMBINE_TIME_MAX`]): a busy shard isn't looked at again, and a shard is handed over when one request was run for others.
+//! Loom sees each access to the words of gates and mailboxes and to waiters, in all orders that the
+//! memory model allows, and each touch of a shard's state ([`Keyspace::shard`]), which must happen
+//! after the last owner's. The code is the server's, but for three bounds (see [`SPINS_MAX`],
+//! [`COMBINE_MAX`], [`COMBINE_TIME_MAX`]): no spinning on a busy shard, and a shard is handed over
+//! after one request was run for another worker.
 //!
-//! A worker's loop is written out here: it runs what its connections send, sees once to its messages while others still run, and again and again
-//! when they are done. Not modelled: the doorbell (`pantala_base::mailbox` has a model of that), who watches and who tracks, figures, and the
-//! server above the executor.
+//! A worker's loop is written out here: it runs its connections' commands, handles its messages
+//! once while others still run, and repeatedly when they are done. Not modelled: the doorbell
+//! (`pantala_base::mailbox` has a model of that), watches and tracking, statistics, and the server
+//! above the executor.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -27,7 +32,7 @@ use crate::shard::keyspace::{Layout, WorkerPort};
 use crate::shard::transaction::Transaction;
 use crate::store::state::ShardStats;
 
-/// Writes down on each of its shards who it is.
+/// Appends its id to the log of each of its shards.
 fn note(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let who = args.at(0)[0];
     for ownership in access.owned.iter_mut() {
@@ -36,10 +41,10 @@ fn note(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// What [`put`] leaves beside its name, for somebody who waits.
+/// The item that [`put`] leaves beside its id, for a waiter.
 const ITEM: u8 = u8::MAX;
 
-/// Writes down who it is, and leaves an item.
+/// Appends its id, and leaves an item.
 fn put(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let shard = access.keyspace.place(args.at(1)).shard;
     let state = access.shard(shard);
@@ -48,13 +53,15 @@ fn put(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// Takes an item from the shard of its first key, and writes down there and on the shard of its second who it is; or waits for one.
+/// Takes an item from the shard of its first key, and appends its id there and on the shard of its
+/// second; or blocks until there is one.
 fn take(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let block = Block { destination: Some(2), ..Block::on(1..2, WakesOn::AnyChange, 0) };
     take_from(access, args, block, reply);
 }
 
-/// Takes an item from the shard of any of its keys, and writes down there who it is; or waits for one.
+/// Takes an item from the shard of any of its keys, and appends its id there; or blocks until there
+/// is one.
 fn take_any(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     take_from(access, args, Block::on(1..args.len(), WakesOn::AnyChange, 0), reply);
 }
@@ -83,7 +90,7 @@ fn take_from(access: &mut Access<'_>, args: &Args<'_>, block: Block, reply: &mut
     }
 }
 
-/// A command whose arguments are who it is, and keys.
+/// Returns a command whose arguments are its id, and keys.
 const fn command(name: &'static str, handler: KeyedHandler) -> Command {
     let key_specs = const { &[KeySpec::at(1, &[])] };
     Command { name, full_name: name, handler: Handler::Keyed(handler), route: Route::Keys, key_specs, ..Command::BLANK }
@@ -95,10 +102,10 @@ static TAKE: Command = command("take", take);
 static TAKE_ANY: Command = command("take-any", take_any);
 static EXEC: Command = Command { name: "exec", full_name: "exec", ..Command::BLANK };
 
-/// Why a request is refused.
+/// The error of a rejected request.
 const BUSY: &str = "BUSY a script runs";
 
-/// What a connection sends.
+/// The work that a connection sends.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// A command on one shard.
@@ -109,23 +116,24 @@ enum Work {
     Exec(&'static [u32]),
     /// The same, but it must be run by its own worker.
     Brought(&'static [u32]),
-    /// As that, and it may not be refused.
+    /// As that, and it may not be rejected.
     Stubborn(&'static [u32]),
-    /// As [`Work::Brought`], and it refuses whoever waits for its shards meanwhile and may be.
+    /// As [`Work::Brought`], and it rejects the requests that wait for its shards meanwhile and may
+    /// be rejected.
     Busy(&'static [u32]),
     /// Leaves an item on a shard.
     Put(u32),
-    /// Takes an item from the first shard, waiting for one, with the second shard held, too.
+    /// Takes an item from the first shard, or blocks, with the second shard held, too.
     Take(u32, u32),
-    /// Takes an item from any of these shards, waiting for one.
+    /// Takes an item from any of these shards, or blocks.
     TakeAny(&'static [u32]),
-    /// As [`Work::Take`], but it waits no longer than until its worker sees that it waits.
+    /// As [`Work::Take`], but it times out as soon as its worker sees that it is blocked.
     TakeNow(u32, u32),
     /// Against the rules: a command that takes its shards in this order.
     Unordered(&'static [u32]),
 }
 
-/// What a connection was answered.
+/// The answer to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Answer {
     Ran,
@@ -134,11 +142,11 @@ enum Answer {
 
 struct Model {
     keyspace: Keyspace,
-    /// By connection: what it has sent.
+    /// The work that each connection sends.
     work: Vec<Work>,
-    /// Connections that were answered. No lock of loom's: nothing hangs on its order.
+    /// Connections that were answered. Not a lock of loom's: nothing depends on its order.
     answers: Mutex<Vec<(u64, Answer)>>,
-    /// Who may not be refused had to give shards back.
+    /// A request that may not be rejected had to release shards.
     set_back: AtomicBool,
 }
 
@@ -167,7 +175,7 @@ impl Model {
         self.answers.lock().unwrap().push((connection, answer));
     }
 
-    /// A key of a shard.
+    /// Returns a key of a shard.
     fn key(&self, shard: u32) -> String {
         let keys = (0..).map(|number: u32| number.to_string());
         keys.into_iter().find(|key| self.keyspace.place(key.as_bytes()).shard == shard).expect("there are enough")
@@ -198,7 +206,7 @@ impl Model {
         body(&Call { command, args, first_key: None, session, reads_as: None, connection, now_ms: 0 })
     }
 
-    /// Has a connection send what it is to send.
+    /// Sends a connection's work.
     fn send(&self, executor: &mut Executor<'_>, connection: u64) {
         let work = self.work[connection as usize];
         let mut reply = Vec::new();
@@ -244,7 +252,7 @@ impl Model {
         }
     }
 
-    /// A connection waits.
+    /// Handles a blocked connection.
     fn blocked(&self, executor: &mut Executor<'_>, waiter: &Arc<Waiter>) {
         if matches!(self.work[waiter.connection as usize], Work::TakeNow(..)) && waiter.claim() {
             self.answer(waiter.connection, Answer::Refused);
@@ -252,7 +260,7 @@ impl Model {
         }
     }
 
-    /// A connection has waited.
+    /// Handles a connection that was woken.
     fn woken(&self, executor: &mut Executor<'_>, woken: &Woken) {
         assert_eq!(woken.reply, b"+OK\r\n");
         self.answer(woken.waiter.connection, Answer::Ran);
@@ -270,7 +278,7 @@ impl Model {
         Exec::new(transaction, None, &EXEC, *b"EXEC")
     }
 
-    /// What a connection's own worker does with the shards that the connection asked for.
+    /// Runs a connection's work on its own worker, with the shards that the connection asked for.
     fn run_held(&self, executor: &mut Executor<'_>, connection: u64, mut owned: Vec<Ownership>) {
         let work = self.work[connection as usize];
         let (Work::Exec(shards) | Work::Brought(shards) | Work::Stubborn(shards) | Work::Busy(shards)) = work else {
@@ -312,7 +320,7 @@ impl Model {
         self.run_held(executor, connection, owned);
     }
 
-    /// A worker's turn but for its sockets. `false`: there was nothing to do.
+    /// Runs a worker's turn, without its sockets. Returns `false` if there was nothing to do.
     fn turn(&self, executor: &mut Executor<'_>) -> bool {
         let mut is_idle = true;
         for node in self.keyspace.port(executor.worker()).mailbox().receive() {
@@ -342,7 +350,7 @@ impl Model {
         !is_idle
     }
 
-    /// What must be true when nothing is left to do.
+    /// Checks the invariants once nothing is left to do.
     fn check(&self) {
         let mut answers = self.answers.lock().unwrap().clone();
         answers.sort_unstable();
@@ -387,7 +395,7 @@ impl Model {
                 assert!(is_alone, "others ran on shard {shard} in the middle of connection {connection}: {log:?}");
             }
         }
-        // One order for all shards: who is before whom on one is so on the others.
+        // One order for all shards: any two ids have the same order in each log.
         for (first, log) in logs.iter().enumerate() {
             for other in &logs[first + 1..] {
                 let common = |log: &[u8], others: &[u8]| -> Vec<u8> {
@@ -402,7 +410,8 @@ impl Model {
     }
 }
 
-/// In how many interleavings something has happened: what never does isn't proved by the model.
+/// The number of interleavings in which something happened: the model proves nothing about events
+/// that never occur.
 #[derive(Debug, Default)]
 struct Seen {
     runs: AtomicU64,
@@ -428,7 +437,8 @@ impl Seen {
     }
 }
 
-/// Runs workers at the same time, of whose connections each sends one piece of work, and checks what came of it, for every interleaving.
+/// Runs workers concurrently, whose connections each send one piece of work, and checks the
+/// outcome, for every interleaving.
 fn explore(execution: Execution, shards: u32, workers: &'static [&'static [Work]]) -> Arc<Seen> {
     let all_seen = Arc::new(Seen::default());
     let seen = Arc::clone(&all_seen);
@@ -485,13 +495,13 @@ fn overlapping_commands_and_a_single_one_behind() {
     assert!(is_seen(&explore(Inline, 3, &[&[Many(&[0, 1])], &[Many(&[1, 2])], &[Single(1)]]).ran_elsewhere));
 }
 
-/// Who waits for shard 1 has taken shard 0 already, for which another waits.
+/// A request that waits for shard 1 holds shard 0, for which another waits.
 #[test]
 fn who_waits_keeps_what_it_has() {
     assert!(is_seen(&explore(Inline, 2, &[&[Many(&[0, 1])], &[Single(1)], &[Single(0)]]).ran_elsewhere));
 }
 
-/// More wait for the shard than one owner runs: it is handed over to its home, worker 0.
+/// More requests wait for the shard than one owner runs: it is handed over to its home, worker 0.
 #[test]
 fn a_shard_is_handed_over_to_its_home() {
     assert!(is_seen(&explore(Inline, 1, &[&[Single(0)], &[Single(0), Single(0)], &[Single(0)]]).handed_over));
@@ -526,7 +536,8 @@ fn who_waits_for_a_busy_script_is_refused_or_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Transacts(&[0, 1])], &[Single(0)]]).refused));
 }
 
-/// Who isn't refused gives back shard 0, for which another waits, and takes both when the script has ended.
+/// A request that isn't rejected releases shard 0, for which another waits, and acquires both when
+/// the script has ended.
 #[test]
 fn who_may_not_be_refused_is_set_back_and_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])], &[Single(0)]]).set_back));
@@ -556,7 +567,7 @@ fn who_waits_no_longer_is_answered_once() {
     assert!(is_seen(&explore(Inline, 2, &[&[TakeNow(0, 1)], &[Put(0)]]).refused));
 }
 
-/// The models can fail: two that take their shards in different orders wait for each other.
+/// The models can fail: two requests that take their shards in different orders deadlock.
 #[test]
 #[should_panic(expected = "was never answered")]
 fn other_orders_deadlock() {
