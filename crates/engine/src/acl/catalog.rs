@@ -6,17 +6,17 @@ use hashbrown::HashMap;
 
 use crate::command::{Acl, Command, Flags};
 
-/// Most commands and subcommands; the last bit of a bitmap stands for commands yet unknown.
+/// The most commands and subcommands; the last bit of a bitmap stands for unknown future commands.
 pub(super) const COMMANDS_MAX: usize = 1024;
 
-/// Versions of Redis behind 7.0, whose commands 7.0's rules don't know.
+/// Versions of Redis after 7.0, whose commands 7.0's rules don't know.
 const LATER_VERSIONS: [&str; 3] = ["7.2", "7.4", "8."];
 
 /// The number of a command or subcommand.
 pub(super) type Number = u16;
 
-/// A command of Redis 7.0 without a record: rules name it all the same, so that an ACL file of a
-/// redis-server is read.
+/// A command of Redis 7.0 without a record: rules may name it nevertheless, so that an ACL file of
+/// a redis-server can be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Absent {
     /// Its full name (`save`, `cluster|meet`).
@@ -25,7 +25,7 @@ pub struct Absent {
     pub categories: Acl,
 }
 
-/// Which arguments of a command are channels that it publishes to or subscribes to.
+/// The arguments of a command that are channels to publish or subscribe to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channels {
     /// None.
@@ -57,12 +57,12 @@ pub(super) struct Entry {
     pub(super) parent: Option<Number>,
     /// Its subcommands.
     pub(super) subcommands: Range<Number>,
-    /// Redis 7.0 doesn't have it.
+    /// Whether Redis 7.0 lacks it.
     pub(super) is_later: bool,
     pub(super) channels: Channels,
 }
 
-/// See the head of this module.
+/// The commands by number. See the head of this module.
 pub struct Catalog {
     entries: Vec<Entry>,
     by_name: HashMap<&'static str, Number>,
@@ -78,7 +78,7 @@ impl Catalog {
     /// Returns the catalog of these records and absent commands.
     ///
     /// # Panics
-    /// With more than [`COMMANDS_MAX`] - 1 commands: a programmer's error.
+    /// With more than [`COMMANDS_MAX`] - 1 commands: a programming error.
     pub fn new(commands: &'static [Command], absent: impl Iterator<Item = Absent>) -> Self {
         let is_later = |command: &Command| LATER_VERSIONS.iter().any(|version| command.since.starts_with(version));
         let entry = |name, categories, is_later| Entry {
@@ -96,7 +96,7 @@ impl Catalog {
             entries.extend(shown.map(|sub| entry(sub.full_name, sub.acl_categories(), is_later(sub))));
         }
         entries.extend(absent.map(|absent| entry(absent.full_name, absent.categories, false)));
-        // Subcommands right behind their container.
+        // Subcommands come right after their container.
         let order = |entry: &Entry| entry.name.split_once('|').unwrap_or((entry.name, ""));
         entries.sort_by(|one, other| order(one).cmp(&order(other)));
         assert!(entries.len() < COMMANDS_MAX, "a selector's bitmap has a bit for each command");
@@ -117,7 +117,7 @@ impl Catalog {
             let number = by_name[command.full_name];
             by_record.insert(address(command), number);
             for sub in command.subcommands {
-                // DEBUG's are its own affair: to rules they are first arguments.
+                // DEBUG handles its subcommands itself: to rules they are first arguments.
                 by_record.insert(address(sub), by_name.get(sub.full_name).copied().unwrap_or(number));
             }
         }
@@ -156,7 +156,7 @@ impl Catalog {
     }
 }
 
-/// Returns whether a command's subcommands aren't commands to rules, so that its keys aren't
+/// Returns whether rules don't treat a command's subcommands as commands, so that its keys aren't
 /// checked either: `DEBUG`, as in Redis.
 pub(super) fn hides_keys(command: &Command) -> bool {
     command.flags.contains(Flags::OWN_SUBCOMMANDS)

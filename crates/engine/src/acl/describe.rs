@@ -1,4 +1,4 @@
-//! Rules in words, from which the same rules can be made again (`ACL LIST`, `ACL GETUSER`, files).
+//! The text form of rules, which can be parsed again (`ACL LIST`, `ACL GETUSER`, files).
 
 use super::catalog::{Catalog, Entry};
 use super::rules::{Rules, Sanitize};
@@ -6,7 +6,7 @@ use super::selector::{Allowed, KeyPattern, Selector};
 use super::{Denied, KeyAccess};
 use crate::command::Acl;
 
-/// What `ACL GETUSER` answers of a selector.
+/// A selector as `ACL GETUSER` replies it.
 pub struct SelectorText {
     /// `+@all -get`.
     pub commands: Vec<u8>,
@@ -36,12 +36,12 @@ impl Rules {
         self.passwords.iter().map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Returns the selectors in words, the root selector first.
+    /// Returns the selectors as text, the root selector first.
     pub fn selector_texts(&self) -> impl ExactSizeIterator<Item = SelectorText> {
         self.selectors.iter().map(Selector::text)
     }
 
-    /// Returns the rules in words, as a line of a file has them behind the user's name.
+    /// Returns the rules as text, as a line of a file has them after the user's name.
     pub fn text(&self) -> Vec<u8> {
         let mut words: Vec<Vec<u8>> = self.flags().into_iter().map(|flag| flag.as_bytes().to_vec()).collect();
         words.extend(self.password_hashes().map(|hash| format!("#{hash}").into_bytes()));
@@ -86,7 +86,7 @@ impl Selector {
         }
     }
 
-    /// All of it as one list of rules.
+    /// Returns all of it as one list of rules.
     fn whole_text(&self) -> Vec<u8> {
         let mut words = self.key_rules();
         if !self.all_channels {
@@ -97,13 +97,13 @@ impl Selector {
         words.join(&b' ')
     }
 
-    /// Rules from which the allowed commands can be made again: all or none of them, then the
-    /// categories that come nearest, best first, then what is left one by one.
+    /// Returns rules that reproduce the allowed commands: all or none of them, then the closest
+    /// categories, best first, then the remaining commands one by one.
     fn command_rules(&self) -> Vec<Vec<u8>> {
         let catalog = self.catalog();
         let is_additive = !self.allowed.has_future();
         let mut rules = vec![if is_additive { b"-@all".to_vec() } else { b"+@all".to_vec() }];
-        // What the rules written so far come to, and what they leave.
+        // The commands allowed by the rules so far, and the remaining differences.
         let mut made = Selector::new(catalog, false);
         let mut left = self.clone();
         if !is_additive {
@@ -123,7 +123,7 @@ impl Selector {
                 made.allow(number, is_allowed);
                 rules.push(format!("{}{}", if is_allowed { '+' } else { '-' }, entry.name).into_bytes());
             }
-            // A rule for the command ends them: right behind it.
+            // A rule for the command replaces them: right after it.
             if !is_allowed && let Some((_, arguments)) = self.first_args.iter().find(|(known, _)| *known == number) {
                 let name = entry.name.as_bytes();
                 rules.extend(arguments.iter().map(|arg| [b"+", name, b"|", arg].concat()));
@@ -139,8 +139,9 @@ impl Selector {
     }
 }
 
-/// The category that has more commands in common with what is left than it has others, the fewest
-/// others first. Commands behind Redis 7.0 aren't counted, so that the same categories are chosen.
+/// Returns the category that has more commands in common with the remaining ones than it has
+/// others, the fewest others first. Commands added after Redis 7.0 aren't counted, so that the same
+/// categories are chosen.
 fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &[Acl]) -> Option<usize> {
     let mut best: Option<(usize, usize, usize)> = None;
     for (at, category) in unused.iter().enumerate() {

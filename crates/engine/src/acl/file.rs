@@ -1,4 +1,4 @@
-//! Lists of rules in lines: `user` lines of redis.conf, and the ACL file.
+//! Parses lists of rules in lines: `user` lines of redis.conf, and the ACL file.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use super::catalog::Catalog;
 use super::rules::{RuleError, Rules};
 use super::{has_spaces, is_user_name};
 
-/// Words of a line, or rules.
+/// The words of a line, or rules.
 pub type Words = Vec<Vec<u8>>;
 
-/// A user as a line has it.
+/// A user as given in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The user's name.
@@ -46,11 +46,11 @@ pub fn merge_selectors<'w>(words: &[&'w [u8]]) -> Result<Words, &'w [u8]> {
     }
 }
 
-/// Checks the words of a `user` line of redis.conf behind `user`: what is wrong whatever commands
-/// there are. Commands are looked up when all lines are read, as in Redis.
+/// Checks the words of a `user` line of redis.conf after `user`, independently of the existing
+/// commands. Commands are looked up once all lines are read, as in Redis.
 ///
 /// # Errors
-/// What is wrong, without the rule itself, which may be a password.
+/// The error, without the rule itself, which may be a password.
 pub fn check_line(catalog: &'static Catalog, words: &[&[u8]]) -> Result<Line, String> {
     let [name, rules @ ..] = words else { return Err("A user needs a name".to_owned()) };
     let of_user = || format!("Error in the declaration of user '{}'", name.escape_ascii());
@@ -140,7 +140,7 @@ fn trim<'t>(text: &'t [u8], bytes: &[u8]) -> &'t [u8] {
     &text[start..end]
 }
 
-/// Returns a user's line of a file.
+/// Returns a user's line for a file.
 pub(super) fn line_of(name: &[u8], rules: &Rules) -> Vec<u8> {
     debug_assert!(!has_spaces(name), "such a name isn't let in");
     [b"user ", name, b" ", &rules.text()].concat()

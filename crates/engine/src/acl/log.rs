@@ -1,14 +1,14 @@
-//! `ACL LOG`: what was denied, the latest first, alike ones counted together.
+//! `ACL LOG`: denied calls and logins, the latest first, similar ones counted together.
 
 use std::collections::VecDeque;
 
-/// Entries among which an alike one is looked for, as in Redis.
+/// Entries among which a similar one is searched, as in Redis.
 const LOOKED_AT_MAX: usize = 10;
 
-/// How long after an entry an alike event still counts as the same, ms.
+/// How long after an entry a similar event still counts as the same, ms.
 const SAME_MS_MAX: i64 = 60_000;
 
-/// What was denied.
+/// The denied object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A command.
@@ -33,12 +33,12 @@ impl Reason {
     }
 }
 
-/// Where a call came from.
+/// The context of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
     /// A client sent it.
     TopLevel,
-    /// It stands in a transaction.
+    /// A transaction contains it.
     Multi,
     /// A script called it.
     Lua,
@@ -58,15 +58,15 @@ impl Context {
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// How many alike events it stands for.
+    /// The number of similar events it stands for.
     pub count: u64,
-    /// What was denied.
+    /// The denied object.
     pub reason: Reason,
-    /// Where the call came from.
+    /// The context of the call.
     pub context: Context,
-    /// The command, key or channel; of a login the command that asked for it.
+    /// The command, key or channel; for a login the command that asked for it.
     pub object: Vec<u8>,
-    /// The user; of a login the name that was given.
+    /// The user; for a login the given name.
     pub user_name: Vec<u8>,
     /// When the latest of them happened, unix time in ms.
     pub at_ms: i64,
@@ -83,7 +83,7 @@ impl LogEntry {
     }
 }
 
-/// See the head of this module.
+/// The log of denied calls. See the head of this module.
 #[derive(Default)]
 pub(super) struct Log {
     entries: VecDeque<LogEntry>,

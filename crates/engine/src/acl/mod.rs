@@ -1,4 +1,4 @@
-//! Users and what they may do (`ACL`).
+//! Users and their permissions (`ACL`).
 //!
 //! # Words
 //!
@@ -13,7 +13,7 @@
 //! | epoch | a number that every change of any user raises ([`Users::epoch`]) |
 //! | permit | the epoch in which a command was allowed ([`Permit`](crate::command::Permit)) |
 //!
-//! # Where permissions are checked
+//! # Permission checks
 //!
 //! On the connection's worker, before a command runs or is queued, against the rules that the
 //! session has cached. A session first compares its epoch with that of [`Users`], so a change
@@ -52,17 +52,17 @@ pub use rules::{RuleError, Rules};
 pub use users::{DEFAULT_USER, Revoked, User, Users};
 
 bitflags! {
-    /// What a command does with a key, or a key pattern allows.
+    /// The access of a command to a key, or the accesses that a key pattern allows.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct KeyAccess: u8 {
-        /// Returns or copies what the key holds.
+        /// Returns or copies the key's value.
         const READ = 1 << 0;
-        /// Changes, adds or deletes what the key holds.
+        /// Changes, adds or deletes the key's value.
         const WRITE = 1 << 1;
     }
 }
 
-/// Why a call isn't allowed.
+/// The reason why a call isn't allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denied {
     /// The command, or this first argument of it.
@@ -74,7 +74,7 @@ pub enum Denied {
 }
 
 impl Denied {
-    /// Returns the index of the argument that it is about, where it is one.
+    /// Returns the index of the denied argument, if it is one.
     pub fn argument(self) -> Option<usize> {
         match self {
             Denied::Command => None,

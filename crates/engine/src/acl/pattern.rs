@@ -2,16 +2,16 @@
 
 use pantala_base::glob;
 
-/// What a pattern is, where it is less than a glob: most are a prefix.
+/// The special forms of a pattern: most are a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// `*`: any name but the empty one, which no star matches.
     Any,
     /// No special byte.
     Literal,
-    /// So many plain bytes, and one star behind them.
+    /// So many plain bytes, followed by one star.
     Prefix(usize),
-    /// Anything else.
+    /// Any other glob.
     Glob,
 }
 
@@ -40,7 +40,7 @@ impl Pattern {
         &self.text
     }
 
-    /// Returns whether a name matches, as [`glob::matches`] says.
+    /// Returns whether a name matches, as by [`glob::matches`].
     #[inline]
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         match self.shape {

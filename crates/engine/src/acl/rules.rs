@@ -1,4 +1,4 @@
-//! What all rules of a user have come to.
+//! The rules of a user: the result of applying them one by one.
 
 use pantala_resp::{Args, words_of};
 use sha2::{Digest, Sha256};
@@ -12,20 +12,20 @@ use crate::command::Command;
 /// Bytes of a password's hash.
 pub(super) const HASH_BYTES: usize = 32;
 
-/// Why a rule can't be applied; its text is Redis's.
+/// The reason why a rule can't be applied; its text is Redis's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleError {
     /// No such command, subcommand or category.
     UnknownCommand,
-    /// None of the forms of a rule, or a pattern with white space.
+    /// Not one of the forms of a rule, or a pattern with white space.
     Syntax,
-    /// A pattern of keys, where all are allowed already.
+    /// A pattern of keys, although all are allowed already.
     KeysAfterAll,
-    /// A pattern of channels, where all are allowed already.
+    /// A pattern of channels, although all are allowed already.
     ChannelsAfterAll,
     /// A password to be removed that the user doesn't have.
     NoSuchPassword,
-    /// No SHA-256 in lower-case hexadecimal digits.
+    /// Not a SHA-256 in lower-case hexadecimal digits.
     BadHash,
     /// `+container|subcommand|argument`.
     FirstArgumentOfSubcommand,
@@ -68,14 +68,14 @@ pub(super) enum Sanitize {
 
 type Hash = [u8; HASH_BYTES];
 
-/// See the head of this module.
+/// The rules of a user. See the head of this module.
 #[derive(Clone)]
 pub struct Rules {
     pub(super) is_on: bool,
     pub(super) no_password: bool,
     pub(super) sanitize: Sanitize,
     pub(super) passwords: Vec<Hash>,
-    /// The root selector first, which is always there.
+    /// The root selector first, which always exists.
     pub(super) selectors: Vec<Selector>,
     /// `acl-pubsub-default`: new selectors allow all channels.
     channels_by_default: bool,
@@ -109,12 +109,12 @@ impl Rules {
         &self.selectors[0]
     }
 
-    /// Sets whether selectors made from now on allow all channels.
+    /// Sets whether new selectors allow all channels.
     pub fn set_channels_by_default(&mut self, channels_by_default: bool) {
         self.channels_by_default = channels_by_default;
     }
 
-    /// Applies a rule. The empty one changes nothing.
+    /// Applies a rule. An empty one changes nothing.
     ///
     /// # Errors
     /// It isn't a rule, or can't be applied; nothing has changed then.
@@ -190,7 +190,7 @@ impl Rules {
         found.into()
     }
 
-    /// Returns whether any password logs a client in.
+    /// Returns whether any password is accepted.
     pub fn needs_no_password(&self) -> bool {
         self.no_password
     }
@@ -208,7 +208,7 @@ impl Rules {
     /// Checks a call.
     ///
     /// # Errors
-    /// Why it isn't allowed: of the selectors' reasons the one that Redis tells.
+    /// The reason for the denial: among the selectors' reasons, the one that Redis reports.
     pub fn check(&self, command: &Command, args: &Args<'_>) -> Result<(), Denied> {
         let mut keys: Option<Keys> = None;
         let mut why = Denied::Command;
@@ -222,8 +222,8 @@ impl Rules {
         Err(why)
     }
 
-    /// Returns whether a command of Redis 7.0 without a record is allowed; `None`: there is none of
-    /// that name (any case).
+    /// Returns whether a command of Redis 7.0 without a record is allowed; `None` if none has that
+    /// name (any case).
     pub fn allows_absent(&self, full_name: &[u8]) -> Option<bool> {
         let number = self.root().catalog().find(full_name)?;
         Some(self.selectors.iter().any(|selector| selector.allows_number(number)))
@@ -242,8 +242,8 @@ impl Rules {
         self.selectors.iter().any(|selector| selector.allows_channel(name, is_pattern))
     }
 
-    /// Returns whether every channel that `old` allows is allowed still, as far as the texts of the
-    /// patterns tell.
+    /// Returns whether every channel that `old` allows is still allowed, judged by the texts of the
+    /// patterns.
     pub(super) fn keeps_channels_of(&self, old: &Rules) -> bool {
         let has = |text: &[u8]| {
             self.selectors.iter().any(|selector| selector.channels.iter().any(|known| known.text() == text))
@@ -260,7 +260,7 @@ fn hash_of(password: &[u8]) -> Hash {
     Sha256::digest(password).into()
 }
 
-/// The hash of 64 lower-case hexadecimal digits.
+/// Returns the hash of 64 lower-case hexadecimal digits.
 fn parse_hash(text: &[u8]) -> Option<Hash> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -1,4 +1,4 @@
-//! Selectors: commands, keys and channels that go together.
+//! Selectors: sets of commands, keys and channels that a call must fit as a whole.
 
 use pantala_resp::Args;
 use smallvec::SmallVec;
@@ -9,7 +9,7 @@ use super::rules::RuleError;
 use super::{Denied, KeyAccess, has_spaces};
 use crate::command::{Acl, Command, Flags, KeySpec, for_each_key};
 
-/// A bit for each command; the last one says that commands yet unknown are allowed, too.
+/// A bit for each command; the last one allows unknown future commands, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Allowed([u64; COMMANDS_MAX / 64]);
 
@@ -28,23 +28,23 @@ impl Allowed {
         if is_allowed { *word |= bit } else { *word &= !bit }
     }
 
-    /// Returns whether it began with all commands rather than with none.
+    /// Returns whether it started with all commands rather than with none.
     pub(super) fn has_future(&self) -> bool {
         self.contains(Self::FUTURE)
     }
 }
 
-/// A pattern of keys, and what is allowed with those that match it.
+/// A pattern of keys, and the access that it allows.
 #[derive(Clone, Debug)]
 pub(super) struct KeyPattern {
     pub(super) pattern: Pattern,
     pub(super) access: KeyAccess,
 }
 
-/// The keys of a call, with what it does to each: found once for all selectors.
+/// The keys of a call, with its access to each: found once for all selectors.
 pub(super) type Keys = SmallVec<[(usize, KeyAccess); 4]>;
 
-/// Returns what key specification flags say a command does with a key.
+/// Returns the access to a key that key specification flags describe.
 fn access_of(flags: &[&str]) -> KeyAccess {
     flags.iter().fold(KeyAccess::empty(), |access, flag| match *flag {
         "access" => access | KeyAccess::READ,
@@ -74,7 +74,7 @@ fn keys_of(command: &Command, args: &Args<'_>) -> Keys {
     keys
 }
 
-/// See the head of this module.
+/// A selector. See the head of this module.
 #[derive(Clone)]
 pub(super) struct Selector {
     catalog: &'static Catalog,
@@ -82,7 +82,7 @@ pub(super) struct Selector {
     pub(super) all_keys: bool,
     pub(super) all_channels: bool,
     pub(super) allowed: Allowed,
-    /// First arguments with which a command is allowed that otherwise isn't.
+    /// First arguments with which an otherwise denied command is allowed.
     pub(super) first_args: Vec<(Number, Vec<Box<[u8]>>)>,
     pub(super) keys: Vec<KeyPattern>,
     pub(super) channels: Vec<Pattern>,
@@ -199,7 +199,7 @@ impl Selector {
         Ok(())
     }
 
-    /// `+command`, `+container|subcommand`, or `+command|first-argument`.
+    /// Applies `+command`, `+container|subcommand`, or `+command|first-argument`.
     fn allow_named(&mut self, name: &[u8]) -> Result<(), RuleError> {
         let Some(bar) = name.iter().rposition(|byte| *byte == b'|') else {
             let number = self.catalog.find(name).ok_or(RuleError::UnknownCommand)?;
@@ -212,7 +212,7 @@ impl Selector {
         if entry.parent.is_some() {
             return Err(RuleError::FirstArgumentOfSubcommand);
         }
-        // Redis takes white space, too, and writes lists of rules that it can't read again.
+        // Redis accepts white space, too, and writes lists of rules that it can't read again.
         if argument.is_empty() || has_spaces(argument) {
             return Err(RuleError::Syntax);
         }
@@ -232,7 +232,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Allows a command and its subcommands, or no longer.
+    /// Allows or denies a command and its subcommands.
     pub(super) fn allow(&mut self, number: Number, is_allowed: bool) {
         self.first_args.retain(|(known, _)| *known != number);
         let subcommands = self.catalog.entry(number).subcommands.clone();
@@ -242,7 +242,7 @@ impl Selector {
         self.all_commands &= is_allowed;
     }
 
-    /// As [`Selector::allow`], of all commands of a category.
+    /// As [`Selector::allow`], for all commands of a category.
     pub(super) fn allow_category(&mut self, category: Acl, is_allowed: bool) {
         for (number, entry) in self.catalog.entries() {
             if entry.categories.intersects(category) {
@@ -251,7 +251,7 @@ impl Selector {
         }
     }
 
-    /// Checks a call. `keys` keeps the keys that were found for the selector before.
+    /// Checks a call. `keys` caches the keys found for an earlier selector.
     pub(super) fn check(&self, command: &Command, args: &Args<'_>, keys: &mut Option<Keys>) -> Result<(), Denied> {
         if !self.all_commands && !command.flags.contains(Flags::NO_AUTH) {
             let number = self.catalog.number_of(command).ok_or(Denied::Command)?;
@@ -275,7 +275,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Checks a command without a record: it doesn't run, so only its name counts.
+    /// Checks a command without a record: it can't run, so only its name counts.
     pub(super) fn allows_number(&self, number: Number) -> bool {
         self.all_commands || self.allowed.contains(number)
     }
@@ -316,8 +316,8 @@ impl Selector {
     }
 }
 
-/// Splits what follows `%`: `R~pattern`, `W~pattern`, `RW~pattern`. As in Redis the pattern may be
-/// missing altogether.
+/// Splits the text after `%`: `R~pattern`, `W~pattern`, `RW~pattern`. As in Redis the pattern may
+/// be missing.
 fn limited_access(rest: &[u8]) -> Option<(KeyAccess, &[u8])> {
     let mut access = KeyAccess::empty();
     for (at, byte) in rest.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Rules, what they come to, and what they allow. That all commands of a server are known by their
-//! names, and that redis-server says the same, `tests/tests/acl.rs` shows.
+//! Tests of rules, their text form, and their checks. `tests/tests/acl.rs` tests that all commands
+//! of a server are known by name, and compares with redis-server.
 
 use std::sync::LazyLock;
 
@@ -155,7 +155,7 @@ fn keys_by_what_is_done_with_them() {
         ("copy r w", Ok(())),
         ("copy r r", Err(Denied::Key(2))),
         ("copy w b", Err(Denied::Key(1))),
-        // The count of keys is none: the key in front of it is checked all the same.
+        // The count of keys is not a number: the key before it is checked nevertheless.
         ("many r x", Err(Denied::Key(1))),
         ("many w 1 w", Err(Denied::Key(3))),
         ("many w 1 r", Ok(())),
@@ -248,7 +248,7 @@ fn rules_in_words_make_the_same_rules_again() {
                 0 => format!("(+get ~{})", random.below(3)),
                 _ => word(&mut random).to_owned(),
             };
-            // Some can't be applied to what is there.
+            // Some rules can't be applied to the existing ones.
             let _ = one.apply(rule.as_bytes());
         }
         let line = [b"user x ", one.text().as_slice()].concat();

@@ -1,4 +1,4 @@
-//! All users, and how their rules change.
+//! All users, and the changes of their rules.
 //!
 //! A user is shared by its connections and holds the current rules behind a lock that is taken
 //! only to replace or fetch them. Each change of a user raises the epoch afterwards, so a reader
@@ -19,7 +19,7 @@ use super::rules::Rules;
 /// The name of the user that connections have before they log in.
 pub const DEFAULT_USER: &[u8] = b"default";
 
-/// A user. See the head of this module.
+/// A user and its current rules. See the head of this module.
 pub struct User {
     name: Box<[u8]>,
     rules: RwLock<Arc<Rules>>,
@@ -36,9 +36,9 @@ impl User {
         &self.name
     }
 
-    /// Returns its present rules.
+    /// Returns its current rules.
     pub fn rules(&self) -> Arc<Rules> {
-        // One exchange of a pointer at a time: a panic can't have left it half-way.
+        // Each holder exchanges one pointer, so a panic leaves none half done.
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -60,14 +60,14 @@ pub struct Revoked {
     pub rules: Arc<Rules>,
 }
 
-/// See the head of this module.
+/// All users. See the head of this module.
 pub struct Users {
     /// In a cache line of its own: every command reads it, and the log's lock may be contended.
     epoch: CachePadded<AtomicU64>,
     catalog: &'static Catalog,
     by_name: Mutex<BTreeMap<Box<[u8]>, Arc<User>>>,
     default: Arc<User>,
-    /// `acl-pubsub-default` is `allchannels`.
+    /// Whether `acl-pubsub-default` is `allchannels`.
     channels_by_default: AtomicBool,
     log: Mutex<Log>,
     /// `acllog-max-len`.
@@ -140,13 +140,12 @@ impl Users {
         self.all().iter().map(|user| line_of(user.name(), &user.rules())).collect()
     }
 
-    /// Returns the user whom name and password log in.
+    /// Returns the user that a name and password log in.
     pub fn log_in(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
         self.find(name).filter(|user| user.rules().accepts(password))
     }
 
-    /// Sets whether users and selectors made from now on may use all channels
-    /// (`acl-pubsub-default`).
+    /// Sets whether new users and selectors may use all channels (`acl-pubsub-default`).
     pub fn set_channels_by_default(&self, channels_by_default: bool) {
         self.channels_by_default.store(channels_by_default, Ordering::Relaxed);
     }
@@ -155,10 +154,10 @@ impl Users {
         self.channels_by_default.load(Ordering::Relaxed)
     }
 
-    /// Applies rules to a user, who is made if there is none of that name: all of them, or none.
+    /// Applies rules to a user, all or none of them. The user is created if it doesn't exist.
     ///
     /// # Errors
-    /// Which rule is wrong, and how, in Redis's words.
+    /// The first wrong rule, and the reason, in Redis's words.
     pub fn set(&self, name: &[u8], words: &[&[u8]]) -> Result<Option<Revoked>, Vec<u8>> {
         if !is_user_name(name) {
             return Err(b"Usernames can't contain spaces or null characters".to_vec());
@@ -192,7 +191,7 @@ impl Users {
         Ok(revoked)
     }
 
-    /// Deletes users, and returns those that were there. The default user stays.
+    /// Deletes users, and returns those that existed. The default user stays.
     pub fn delete(&self, names: &[&[u8]]) -> Vec<Arc<User>> {
         let mut users = self.lock();
         let names = names.iter().filter(|name| **name != DEFAULT_USER);
@@ -211,7 +210,7 @@ impl Users {
     /// Reads an ACL file, see [`parse_file`].
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors of the file.
     pub fn parse_file(&self, text: &[u8], path: &str) -> Result<BTreeMap<Vec<u8>, Rules>, String> {
         parse_file(text, path, self.catalog, self.channels_by_default())
     }
@@ -231,10 +230,10 @@ impl Users {
         deleted
     }
 
-    /// Makes the users of redis.conf, when the server starts.
+    /// Creates the users of redis.conf at startup.
     ///
     /// # Errors
-    /// Which rule of which user is wrong, and how, in Redis's words.
+    /// The wrong rule and its user, and the reason, in Redis's words.
     pub fn add_configured(&self, lines: &[Line]) -> Result<(), String> {
         for line in lines {
             let shown = String::from_utf8_lossy(&line.name);
@@ -243,7 +242,7 @@ impl Users {
             }
             let mut rules = Rules::new(self.catalog, self.channels_by_default());
             if line.name == DEFAULT_USER {
-                // As in Redis it was there before, and the line begins from scratch.
+                // As in Redis it exists already, and the line starts from empty rules.
                 rules.apply(b"reset").map_err(|error| error.to_string())?;
             }
             for rule in &line.rules {
@@ -263,7 +262,7 @@ impl Users {
         Ok(())
     }
 
-    /// Sets the only password of the default user, or that it needs none (`requirepass`).
+    /// Sets the only password of the default user, or none (`requirepass`).
     pub fn set_default_password(&self, password: Option<&[u8]>) {
         let _users = self.lock();
         let mut rules = Rules::clone(&self.default.rules());
@@ -293,12 +292,12 @@ impl Users {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<[u8]>, Arc<User>>> {
-        // Users are exchanged whole: what a panic leaves is sound.
+        // Users are exchanged whole, so a panic leaves them consistent.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_log(&self) -> MutexGuard<'_, Log> {
-        // An entry is added or taken out at a time: what a panic leaves is sound.
+        // Each holder adds or removes one entry, so a panic leaves the log consistent.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,10 +11,11 @@ fn reader(id: u64) -> Arc<Reader> {
     Arc::new(Reader::new(&Arc::new(Client::new(id, 0, 0, end(), end(), 0))))
 }
 
-/// Keys with the clients that are to be told of each.
+/// Keys, each with the clients that get its invalidation.
 type ByKey = Vec<(String, Vec<u64>)>;
 
-/// The clients that are to be told of each key, in order, and the keys for readers of prefixes.
+/// Returns the clients that get an invalidation of each key, in order, and the keys for readers of
+/// prefixes.
 fn told(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
     let Some(pending) = keys.take_pending() else { return Default::default() };
     let text = |name: &KeyName| String::from_utf8_lossy(name).into_owned();
@@ -63,14 +64,14 @@ fn own_changes_are_not_told_where_that_is_asked_for_but_expiry_is_nobody_s() {
     keys.expired(7, b"a", true);
     let (by_key, changed) = told(&mut keys);
     assert_eq!(by_key, [("a".to_owned(), vec![2]), ("a".to_owned(), vec![2])]);
-    // The last one who has changed it: the clock.
+    // The last change is by the clock: no client's.
     assert_eq!(changed, [("a".to_owned(), NOBODY)]);
-    // What a full table puts out is told to everybody.
+    // All readers get an invalidation of a key evicted from a full table.
     read(&mut keys);
     assert!(keys.evict(&mut Random::from_seed(1)));
     assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
     assert!(!keys.evict(&mut Random::from_seed(1)));
-    // What a script changes is its client's own, but not to the readers of prefixes.
+    // A script's changes are its client's own, but not to the readers of prefixes.
     read(&mut keys);
     keys.changer.in_script = true;
     keys.changed(7, b"a", true);
