@@ -12,9 +12,9 @@
 //! | `faults` | broken rules, for the tests of isolation |
 //! | `acl` | users and their rules; the log of denied calls |
 //! | `clients` | the shared state of a client; blocked commands; the flag of `WATCH` |
-//! | `events` | pub/sub, `MONITOR`, keyspace notifications, client-side caching; `SLOWLOG`, `LATENCY` |
+//! | `events` | pub/sub, `MONITOR`, notifications, client-side caching; `SLOWLOG`, `LATENCY` |
 //! | `effect` | the sinks of a change of a key: blocked clients, watches, the journal |
-//! | `store` | the databases of a shard, their changes, expiry, eviction, memory accounting, rollback |
+//! | `store` | the databases of a shard: changes, expiry, eviction, memory, rollback |
 //! | `shard` | gates, requests, the executor: which thread runs a command on a shard |
 //! | `session` | the state of a connection, and what its commands need of the server |
 //!
@@ -22,7 +22,7 @@
 //!
 //! | what | by |
 //! | --- | --- |
-//! | a record names a handler of a shard or a session | the traits [`command::Keyed`], [`command::Local`] |
+//! | a record names a handler of a higher layer | [`command::Keyed`], [`command::Local`] |
 //! | an event goes to a worker's mailbox | the trait `events::Workers` |
 //! | a rollback changes keys of shards that are held | the trait `store::undo::HeldShards` |
 //!
@@ -37,7 +37,7 @@
 //! | shard | a partition of the slots and all state of its keys ([`state::Shard`]) |
 //! | gate | the atomic word that holds a shard's ownership and queue ([`ownership`]) |
 //! | ownership | the right to run code on a shard: a value that can't be copied |
-//! | request | a command that could not run at once, in a form that any thread can run ([`request`]) |
+//! | request | a command that could not run at once, for any thread to run ([`request`]) |
 //! | home | the worker that does a shard's periodic work |
 //! | waiter | a command blocked on a key: `BLPOP` and its variants ([`blocking`]) |
 //! | user | a name with rules: what its connections may do ([`acl`]) |

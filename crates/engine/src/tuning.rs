@@ -187,9 +187,9 @@ impl Tuning {
         }
     }
 
-    /// Returns whether monitors see every command, clients track what they read (`CLIENT
-    /// TRACKING`), memory is limited (`maxmemory`), or effects are recorded: one check for all,
-    /// since mostly none holds.
+    /// Returns whether monitors see every command, clients track what they read
+    /// (`CLIENT TRACKING`), memory is limited (`maxmemory`), or effects are recorded: one check for
+    /// all, since mostly none holds.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         // Relaxed, as all here: a client that has the reply to the command that set a bit sees it,

@@ -78,7 +78,8 @@ impl Command {
     }
 }
 
-/// Appends the argument index of each key of a call to `keys`, in the order of the key specifications.
+/// Appends the argument index of each key of a call to `keys`, in the order of the key
+/// specifications.
 ///
 /// Fails, with nothing appended, if a specification doesn't fit the arguments. A specification
 /// whose keyword is missing has no keys. A call with a wrong arity may fail or yield only the keys
@@ -287,7 +288,8 @@ mod tests {
             let LegacyRange { first, last, step, movable } = with_specs(specs).legacy_range();
             (first, last, step, movable)
         };
-        // Each as redis-server 7.0.15 shows it: PING, GET, LCS, MSET, RENAME, SUNIONSTORE, EVAL, ZUNIONSTORE.
+        // Each as redis-server 7.0.15 shows it: PING, GET, LCS, MSET, RENAME, SUNIONSTORE, EVAL,
+        // ZUNIONSTORE.
         assert_eq!(shown(&[]), (0, 0, 0, false));
         assert_eq!(shown(&[KeySpec::at(1, &["RO"])]), (1, 1, 1, false));
         assert_eq!(shown(&[KeySpec::range(1, 1, &["RO"])]), (1, 2, 1, false));

@@ -16,8 +16,8 @@
 //! | metadata | – | – | – | the command | `XACK`, `XGROUP SETID` |
 //! | group deleted | woken | – | – | the command | `XGROUP DESTROY` |
 //! | expired | woken | raised, if the key was there | invalidated | `DEL` or `UNLINK` | a lookup |
-//! | expired actively | by the caller, once a visit | seen by `EXEC` | invalidated | `DEL` or `UNLINK` | active expiry |
-//! | fields expired actively | by the caller | – | invalidated | an `HDEL` each, by the caller | active expiry |
+//! | expired actively | by the caller | seen by `EXEC` | invalidated | `DEL`/`UNLINK` | active expiry |
+//! | fields expired actively | by the caller | – | invalidated | `HDEL`s, by the caller | active expiry |
 //! | evicted | woken | raised | invalidated | `DEL` or `UNLINK` | `maxmemory` |
 //!
 //! Its events are published after that: `new` first, if a key was added, and `del` last, if the key
@@ -174,7 +174,7 @@ impl Change {
         Change::of(Kind::GroupDeleted)
     }
 
-    /// Returns a change that Redis notifies nobody of, not even its replicas: another encoding of
+    /// Returns a change that Redis does not report, not even to its replicas: another encoding of
     /// the same value.
     #[inline]
     pub const fn unnoticed() -> Self {

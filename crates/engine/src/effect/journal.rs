@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | epoch | the journal's thread | workers, once a turn and at each stamp |
 //! | a worker's attendance: its epoch between two turns, or [`ASLEEP`] | that worker | the thread |
-//! | a worker's segment, behind a lock | that worker, at the end of a turn; the thread takes it | the thread |
+//! | a worker's segment, behind a lock | that worker, at the end of a turn | the thread |
 //! | the log ([`log`](crate::effect::log)), behind a lock | the thread | readers |
 //!
 //! Both locks are rarely contended: workers that write take that of the log at most once an epoch.

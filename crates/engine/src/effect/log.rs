@@ -8,12 +8,12 @@
 //! ```
 //!
 //! A byte has one offset for as long as the server runs. Chunks never change, and readers that are
-//! sent the same chunk share its memory. Short parts are gathered in the tail first, which is copied
-//! to its readers.
+//! sent the same chunk share its memory. Short parts are gathered in the tail first, which is
+//! copied to its readers.
 //!
 //! | held | until |
 //! | --- | --- |
-//! | a chunk | all readers have passed it, and the chunks behind it are a backlog of the configured size |
+//! | a chunk | all readers have passed it, and the backlog is full without it |
 //! | the unread bytes of a reader | they exceed the reader's bound: the reader is cut off |
 //!
 //! So a slow reader takes at most its bound of memory, and writers never wait for it. A reader may

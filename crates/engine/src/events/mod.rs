@@ -60,7 +60,7 @@ impl Events {
         }
     }
 
-    /// Returns the way to the workers of listeners.
+    /// Returns the channel to the workers.
     pub(crate) fn workers(&self) -> &Arc<dyn Workers> {
         &self.workers
     }

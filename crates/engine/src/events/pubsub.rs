@@ -4,8 +4,8 @@
 //!
 //! | what | held by |
 //! | --- | --- |
-//! | a worker's connections that subscribe to a name | its *room*, behind a lock that others rarely take |
-//! | the number of each worker's subscribers | the *board*, by channel, in stripes; all patterns, in order |
+//! | a worker's subscribers to a name | its *room*, behind a lock that others rarely take |
+//! | their number, by worker | the *board*, by channel, in stripes; all patterns, in order |
 //! | a connection's subscriptions | its session ([`Subscriptions`]) |
 //!
 //! A publisher reads the board, counts, and sends each worker that has subscribers one message,

@@ -175,7 +175,8 @@ impl<'k> Executor<'k> {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
             }
-            // A shard is freed only with an empty backlog, so one that was taken while free has none.
+            // A shard is freed only with an empty backlog, so one that was taken while free has
+            // none.
             debug_assert!(cell.backlog(&mut ownership).is_empty());
             faults::pause(Fault::PauseHolding);
             if let Freed::Waiters(ownership, waiters) = cell.gate().free(ownership) {
@@ -189,8 +190,8 @@ impl<'k> Executor<'k> {
         Ran::Parked
     }
 
-    /// Returns whether this worker may run its connections' commands on a free shard: always, except
-    /// with `--execution owner`, where only the shard's home runs them.
+    /// Returns whether this worker may run its connections' commands on a free shard: always,
+    /// except with `--execution owner`, where only the shard's home runs them.
     #[inline]
     pub fn may_take(&self, shard: u32) -> bool {
         let keyspace = self.keyspace;
@@ -218,8 +219,8 @@ impl<'k> Executor<'k> {
     }
 
     /// Takes the given shards (any order, repeats allowed) up to the first busy one. Leaves the
-    /// sorted shards in `self.shards`: every request takes shards in that order. With `--execution
-    /// owner` it takes none, since requests take them at their homes.
+    /// sorted shards in `self.shards`: every request takes shards in that order. With
+    /// `--execution owner` it takes none, since requests take them at their homes.
     fn take_in_order(&mut self, shards: &[u32]) -> Vec<Ownership> {
         self.shards.clear();
         self.shards.extend_from_slice(shards);

@@ -3,11 +3,12 @@
 //!
 //! # Words
 //!
-//! The key space is divided twice. A *partition* is the unit of ownership: a range of slots with its gate, its
-//! dictionaries, its blocked clients and its statistics. A *shard* is what users count (`--shards N`, `INFO shards`): a
-//! group of neighbouring partitions with one home. Nearly all code deals with partitions only, and calls them shards as it
-//! did when each shard was one ([`Shard`], `KeyPlace::shard`, …). Where both occur the names are exact:
-//! [`Layout::shards`] and [`Layout::partitions`], [`Store::partitions_of`].
+//! The key space is divided twice. A *partition* is the unit of ownership: a range of slots with
+//! its gate, its dictionaries, its blocked clients and its statistics. A *shard* is what users
+//! count (`--shards N`, `INFO shards`): a group of neighbouring partitions with one home. Nearly
+//! all code deals with partitions only, and calls them shards as it did when each shard was one
+//! ([`Shard`], `KeyPlace::shard`, …). Where both occur the names are exact: [`Layout::shards`] and
+//! [`Layout::partitions`], [`Store::partitions_of`].
 
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
@@ -54,9 +55,10 @@ struct Owned {
 /// The state of a shard, reached through its ownership.
 struct OwnedState(UnsafeCell<Owned>);
 
-// SAFETY: the state is reached only through `ShardCell::owned` and `Keyspace::shard_ref`, which borrow
-// the shard's `Ownership`, of which there is never more than one (see `crate::shard::ownership`); the gate's
-// acquire and release order one owner's accesses before the next one's. `Owned` is Send.
+// SAFETY: the state is reached only through `ShardCell::owned` and `Keyspace::shard_ref`, which
+// borrow the shard's `Ownership`, of which there is never more than one (see
+// `crate::shard::ownership`); the gate's acquire and release order one owner's accesses before the
+// next one's. `Owned` is Send.
 unsafe impl Sync for OwnedState {}
 
 /// A shard with its gate and its statistics. The gate shares a cache line with the statistics that
@@ -100,7 +102,8 @@ impl ShardCell {
         &mut self.owned(ownership).state
     }
 
-    /// Returns the collected requests that wait for the shard, for its owner. Panics as [`ShardCell::state`] does.
+    /// Returns the collected requests that wait for the shard, for its owner. Panics as
+    /// [`ShardCell::state`] does.
     #[inline]
     pub(crate) fn backlog<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Backlog {
         &mut self.owned(ownership).backlog
@@ -111,9 +114,10 @@ impl ShardCell {
         assert!(self.gate.is_of(ownership), "the ownership of another shard");
         #[cfg(loom)]
         self.touched.with_mut(|_| ());
-        // SAFETY: at most one Ownership of a shard exists (module `ownership`), this cell's gate created this one (asserted above;
-        // ids are unique among the keyspaces of the process), and it is borrowed mutably for as long as the reference lives: no
-        // second reference to the state can be made meanwhile. The gate's acquire made the previous owner's writes visible.
+        // SAFETY: at most one Ownership of a shard exists (module `ownership`), this cell's gate
+        // created this one (asserted above; ids are unique among the keyspaces of the process), and
+        // it is borrowed mutably for as long as the reference lives: no second reference to the
+        // state can be made meanwhile. The gate's acquire made the previous owner's writes visible.
         unsafe { &mut *self.state.0.get() }
     }
 }

@@ -44,7 +44,7 @@ pub enum Message {
     /// Invalidations for connections of this worker.
     Told(Vec<News>),
     /// Asks to report a moment without a running command ([`Message::Settled`]) to that connection
-    /// of another worker, which then tells its client that a pause has started.
+    /// of another worker, which then replies that a pause has started.
     Settle(Listener),
     /// A worker has settled, for a connection (token) of this one.
     Settled(u64),

@@ -6,8 +6,8 @@
 //! | word | meaning | transitions |
 //! | --- | --- | --- |
 //! | null | free | any thread: null → mark, and becomes the owner |
-//! | mark | held, no waiters | the owner frees it (mark → null); any thread enqueues (mark → node) |
-//! | node | held, requests wait (a stack) | any thread enqueues; the owner takes them all (node → mark) |
+//! | mark | held, no waiters | owner frees (mark → null); any thread enqueues (mark → node) |
+//! | node | held, requests wait (a stack) | any thread enqueues; owner takes all (node → mark) |
 //!
 //! Holding a shard is a value: [`Ownership`]. It can't be copied, is made only where the word goes
 //! from null to mark, and is consumed only where the word goes from mark to null. In between it may
@@ -145,7 +145,8 @@ impl<T> Gate<T> {
             return None;
         }
         let top = self.word.swap(mark(), Ordering::Acquire);
-        // SAFETY: as in `collect`: `ownership` says that the shard is held, so the word was no null and no mark.
+        // SAFETY: as in `collect`: `ownership` proves that the shard is held, so the word was
+        // neither null nor mark.
         Some(unsafe { Chain::from_stack(top) })
     }
 

@@ -46,9 +46,9 @@ pub enum Expire {
     At(i64),
 }
 
-/// Returns an entry that was found unless it has expired. An expired one is deleted (unless `CLIENT
-/// PAUSE` forbids it), the change committed, and `$gone` evaluated, which leaves the function. A
-/// macro, since a function would borrow the whole view for as long as the entry.
+/// Returns an entry that was found unless it has expired. An expired one is deleted (unless
+/// `CLIENT PAUSE` forbids it), the change committed, and `$gone` evaluated, which leaves the
+/// function. A macro, since a function would borrow the whole view for as long as the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, else $gone:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {

@@ -24,7 +24,8 @@ pub struct Layout {
     pub workers: u32,
     /// The thread that runs commands.
     pub execution: Execution,
-    /// Seed of the hash function: a secret, or a client could choose keys that all fall into one bucket.
+    /// Seed of the hash function: a secret, or a client could choose keys that all fall into one
+    /// bucket.
     pub seed: u64,
     /// Seed of all visible randomness (random keys, access counters).
     pub random_seed: u64,

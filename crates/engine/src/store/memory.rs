@@ -8,9 +8,9 @@
 //!
 //! | what | changed by |
 //! | --- | --- |
-//! | the flushed bytes of a database in a shard ([`DatabaseStats`]) | the shard's owner; the setter of a first limit |
+//! | a database's flushed bytes ([`DatabaseStats`]) | the shard's owner; the setter of a first limit |
 //! | the counter | the same |
-//! | limit, step, ceiling | the setter of the limit; the ceiling also falls with memory above the limit |
+//! | limit, step, ceiling | the setter of the limit; eviction lowers the ceiling, too |
 //!
 //! The flushed bytes are exchanged, and the counter changed by the difference, so that it is the
 //! sum of all flushed bytes whatever the order of writers.

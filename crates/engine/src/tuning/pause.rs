@@ -175,8 +175,8 @@ mod tests {
         assert!(tuning.is_paused(3059) && !tuning.is_paused(3060));
     }
 
-    /// A pause of 0 ms that read the end of a held one, and stored it when that had been released, paused the
-    /// server for good.
+    /// A bug once: a pause of 0 ms read the end of a held one and stored it after that was
+    /// released, which paused the server for good.
     #[test]
     fn pauses_of_several_workers_leave_none_behind() {
         const ROUNDS: i64 = 100_000;

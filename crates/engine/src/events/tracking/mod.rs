@@ -8,7 +8,7 @@
 //! | reader | a client that tracks, from `CLIENT TRACKING ON` to `OFF` ([`Reader`]) |
 //! | tracked key | a key with its readers ([`keys`]): by name alone, as in Redis, in any database |
 //! | pending | what a command has invalidated in a shard, until its reply is written |
-//! | news | one notification for one connection ([`News`]) |
+//! | notification | what happened to keys, for one connection ([`News`]) |
 //! | prefix | of keys that a client gets invalidations of without reading them (`BCAST`) |
 //!
 //! # Who owns what
@@ -16,8 +16,8 @@
 //! | what | held by |
 //! | --- | --- |
 //! | the tracked keys | their shard: its owner tracks the keys read, and invalidates changed ones |
-//! | the readers of each prefix | the keyspace's [`Tracking`], behind a lock that writers only read |
-//! | a client's options | its session ([`SessionTracking`]) and, for others to see, its [`Reader`] |
+//! | the readers of each prefix | the keyspace's [`Tracking`], behind a lock |
+//! | a client's options | its session ([`SessionTracking`]); others read its [`Reader`] |
 //!
 //! # Order
 //!

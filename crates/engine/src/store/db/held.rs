@@ -6,11 +6,12 @@ use pantala_types::{OutOfMemory, RawString, Value};
 
 use crate::command::Key;
 
-/// User flag of an entry: a short string that Redis would call `raw`, since it came from `APPEND` or `SETRANGE`.
+/// User flag of an entry: a short string that Redis would call `raw`, since it came from `APPEND`
+/// or `SETRANGE`.
 pub const FLAG_RAW: u8 = 1;
 
-/// User flag of an entry: a small integer that Redis would not share with other keys, since `COPY` made it
-/// (`OBJECT REFCOUNT` shows it).
+/// User flag of an entry: a small integer that Redis would not share with other keys, since `COPY`
+/// made it (`OBJECT REFCOUNT` shows it).
 pub const FLAG_UNSHARED: u8 = 2;
 
 /// The key holds a value of a type other than the requested one.

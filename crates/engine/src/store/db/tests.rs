@@ -1,4 +1,4 @@
-//! What handlers cannot forget. What each change reaches, the black-box tests show on whole servers:
+//! Tests that handlers must report their changes. Black-box tests check each change's sinks:
 //! `tests/tests/{notifications,watched_changes,propagation}.rs`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,7 +53,7 @@ fn run(keyspace: &Keyspace, handlers: &[KeyedHandler]) {
     }
 }
 
-/// What panics while handlers run; "" for nothing.
+/// Returns the message of a panic while handlers run, or "".
 fn panic_of(keyspace: &Keyspace, handlers: &[KeyedHandler]) -> String {
     let panic = catch_unwind(AssertUnwindSafe(|| run(keyspace, handlers)));
     panic.err().map_or(String::new(), |payload| match payload.downcast::<String>() {
