@@ -16,8 +16,8 @@
 //! | metadata | – | – | – | the command | `XACK`, `XGROUP SETID` |
 //! | group deleted | woken | – | – | the command | `XGROUP DESTROY` |
 //! | expired | woken | raised, if the key was there | invalidated | `DEL` or `UNLINK` | a lookup |
-//! | expired actively | by the caller | seen by `EXEC` | invalidated | `DEL`/`UNLINK` | active expiry |
-//! | fields expired actively | by the caller | – | invalidated | `HDEL`s, by the caller | active expiry |
+//! | expired actively | by the caller | by `EXEC` | invalidated | `DEL`/`UNLINK` | active expiry |
+//! | fields expired | by the caller | – | invalidated | `HDEL`s, by the caller | active expiry |
 //! | evicted | woken | raised | invalidated | `DEL` or `UNLINK` | `maxmemory` |
 //!
 //! Its events are published after that: `new` first, if a key was added, and `del` last, if the key

@@ -1,5 +1,5 @@
 //! The interface of blocking commands in their [`Access`]. [`crate::effect::blocking`] has the
-//! queues, and tells how to write such a command.
+//! queues, and explains how to write such a command.
 
 use std::cell::Cell;
 

@@ -8,7 +8,7 @@
 //!
 //! | what | changed by |
 //! | --- | --- |
-//! | a database's flushed bytes ([`DatabaseStats`]) | the shard's owner; the setter of a first limit |
+//! | flushed bytes ([`DatabaseStats`]) | the shard's owner; the setter of a first limit |
 //! | the counter | the same |
 //! | limit, step, ceiling | the setter of the limit; eviction lowers the ceiling, too |
 //!
