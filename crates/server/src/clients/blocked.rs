@@ -1,7 +1,7 @@
 //! Connections blocked on a key (`BLPOP` and its like): blocks them, and unblocks them when they
 //! are served, time out or close.
 //!
-//! Whoever claims the waiter answers: the thread that serves it, this worker's clock,
+//! The claimant of the waiter replies: the thread that serves it, this worker's clock,
 //! `CLIENT UNBLOCK`, or nobody if the connection closes. All others find it claimed and do nothing.
 
 use std::sync::Arc;

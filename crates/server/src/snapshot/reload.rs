@@ -53,8 +53,8 @@ fn load_checked(server: &Server, access: &mut Access<'_>, how: Reload) -> Result
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
     }
-    // A key that stands twice is found by storing it. With an emptied dataset that would lose all of
-    // it, so the last value is kept.
+    // A duplicate key is found only by storing it. With an emptied dataset an error would lose
+    // everything, so the last value is kept.
     let duty = if how.merge || !how.no_flush { Duty::Replace } else { Duty::Store };
     let loaded = load::load(server, &File::open(&path)?, &mut access.whole(), duty);
     if loaded.is_err() && !how.no_flush {

@@ -206,7 +206,8 @@ fn refusals_are_those_of_redis() {
             continue;
         }
         if matches!(directive.kind, Text | Kind::Dir) && directive.state == State::Known {
-            continue; // Any text is kept as it is; what Redis checks of some of them comes with serving them.
+            // Any text is kept as it is. Checks come with the features.
+            continue;
         }
         TRIED.iter().for_each(|text| connection.send(&["config", "set", directive.name, text]));
         for text in TRIED {
