@@ -149,6 +149,22 @@ pub fn replay(effects: &[Effect], server: &Server) {
     client.command(&[&b"DEL"[..], MARKER]);
 }
 
+/// Deletes the expired keys of a server's databases, by `SCAN`, so that their `DEL`s are propagated.
+/// Until then they are in copies, where keys expire later.
+pub fn delete_expired(client: &mut Client) {
+    for db in 0..DATABASES {
+        client.call(&format!("SELECT {db}"));
+        let mut cursor = "0".to_owned();
+        loop {
+            cursor = client.call(&format!("SCAN {cursor} COUNT 10000")).elements()[0].text();
+            if cursor == "0" {
+                break;
+            }
+        }
+    }
+    client.call("SELECT 0");
+}
+
 /// Waits until all keys with a TTL have expired: a copy learns of each then.
 ///
 /// # Panics

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use pantala_tests::effects::{Effect, EffectStream, difference, digest, replay, show_effect};
+use pantala_tests::effects::{Effect, EffectStream, delete_expired, difference, digest, replay, show_effect};
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend, generator};
 
@@ -148,7 +148,9 @@ fn the_stream_of_random_commands_rebuilds_the_dataset() {
         let mut stream = EffectStream::attach(&subject);
         let name = format!("{test} on {}", backend.name());
         differential::compare(&subject, &judge, announced, &name, commands());
-        let effects = stream.take(&mut subject.connect());
+        let mut client = subject.connect();
+        delete_expired(&mut client);
+        let effects = stream.take(&mut client);
         assert!(effects.len() > commands() / 10, "{} effects", effects.len());
         assert_rebuilds(&effects, &subject, backend);
         subject.assert_sound();
