@@ -149,8 +149,8 @@ pub fn replay(effects: &[Effect], server: &Server) {
     client.command(&[&b"DEL"[..], MARKER]);
 }
 
-/// Deletes the expired keys of a server's databases, by `SCAN`, so that their `DEL`s are propagated.
-/// Until then they are in copies, where keys expire later.
+/// Deletes the expired keys of all databases, by `SCAN`, so that their `DEL`s are propagated. Until
+/// then they are in copies, where keys expire later.
 pub fn delete_expired(client: &mut Client) {
     for db in 0..DATABASES {
         client.call(&format!("SELECT {db}"));

@@ -374,7 +374,7 @@ mod tests {
         libraries.set_final(true);
         let rejected = Err(b"The server is shutting down".to_vec());
         assert_eq!(libraries.add(&[library("e", &["y"])], Existing::Replaced, ""), rejected);
-        assert_eq!((libraries.flush(), libraries.remove(b"e")), (rejected.clone(), rejected.clone().map(|()| false)));
+        assert_eq!((libraries.flush(), libraries.remove(b"e")), (rejected.clone(), rejected.map(|()| false)));
         libraries.set_final(false);
         libraries.add(&[library("e", &["y"])], Existing::Kept, "").expect("a table that may change again");
     }
