@@ -44,7 +44,7 @@ fn request(case: &Case, key: usize) -> Vec<u8> {
 /// Returns the instructions of one server process that runs the given number of operations.
 fn instructions(case: &Case, operations: usize) -> u64 {
     let valgrind = tool::find("valgrind").expect("the caller checked for it");
-    let args = ["--workers", "1", "--shards", "40", "--hz", "1", "--pin-threads", "no"];
+    let args = ["--workers", "1", "--shards", "40", "--hz", "1", "--pin-threads", "no", "--save", ""];
     let words = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
     let mut server = Server::pantala_under(&valgrind, &words, &args);
     let mut client = server.connect();
