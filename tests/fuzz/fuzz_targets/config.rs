@@ -57,7 +57,7 @@ fuzz_target!(|text: &[u8]| {
     if text.to_ascii_lowercase().windows(7).any(|window| window == b"include") {
         return;
     }
-    let rewritten = rewrite_text(text, &loaded.values);
+    let rewritten = rewrite_text(text, &loaded.values, &[]);
     let again = match read(&rewritten) {
         Ok(again) => again,
         Err(error) => panic!("{error}\n{}", rewritten.escape_ascii()),

@@ -19,6 +19,7 @@
 //! above the executor.
 
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use pantala_base::sync::thread;
@@ -29,6 +30,7 @@ use crate::clients::waiter::{Block, WakesOn};
 use crate::command::{Flags, KeySpec, KeyedHandler, Permit, Route};
 use crate::shard::exec::Exec;
 use crate::shard::keyspace::{Layout, WorkerPort};
+use crate::shard::message::Message;
 use crate::shard::transaction::Transaction;
 use crate::store::state::ShardStats;
 

@@ -113,7 +113,7 @@ impl Executor<'_> {
         !self.put_off.is_empty()
     }
 
-    fn request(&mut self, call: &Call<'_>) -> Request {
+    pub(super) fn request(&mut self, call: &Call<'_>) -> Request {
         let mut request = Request::new(call.session, self.worker, call.connection, call.now_ms);
         request.shards.extend_from_slice(&self.shards);
         request.reads_as = call.reads_as.cloned();
