@@ -724,7 +724,7 @@ fn random_rules_and_calls_are_judged_as_by_redis() {
 
 /// `PANTALA_ACL_SETS` rule sets (default 50,000) of 20 calls each.
 #[test]
-#[ignore = "long: nightly"]
+#[ignore = "a million calls: run by .ci/nightly"]
 fn a_million_random_rules_and_calls_are_judged_as_by_redis() {
     let sets = std::env::var("PANTALA_ACL_SETS").ok().and_then(|text| text.parse().ok()).unwrap_or(50_000);
     compare_with_redis(sets, 20);

@@ -7,7 +7,7 @@
 //! | `model` | predicts a machine with many cores from measured costs, by simulation |
 //! | `floor` | a responder that parses and replies but stores nothing, on the server's event loops |
 //!
-//! What a server costs above `floor` is the price of being a database. `docs/benchmarks.md`
+//! The cost of a server above `floor` is the price of being a database. `docs/benchmarks.md`
 //! explains how each figure is measured, and what that leaves out.
 
 #![forbid(unsafe_code)]

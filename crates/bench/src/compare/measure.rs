@@ -31,7 +31,7 @@ const RATE_KEPT: f64 = 0.97;
 /// Steps of a latency curve between one half of the distance to 100% and the next.
 const CURVE_TICKS_PER_HALF: u32 = 4;
 
-/// What is common to all workloads.
+/// The settings that all workloads share.
 pub(super) struct Course<'a> {
     pub(super) setup: &'a Setup,
     pub(super) seconds: u64,

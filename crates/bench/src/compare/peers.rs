@@ -150,7 +150,7 @@ impl From<io::Error> for Absent {
     }
 }
 
-/// What a start needs besides the peer itself.
+/// The settings of a start besides the peer itself.
 pub(super) struct Ground<'a> {
     pub(super) dir: &'a Path,
     pub(super) cpus: &'a [usize],

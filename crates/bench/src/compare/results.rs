@@ -101,7 +101,7 @@ pub(super) struct PeerResult {
 /// Resident memory of collections.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Footprint {
-    /// What was counted.
+    /// The counts.
     pub(super) what: &'static str,
     pub(super) count: u64,
     /// After rejected requests like the filling's.

@@ -47,7 +47,7 @@ pub(super) struct Client {
     pub(super) queues: Vec<VecDeque<Operation>>,
 }
 
-/// What a client has to do next.
+/// The next step of a client.
 pub(super) enum Next {
     Operation(Operation),
     /// Nothing before this time.

@@ -27,7 +27,7 @@ const COMMANDS_MAX: usize = 64;
 /// Seconds without a reply after which a run fails.
 const STALL_SECONDS: u64 = 30;
 
-/// What the output means, shown below the options.
+/// The meaning of the output, shown below the options.
 pub(crate) const RESULTS: &str = "\
 Results:
   Only requests with a reply that is no error count as operations. If requests fail, the rates are

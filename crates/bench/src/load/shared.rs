@@ -1,4 +1,4 @@
-//! What the threads of a load share with its watcher.
+//! The state that the threads of a load share with its watcher.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

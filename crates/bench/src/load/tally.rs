@@ -1,4 +1,4 @@
-//! What a thread counts while it runs.
+//! The counts of a thread while it runs.
 
 use std::collections::BTreeMap;
 

@@ -34,7 +34,7 @@ pub(crate) struct Template {
     pub(crate) keys: u32,
     /// A null reply is a miss, any other a hit.
     pub(crate) reads: bool,
-    /// What surrounds the first key in its argument: with the key it decides the slot.
+    /// The text around the first key in its argument. Together with the key it decides the slot.
     around_key: Option<(Vec<u8>, Vec<u8>)>,
 }
 

@@ -156,8 +156,8 @@ fn is_zero(figure: &f64) -> bool {
     *figure == 0.0
 }
 
-/// What the commands of a workload write that another worker may have written last; means for each
-/// key of an operation.
+/// The memory that the commands of a workload write and another worker may have written last.
+/// Means for each key of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Written {
     /// Lines of the shard.

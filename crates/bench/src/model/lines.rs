@@ -11,7 +11,7 @@ const TABLE: &str = include_str!("lines.txt");
 const ENTRY_HEAD_BYTES: f64 = 24.0;
 const LINE_BYTES: f64 = 64.0;
 
-/// What a command writes of its key's entry.
+/// The part of its key's entry that a command writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Nothing,

@@ -43,7 +43,7 @@ pub(super) enum Policy {
     Owner,
 }
 
-/// What is simulated.
+/// The subject of a simulation.
 #[derive(Clone, Debug)]
 pub(super) struct Scene {
     pub(super) workers: u32,
