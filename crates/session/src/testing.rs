@@ -1,7 +1,7 @@
 //! A connection driven without a server, for the tests of this crate and its fuzz target.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use pantala_base::{Lender, Lent};
 use pantala_engine::acl::{Catalog, Users};
@@ -75,7 +75,9 @@ impl Lender for Memory {
 #[must_use]
 pub fn connection() -> Connection<Piece, ()> {
     let end = Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 6379)));
-    let users = Users::new(Box::leak(Box::new(Catalog::empty())));
+    // One for all connections: users refer to their catalog for ever.
+    static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::empty);
+    let users = Users::new(&CATALOG);
     Connection::new((), Session::new(Arc::new(Client::new(1, 0, 0, end.clone(), end, 0)), &users))
 }
 
