@@ -14,9 +14,10 @@
 //! # Watching
 //!
 //! A watch is a flag that the session owns and the shards of its keys point to. A change of a
-//! watched key raises it. Expiry and emptied databases raise nothing, so `EXEC` checks that a key
-//! that existed still does. A session that stops watching drops the flag; the shards find out when
-//! they next meet the key, or sweep, so that ending a watch needs no shard.
+//! watched key raises it. Emptied databases raise nothing, and neither do keys that have expired but
+//! are not deleted yet, so `EXEC` checks that a key that existed still does. As in Redis, neither
+//! `WATCH` nor this check deletes an expired key. A session that stops watching drops the flag; the
+//! shards find out when they next meet the key, or sweep, so that ending a watch needs no shard.
 //!
 //! # What it costs
 //!
@@ -271,7 +272,7 @@ impl Watching {
                 continue;
             }
             let key = Key { bytes, place };
-            let existed = access.db(&key).exists(&key);
+            let existed = access.db(&key).is_live(&key);
             access.shard(place.shard).waiters.watches.add(db, bytes, &self.watch, existed);
             self.by_hash.insert_unique(place.hash, self.keys.len(), |at| self.keys[*at].place.hash);
             self.keys.push(WatchedKey { db, bytes: bytes.clone(), place, existed });
@@ -284,9 +285,7 @@ impl Watching {
         let all_there = self.keys.iter().all(|key| {
             let WatchedKey { db, bytes, place, existed } = key;
             let key = Key { bytes, place: *place };
-            // Looking an expired key up deletes it and raises the watch; on a paused server the
-            // lookup only misses.
-            !existed || access.db_at(*db, &key).exists(&key)
+            !existed || access.db_at(*db, &key).is_live(&key)
         });
         all_there && !self.is_changed()
     }

@@ -190,6 +190,12 @@ impl<'s> Db<'s> {
         Some(found)
     }
 
+    /// Returns whether a key exists and has not expired. Deletes nothing, as `WATCH` must not.
+    pub fn is_live(&self, key: &Key<'_>) -> bool {
+        let found = self.find_even_expired(key);
+        found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
+    }
+
     /// Returns whether a key exists.
     pub fn exists(&mut self, key: &Key<'_>) -> bool {
         self.find(key).is_some()
