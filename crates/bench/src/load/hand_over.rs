@@ -316,13 +316,16 @@ mod tests {
     impl List {
         /// Delivers elements to waiters while there are both.
         fn serve(&mut self, server: Server) {
-            while !self.waiting.is_empty() && !self.elements.is_empty() {
-                let element = self.elements.pop_front().unwrap();
+            while let Some(element) = self.elements.front() {
                 let times = match server {
-                    Server::Twice if element == WRONG.to_string() => 2,
-                    Server::Loses if element == WRONG.to_string() => 0,
+                    Server::Twice if *element == WRONG.to_string() => 2,
+                    Server::Loses if *element == WRONG.to_string() => 0,
                     _ => 1,
                 };
+                if self.waiting.len() < times {
+                    break;
+                }
+                let element = self.elements.pop_front().unwrap();
                 let list = if server == Server::Other && element == WRONG.to_string() { "eueuq" } else { LIST };
                 for _ in 0..times {
                     let mut client = self.waiting.pop_front().unwrap();
