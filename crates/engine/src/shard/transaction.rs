@@ -14,10 +14,10 @@
 //! # Watching
 //!
 //! A watch is a flag that the session owns and the shards of its keys point to. A change of a
-//! watched key raises it. Emptied databases raise nothing, and neither do keys that have expired but
-//! are not deleted yet, so `EXEC` checks that a key that existed still does. As in Redis, neither
-//! `WATCH` nor this check deletes an expired key. A session that stops watching drops the flag; the
-//! shards find out when they next meet the key, or sweep, so that ending a watch needs no shard.
+//! watched key raises it. Emptied databases raise nothing, and neither do expired keys that are not
+//! deleted yet, so `EXEC` checks that a key that existed still does. As in Redis, neither `WATCH`
+//! nor this check deletes an expired key. A session that stops watching drops the flag; the shards
+//! find out when they next meet the key, or sweep, so that ending a watch needs no shard.
 //!
 //! # What it costs
 //!
