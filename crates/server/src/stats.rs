@@ -452,8 +452,17 @@ impl WorkerStats {
 
     /// Resets what `CONFIG RESETSTAT` resets.
     pub fn reset(&self) {
-        for counter in [&self.turns, &self.windows, &self.commands, &self.errors, &self.input_bytes, &self.output_bytes]
-        {
+        for counter in [
+            &self.turns,
+            &self.windows,
+            &self.joined,
+            &self.commands,
+            &self.errors,
+            &self.input_bytes,
+            &self.output_bytes,
+            &self.reads,
+            &self.writes,
+        ] {
             counter.reset();
         }
         for (_, stats) in self.by_command().iter() {
@@ -474,6 +483,17 @@ impl Default for WorkerStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reset_clears_every_counter() {
+        let stats = WorkerStats::new();
+        let WorkerStats { turns, windows, joined, commands, errors, input_bytes, output_bytes, reads, writes, .. } =
+            &stats;
+        let counters = [turns, windows, joined, commands, errors, input_bytes, output_bytes, reads, writes];
+        counters.iter().for_each(|counter| counter.add(3));
+        stats.reset();
+        assert_eq!(counters.map(Counter::get), [0; 9]);
+    }
 
     fn by_code(replies: &[&[u8]]) -> (u64, String) {
         let stats = WorkerStats::new();

@@ -78,7 +78,6 @@ const NOT_VERBS: &[&str] = &[
     "requests",
     "roots",
     "seconds",
-    "sets",
     "shards",
     "slots",
     "this",
