@@ -23,7 +23,7 @@ const SMALL_RUN_BYTES: usize = 1024;
 const SMALL_RUN_CELL_BYTES_MAX: usize = 128;
 /// All small runs lie in one mapping of this size, which identifies them. Once it is full, first
 /// runs are ordinary ones.
-const SMALL_RUNS_BYTES: usize = if cfg!(miri) { 8 } else { 64 * 1024 } * SMALL_RUN_BYTES;
+const SMALL_RUNS_BYTES: usize = if cfg!(miri) { 256 } else { 64 * 1024 } * SMALL_RUN_BYTES;
 /// Runs per mapped chunk: 32 MB.
 const CHUNK_RUNS: usize = if cfg!(miri) { 4 } else { 512 };
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
