@@ -178,8 +178,10 @@ fn growing_values_are_never_in_memory_twice() {
                 }
             }
             let peak = server.peak_resident_bytes();
-            // The limit does not count the pages of the program, some 10 MiB.
-            assert!(peak < 96 * MIB * 11 / 10 + 34 * MIB, "{command}: {} MiB", peak / MIB);
+            // The limit does not count the pages of the program, some 10 MiB, nor the buffers that
+            // the value and the input outgrew in these milliseconds: up to 40 MiB in huge pages.
+            // Twice the value would be 192 MiB.
+            assert!(peak < 160 * MIB, "{command}: {} MiB", peak / MIB);
         }
     });
 }
