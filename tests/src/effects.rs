@@ -184,15 +184,26 @@ const LATER_MS: i64 = 24 * 60 * 60 * 1000;
 /// Returns an effect in a form in which a client may send it to the same effect.
 pub(crate) fn as_of_a_client(effect: &Effect) -> Effect {
     let mut words = without_limit(effect);
-    let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-    let at = match words.len() {
-        5 if is(&words[0], "SET") && is(&words[3], "PXAT") => 4,
-        3.. if is(&words[0], "PEXPIREAT") => 2,
-        _ => return words,
-    };
-    let at_ms: i64 = String::from_utf8_lossy(&words[at]).parse().expect("a time");
-    words[at] = at_ms.saturating_add(LATER_MS).to_string().into_bytes();
+    if let Some((at, unit_ms)) = deadline_of(&words) {
+        let deadline: i64 = String::from_utf8_lossy(&words[at]).parse().expect("a time");
+        words[at] = deadline.saturating_add(LATER_MS / unit_ms).to_string().into_bytes();
+    }
     words
+}
+
+/// Returns the place of the absolute time in an effect that sets a deadline, and its unit, ms.
+fn deadline_of(words: &[Vec<u8>]) -> Option<(usize, i64)> {
+    let is = |at: usize, name: &str| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+    let option = |name: &str| (3..words.len().saturating_sub(1)).find(|&at| is(at, name)).map(|at| at + 1);
+    if is(0, "SET") {
+        return option("PXAT").map(|at| (at, 1)).or_else(|| option("EXAT").map(|at| (at, 1000)));
+    }
+    // A TTL of 0 is none.
+    let is_restore = is(0, "RESTORE") && words.get(2).is_some_and(|ttl| ttl != b"0");
+    if is_restore && (4..words.len()).any(|at| is(at, "ABSTTL")) {
+        return Some((2, 1));
+    }
+    (words.len() >= 3 && (is(0, "PEXPIREAT") || is(0, "HPEXPIREAT"))).then_some((2, 1))
 }
 
 /// Returns an effect without `LIMIT` after an exact trim: it means nothing there, and Redis accepts

@@ -115,6 +115,24 @@ fn commands_are_propagated_as_redis_propagates_them() {
     });
 }
 
+#[test]
+fn a_string_that_only_grew_is_propagated() {
+    for_each_backend(|backend| {
+        let mut subject = Server::pantala(backend, &["--workers", "2"]);
+        let (mut client, mut stream) = (subject.connect(), EffectStream::attach(&subject));
+        client.call("SET marked 1");
+        stream.take(&mut client);
+        // The increment overflows and is rejected; the key exists from then on.
+        let command = "BITFIELD grown OVERFLOW FAIL INCRBY u8 80 300";
+        assert_eq!(client.call(command).elements(), [Reply::Null]);
+        assert_eq!(client.call("STRLEN grown"), Reply::Integer(11));
+        client.call(command);
+        let effects: Vec<String> = stream.take(&mut client).iter().map(show_effect).collect();
+        assert_eq!(effects, [command], "the first call alone changed the key");
+        subject.assert_sound();
+    });
+}
+
 /// How often two servers' digests are compared before they count as different.
 const DIGESTS_MAX: usize = 3;
 

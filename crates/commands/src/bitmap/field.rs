@@ -120,7 +120,7 @@ fn read_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], reply: &mu
 fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usize, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let done = access.db(&key).edit_bytes(&key, len, |bytes, len_before| {
-        let mut is_changed = false;
+        let (mut is_changed, is_longer) = (false, bytes.len() > len_before);
         reply.array(steps.len());
         for step in steps {
             let before = step.field.get(bytes, step.offset);
@@ -132,9 +132,14 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
                 None => reply.null(),
             }
         }
-        // As in Redis, a string that only grew, without a successful write, publishes no event.
-        let unnoticed = Change::unnoticed();
-        (if is_changed { Change::event(&Event(EventClass::String, "setbit")) } else { unnoticed }, ())
+        let change = match (is_changed, is_longer) {
+            (true, _) => Change::event(&Event(EventClass::String, "setbit")),
+            // As in Redis, a string that only grew, without a successful write, publishes no event
+            // and raises no watch. Redis does not propagate it either: its replicas lack the bytes.
+            (false, true) => Change::metadata(),
+            (false, false) => Change::unnoticed(),
+        };
+        (change, ())
     });
     if let Err(error) = done {
         reply.error(errors::edit_error(error));
