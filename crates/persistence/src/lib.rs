@@ -6,6 +6,8 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | RDB | Redis's file of a whole dataset ([`rdb`]) |
+//! | AOF | the append-only file: a base and the effects since ([`aof`]) |
+//! | increment | a file of effects |
 //! | entry | a key with its value, expiry and access word, as the file has it: the value is not decoded yet |
 //! | chunk | bytes of a file that are handed over together |
 //!
@@ -22,4 +24,5 @@
 //! makes room for more than the bytes that are there.
 #![forbid(unsafe_code)]
 
+pub mod aof;
 pub mod rdb;

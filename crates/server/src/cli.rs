@@ -104,7 +104,8 @@ fn command() -> Command {
         .about("A Redis-compatible in-memory data store that uses every core from one process")
         .override_usage(
             "pantala [/path/to/redis.conf] [OPTIONS] [--DIRECTIVE VALUE...] [-]\n       \
-             pantala check-rdb <rdb-file-name>",
+             pantala check-rdb <rdb-file-name>\n       \
+             pantala check-aof [--fix|--truncate-to-timestamp TIMESTAMP] <file.manifest|file.aof>",
         )
         .arg(Arg::new("file").value_name("/path/to/redis.conf").help("Configuration file in redis.conf's syntax"))
         .arg(
@@ -137,6 +138,7 @@ fn command() -> Command {
              pantala /etc/redis/redis.conf --port 7000 --bind 127.0.0.1 ::1 --save \"\"\n  \
              echo 'maxclients 100' | pantala - --shards 40\n\n\
              `pantala check-rdb FILE` checks a snapshot without loading it: exit code 0 if it is right.\n\
+             `pantala check-aof` does so for an append-only file, and can cut one that is damaged at its end.\n\
              docs/configuration.md lists the directives and which of them are served.",
         )
 }

@@ -16,12 +16,14 @@
 //! | [`windows`] | parsing, prefetching and running commands |
 //! | [`control`] | periodic work, settings |
 //! | [`snapshot`] | the dataset in a file: `SAVE`, startup, shutdown |
+//! | [`aof`] | the append-only file |
 //! | [`stats`] | a worker's statistics |
 //! | [`users`] | users at startup, the ACL file |
 //! | [`info`] | the text of `INFO` |
 //! | [`net`] | accepted sockets |
 #![forbid(unsafe_code)]
 
+pub mod aof;
 pub mod cli;
 pub mod clients;
 pub mod config;

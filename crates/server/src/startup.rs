@@ -12,6 +12,7 @@ use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
 use pantala_engine::tuning::WATCHING;
 use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
 
+use crate::aof;
 use crate::config::{self, BUS_PORT_OFFSET, ConfigStore, DICTIONARIES_MAX, Execution, IoBackend, Settings};
 use crate::host::{Facts, Server};
 use crate::process;
@@ -31,6 +32,9 @@ pub fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some(checked) = snapshot::Arguments::parse(&arguments) {
         return snapshot::check_rdb(&checked);
+    }
+    if let Some(checked) = aof::Arguments::parse(&arguments) {
+        return aof::check_aof(&checked);
     }
     let boot = match process::boot(config::host_defaults, is_command) {
         Ok(boot) => boot,

@@ -40,6 +40,12 @@ impl<'f> Check<'f> {
         self.findings
     }
 
+    /// Returns the offset behind the pieces so far: finally that behind the RDB file.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.reader.offset()
+    }
+
     /// Returns the file's version, once it was read.
     #[must_use]
     pub fn version(&self) -> Option<(Dialect, u32)> {

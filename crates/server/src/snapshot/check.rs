@@ -55,6 +55,13 @@ pub fn check_rdb(arguments: &Arguments) -> ExitCode {
 
 /// Returns whether the file is valid, and the report.
 fn check(path: &Path) -> (bool, String) {
+    let (end, report) = check_start(path);
+    (end.is_some(), report)
+}
+
+/// Checks the RDB file that a file starts with. Returns the offset behind it if it is valid, and
+/// the report.
+pub fn check_start(path: &Path) -> (Option<u64>, String) {
     let mut lines = String::new();
     let mut tell = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");
     tell(0, &format!("Checking RDB file {}", path.display()));
@@ -62,7 +69,7 @@ fn check(path: &Path) -> (bool, String) {
         Ok(file) => file,
         Err(error) => {
             tell(0, &format!("Cannot open file {}: {error}", path.display()));
-            return (false, lines);
+            return (None, lines);
         }
     };
     let limits = super::load::load_limits(Tuning::new().rdb_limits());
@@ -84,7 +91,7 @@ fn check(path: &Path) -> (bool, String) {
             Err(error) => break Err((error.offset, error.fault.to_string())),
         }
     };
-    let (findings, version) = (check.findings(), check.version());
+    let (findings, version, end) = (check.findings(), check.version(), check.offset());
     if let Some((dialect, version)) = version {
         let name = if dialect == Dialect::Valkey { "VALKEY" } else { "REDIS" };
         lines += &format!("[info] RDB version: {name} {version}\n");
@@ -98,5 +105,5 @@ fn check(path: &Path) -> (bool, String) {
         "[info] {} keys read\n[info] {} expires\n[info] {} already expired\n[info] {} function libraries\n",
         findings.keys, findings.expiring, findings.expired, findings.functions
     );
-    (is_right, lines)
+    (is_right.then_some(end), lines)
 }

@@ -29,7 +29,7 @@ use crate::config::Settings;
 use crate::host::Server;
 use load::Counts;
 
-pub use check::{Arguments, check_rdb};
+pub use check::{Arguments, check_rdb, check_start};
 pub use load::load_at_start;
 
 /// State of snapshots (`INFO persistence`).

@@ -1,0 +1,57 @@
+//! The append-only file: effects in the order in which they were committed, as commands.
+//!
+//! Redis 7 keeps it in a directory of its own, in several files that a manifest lists:
+//!
+//! ```text
+//! appendonlydir/appendonly.aof.1.base.rdb     the dataset at one instant
+//! appendonlydir/appendonly.aof.1.incr.aof     the effects since then
+//! appendonlydir/appendonly.aof.2.incr.aof     the effects since a rewrite began
+//! appendonlydir/appendonly.aof.manifest
+//! ```
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`manifest`] | the list: parsed, changed and written, byte for byte as Redis writes it |
+//! | [`names`] | names of the files |
+//! | [`reader`] | commands and annotations of a file |
+//! | [`transactions`] | which commands of a file belong together |
+//! | [`check`] | `check-aof`: one file, as redis-check-aof checks it |
+
+pub mod check;
+pub mod manifest;
+pub mod names;
+pub mod reader;
+pub mod transactions;
+
+pub use check::{Analysis, Check, Outcome};
+pub use manifest::{Kind, Listed, Manifest, ManifestError};
+pub use reader::{Error, Fault, Next, Reader};
+pub use transactions::{Found, Transactions};
+
+/// The first bytes of an RDB file: a file of effects that starts with them has an RDB preamble.
+pub const RDB_SIGNATURE: &[u8; 5] = b"REDIS";
+
+/// The start of an annotation that says when the effects behind it were written, unix time in s.
+pub const TIMESTAMP: &[u8; 4] = b"#TS:";
+
+/// Returns the time of a timestamp annotation, without its line end; `None` for any other
+/// annotation.
+#[must_use]
+pub fn timestamp_of(annotation: &[u8]) -> Option<Result<i64, NoTimestamp>> {
+    let digits = annotation.strip_prefix(TIMESTAMP)?;
+    let parsed = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    Some(parsed.ok_or(NoTimestamp))
+}
+
+/// A timestamp annotation without a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoTimestamp;
+
+/// Returns the annotation for effects written from `now_s` on, unix time in s.
+#[must_use]
+pub fn timestamp(now_s: i64) -> Vec<u8> {
+    format!("#TS:{now_s}\r\n").into_bytes()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! Reads a file of effects: bytes in, commands and annotations out.
+//!
+//! The format is narrower than the protocol that clients speak: arrays of bulk strings, and lines
+//! that start with `#`, which are annotations. What the file lacks at its end and what is wrong in
+//! its midst are different errors: the former is a crash while writing, and the file may be cut
+//! there.
+
+use std::fmt;
+
+use pantala_resp::{ArgRange, Args};
+
+/// Longest line with a number, bytes: prefix, digits, line end.
+const NUMBER_LINE_BYTES_MAX: usize = 32;
+
+/// Longest annotation, bytes, with its line end.
+pub const ANNOTATION_BYTES_MAX: usize = 1024;
+
+/// Most arguments of a command.
+const ARGUMENTS_MAX: i64 = i32::MAX as i64;
+
+/// The result of [`Reader::next_record`].
+#[derive(Clone, Copy, Debug)]
+pub enum Next<'a> {
+    /// A command and its offset, bytes from the start of the file.
+    Command(u64, Args<'a>),
+    /// An annotation, without its line end, and its offset.
+    Annotation(u64, &'a [u8]),
+    /// More input is needed ([`Reader::feed`] or [`Reader::end_input`]).
+    NeedsInput,
+    /// The file has ended behind a command.
+    End,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The file ends before a number, or within it.
+    NumberCut,
+    /// The file ends within a string: the bytes that it should have, line end included, and those
+    /// that are there.
+    StringCut(u64, u64),
+    /// The file ends within an annotation.
+    AnnotationCut,
+    /// A record starts with neither `*` nor `#`.
+    Start(u8),
+    /// A string starts with something else than `$`.
+    Prefix(u8),
+    /// A number of arguments is not positive.
+    Count(i64),
+    /// A length is negative or too large.
+    Length(i64),
+    /// These bytes are where a line with a number must end.
+    LineEnd([u8; 2]),
+    /// These bytes are where a string must end.
+    StringEnd([u8; 2]),
+    /// An annotation is too long.
+    LongAnnotation,
+}
+
+impl Fault {
+    /// Returns whether the file only lacks its end.
+    #[must_use]
+    pub fn is_truncation(self) -> bool {
+        matches!(self, Fault::NumberCut | Fault::StringCut(..) | Fault::AnnotationCut)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::NumberCut | Fault::AnnotationCut => f.write_str("Unexpected end of file"),
+            Fault::StringCut(expected, got) => write!(f, "Expected to read {expected} bytes, got {got} bytes"),
+            Fault::Start(got) => write!(f, "Expected prefix '*', got: '{}'", got.escape_ascii()),
+            Fault::Prefix(got) => write!(f, "Expected prefix '$', got: '{}'", got.escape_ascii()),
+            Fault::Count(count) => write!(f, "A command can't have {count} arguments"),
+            Fault::Length(length) => {
+                write!(f, "Expected to read string of {length} bytes, which is not in the suitable range")
+            }
+            Fault::LineEnd([first, second]) | Fault::StringEnd([first, second]) => {
+                write!(f, "Expected \\r\\n, got: {first:02x}{second:02x}")
+            }
+            Fault::LongAnnotation => f.write_str("An annotation is too long"),
+        }
+    }
+}
+
+/// An error of reading a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// Offset of what is wrong, bytes from the start of the file.
+    pub offset: u64,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (at offset {})", self.fault, self.offset)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Why a record was not read.
+enum Stop {
+    /// The input ends within it: at least this many bytes from its start are needed. The offset
+    /// from the start of the record, and the fault, if there is no more input.
+    Short { needed: usize, at: usize, fault: Fault },
+    /// It is wrong at an offset from its start.
+    Bad { at: usize, fault: Fault },
+}
+
+/// A state machine that reads a file. It must not be used after an error.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Input of which the first `at` bytes are consumed.
+    buffer: Vec<u8>,
+    at: usize,
+    /// Offset of the buffer in the file.
+    base: u64,
+    is_input_over: bool,
+    /// Unread bytes that are needed before the next attempt.
+    wanted: usize,
+    /// Line ends that were read.
+    lines: u64,
+    ranges: Vec<ArgRange>,
+}
+
+impl Reader {
+    /// Returns a reader of a file from an offset on, where a record starts.
+    #[must_use]
+    pub fn new(offset: u64) -> Self {
+        Reader { base: offset, ..Reader::default() }
+    }
+
+    /// Adds input: the next bytes of the file.
+    pub fn feed(&mut self, input: &[u8]) {
+        self.base += self.at as u64;
+        self.buffer.drain(..self.at);
+        self.at = 0;
+        self.buffer.extend_from_slice(input);
+    }
+
+    /// Notes that the file has no more bytes.
+    pub fn end_input(&mut self) {
+        self.is_input_over = true;
+    }
+
+    /// Returns the offset behind the last record, bytes from the start of the file.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.base + self.at as u64
+    }
+
+    /// Returns how many line ends it has read within commands, those in front of an error included.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Reads the next command or annotation.
+    ///
+    /// # Errors
+    /// The file is wrong, or ends, at the offset of the error.
+    pub fn next_record(&mut self) -> Result<Next<'_>, Error> {
+        let unread = self.buffer.len() - self.at;
+        if unread == 0 || unread < self.wanted {
+            if !self.is_input_over {
+                return Ok(Next::NeedsInput);
+            }
+            if unread == 0 {
+                return Ok(Next::End);
+            }
+        }
+        let (start, offset) = (self.at, self.offset());
+        self.ranges.clear();
+        let input = &self.buffer[start..];
+        let found = match input[0] {
+            b'#' => annotation(input),
+            b'*' => command(input, &mut self.ranges),
+            other => Err(Stop::Bad { at: 0, fault: Fault::Start(other) }),
+        };
+        let (at, fault) = match found {
+            Ok(len) => {
+                (self.at, self.wanted) = (start + len, 0);
+                let input = &self.buffer[start..start + len];
+                if input[0] == b'#' {
+                    return Ok(Next::Annotation(offset, input.trim_ascii_end()));
+                }
+                self.lines += 1 + 2 * self.ranges.len() as u64;
+                return Ok(Next::Command(offset, Args::new(input, &self.ranges)));
+            }
+            Err(Stop::Short { needed, .. }) if !self.is_input_over => {
+                self.wanted = needed;
+                return Ok(Next::NeedsInput);
+            }
+            Err(Stop::Short { at, fault, .. } | Stop::Bad { at, fault }) => (at, fault),
+        };
+        // Each whole argument is two lines; its number line may have been read as well.
+        let has_length = matches!(fault, Fault::StringCut(..) | Fault::StringEnd(_) | Fault::Length(_));
+        self.lines += u64::from(at > 0) + 2 * self.ranges.len() as u64 + u64::from(has_length);
+        Err(Error { offset: offset + at as u64, fault })
+    }
+}
+
+/// Returns the length of an annotation.
+fn annotation(input: &[u8]) -> Result<usize, Stop> {
+    match input.iter().take(ANNOTATION_BYTES_MAX).position(|byte| *byte == b'\n') {
+        Some(end) => Ok(end + 1),
+        None if input.len() >= ANNOTATION_BYTES_MAX => Err(Stop::Bad { at: 0, fault: Fault::LongAnnotation }),
+        None => Err(Stop::Short { needed: input.len() + 1, at: 0, fault: Fault::AnnotationCut }),
+    }
+}
+
+/// Reads a command: adds the ranges of its arguments and returns its length.
+fn command(input: &[u8], ranges: &mut Vec<ArgRange>) -> Result<usize, Stop> {
+    let (count, mut at) = number(input, 0)?;
+    if !(1..=ARGUMENTS_MAX).contains(&count) {
+        return Err(Stop::Bad { at: 0, fault: Fault::Count(count) });
+    }
+    for _ in 0..count {
+        match input.get(at) {
+            None => return Err(Stop::Short { needed: at + 1, at, fault: Fault::NumberCut }),
+            Some(b'$') => {}
+            Some(&other) => return Err(Stop::Bad { at, fault: Fault::Prefix(other) }),
+        }
+        let (length, start) = number(input, at)?;
+        let whole = usize::try_from(length).ok().filter(|length| *length <= isize::MAX as usize - start - 2);
+        let Some(len) = whole else { return Err(Stop::Bad { at, fault: Fault::Length(length) }) };
+        let end = start + len;
+        match input.get(end..end + 2) {
+            None => {
+                let fault = Fault::StringCut(len as u64 + 2, (input.len() - start) as u64);
+                return Err(Stop::Short { needed: end + 2, at: start, fault });
+            }
+            Some(b"\r\n") => {}
+            Some(other) => return Err(Stop::Bad { at: start, fault: Fault::StringEnd([other[0], other[1]]) }),
+        }
+        ranges.push(ArgRange::new(start, len));
+        at = end + 2;
+    }
+    Ok(at)
+}
+
+/// Reads the number behind the prefix at `at`. Returns it, and where the next line starts.
+fn number(input: &[u8], at: usize) -> Result<(i64, usize), Stop> {
+    let line = &input[at + 1..input.len().min(at + NUMBER_LINE_BYTES_MAX)];
+    let (sign, digits) = match line.split_first() {
+        Some((b'-', digits)) => (-1, digits),
+        _ => (1, line),
+    };
+    let mut value: i64 = 0;
+    let mut len = 0;
+    while let Some(digit) = digits.get(len).filter(|byte| byte.is_ascii_digit()) {
+        value = value.saturating_mul(10).saturating_add(i64::from(digit - b'0'));
+        len += 1;
+    }
+    let end = line.len() - digits.len() + len;
+    let bytes = |index: usize| line.get(index).copied().unwrap_or(0);
+    match line.get(end..end + 2) {
+        Some(b"\r\n") => Ok((sign * value, at + 1 + end + 2)),
+        None if line.len() + 1 < NUMBER_LINE_BYTES_MAX && matches!(&line[end..], [] | [b'\r']) => {
+            Err(Stop::Short { needed: at + 1 + end + 2, at, fault: Fault::NumberCut })
+        }
+        _ => Err(Stop::Bad { at, fault: Fault::LineEnd([bytes(end), bytes(end + 1)]) }),
+    }
+}

@@ -1,0 +1,197 @@
+//! Tests of the formats of the append-only file.
+
+use super::*;
+
+const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\nabc\r\n";
+
+fn listed(name: &str, seq: u64) -> Listed {
+    Listed { name: name.as_bytes().to_vec(), seq }
+}
+
+#[test]
+fn a_manifest_is_written_as_redis_writes_it() {
+    let mut manifest = Manifest::default();
+    assert!(manifest.is_empty());
+    assert_eq!(manifest.replace_base(b"appendonly.aof", true), b"appendonly.aof.1.base.rdb");
+    assert_eq!(manifest.add_increment(b"appendonly.aof"), b"appendonly.aof.1.incr.aof");
+    let text = "file appendonly.aof.1.base.rdb seq 1 type b\nfile appendonly.aof.1.incr.aof seq 1 type i\n";
+    assert_eq!(String::from_utf8_lossy(&manifest.text()), text);
+    assert_eq!(Manifest::parse(text.as_bytes()).expect("written by us"), manifest);
+    manifest.add_increment(b"appendonly.aof");
+    manifest.add_increment(b"appendonly.aof");
+    manifest.replace_base(b"appendonly.aof", false);
+    manifest.retire_increments(1);
+    assert_eq!(
+        String::from_utf8_lossy(&manifest.text()),
+        "file appendonly.aof.2.base.aof seq 2 type b\nfile appendonly.aof.1.incr.aof seq 1 type h\n\
+         file appendonly.aof.2.incr.aof seq 2 type h\nfile appendonly.aof.1.base.rdb seq 1 type h\n\
+         file appendonly.aof.3.incr.aof seq 3 type i\n"
+    );
+    assert_eq!(Manifest::parse(&manifest.text()).expect("written by us"), manifest);
+    assert_eq!(manifest.take_history().len(), 3);
+    assert!(manifest.history().is_empty());
+    assert_eq!(manifest.to_load().count(), 2);
+}
+
+#[test]
+fn names_with_spaces_are_quoted() {
+    let mut manifest = Manifest::default();
+    manifest.replace_base(b"my \"file\"\n", true);
+    assert_eq!(manifest.text(), b"file \"my \\\"file\\\"\\n.1.base.rdb\" seq 1 type b\n");
+    // A backslash in the name is a path to Redis, so it is rejected on reading, as there.
+    let mut plain = Manifest::default();
+    plain.replace_base(b"my file", true);
+    assert_eq!(Manifest::parse(&plain.text()), Ok(plain));
+}
+
+#[test]
+fn comments_and_unknown_pairs_are_skipped() {
+    let text = b"# a comment\nFILE a.1.base.rdb SEQ 1 TYPE b other 7\n#\nfile a.4.incr.aof seq 4 type i\n";
+    let manifest = Manifest::parse(text).expect("right");
+    assert_eq!(manifest.base(), Some(&listed("a.1.base.rdb", 1)));
+    assert_eq!(manifest.increments(), [listed("a.4.incr.aof", 4)]);
+}
+
+#[test]
+fn wrong_manifests_are_rejected_as_redis_rejects_them() {
+    let long = format!("file {} seq 1 type b\n", "x".repeat(manifest::LINE_BYTES_MAX));
+    for (text, line, why) in [
+        ("", 0, "Found an empty AOF manifest"),
+        ("\n", 1, "Invalid AOF manifest file format"),
+        ("file a seq 1\n", 1, "Invalid AOF manifest file format"),
+        ("file a seq 1 type b x\n", 1, "Invalid AOF manifest file format"),
+        ("file a seq x type b\n", 1, "Invalid AOF manifest file format"),
+        ("file a/b seq 1 type b\n", 1, "File can't be a path, just a filename"),
+        ("file a seq 1 type x\n", 1, "Unknown AOF file type"),
+        ("file a seq 1 type b\nfile b seq 2 type b\n", 2, "Found duplicate base file information"),
+        ("file a seq 2 type i\nfile b seq 2 type i\n", 2, "Found a non-monotonic sequence number"),
+        ("file a seq 1 type b", 1, "The AOF manifest file contains too long line"),
+        (&long, 1, "The AOF manifest file contains too long line"),
+    ] {
+        let error = Manifest::parse(text.as_bytes()).expect_err(text);
+        assert_eq!((error.line, error.why), (line, why), "{text}");
+    }
+}
+
+/// Reads `bytes` in pieces of `piece`. Returns the records, and the end.
+fn read(bytes: &[u8], piece: usize) -> (Vec<String>, Result<u64, Error>) {
+    let (mut reader, mut records, mut pieces) = (Reader::new(0), Vec::new(), bytes.chunks(piece));
+    loop {
+        match reader.next_record() {
+            Ok(Next::NeedsInput) => match pieces.next() {
+                Some(piece) => reader.feed(piece),
+                None => reader.end_input(),
+            },
+            Ok(Next::Command(offset, args)) => {
+                let words: Vec<_> = args.iter().map(|word| word.escape_ascii().to_string()).collect();
+                records.push(format!("{offset} {}", words.join(" ")));
+            }
+            Ok(Next::Annotation(offset, text)) => records.push(format!("{offset} {}", text.escape_ascii())),
+            Ok(Next::End) => return (records, Ok(reader.offset())),
+            Err(error) => return (records, Err(error)),
+        }
+    }
+}
+
+#[test]
+fn records_are_read_from_any_pieces() {
+    let file = [SET, b"#TS:1700000000\r\n", b"*1\r\n$0\r\n\r\n", b"#other\n", SET].concat();
+    for piece in [1, 2, 3, 7, 1000] {
+        let (records, end) = read(&file, piece);
+        assert_eq!(records, ["0 SET k abc", "29 #TS:1700000000", "45 ", "55 #other", "62 SET k abc"]);
+        assert_eq!(end, Ok(file.len() as u64));
+    }
+    assert_eq!(read(b"", 1), (vec![], Ok(0)));
+}
+
+#[test]
+fn a_cut_file_is_truncated_at_every_byte() {
+    let file = [SET, SET].concat();
+    for len in SET.len() + 1..file.len() {
+        let (records, end) = read(&file[..len], 5);
+        let error = end.expect_err("cut");
+        assert!(error.fault.is_truncation(), "{len}: {error}");
+        assert_eq!(records.len(), 1);
+        assert!(error.offset >= SET.len() as u64 && error.offset <= len as u64);
+    }
+}
+
+#[test]
+fn damage_is_located() {
+    for (bytes, offset, fault) in [
+        (&b"x"[..], 0, Fault::Start(b'x')),
+        (b"*0\r\n", 0, Fault::Count(0)),
+        (b"*-1\r\n", 0, Fault::Count(-1)),
+        (b"*1\r\n+OK\r\n", 4, Fault::Prefix(b'+')),
+        (b"*1\r\n$-1\r\n", 4, Fault::Length(-1)),
+        (b"*1x\r\n", 0, Fault::LineEnd(*b"x\r")),
+        (b"*1\r\n$1\r\nabc\r\n", 8, Fault::StringEnd(*b"bc")),
+        (b"*1\r\n$999999999999999999999999999999999999\r\n", 4, Fault::LineEnd([0, 0])),
+    ] {
+        let file = [SET, bytes].concat();
+        let error = read(&file, 3).1.expect_err("damaged");
+        assert_eq!((error.offset - SET.len() as u64, error.fault), (offset, fault), "{}", bytes.escape_ascii());
+        assert!(!fault.is_truncation());
+    }
+    let annotation = [b"#".repeat(reader::ANNOTATION_BYTES_MAX - 1), b"\n".to_vec()].concat();
+    assert_eq!(read(&annotation, 9999).0.len(), 1);
+    let longer = [b"#", &annotation[..]].concat();
+    assert_eq!(read(&longer, 9999).1.expect_err("too long").fault, Fault::LongAnnotation);
+}
+
+#[test]
+fn times_are_read_from_annotations() {
+    assert_eq!(timestamp_of(b"#TS:1700000000"), Some(Ok(1_700_000_000)));
+    assert_eq!(timestamp_of(b"#TS:x"), Some(Err(NoTimestamp)));
+    assert_eq!(timestamp_of(b"#other"), None);
+    assert_eq!(timestamp(7), b"#TS:7\r\n");
+}
+
+#[test]
+fn transactions_are_whole() {
+    let mut transactions = Transactions::default();
+    for (offset, name, found, open) in [
+        (0, "set", Found::Alone, None),
+        (1, "exec", Found::UnexpectedExec, None),
+        (2, "Multi", Found::Start, Some(2)),
+        (3, "set", Found::Within, Some(2)),
+        (4, "multi", Found::UnexpectedMulti, Some(2)),
+        (5, "EXEC", Found::End, None),
+    ] {
+        assert_eq!((transactions.note(offset, name.as_bytes()), transactions.open_since()), (found, open));
+    }
+}
+
+/// Checks `bytes` in pieces.
+fn check(bytes: &[u8], until_s: Option<i64>) -> Outcome {
+    let mut check = Check::new(0, "f".to_owned(), until_s);
+    let mut pieces = bytes.chunks(4).chain(std::iter::repeat(&[][..]));
+    loop {
+        if let Some(outcome) = check.feed(pieces.next().expect("repeats")) {
+            return outcome;
+        }
+    }
+}
+
+#[test]
+fn a_check_says_how_far_a_file_is_right() {
+    let multi = b"*1\r\n$5\r\nMULTI\r\n";
+    let exec = b"*1\r\n$4\r\nEXEC\r\n";
+    let whole = [SET, multi, SET, exec].concat();
+    let set_end = SET.len() as u64;
+    for (file, ok_up_to, error) in [
+        (whole.clone(), whole.len() as u64, None),
+        (whole[..whole.len() - exec.len()].to_vec(), set_end, Some("Reached EOF before reading EXEC for MULTI")),
+        ([SET, exec].concat(), set_end, Some("Unexpected EXEC in AOF f")),
+        ([SET, multi, multi].concat(), set_end, Some("Unexpected MULTI in AOF f")),
+        (SET[..SET.len() - 3].to_vec(), 0, Some("Expected to read 5 bytes, got 2 bytes")),
+    ] {
+        let Outcome::Read(analysis) = check(&file, None) else { panic!("read") };
+        assert_eq!(analysis.ok_up_to, ok_up_to);
+        assert_eq!(analysis.error.as_ref().map(|text| text.split_once(": ").expect("has an offset").1), error);
+    }
+    let file = [b"#TS:5\r\n", SET, b"#TS:6\r\n", SET].concat();
+    assert_eq!(check(&file, Some(5)), Outcome::Later(7 + set_end));
+    assert!(matches!(check(&file, Some(6)), Outcome::Read(analysis) if analysis.ok_up_to == file.len() as u64));
+    assert_eq!(check(b"#TS:?\r\n", Some(5)), Outcome::InvalidTimestamp);
+}

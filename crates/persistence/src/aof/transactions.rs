@@ -1,0 +1,52 @@
+//! Finds the transactions of a file. A file that ends within one is cut in front of it: all of a
+//! transaction happens, or nothing.
+
+/// What a command is to the transaction around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A command outside of transactions.
+    Alone,
+    /// `MULTI`: a transaction starts.
+    Start,
+    /// A command of a transaction.
+    Within,
+    /// `EXEC`: the transaction is whole.
+    End,
+    /// `MULTI` within a transaction.
+    UnexpectedMulti,
+    /// `EXEC` outside of transactions.
+    UnexpectedExec,
+}
+
+/// See the head of this module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Transactions {
+    started_at: Option<u64>,
+}
+
+impl Transactions {
+    /// Notes the command with this name at this offset.
+    pub fn note(&mut self, offset: u64, name: &[u8]) -> Found {
+        let is = |word: &[u8]| name.eq_ignore_ascii_case(word);
+        match self.started_at {
+            None if is(b"multi") => {
+                self.started_at = Some(offset);
+                Found::Start
+            }
+            None if is(b"exec") => Found::UnexpectedExec,
+            None => Found::Alone,
+            Some(_) if is(b"multi") => Found::UnexpectedMulti,
+            Some(_) if is(b"exec") => {
+                self.started_at = None;
+                Found::End
+            }
+            Some(_) => Found::Within,
+        }
+    }
+
+    /// Returns where the transaction that has not ended starts.
+    #[must_use]
+    pub fn open_since(&self) -> Option<u64> {
+        self.started_at
+    }
+}
