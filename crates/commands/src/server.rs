@@ -1,7 +1,9 @@
-//! The server as a whole: `DBSIZE`, `INFO`, `LASTSAVE`, `LOLWUT`, `SAVE`, `SHUTDOWN`, `TIME`.
+//! The server as a whole: `BGSAVE`, `DBSIZE`, `INFO`, `LASTSAVE`, `LOLWUT`, `SAVE`, `SHUTDOWN`,
+//! `TIME`.
 
 use pantala_engine::access::Access;
 use pantala_engine::client::{LocalContext, Shutdown};
+use pantala_engine::whole::Background;
 use pantala_resp::{Args, Reply};
 
 use crate::arguments::{integer, is_option};
@@ -24,9 +26,25 @@ pub fn time(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 
 /// Runs `SAVE`: holds all shards until the file is on disk.
 pub fn save(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    match access.keyspace().storage() {
-        Some(storage) if storage.save(&mut access.whole()).is_ok() => reply.ok(),
-        _ => reply.error("ERR"),
+    match access.keyspace().storage().map(|storage| storage.save(&mut access.whole())) {
+        Some(Ok(())) => reply.ok(),
+        Some(Err(why)) => reply.error(why),
+        None => reply.error("ERR"),
+    }
+}
+
+/// Runs `BGSAVE [SCHEDULE]`.
+pub fn bgsave(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let schedules = match (args.len(), args.get(1)) {
+        (1, _) => false,
+        (2, Some(option)) if is_option(option, "SCHEDULE") => true,
+        _ => return reply.error(errors::SYNTAX),
+    };
+    match access.keyspace().storage().map(|storage| storage.save_in_background(access, schedules)) {
+        Some(Ok(Background::Started)) => reply.simple("Background saving started"),
+        Some(Ok(Background::Scheduled)) => reply.simple("Background saving scheduled"),
+        Some(Err(why)) => reply.error(why),
+        None => reply.error("ERR"),
     }
 }
 

@@ -612,7 +612,7 @@ impl Host for Server {
     }
 
     fn last_save_s(&self) -> i64 {
-        self.snapshots.last_save_s()
+        self.snapshots.saves.last_save_s()
     }
 
     fn info(&self, sections: &[String]) -> String {

@@ -131,13 +131,18 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let stopped = Arc::clone(&server);
     process::watch_signals(move |signal| stopped.signalled(signal))
         .map_err(|error| format!("Can't watch for signals: {error}"))?;
+    server.snapshots().background.set_server(Arc::downgrade(&server));
     let files = Files(Arc::downgrade(&server));
     server.keyspace().set_storage(Box::new(files));
     load_at_start(&server)?;
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
-    run_workers(&server, &settings, doorbells)
+    let ended = run_workers(&server, &settings, doorbells);
+    let background = &server.snapshots().background;
+    background.abort(|_| true);
+    background.wait_until_idle();
+    ended
 }
 
 /// Starts a thread per worker and waits for all of them.

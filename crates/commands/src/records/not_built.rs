@@ -67,7 +67,6 @@ const fn outside(full_name: &'static str, arity: i32) -> NotBuilt {
 /// from this list.
 pub(super) static NOT_BUILT: &[NotBuilt] = &[
     outside("bgrewriteaof", 1),
-    outside("bgsave", -1),
     anywhere("cluster|addslots", -3),
     anywhere("cluster|addslotsrange", -4),
     anywhere("cluster|bumpepoch", 2),

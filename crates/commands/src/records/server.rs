@@ -6,7 +6,7 @@ use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] =
-    &[COMMAND, CONFIG, DBSIZE, FLUSHALL, FLUSHDB, INFO, LASTSAVE, LOLWUT, MEMORY, SAVE, SHUTDOWN, SWAPDB, TIME];
+    &[BGSAVE, COMMAND, CONFIG, DBSIZE, FLUSHALL, FLUSHDB, INFO, LASTSAVE, LOLWUT, MEMORY, SAVE, SHUTDOWN, SWAPDB, TIME];
 
 /// Common fields of the server commands: they run without a shard unless they choose shards.
 pub(super) const SERVER: Command = Command { group: "server", ..Command::BLANK };
@@ -396,6 +396,21 @@ pub(crate) const LASTSAVE: Command = Command {
     acl: acl![ADMIN, DANGEROUS],
     tips: &["nondeterministic_output"],
     handler: Handler::Local(crate::server::lastsave),
+    ..SERVER
+};
+
+pub(crate) const BGSAVE: Command = Command {
+    name: "bgsave",
+    full_name: "bgsave",
+    summary: "Saves a snapshot of all databases in the background",
+    since: "1.0.0",
+    complexity: "O(1)",
+    history: &[("3.2.2", "Option `SCHEDULE`")],
+    arity: -1,
+    flags: flags![ADMIN, NOSCRIPT, NO_ASYNC_LOADING],
+    arguments: &[Argument::word("schedule", "SCHEDULE").since("3.2.2").optional()],
+    route: Route::All,
+    handler: Handler::Keyed(crate::server::bgsave),
     ..SERVER
 };
 

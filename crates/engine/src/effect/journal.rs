@@ -70,6 +70,8 @@ struct Shared {
     is_wanted: AtomicBool,
     /// Stamp of the latest unit that held no shard.
     without_shards: AtomicU64,
+    /// See [`Journal::order_libraries`].
+    libraries: Mutex<()>,
     /// `repl-ping-replica-period`, ms.
     ping_period_ms: AtomicU64,
     /// The most bytes that a replica may be behind.
@@ -97,6 +99,7 @@ impl Journal {
             has_units: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
             without_shards: AtomicU64::new(0),
+            libraries: Mutex::new(()),
             ping_period_ms: AtomicU64::new(PING_PERIOD_MS_DEFAULT),
             replica_bytes_max: Arc::new(AtomicU64::new(u64::MAX)),
             control: Mutex::new(Control { log: Log::new(), is_stopping: false, thread: None, keeper: None }),
@@ -154,6 +157,13 @@ impl Journal {
         self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
+    /// Puts a change of the function libraries, which holds no shard, on one side of each cut. Held
+    /// from the change until its effect is committed, and while a cut is made and the libraries are
+    /// copied for its snapshot. Taken after shards, never before.
+    pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
+        lock(&self.shared.libraries)
+    }
+
     /// Records that a worker is between two turns: it has handed over all committed units.
     #[inline]
     pub fn attend(&self, worker: u32) {
@@ -187,8 +197,9 @@ impl Journal {
     #[cold]
     pub(crate) fn take(&self, worker: u32, stream: &mut Stream) {
         let shared = &*self.shared;
-        // Relaxed: a missed store loses nothing, since a reader that joins starts behind the epochs
-        // that have not ended yet.
+        // Relaxed: a missed store loses nothing. A reader that joins starts behind the epochs that
+        // have not ended yet, or at a cut: then a unit behind it was made on a shard that the
+        // thread which made the cut has released since, or under the lock of `order_libraries`.
         if !shared.is_wanted.load(Ordering::Relaxed) {
             return stream.segment.clear();
         }
@@ -346,7 +357,9 @@ impl<'s> Merger<'s> {
             for (own, segment) in self.segments.iter_mut().zip(&self.shared.segments) {
                 own.append(&mut lock(segment));
             }
-            let mut merged = merge(&mut self.segments, epoch << EPOCH_SHIFT, &mut self.selected);
+            let end = epoch << EPOCH_SHIFT;
+            self.deliver_cuts(end);
+            let mut merged = merge(&mut self.segments, end, &mut self.selected);
             if self.ping_due_in().is_zero() {
                 self.pinged = Instant::now();
                 merged.push(b"*1\r\n$4\r\nPING\r\n".to_vec());
@@ -424,6 +437,20 @@ impl<'s> Merger<'s> {
         if !control.log.is_wanted() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);
             self.shared.segments.iter().for_each(|segment| lock(segment).clear());
+        }
+    }
+
+    /// Delivers the units up to each cut before `end` at which a reader waits, and starts it there.
+    /// A cut is made in a worker's turn, so all cuts before the end of the epoch are known.
+    fn deliver_cuts(&mut self, end: u64) {
+        loop {
+            let next = lock(&self.shared.control).log.next_cut();
+            let Some(cut) = next.filter(|cut| *cut < end) else { return };
+            let merged = merge(&mut self.segments, cut + 1, &mut self.selected);
+            // A reader that starts has selected no database yet.
+            self.selected = None;
+            let aftermath = lock(&self.shared.control).log.append_to_cut(merged, cut);
+            aftermath.settle();
         }
     }
 

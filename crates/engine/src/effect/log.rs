@@ -43,6 +43,9 @@ pub enum Start {
     /// At a point in the order that is later than the call: the next one where nothing is half
     /// recorded. The stream selects a database behind it.
     Now,
+    /// At a cut: behind all units with at most this stamp, and before all others. The caller holds
+    /// all shards, whose clocks have been raised to it.
+    Cut(u64),
     /// At an offset that is still held. The reader knows which database is selected there.
     At(u64),
 }
@@ -78,6 +81,8 @@ enum State {
     /// It asked to start, and that epoch has not ended. `true`: the epoch that ends next is a later
     /// one.
     Joining(bool),
+    /// It starts behind the last unit with at most this stamp.
+    Before(u64),
     /// It continues at this offset.
     At(u64),
     CutOff(CutOff),
@@ -94,12 +99,6 @@ struct Place {
     is_waiting: bool,
     /// It discards everything at once; it only keeps the stream recorded.
     discards: bool,
-}
-
-impl Place {
-    fn may_start(&self) -> bool {
-        self.state == State::Joining(true)
-    }
 }
 
 struct Chunk {
@@ -183,7 +182,13 @@ impl Log {
 
     /// Returns whether readers wait for their start.
     pub(crate) fn has_joining(&self) -> bool {
-        self.places.iter().any(|place| matches!(place.state, State::Joining(_)))
+        self.places.iter().any(|place| matches!(place.state, State::Joining(_) | State::Before(_)))
+    }
+
+    /// Returns the earliest stamp of a cut at which a reader waits to start.
+    pub(crate) fn next_cut(&self) -> Option<u64> {
+        let cut = |place: &Place| if let State::Before(stamp) = place.state { Some(stamp) } else { None };
+        self.places.iter().filter_map(cut).min()
     }
 
     /// Adds a reader.
@@ -193,6 +198,7 @@ impl Log {
     pub(crate) fn join(&mut self, start: Start, bytes_max: Arc<AtomicU64>, wake: Wake) -> Result<ReaderId, NotHeld> {
         let state = match start {
             Start::Now => State::Joining(false),
+            Start::Cut(stamp) => State::Before(stamp),
             Start::At(offset) if self.has_readers() && (self.held().start..=self.end).contains(&offset) => {
                 State::At(offset)
             }
@@ -231,11 +237,20 @@ impl Log {
     /// Appends whole units, and starts the readers that joined before the epoch that ended with
     /// them. Returns whether any started.
     pub(crate) fn append(&mut self, pieces: Vec<Vec<u8>>) -> (bool, Aftermath) {
+        self.append_and_start(pieces, |state| state == State::Joining(true))
+    }
+
+    /// Appends the whole units up to a cut, and starts the readers that wait for it.
+    pub(crate) fn append_to_cut(&mut self, pieces: Vec<Vec<u8>>, stamp: u64) -> Aftermath {
+        self.append_and_start(pieces, |state| state == State::Before(stamp)).1
+    }
+
+    fn append_and_start(&mut self, pieces: Vec<Vec<u8>>, may_start: impl Fn(State) -> bool) -> (bool, Aftermath) {
         // A stream is of no use to a reader that has not read it from its start.
         if self.has_readers() {
             pieces.into_iter().for_each(|piece| self.append_piece(piece));
         }
-        let started = self.start_joined();
+        let started = self.start_readers(may_start);
         for place in self.places.iter_mut().filter(|place| place.discards) {
             if matches!(place.state, State::At(_)) {
                 place.state = State::At(self.end);
@@ -249,12 +264,12 @@ impl Log {
     }
 
     /// Starts the readers that may start here, and returns how they are woken.
-    fn start_joined(&mut self) -> Vec<Wake> {
-        if self.places.iter().any(Place::may_start) && !self.has_readers() {
+    fn start_readers(&mut self, may_start: impl Fn(State) -> bool) -> Vec<Wake> {
+        if self.places.iter().any(|place| may_start(place.state)) && !self.has_readers() {
             self.restart();
         }
         let mut wakes = Vec::new();
-        for place in self.places.iter_mut().filter(|place| place.may_start()) {
+        for place in self.places.iter_mut().filter(|place| may_start(place.state)) {
             place.state = State::At(self.end);
             wakes.push(Arc::clone(&place.wake));
         }
@@ -301,7 +316,7 @@ impl Log {
         for place in &mut self.places {
             let behind_bytes = match place.state {
                 State::At(position) => self.end - position + pending_bytes,
-                State::Joining(_) => pending_bytes,
+                State::Joining(_) | State::Before(_) => pending_bytes,
                 State::CutOff(_) => continue,
             };
             let bytes_max = place.bytes_max.load(Relaxed);
@@ -318,7 +333,7 @@ impl Log {
         let mut needed_from = self.end.saturating_sub(self.backlog_bytes);
         for place in &mut self.places {
             let has_news = match place.state {
-                State::Joining(_) => false,
+                State::Joining(_) | State::Before(_) => false,
                 State::At(position) => {
                     needed_from = needed_from.min(position);
                     position < self.end
@@ -347,7 +362,7 @@ impl Log {
     pub(crate) fn read(&mut self, id: ReaderId, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let Some(place) = self.places.iter_mut().find(|place| place.id == id) else { return Ahead::Nothing };
         let position = match place.state {
-            State::Joining(_) => return Ahead::NotStarted,
+            State::Joining(_) | State::Before(_) => return Ahead::NotStarted,
             State::CutOff(why) => return Ahead::CutOff(why),
             State::At(position) => position,
         };
@@ -378,7 +393,7 @@ impl Log {
     pub(crate) fn position(&self, id: ReaderId) -> Option<u64> {
         match self.places.iter().find(|place| place.id == id)?.state {
             State::At(position) => Some(position),
-            State::Joining(_) | State::CutOff(_) => None,
+            State::Joining(_) | State::Before(_) | State::CutOff(_) => None,
         }
     }
 
@@ -477,6 +492,30 @@ mod tests {
         while log.read(slow, 1).1 == Ahead::More {}
         assert_eq!(log.log.position(slow), log.log.position(fast));
         assert!(log.held() <= TAIL_BYTES_MAX, "{}", log.held());
+    }
+
+    #[test]
+    fn a_reader_starts_at_its_cut() {
+        let mut log = Watched::new();
+        let first = log.started(u64::MAX);
+        let (late, early) = (log.join(Start::Cut(9), u64::MAX), log.join(Start::Cut(7), u64::MAX));
+        let (late, early) = (late.expect("a cut is held"), early.expect("a cut is held"));
+        // The end of an epoch before the cut is no start.
+        log.epoch(5);
+        assert!(log.log.has_joining());
+        assert_eq!(log.read(early, 1), (0, Ahead::NotStarted));
+        for (cut, bytes, reader) in [(7, 3, early), (9, 4, late)] {
+            assert_eq!(log.log.next_cut(), Some(cut));
+            let written: Vec<u8> = (0..bytes).map(|at| (log.written.len() + at) as u8).collect();
+            log.log.append_to_cut(vec![written.clone()], cut).settle();
+            log.written.extend(written);
+            assert_eq!(log.log.position(reader), Some(log.log.end));
+        }
+        assert_eq!((log.log.next_cut(), log.log.has_joining()), (None, false));
+        log.epoch(2);
+        assert_eq!(log.read(first, usize::MAX), (14, Ahead::Nothing));
+        assert_eq!(log.read(early, usize::MAX), (6, Ahead::Nothing));
+        assert_eq!(log.read(late, usize::MAX), (2, Ahead::Nothing));
     }
 
     #[test]

@@ -126,6 +126,9 @@ impl Transaction {
             // It runs when nothing else does, and is rejected with the whole transaction while a
             // script is busy.
             Handler::Local(_) if command.flags.contains(Flags::ALL_SHARDS_QUEUED) => return (Needs::All, None),
+            // A change of the function libraries is on one side of a cut of the journal, which
+            // holds all shards.
+            Handler::Local(_) if command.flags.contains(Flags::WRITE) => return (Needs::All, None),
             _ => return (Needs::Nothing, None),
         }
         if !matches!(command.route, Route::Keys) {

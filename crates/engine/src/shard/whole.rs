@@ -4,11 +4,17 @@
 //! [`Keyspace::with_whole`] makes one. The server owns the files; keyed commands reach them by
 //! [`Storage`].
 
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, MutexGuard};
+
 use pantala_dict::EntryRef;
 use pantala_types::rdb_value::Loaded;
 use pantala_types::{Hash, HashView, OutOfMemory, Value};
 
 use crate::command::Key;
+use crate::effect::Reader;
+use crate::effect::log::{Start, Wake};
 use crate::shard::access::Access;
 use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::{Freed, Ownership};
@@ -22,8 +28,14 @@ pub trait Storage: Send + Sync {
     /// Runs `SAVE`: writes a snapshot and replaces the last one with it.
     ///
     /// # Errors
-    /// Writing failed, and the log says why; the last snapshot is still there.
-    fn save(&self, whole: &mut Whole<'_>) -> Result<(), SaveFailed>;
+    /// The whole error reply; the last snapshot is still there.
+    fn save(&self, whole: &mut Whole<'_>) -> Result<(), &'static str>;
+
+    /// Runs `BGSAVE`. With `schedules`, it may be started later.
+    ///
+    /// # Errors
+    /// The whole error reply.
+    fn save_in_background(&self, access: &mut Access<'_>, schedules: bool) -> Result<Background, &'static str>;
 
     /// Runs `DEBUG RELOAD`.
     ///
@@ -32,9 +44,14 @@ pub trait Storage: Send + Sync {
     fn reload(&self, access: &mut Access<'_>, how: Reload) -> Result<(), String>;
 }
 
-/// A snapshot could not be written.
+/// What `BGSAVE` did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SaveFailed;
+pub enum Background {
+    /// The snapshot is of the dataset as it is now.
+    Started,
+    /// It will be started as soon as possible.
+    Scheduled,
+}
 
 /// Options of `DEBUG RELOAD`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,10 +101,40 @@ impl Keyspace {
     }
 }
 
-impl Whole<'_> {
+impl<'a> Whole<'a> {
     /// Returns the keyspace, for its settings and statistics.
-    pub fn keyspace(&self) -> &Keyspace {
+    pub fn keyspace(&self) -> &'a Keyspace {
         self.keyspace
+    }
+
+    /// Starts a reader of the stream of effects exactly here: it reads every unit committed after
+    /// the shards are released, and none committed before. It is cut off when it is more than
+    /// `bytes_max` behind.
+    ///
+    /// The shards' clocks are raised to one stamp. Units up to that stamp are before the cut; those
+    /// behind it are recorded even if nothing was recorded until now. `PUBLISH` holds no shard and
+    /// falls on either side, after the writes of its connection. Changes of the function libraries
+    /// are ordered by `order`, which the caller keeps while it copies the libraries.
+    ///
+    /// # Errors
+    /// The journal's thread can't be started.
+    pub fn cut_journal(
+        &mut self,
+        _order: &MutexGuard<'_, ()>,
+        bytes_max: Arc<AtomicU64>,
+        wake: Wake,
+    ) -> io::Result<Reader> {
+        let (keyspace, journal) = (self.keyspace, self.keyspace.journal());
+        let mut stamp = journal.epoch_floor().max(journal.latest_without_shards());
+        for ownership in self.owned.iter_mut() {
+            stamp = stamp.max(keyspace.shard(ownership).waiters.pending.clock);
+        }
+        for ownership in self.owned.iter_mut() {
+            keyspace.shard(ownership).waiters.pending.clock = stamp;
+        }
+        journal.note_without_shards(stamp);
+        let joined = journal.join(&keyspace.tuning, Start::Cut(stamp), bytes_max, wake)?;
+        Ok(joined.expect("the present is always held"))
     }
 
     /// Returns the unix time in ms, which is fixed while the shards are held.

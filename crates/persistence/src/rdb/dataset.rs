@@ -2,14 +2,17 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::crc64::crc64;
 use pantala_engine::EntryRef;
 use pantala_engine::db::Holds;
 use pantala_engine::eviction::Rank;
+use pantala_engine::tuning::Tuning;
 use pantala_engine::whole::Whole;
-use pantala_types::rdb_value::ValueRef;
+use pantala_types::rdb_value::{self, ValueRef};
 use pantala_types::{Hash, Value, access};
 
-use super::writer::{Attributes, Sink, Version, Writer};
+use super::writer::{Attributes, Sink, Version, Writer, append_entry};
+use super::{MAGIC_REDIS, opcode};
 
 /// What a file holds besides the keys, and how it is written.
 #[derive(Clone, Debug)]
@@ -20,6 +23,8 @@ pub struct Facts {
     pub used_bytes: u64,
     /// Texts of the libraries of functions.
     pub libraries: Vec<Vec<u8>>,
+    /// The file is the base of an append-only file.
+    pub is_aof_base: bool,
     /// Long strings are compressed (`rdbcompression`).
     pub compresses: bool,
     /// A checksum is made (`rdbchecksum`).
@@ -27,39 +32,83 @@ pub struct Facts {
 }
 
 /// How access words are written: it depends on the eviction policy, as in Redis.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Access {
     Unwritten,
     Idle,
     Frequency { decay_time_min: u32 },
 }
 
+/// How the entries of a file are written: fixed when it is started.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryForm {
+    access: Access,
+    compresses: bool,
+    now_ms: i64,
+}
+
+impl EntryForm {
+    /// Returns the form of a file as of `now_ms`, unix time. With `compresses`, long strings are
+    /// compressed if that saves enough.
+    #[must_use]
+    pub fn new(tuning: &Tuning, compresses: bool, now_ms: i64) -> Self {
+        let access = match tuning.eviction_policy().rank() {
+            Some(Rank::Lru) => Access::Idle,
+            Some(Rank::Lfu) => Access::Frequency { decay_time_min: tuning.lfu_decay_time_minutes.load(Relaxed) },
+            _ => Access::Unwritten,
+        };
+        EntryForm { access, compresses, now_ms }
+    }
+
+    /// Returns what is written of an entry; `None` if it is a key that counts as missing.
+    fn value<'e>(&self, entry: &EntryRef<'e, Value>) -> Option<(ValueRef<'e>, Attributes)> {
+        let now_ms = self.now_ms;
+        let expire_at_ms = entry.expire_at_ms();
+        if expire_at_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+            return None;
+        }
+        let held = entry.held();
+        let value = match held.view::<Hash>() {
+            // A hash whose fields have all expired is a missing key.
+            Some(hash) if hash.len_at(now_ms) == 0 => return None,
+            Some(hash) if hash.has_expiring_fields() => Some(ValueRef::ExpiringHash(hash, now_ms)),
+            _ => held.to_write(),
+        };
+        let word = entry.access();
+        let (idle_s, frequency) = match self.access {
+            Access::Unwritten => (None, None),
+            Access::Idle => (Some(u64::from(access::idle_time_s(word, now_ms as u64))), None),
+            Access::Frequency { decay_time_min } => {
+                (None, Some(access::lfu_decay(word, now_ms as u64, decay_time_min)))
+            }
+        };
+        Some((value?, Attributes { expire_at_ms, idle_s, frequency }))
+    }
+
+    /// Appends an entry to a part of a file, unless it has expired. Returns whether it did.
+    pub fn append(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
+        let Some((value, attributes)) = self.value(&entry) else { return false };
+        append_entry(&mut rdb_value::Writer::new(part, self.compresses), entry.key(), value, attributes);
+        true
+    }
+}
+
 /// Writes all that the shards hold, as of the time at which they were taken. Expired keys are left
 /// out. Returns the version, and whether the sink has taken everything.
 pub fn write_dataset(whole: &mut Whole<'_>, facts: &Facts, sink: &mut dyn Sink) -> (Version, bool) {
-    let (now_ms, tuning) = (whole.now_ms(), &whole.keyspace().tuning);
-    let access = match tuning.eviction_policy().rank() {
-        Some(Rank::Lru) => Access::Idle,
-        Some(Rank::Lfu) => Access::Frequency { decay_time_min: tuning.lfu_decay_time_minutes.load(Relaxed) },
-        _ => Access::Unwritten,
-    };
-    let version = if whole.has_expiring_fields() { Version::Redis7_4 } else { Version::Redis7_0 };
-    let mut writer = Writer::new(version, facts.compresses, facts.checks, sink);
-    let number = |number: u64| number.to_string().into_bytes();
-    writer.aux(b"redis-ver", facts.redis_version.as_bytes());
-    writer.aux(b"redis-bits", &number(u64::from(usize::BITS)));
-    writer.aux(b"ctime", &number((now_ms / 1000) as u64));
-    writer.aux(b"used-mem", &number(facts.used_bytes));
-    writer.aux(b"aof-base", b"0");
-    facts.libraries.iter().for_each(|text| writer.function(text));
+    let form = EntryForm::new(&whole.keyspace().tuning, facts.compresses, whole.now_ms());
+    let head = Head::of(whole, facts);
+    let version = head.version;
+    let mut writer = Writer::behind(head.to_bytes(&[]), facts.compresses, facts.checks, sink);
     for db in 0..whole.databases() {
-        let (keys, expiring) = whole.size(db);
-        if keys == 0 {
+        if whole.size(db).0 == 0 {
             continue;
         }
-        writer.database(db, keys, expiring);
+        writer.select(db);
         whole.for_each(db, &mut |entry| {
-            write_entry(&mut writer, entry, access, now_ms);
+            if let Some((value, attributes)) = form.value(&entry) {
+                writer.entry(entry.key(), value, attributes);
+            }
             writer.is_wanted()
         });
         if !writer.is_wanted() {
@@ -69,20 +118,97 @@ pub fn write_dataset(whole: &mut Whole<'_>, facts: &Facts, sink: &mut dyn Sink) 
     (version, writer.finish())
 }
 
-fn write_entry(writer: &mut Writer<'_>, entry: EntryRef<'_, Value>, access: Access, now_ms: i64) {
-    let held = entry.held();
-    let value = match held.view::<Hash>() {
-        // A hash whose fields have all expired is a missing key.
-        Some(hash) if hash.len_at(now_ms) == 0 => return,
-        Some(hash) if hash.has_expiring_fields() => Some(ValueRef::ExpiringHash(hash, now_ms)),
-        _ => held.to_write(),
-    };
-    let Some(value) = value else { return };
-    let word = entry.access();
-    let (idle_s, frequency) = match access {
-        Access::Unwritten => (None, None),
-        Access::Idle => (Some(u64::from(access::idle_time_s(word, now_ms as u64))), None),
-        Access::Frequency { decay_time_min } => (None, Some(access::lfu_decay(word, now_ms as u64, decay_time_min))),
-    };
-    writer.entry(entry.key(), value, Attributes { expire_at_ms: entry.expire_at_ms(), idle_s, frequency });
+/// The head of a file: everything before its first entry.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The version of the file.
+    pub version: Version,
+    now_ms: i64,
+    facts: Facts,
+    /// Databases with keys: their number, keys, and keys with an expiry.
+    databases: Vec<(u32, u64, u64)>,
+}
+
+impl Head {
+    /// Returns the head of a file of all that the shards hold now.
+    pub fn of(whole: &mut Whole<'_>, facts: &Facts) -> Self {
+        let version = if whole.has_expiring_fields() { Version::Redis7_4 } else { Version::Redis7_0 };
+        let sizes = (0..whole.databases()).map(|db| (db, whole.size(db)));
+        let databases = sizes.filter(|(_, (keys, _))| *keys > 0).map(|(db, (keys, expiring))| (db, keys, expiring));
+        Head { version, now_ms: whole.now_ms(), facts: facts.clone(), databases: databases.collect() }
+    }
+
+    /// Returns the number of keys, expired ones included.
+    #[must_use]
+    pub fn keys(&self) -> u64 {
+        self.databases.iter().map(|(_, keys, _)| keys).sum()
+    }
+
+    /// Encodes it, with these auxiliary fields besides its own.
+    #[must_use]
+    pub fn to_bytes(&self, more: &[(&str, String)]) -> Vec<u8> {
+        let mut bytes = MAGIC_REDIS.to_vec();
+        bytes.extend_from_slice(format!("{:04}", self.version.number()).as_bytes());
+        let mut writer = rdb_value::Writer::new(&mut bytes, self.facts.compresses);
+        let mut aux = |name: &str, value: &str| {
+            writer.put(&[opcode::AUX]);
+            writer.string(name.as_bytes());
+            writer.string(value.as_bytes());
+        };
+        aux("redis-ver", &self.facts.redis_version);
+        aux("redis-bits", &usize::BITS.to_string());
+        aux("ctime", &(self.now_ms / 1000).to_string());
+        aux("used-mem", &self.facts.used_bytes.to_string());
+        more.iter().for_each(|(name, value)| aux(name, value));
+        aux("aof-base", if self.facts.is_aof_base { "1" } else { "0" });
+        for text in &self.facts.libraries {
+            writer.put(&[opcode::FUNCTION]);
+            writer.string(text);
+        }
+        for (db, keys, expiring) in &self.databases {
+            writer.put(&[opcode::SELECT_DB]);
+            writer.length((*db).into());
+            writer.put(&[opcode::RESIZE_DB]);
+            writer.length(*keys);
+            writer.length(*expiring);
+        }
+        bytes
+    }
+}
+
+/// Appends the choice of a database to a part of a file: each part begins with one.
+pub fn append_select(db: u32, part: &mut Vec<u8>) {
+    let mut writer = rdb_value::Writer::new(part, false);
+    writer.put(&[opcode::SELECT_DB]);
+    writer.length(db.into());
+}
+
+/// Ends a file: its last byte and the checksum of all before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tail {
+    checksum: Option<u64>,
+}
+
+impl Tail {
+    /// Starts a file, with a checksum or without one.
+    #[must_use]
+    pub fn new(checks: bool) -> Self {
+        Tail { checksum: checks.then_some(0) }
+    }
+
+    /// Adds the next bytes of the file to the checksum.
+    pub fn add(&mut self, bytes: &[u8]) {
+        if let Some(checksum) = &mut self.checksum {
+            *checksum = crc64(*checksum, bytes);
+        }
+    }
+
+    /// Returns the last bytes of the file.
+    #[must_use]
+    pub fn to_bytes(mut self) -> Vec<u8> {
+        let mut bytes = vec![opcode::END];
+        self.add(&bytes);
+        bytes.extend_from_slice(&self.checksum.unwrap_or(0).to_le_bytes());
+        bytes
+    }
 }

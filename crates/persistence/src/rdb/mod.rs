@@ -14,7 +14,7 @@
 //! | `reader` | bytes in, pieces out: [`Reader`] |
 //! | `entry` | an entry, and its value decoded: [`Entry`] |
 //! | `writer` | pieces in, bytes out: [`Writer`] |
-//! | `dataset` | writes a whole keyspace: [`write_dataset`] |
+//! | `dataset` | writes a whole keyspace, at once or in parts: [`write_dataset`], [`Head`], [`EntryForm`], [`Tail`] |
 //! | `check` | checks a file for `check-rdb`: [`Check`] |
 
 mod check;
@@ -27,7 +27,7 @@ mod tests;
 mod writer;
 
 pub use check::{Check, Findings};
-pub use dataset::{Facts, write_dataset};
+pub use dataset::{EntryForm, Facts, Head, Tail, append_select, write_dataset};
 pub use entry::Entry;
 pub use error::{Error, Fault};
 pub use reader::{Next, Piece, Reader};

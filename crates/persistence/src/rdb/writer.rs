@@ -59,7 +59,12 @@ impl<'s> Writer<'s> {
         let mut out = Vec::new();
         out.extend_from_slice(MAGIC_REDIS);
         out.extend_from_slice(format!("{:04}", version.number()).as_bytes());
-        Writer { out, checksum: checks.then_some(0), compresses, is_wanted: true, sink }
+        Writer::behind(out, compresses, checks, sink)
+    }
+
+    /// Continues a file behind its head.
+    pub fn behind(head: Vec<u8>, compresses: bool, checks: bool, sink: &'s mut dyn Sink) -> Self {
+        Writer { out: head, checksum: checks.then_some(0), compresses, is_wanted: true, sink }
     }
 
     /// Returns whether the sink wants more.
@@ -96,24 +101,17 @@ impl<'s> Writer<'s> {
         });
     }
 
+    /// Selects the database of the entries that follow.
+    pub fn select(&mut self, number: u32) {
+        self.write(|writer| {
+            writer.put(&[opcode::SELECT_DB]);
+            writer.length(number.into());
+        });
+    }
+
     /// Writes a key and its value.
     pub fn entry(&mut self, key: &[u8], value: ValueRef<'_>, attributes: Attributes) {
-        self.write(|writer| {
-            if let Some(at_ms) = attributes.expire_at_ms {
-                writer.put(&[opcode::EXPIRE_MS]);
-                writer.put(&at_ms.to_le_bytes());
-            }
-            if let Some(idle_s) = attributes.idle_s {
-                writer.put(&[opcode::IDLE]);
-                writer.length(idle_s);
-            }
-            if let Some(frequency) = attributes.frequency {
-                writer.put(&[opcode::FREQUENCY, frequency]);
-            }
-            writer.put(&[kind_of(value)]);
-            writer.string(key);
-            write_body(value, writer);
-        });
+        self.write(|writer| append_entry(writer, key, value, attributes));
     }
 
     /// Ends the file. Returns whether the sink has taken all of it.
@@ -135,4 +133,27 @@ impl<'s> Writer<'s> {
         };
         piece(&mut rdb_value::Writer::draining(out, *compresses, &mut drain));
     }
+}
+
+/// Appends a key and its value.
+pub(super) fn append_entry(
+    writer: &mut rdb_value::Writer<'_>,
+    key: &[u8],
+    value: ValueRef<'_>,
+    attributes: Attributes,
+) {
+    if let Some(at_ms) = attributes.expire_at_ms {
+        writer.put(&[opcode::EXPIRE_MS]);
+        writer.put(&at_ms.to_le_bytes());
+    }
+    if let Some(idle_s) = attributes.idle_s {
+        writer.put(&[opcode::IDLE]);
+        writer.length(idle_s);
+    }
+    if let Some(frequency) = attributes.frequency {
+        writer.put(&[opcode::FREQUENCY, frequency]);
+    }
+    writer.put(&[kind_of(value)]);
+    writer.string(key);
+    write_body(value, writer);
 }

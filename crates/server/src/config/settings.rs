@@ -307,6 +307,13 @@ pub const BUS_PORT_OFFSET: u16 = 10_000;
 pub const SLOWLOG_FINE_US: i64 = 1000;
 
 impl Settings {
+    /// Returns the points of `save`: seconds, and the changes that make a snapshot due then.
+    pub fn save_points(&self) -> impl Iterator<Item = (i64, u64)> + Clone {
+        let mut numbers = self.save_points.split_ascii_whitespace();
+        // `save` takes pairs of numbers only.
+        std::iter::from_fn(move || Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?)))
+    }
+
     /// Returns whether every command is timed on its own.
     pub fn times_all(&self) -> bool {
         (0..SLOWLOG_FINE_US).contains(&self.slowlog_log_slower_than_us)

@@ -167,7 +167,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9"),
     D::live("busy-reply-threshold", Integer(0, LONG_MAX), "5000").alias("lua-time-limit"),
     D::known("lua-enable-deprecated-api", Bool, "no").immutable().hidden(),
-    // Snapshots. The points of `save` only decide whether `SHUTDOWN` and signals save.
+    // Snapshots.
     D::live("save", Kind::Save, "3600 1 300 100 60 10000"),
     D::live("dbfilename", FileName("dbfilename can't be a path, just a filename"), "dump.rdb").protected(),
     D::live("rdbcompression", Bool, "yes"),

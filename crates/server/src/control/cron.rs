@@ -9,6 +9,7 @@ use super::Control;
 use crate::clients::output_limit;
 use crate::config::Settings;
 use crate::dispatch::{Connection, Dispatcher};
+use crate::snapshot::save_if_due;
 
 impl Control {
     /// Runs one round if it is due, `hz` times a second.
@@ -46,6 +47,7 @@ impl Control {
         dispatcher.clients.reactor.stats.cpu_us.set(crate::process::thread_cpu_us());
         if number == 0 {
             server.sample(now_ms);
+            save_if_due(server, now_ms);
         }
     }
 }

@@ -20,8 +20,8 @@ use crate::snapshot::save_before_end;
 /// A token that no connection has: shards requested for a signal.
 pub(super) const ENDING: u64 = u64::MAX;
 
-/// The session of a snapshot that a signal requested.
-const NO_SESSION: SessionView = SessionView {
+/// The session of the server's own work.
+pub(super) const NO_SESSION: SessionView = SessionView {
     client: 0,
     db: 0,
     version: Version::Resp2,

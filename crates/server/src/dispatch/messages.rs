@@ -12,7 +12,7 @@ use pantala_runtime::EventLoop;
 use pantala_session::output::PIECE_BYTES_MIN;
 use pantala_session::replies::replies_wanted;
 
-use super::{Connection, Dispatcher, State, ending};
+use super::{Connection, Dispatcher, State, ending, whole};
 use crate::clients::slow;
 use crate::reactor::index_of;
 
@@ -75,6 +75,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 // The listening sockets may have changed even where the settings have not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Purge => self.memory.purge(),
+                Message::Whole => whole::take_all(self),
                 Message::Save => ending::take_all_for_end(self),
                 Message::Stop => self.is_stopping = true,
             }

@@ -26,6 +26,7 @@ use super::ending::{self, ENDING};
 use super::pause::PauseAnswer;
 use super::permissions::refuse_held;
 use super::scripts::{ScriptCall, copied};
+use super::whole::{self, WHOLE};
 
 use super::window::Entry;
 use super::{Connection, Dispatcher, State};
@@ -299,6 +300,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             let how = self.clients.reactor.server.snapshots().ending();
             ending::end(self, None, how, owned);
             return;
+        }
+        if parcel.value.connection == WHOLE {
+            return whole::run_jobs(self, owned);
         }
         // If the connection has closed, its queued commands have not started: as if it had never
         // sent EXEC.

@@ -1,10 +1,13 @@
 //! Memory, Persistence.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use pantala_engine::client::Host;
 
 use super::{Text, human, percent};
 use crate::host::Server;
 use crate::scripting::Kind;
+use crate::snapshot::Purpose;
 
 pub(super) fn memory(text: &mut Text, server: &Server) {
     let memory = server.memory();
@@ -83,15 +86,19 @@ fn system_bytes() -> u64 {
 pub(super) fn persistence(text: &mut Text, server: &Server) {
     text.zeros(&["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]);
     text.field("current_fork_perc", "0.00");
-    text.zeros(&["current_save_keys_processed", "current_save_keys_total"]);
+    let (snapshots, running) = (server.snapshots(), server.snapshots().background.running());
+    let saves = &snapshots.saves;
+    text.field("current_save_keys_processed", running.as_ref().map_or(0, |running| running.keys_done.load(Relaxed)));
+    text.field("current_save_keys_total", running.as_ref().map_or(0, |running| running.keys));
+    let saving = running.filter(|running| running.purpose != Purpose::Rewrite);
     text.field("rdb_changes_since_last_save", server.snapshots().unsaved_changes(server.keyspace()));
-    text.field("rdb_bgsave_in_progress", 0);
-    let snapshots = server.snapshots();
-    text.field("rdb_last_save_time", snapshots.last_save_s());
-    text.field("rdb_last_bgsave_status", "ok");
-    text.field("rdb_last_bgsave_time_sec", -1);
-    text.field("rdb_current_bgsave_time_sec", -1);
-    text.field("rdb_saves", snapshots.saves());
+    text.field("rdb_bgsave_in_progress", u8::from(saving.is_some()));
+    text.field("rdb_last_save_time", saves.last_save_s());
+    text.field("rdb_last_bgsave_status", if saves.has_failed() { "err" } else { "ok" });
+    text.field("rdb_last_bgsave_time_sec", saves.last_took_s());
+    let saving_s = saving.map_or(-1, |running| running.started.elapsed().as_secs() as i64);
+    text.field("rdb_current_bgsave_time_sec", saving_s);
+    text.field("rdb_saves", saves.count());
     text.field("rdb_last_cow_size", 0);
     let (loaded, expired) = snapshots.loaded();
     text.field("rdb_last_load_keys_expired", expired);

@@ -77,9 +77,8 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
     }
     if loaded.asks_for_files {
         tracing::warn!(
-            "WARNING: a crash loses all changes since the last snapshot. Only SAVE and SHUTDOWN take snapshots: the \
-             points of 'save', whose default asks for more, and 'appendonly' are not served yet. Set 'save \"\"' and \
-             'appendonly no' if nothing needs to survive."
+            "WARNING: a crash loses all changes since the last snapshot: 'appendonly' is not served yet. Set \
+             'appendonly no' if that is enough."
         );
     }
     let workers = loaded.settings.workers + loaded.settings.io_threads;

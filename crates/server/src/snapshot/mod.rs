@@ -2,47 +2,52 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `save` | writes a file beside the last one and replaces the last one with it |
+//! | `background` | starts a snapshot for any consumer, with the stream that continues it |
+//! | `bgsave` | `BGSAVE`, the points of `save` |
+//! | `save` | `SAVE` |
+//! | `file` | the file, written beside the last one, which it replaces |
 //! | `load` | reads a file; several threads decode its entries |
 //! | `reload` | `DEBUG RELOAD` |
 //! | `check` | `pantala check-rdb` |
 //!
-//! The thread that holds the shards encodes; a thread of its own does what may wait for the disk.
-//! `SAVE` holds all shards from its first key to its last byte: no key can be read or changed
-//! meanwhile, commands without keys are served by the other workers.
+//! Threads that hold shards encode; a thread of its own does what may wait for the disk. `SAVE`
+//! holds all shards from its first key to its last byte: no key can be read or changed meanwhile,
+//! commands without keys are served by the other workers.
 
+mod background;
+mod bgsave;
 mod check;
+mod file;
 mod load;
 mod reload;
 mod save;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, Weak};
 
 use pantala_engine::access::Access;
 use pantala_engine::client::Shutdown;
 use pantala_engine::keyspace::Keyspace;
-use pantala_engine::whole::{Reload, SaveFailed, Storage, Whole};
+use pantala_engine::whole::{self as engine, Reload, Storage, Whole};
 
 use crate::config::Settings;
 use crate::host::Server;
 use load::Counts;
 
+pub use background::{Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Running, Written};
+pub use bgsave::{Saves, save_if_due};
 pub use check::{Arguments, check_rdb, check_start};
 pub use load::load_at_start;
 
 /// State of snapshots (`INFO persistence`).
-#[derive(Debug, Default)]
 pub struct Snapshots {
-    /// When the last one was saved, or the server started, unix time in s.
-    last_save_s: AtomicI64,
-    /// Changes of keys up to that time.
-    saved_changes: AtomicU64,
+    /// Snapshots in the background.
+    pub background: Background,
+    /// Snapshots of the file.
+    pub saves: Saves,
     /// Changes of function libraries, which snapshots hold too.
     other_changes: AtomicU64,
-    /// Snapshots since the start.
-    saves: AtomicU64,
     /// Expired keys of the file that was loaded last.
     keys_expired: AtomicU64,
     /// Keys that were loaded from that file.
@@ -54,17 +59,14 @@ pub struct Snapshots {
 impl Snapshots {
     /// Returns the state of a server that starts at `now_ms`, unix time.
     pub fn new(now_ms: i64) -> Self {
-        Snapshots { last_save_s: AtomicI64::new(now_ms / 1000), ..Snapshots::default() }
-    }
-
-    /// Returns when the last snapshot was saved, or the server started: unix time in s.
-    pub fn last_save_s(&self) -> i64 {
-        self.last_save_s.load(Relaxed)
-    }
-
-    /// Returns the number of snapshots since the start.
-    pub fn saves(&self) -> u64 {
-        self.saves.load(Relaxed)
+        Snapshots {
+            background: Background::default(),
+            saves: Saves::new(now_ms),
+            other_changes: AtomicU64::new(0),
+            keys_expired: AtomicU64::new(0),
+            keys_loaded: AtomicU64::new(0),
+            ending: Mutex::default(),
+        }
     }
 
     /// Returns how many keys of the file loaded last were loaded, and how many had expired.
@@ -74,12 +76,12 @@ impl Snapshots {
 
     /// Returns the number of changes since the last snapshot (`rdb_changes_since_last_save`).
     pub fn unsaved_changes(&self, keyspace: &Keyspace) -> u64 {
-        self.all_changes(keyspace).wrapping_sub(self.saved_changes.load(Relaxed))
+        self.all_changes(keyspace).wrapping_sub(self.saves.saved_changes())
     }
 
     /// Sets [`Snapshots::unsaved_changes`].
     fn set_unsaved_changes(&self, keyspace: &Keyspace, changes: u64) {
-        self.saved_changes.store(self.all_changes(keyspace).wrapping_sub(changes), Relaxed);
+        self.saves.set_saved_changes(self.all_changes(keyspace).wrapping_sub(changes));
     }
 
     fn all_changes(&self, keyspace: &Keyspace) -> u64 {
@@ -144,8 +146,17 @@ fn path_of(settings: &Settings) -> PathBuf {
 pub struct Files(pub Weak<Server>);
 
 impl Storage for Files {
-    fn save(&self, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
-        save::save(&*self.0.upgrade().ok_or(SaveFailed)?, whole)
+    fn save(&self, whole: &mut Whole<'_>) -> Result<(), &'static str> {
+        let server = self.0.upgrade().ok_or("ERR")?;
+        let running = server.snapshots().background.running();
+        if running.is_some_and(|running| running.purpose != Purpose::Rewrite) {
+            return Err(bgsave::IN_PROGRESS);
+        }
+        save::save(&server, whole).map_err(|_| "ERR")
+    }
+
+    fn save_in_background(&self, access: &mut Access<'_>, schedules: bool) -> Result<engine::Background, &'static str> {
+        bgsave::run(&*self.0.upgrade().ok_or("ERR")?, access, schedules)
     }
 
     fn reload(&self, access: &mut Access<'_>, how: Reload) -> Result<(), String> {

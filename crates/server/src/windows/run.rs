@@ -460,6 +460,9 @@ impl Runner {
                 let (keyspace, host) = (d.clients.executor.keyspace(), d.clients.reactor.server);
                 let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
+                // A change of the function libraries, until its effect is committed.
+                let is_ordered = command.flags.contains(Flags::WRITE);
+                let _order = is_ordered.then(|| keyspace.journal().order_libraries());
                 handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
                 if keyspace.monitors().are_there() {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);

@@ -191,17 +191,8 @@ fn users_are_read_and_their_rules_are_not_shown() {
 }
 
 #[test]
-fn files_are_asked_for_unless_both_are_turned_off() {
-    for (text, asks) in [
-        ("", true),
-        ("save \"\"", false),
-        ("save", false),
-        ("save 60 1\nsave \"\"", false),
-        ("save 60 1\nsave", true),
-        ("save\nsave 60 1", true),
-        ("save \"\"\nappendonly yes", true),
-        ("save \"\"\nappendonly yes\nappendonly no", false),
-    ] {
+fn an_append_only_file_is_asked_for() {
+    for (text, asks) in [("", false), ("appendonly yes", true), ("appendonly yes\nappendonly no", false)] {
         assert_eq!(load_text(text).expect(text).asks_for_files, asks, "{text:?}");
     }
 }

@@ -1,0 +1,245 @@
+//! `BGSAVE`, and the points of `save`: snapshots to the file in the background.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use pantala_engine::access::Access;
+use pantala_engine::whole::{self, Whole};
+
+use super::background::{Consumer, Failure, NotStarted, Purpose, Written, start, with_all_shards};
+use super::file::{Target, Unfinished};
+use super::save::note_version;
+use crate::host::Server;
+use std::sync::Arc;
+
+/// How long after a failed snapshot a point of `save` or a scheduled `BGSAVE` starts the next one,
+/// as in Redis.
+const RETRY_AFTER_S: i64 = 5;
+
+/// The error of `SAVE` and `BGSAVE` while the file is being written, or replicas get a snapshot.
+pub(super) const IN_PROGRESS: &str = "ERR Background save already in progress";
+
+const OTHER_CHILD: &str = "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in \
+                           order to schedule a BGSAVE whenever possible.";
+
+/// The snapshots of the file: when, and how they ended (`INFO persistence`).
+#[derive(Debug)]
+pub struct Saves {
+    /// When the last one was saved, or the server started, unix time in s.
+    last_save_s: AtomicI64,
+    /// When the last one in the background was started, unix time in s.
+    last_try_s: AtomicI64,
+    /// The last one in the background failed.
+    has_failed: AtomicBool,
+    /// How long the last one in the background took, s; -1: there was none.
+    last_took_s: AtomicI64,
+    /// Changes that the last one holds.
+    saved_changes: AtomicU64,
+    /// Snapshots since the start.
+    count: AtomicU64,
+    /// `BGSAVE` waits for another snapshot to end.
+    is_scheduled: AtomicBool,
+    /// A worker is acquiring the shards for one.
+    is_requested: AtomicBool,
+}
+
+impl Saves {
+    /// Returns the state of a server that starts at `now_ms`, unix time.
+    pub fn new(now_ms: i64) -> Self {
+        Saves {
+            last_save_s: AtomicI64::new(now_ms / 1000),
+            last_try_s: AtomicI64::new(0),
+            has_failed: AtomicBool::new(false),
+            last_took_s: AtomicI64::new(-1),
+            saved_changes: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+            is_scheduled: AtomicBool::new(false),
+            is_requested: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns when the last one was saved, or the server started: unix time in s.
+    pub fn last_save_s(&self) -> i64 {
+        self.last_save_s.load(Relaxed)
+    }
+
+    /// Returns whether the last one in the background failed.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
+    }
+
+    /// Returns how long the last one in the background took, s; -1: there was none.
+    pub fn last_took_s(&self) -> i64 {
+        self.last_took_s.load(Relaxed)
+    }
+
+    /// Returns the number of snapshots since the start.
+    pub fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Returns the number of changes that the last one holds.
+    pub(super) fn saved_changes(&self) -> u64 {
+        self.saved_changes.load(Relaxed)
+    }
+
+    pub(super) fn set_saved_changes(&self, changes: u64) {
+        self.saved_changes.store(changes, Relaxed);
+    }
+
+    /// Records a snapshot that holds so many changes.
+    pub(super) fn note_saved(&self, server: &Server, changes: u64) {
+        self.saved_changes.store(changes, Relaxed);
+        self.last_save_s.store(server.now_ms() / 1000, Relaxed);
+        self.count.fetch_add(1, Relaxed);
+        self.has_failed.store(false, Relaxed);
+    }
+}
+
+/// Runs `BGSAVE`.
+///
+/// # Errors
+/// The error reply.
+pub(super) fn run(
+    server: &Server,
+    access: &mut Access<'_>,
+    schedules: bool,
+) -> Result<whole::Background, &'static str> {
+    let snapshots = server.snapshots();
+    // A transaction is one unit: its changes are in the snapshot as a whole or not at all.
+    let is_in_exec = !access.may_block();
+    match snapshots.background.running().map(|running| running.purpose) {
+        Some(Purpose::Save | Purpose::Replicas) => return Err(IN_PROGRESS),
+        Some(Purpose::Rewrite) if !schedules && !is_in_exec => return Err(OTHER_CHILD),
+        None if !is_in_exec => {}
+        _ => {
+            snapshots.saves.is_scheduled.store(true, Relaxed);
+            return Ok(whole::Background::Scheduled);
+        }
+    }
+    match start_now(server, &mut access.whole()) {
+        Ok(()) => Ok(whole::Background::Started),
+        Err(NotStarted::Running(_)) => Err(IN_PROGRESS),
+        Err(NotStarted::Thread(_)) => Err("ERR"),
+    }
+}
+
+fn start_now(server: &Server, whole: &mut Whole<'_>) -> Result<(), NotStarted> {
+    let saves = &server.snapshots().saves;
+    saves.last_try_s.store(server.now_ms() / 1000, Relaxed);
+    let settings = server.config().settings();
+    let shared =
+        server.snapshots().background.server().ok_or_else(|| NotStarted::Thread(io::ErrorKind::Other.into()))?;
+    let changes = server.snapshots().all_changes(server.keyspace());
+    let consumer = Saving { server: shared, changes, target: Target::of(&settings, 1), file: None };
+    match start(server, whole, Purpose::Save, None, Box::new(consumer)) {
+        Ok(_) => {
+            tracing::info!("Background saving started");
+            Ok(())
+        }
+        Err(why) => {
+            if let NotStarted::Thread(error) = &why {
+                tracing::warn!("Can't save in background: {error}");
+                saves.has_failed.store(true, Relaxed);
+            }
+            Err(why)
+        }
+    }
+}
+
+/// Starts a snapshot if a point of `save` is reached, or a scheduled `BGSAVE` can run. The first
+/// worker calls it several times a second.
+pub fn save_if_due(server: &Server, now_ms: i64) {
+    let (saves, now_s) = (&server.snapshots().saves, now_ms / 1000);
+    if !is_due(server, now_s) || saves.is_requested.swap(true, Relaxed) {
+        return;
+    }
+    with_all_shards(
+        server,
+        Box::new(|server, whole| {
+            let saves = &server.snapshots().saves;
+            saves.is_requested.store(false, Relaxed);
+            // Errors are in the log; another snapshot may have been started meanwhile.
+            if start_now(server, whole).is_ok() {
+                saves.is_scheduled.store(false, Relaxed);
+            }
+        }),
+    );
+}
+
+fn is_due(server: &Server, now_s: i64) -> bool {
+    let snapshots = server.snapshots();
+    let saves = &snapshots.saves;
+    if saves.has_failed() && now_s - saves.last_try_s.load(Relaxed) <= RETRY_AFTER_S {
+        return false;
+    }
+    if snapshots.background.running().is_some() {
+        return false;
+    }
+    if saves.is_scheduled.load(Relaxed) {
+        return true;
+    }
+    let passed_s = now_s - saves.last_save_s();
+    let settings = server.config().settings();
+    let points = settings.save_points();
+    // The number of changes is a sum over all partitions: only where the time is right.
+    let shortest_s = points.clone().map(|(seconds, _)| seconds).min();
+    if shortest_s.is_none_or(|seconds| passed_s <= seconds) {
+        return false;
+    }
+    let changes = snapshots.unsaved_changes(server.keyspace());
+    for (seconds, least) in points {
+        if changes >= least && passed_s > seconds {
+            tracing::info!("{changes} changes in {seconds} seconds. Saving...");
+            return true;
+        }
+    }
+    false
+}
+
+/// Writes the file.
+struct Saving {
+    server: Arc<Server>,
+    /// Changes that the snapshot holds.
+    changes: u64,
+    target: Target,
+    file: Option<Unfinished>,
+}
+
+impl Consumer for Saving {
+    fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
+        self.file = Some(self.target.clone().create()?);
+        Ok(Vec::new())
+    }
+
+    fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        Ok(file.write(bytes)?)
+    }
+
+    fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) {
+        let Saving { server, changes, target, file } = *self;
+        let saves = &server.snapshots().saves;
+        saves.last_took_s.store(took.as_secs() as i64, Relaxed);
+        let finished = outcome.and_then(|written| {
+            let file = file.ok_or(Failure::Io(io::ErrorKind::NotFound.into()))?;
+            file.finish().map_err(|failed| Failure::Io(failed.into()))?;
+            Ok(written)
+        });
+        match finished {
+            Ok(written) => {
+                note_version(written.version);
+                tracing::info!("DB saved on disk");
+                tracing::info!("Background saving terminated with success");
+                saves.note_saved(&server, changes);
+            }
+            Err(Failure::Aborted) => tracing::warn!("Background saving aborted"),
+            Err(Failure::Io(error)) => {
+                tracing::warn!("Write error saving DB on disk '{}': {error}", target.path().display());
+                tracing::warn!("Background saving error");
+                saves.has_failed.store(true, Relaxed);
+            }
+        }
+    }
+}

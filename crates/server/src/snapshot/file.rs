@@ -1,0 +1,128 @@
+//! The file of a snapshot: written beside the last one, which it replaces.
+//!
+//! The last file stays until the new one is on disk as a whole: it is written under another name,
+//! synced, renamed, and its directory synced. Where any of that fails, the new file is removed.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::config::Settings;
+
+/// Bytes between two syncs with `rdb-save-incremental-fsync`, as in Redis.
+const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
+
+/// Why a file could not be written.
+#[derive(Debug)]
+pub struct Failed {
+    doing: &'static str,
+    error: io::Error,
+}
+
+impl Failed {
+    /// Returns the error of a step.
+    pub fn during(doing: &'static str, error: io::Error) -> Self {
+        Failed { doing, error }
+    }
+}
+
+impl From<Failed> for io::Error {
+    fn from(failed: Failed) -> Self {
+        io::Error::new(failed.error.kind(), failed.to_string())
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.doing, self.error)
+    }
+}
+
+/// Where a file is written.
+#[derive(Clone, Debug)]
+pub struct Target {
+    path: PathBuf,
+    temporary: PathBuf,
+    /// Sync while writing, too.
+    syncs: bool,
+}
+
+/// A file that is being written under its temporary name.
+#[derive(Debug)]
+pub struct Unfinished {
+    target: Target,
+    file: File,
+    unsynced_bytes: usize,
+    is_finished: bool,
+}
+
+impl Target {
+    /// Returns the snapshot's file. Its path is absolute because `CONFIG SET dir` may move the
+    /// process meanwhile. `number` tells apart the files of two snapshots that are written at once.
+    pub fn of(settings: &Settings, number: u32) -> Self {
+        let path = super::path_of(settings);
+        let temporary = path.with_file_name(match number {
+            0 => format!("temp-{}.rdb", std::process::id()),
+            _ => format!("temp-{}-{number}.rdb", std::process::id()),
+        });
+        Target { path, temporary, syncs: settings.rdb_save_incremental_fsync }
+    }
+
+    /// Returns the path of the complete file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Creates the temporary file.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create(self) -> Result<Unfinished, Failed> {
+        let opened = OpenOptions::new().write(true).create(true).truncate(true).open(&self.temporary);
+        let file = opened.map_err(|error| Failed::during("opening a temporary file", error))?;
+        Ok(Unfinished { target: self, file, unsynced_bytes: 0, is_finished: false })
+    }
+}
+
+impl Unfinished {
+    /// Writes the next bytes.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {
+        self.file.write_all(bytes).map_err(|error| Failed::during("writing", error))?;
+        self.unsynced_bytes += bytes.len();
+        if self.target.syncs && self.unsynced_bytes >= SYNC_EVERY_BYTES {
+            self.file.sync_data().map_err(|error| Failed::during("syncing", error))?;
+            self.unsynced_bytes = 0;
+        }
+        Ok(())
+    }
+
+    /// Syncs the file and moves it to its place.
+    ///
+    /// # Errors
+    /// The system's: the last file is still there.
+    pub fn finish(mut self) -> Result<(), Failed> {
+        let Target { path, temporary, .. } = &self.target;
+        self.file.sync_all().map_err(|error| Failed::during("syncing", error))?;
+        fs::rename(temporary, path).map_err(|error| Failed::during("renaming", error))?;
+        self.is_finished = true;
+        // The new file is in place and synced. Some file systems cannot sync a directory.
+        let dir = path.parent().unwrap_or(Path::new("."));
+        if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {
+            tracing::warn!("Syncing the directory '{}' failed: {error}", dir.display());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // It may have been removed.
+            let _ = fs::remove_file(&self.target.temporary);
+        }
+    }
+}
