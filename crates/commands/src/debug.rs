@@ -33,6 +33,10 @@ const SHOWN_BYTES_MAX: usize = 128;
 /// `DEBUG` with a subcommand that has no record of its own.
 pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.at(1), args.len()) {
+        (sub, 2) if is_option(sub, "CHANGE-REPL-ID") => {
+            context.host.replication().change_id();
+            reply.ok();
+        }
         (sub, 3) if is_option(sub, "JOURNAL") => journal(context, args.at(2), reply),
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),
@@ -328,6 +332,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         reply,
         "DEBUG",
         &[
+            "CHANGE-REPL-ID",
+            "    Change the replication ID: replicas need a full synchronization then.",
             "DIGEST",
             "    Return a digest of all databases.",
             "DIGEST-VALUE [<key> ...]",

@@ -1,15 +1,48 @@
-//! Replication. So far only the stream of effects, for tests.
+//! Replication, as its commands see it. The server has the replicas ([`Replicator`]).
+//!
+//! [`Replicator`]: pantala_engine::client::Replicator
 
-use pantala_engine::client::LocalContext;
+use pantala_base::number::parse_i64;
+use pantala_engine::client::{Acknowledged, LocalContext};
 use pantala_resp::{Args, Reply};
 
-/// `SYNC`: sends an empty snapshot and then everything that is propagated. Requires
-/// `enable-debug-command`, because a replica would take the empty snapshot for the dataset.
+use crate::arguments::integer;
+
+/// `SYNC`: sends a snapshot and then everything that is propagated.
 pub fn sync(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    if context.session.in_exec {
-        return reply.error("ERR Command not allowed inside a transaction");
+    context.host.replication().sync(context.session, None, reply);
+}
+
+/// `PSYNC replicationid offset`: as [`sync`], or the stream from an offset on.
+pub fn psync(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let args: Vec<&[u8]> = args.iter().skip(1).collect();
+    context.host.replication().sync(context.session, Some(&args), reply);
+}
+
+/// `REPLCONF option value ...`: what a replica says about itself, and acknowledges.
+pub fn replconf(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let options: Vec<&[u8]> = args.iter().skip(1).collect();
+    context.host.replication().configure(context.session, &options, reply);
+}
+
+/// `ROLE`.
+pub fn role(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    context.host.replication().role(reply);
+}
+
+/// `WAIT numreplicas timeout`: blocks until so many replicas have acknowledged the connection's
+/// writes. In a transaction it does not block.
+pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(replicas) = integer(args.at(1), reply) else { return };
+    let Some(timeout_ms) = parse_i64(args.at(2)) else {
+        return reply.error("ERR timeout is not an integer or out of range");
+    };
+    if timeout_ms < 0 {
+        return reply.error("ERR timeout is negative");
     }
-    if context.session.follow_effects(context.keyspace).is_err() {
-        reply.error("ERR the thread of the stream could not be started");
+    let replication = context.host.replication();
+    if replicas <= 0 || context.session.in_exec {
+        return reply.integer(replication.acknowledged() as i64);
     }
+    context.session.awaits = Some(Acknowledged { replicas: replicas as u64, timeout_ms });
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Endpoint, Host, LocalContext, MemoryFigures, Session, Shutdown,
+    Client, Clients, ClusterNode, Endpoint, Host, LocalContext, MemoryFigures, Replicator, Session, Shutdown,
 };
 use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
@@ -42,6 +42,22 @@ fn text(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
+impl Replicator for FakeHost {
+    fn sync(&self, _: &mut Session, _: Option<&[&[u8]]>, _: &mut Reply<'_>) {}
+    fn configure(&self, _: &mut Session, _: &[&[u8]], reply: &mut Reply<'_>) {
+        reply.ok();
+    }
+    fn role(&self, reply: &mut Reply<'_>) {
+        reply.array(0);
+    }
+    fn acknowledged(&self) -> u64 {
+        0
+    }
+    fn change_id(&self) {
+        let _ = self.record("change the replication ID".to_owned());
+    }
+}
+
 impl Host for FakeHost {
     fn command(&self, name: &[u8]) -> Option<&'static Command> {
         crate::lookup(name)
@@ -66,6 +82,9 @@ impl Host for FakeHost {
         if self.error.is_empty() { Ok(()) } else { Err(self.error) }
     }
     fn functions(&self) -> &dyn Functions {
+        self
+    }
+    fn replication(&self) -> &dyn Replicator {
         self
     }
     fn cluster_node(&self) -> ClusterNode {

@@ -83,6 +83,7 @@ pub use tuning::pause;
 pub mod client {
     pub use crate::clients::client::{Client, ClientMemory, Clients, Endpoint, LIMIT_BYTES_MIN, Names};
     pub use crate::session::host::{ClusterNode, Host, LocalContext, MemoryFigures, PreferredEndpoint, Shutdown};
+    pub use crate::session::replication::{Acknowledged, Following, Next, Replicator};
     pub use crate::session::{ReplyMode, Session};
 }
 

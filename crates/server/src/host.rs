@@ -1,12 +1,14 @@
 //! The server: the state that all workers share, and what commands request of it ([`Host`]).
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pantala_base::{Clock, Distribution, Moment, SystemClock};
-use pantala_engine::client::{Client, Clients, ClusterNode, Endpoint, Host, MemoryFigures, Session, Shutdown};
+use pantala_base::{Clock, Distribution, Moment, Random, SystemClock};
+use pantala_engine::client::{
+    Client, Clients, ClusterNode, Endpoint, Host, MemoryFigures, Replicator, Session, Shutdown,
+};
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::functions::Functions;
 use pantala_engine::keyspace::{Keyspace, WorkerPort};
@@ -17,6 +19,7 @@ use crate::config::{ConfigStore, Refusal, Settings};
 use crate::net;
 use crate::process;
 use crate::renames::Renames;
+use crate::replication::Replication;
 use crate::scripting::{Kind, Scripting};
 use crate::snapshot::Snapshots;
 use crate::stats::WorkerStats;
@@ -100,9 +103,9 @@ pub struct Server {
     listening: process::Listening,
     scripting: Scripting,
     stopping: AtomicBool,
-    last_accept_warning_ms: AtomicI64,
     kept_messages: Arc<AtomicU64>,
     snapshots: Snapshots,
+    replication: Replication,
     /// Statistics of the whole server rather than of one worker.
     pub stats: ServerStats,
 }
@@ -130,9 +133,9 @@ impl Server {
             listening: process::Listening::new(sockets),
             scripting: Scripting::new(workers),
             stopping: AtomicBool::new(false),
-            last_accept_warning_ms: AtomicI64::new(0),
             kept_messages: Arc::default(),
             snapshots: Snapshots::new(started_ms),
+            replication: Replication::new(Random::from_entropy()),
             stats: ServerStats::default(),
         };
         let settings = server.config.settings();
@@ -171,6 +174,11 @@ impl Server {
     /// Returns the state of snapshots.
     pub fn snapshots(&self) -> &Snapshots {
         &self.snapshots
+    }
+
+    /// Returns the state of replication.
+    pub fn replication(&self) -> &Replication {
+        &self.replication
     }
 
     /// Returns the facts about its start.
@@ -397,14 +405,6 @@ impl Server {
         self.stopping.load(Relaxed)
     }
 
-    /// Logs that accepting has run out of descriptors, at most once a second.
-    pub fn warn_accept(&self, error: &std::io::Error) {
-        let now_ms = self.now_ms();
-        if now_ms - self.last_accept_warning_ms.swap(now_ms, Relaxed) > 1000 {
-            tracing::warn!("Error accepting a client connection: {error}");
-        }
-    }
-
     /// Applies a change of the settings, except what readers of the settings pick up themselves.
     fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
         if new.maxclients > old.maxclients {
@@ -498,6 +498,10 @@ impl Host for Server {
         self.renames.is_removed(command)
     }
 
+    fn replication(&self) -> &dyn Replicator {
+        self
+    }
+
     fn cluster_node(&self) -> ClusterNode {
         let settings = self.config.settings();
         let or = |announced: u16, port: u16| if announced == 0 { port } else { announced };
@@ -575,6 +579,7 @@ impl Host for Server {
             figure.store(0, Relaxed);
         }
         self.keyspace.clients().memory().evicted.store(0, Relaxed);
+        self.replication.reset_stats();
     }
 
     fn clients(&self) -> &Clients {

@@ -102,6 +102,11 @@ impl Text {
         self.line(format_args!("{name}:{value}"));
     }
 
+    /// Writes complete lines.
+    fn lines(&mut self, lines: &str) {
+        self.0.push_str(lines);
+    }
+
     /// Writes zeros for fields of unimplemented features.
     fn zeros(&mut self, names: &[&str]) {
         for name in names {

@@ -17,6 +17,7 @@
 //! | [`control`] | periodic work, settings |
 //! | [`snapshot`] | the dataset in a file: `SAVE`, startup, shutdown |
 //! | [`aof`] | the append-only file |
+//! | [`replication`] | replicas and what they are sent |
 //! | [`stats`] | a worker's statistics |
 //! | [`users`] | users at startup, the ACL file |
 //! | [`info`] | the text of `INFO` |
@@ -35,6 +36,7 @@ pub mod net;
 pub mod process;
 pub mod reactor;
 pub mod renames;
+pub mod replication;
 pub mod scripting;
 pub mod snapshot;
 pub mod startup;

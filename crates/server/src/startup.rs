@@ -134,6 +134,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     server.snapshots().background.set_server(Arc::downgrade(&server));
     let files = Files(Arc::downgrade(&server));
     server.keyspace().set_storage(Box::new(files));
+    server.replication().set_server(Arc::downgrade(&server));
     load_at_start(&server)?;
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");

@@ -10,8 +10,7 @@ use pantala_engine::command::{Command, Flags, Handler, TransactionPart};
 use pantala_engine::tuning::Tuning;
 use pantala_resp::Args;
 
-/// The error for `DEBUG` if `enable-debug-command` doesn't allow it. All protected commands are
-/// `DEBUG` or `SYNC`.
+/// The error for `DEBUG`, the only protected command, if `enable-debug-command` doesn't allow it.
 const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
 /// The error for a command before authentication.
@@ -20,7 +19,7 @@ pub const NO_AUTH: &str = "NOAUTH Authentication required.";
 /// Returns whether a client may not run every command: then [`forbidden`] checks each.
 #[inline]
 pub fn is_restricted(session: &Session, users: &Users) -> bool {
-    !session.is_unrestricted(users.epoch()) || session.subscriptions.is_some() || session.monitors
+    !session.is_unrestricted(users.epoch()) || session.subscriptions.is_some() || session.observes
 }
 
 /// Why a client may not run a command.
@@ -60,7 +59,7 @@ pub fn forbidden(
     if !is_refused_anyway && let Err(denied) = session.check(command, args) {
         return Some(Forbidden { message: denied.message(command.shown_name()).into(), denied: Some(denied) });
     }
-    if session.monitors && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
+    if session.observes && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
         return Some("ERR Replica can't interact with the keyspace".into());
     }
     (session.only_listens() && !command.flags.contains(Flags::WHILE_SUBSCRIBED)).then(|| {

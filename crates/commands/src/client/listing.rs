@@ -13,7 +13,7 @@ use pantala_resp::{Args, Reply};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// Types of clients in options. There are no replicas yet.
+/// Types of clients in options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
@@ -41,7 +41,14 @@ impl Kind {
 
     /// Returns the type of a client.
     pub(super) fn of(client: &Client) -> Self {
-        if client.is_subscriber() { Kind::PubSub } else { Kind::Normal }
+        // As in Redis: a monitor counts as a normal client.
+        if client.is_replica.load(Relaxed) {
+            Kind::Replica
+        } else if client.is_subscriber() {
+            Kind::PubSub
+        } else {
+            Kind::Normal
+        }
     }
 }
 
@@ -144,6 +151,7 @@ fn flags(client: &Client) -> String {
     let tracking = Options::from_bits_truncate(client.tracking.load(Relaxed));
     let letters = [
         ('O', client.monitors.load(Relaxed)),
+        ('S', client.is_replica.load(Relaxed)),
         ('P', client.is_subscriber()),
         ('x', client.queued.load(Relaxed) >= 0),
         ('b', client.paused.load(Relaxed) || client.waiter().is_some()),

@@ -23,6 +23,7 @@ mod lists;
 mod lookup;
 mod not_built;
 mod pubsub;
+mod replication;
 mod resolve;
 mod scripting;
 mod secrets;
@@ -71,6 +72,7 @@ const FAMILIES: &[&[Command]] = &[
     hyperloglog::COMMANDS,
     lists::COMMANDS,
     pubsub::COMMANDS,
+    replication::COMMANDS,
     scripting::COMMANDS,
     server::COMMANDS,
     sets::COMMANDS,

@@ -42,8 +42,7 @@ fn categories(full_name: &str) -> Acl {
     let managing = Acl::ADMIN | Acl::DANGEROUS;
     match full_name {
         "module" | "module|help" => Acl::SLOW,
-        "wait" => Acl::SLOW | Acl::CONNECTION,
-        "lastsave" | "role" => managing | Acl::FAST,
+        "lastsave" => managing | Acl::FAST,
         _ => managing | Acl::SLOW,
     }
 }
@@ -91,10 +90,6 @@ pub(super) static NOT_BUILT: &[NotBuilt] = &[
     outside("module|load", -3),
     outside("module|loadex", -3),
     outside("module|unload", 3),
-    outside("psync", -3),
-    outside("replconf", -1),
     outside("replicaof", 3),
-    outside("role", 1),
     outside("slaveof", 3),
-    outside("wait", 3),
 ];

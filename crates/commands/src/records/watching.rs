@@ -1,11 +1,11 @@
-//! Commands that observe the server: `MONITOR`, `SYNC`, `SLOWLOG`, `LATENCY`.
+//! Commands that observe the server: `MONITOR`, `SLOWLOG`, `LATENCY`.
 
 use pantala_engine::command::{Argument, Command, Flags, Handler};
 
 use super::{DEPENDS_ON_SUBCOMMAND, flags};
 
 /// The commands of this file.
-pub(super) const COMMANDS: &[Command] = &[LATENCY, MONITOR, SLOWLOG, SYNC];
+pub(super) const COMMANDS: &[Command] = &[LATENCY, MONITOR, SLOWLOG];
 
 /// Common fields of these commands.
 const WATCHING: Command = Command { group: "server", ..Command::BLANK };
@@ -18,17 +18,6 @@ pub(crate) const MONITOR: Command = Command {
     arity: 1,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
     handler: Handler::Local(crate::watching::monitor),
-    ..WATCHING
-};
-
-pub(crate) const SYNC: Command = Command {
-    name: "sync",
-    full_name: "sync",
-    summary: "Sends an empty snapshot and then the stream of effects",
-    since: "1.0.0",
-    arity: 1,
-    flags: flags![ADMIN, NOSCRIPT, NO_ASYNC_LOADING, NO_MULTI, PROTECTED],
-    handler: Handler::Local(crate::replication::sync),
     ..WATCHING
 };
 

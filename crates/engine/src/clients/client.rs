@@ -88,6 +88,8 @@ pub struct Client {
     pub queued_bytes: AtomicU64,
     /// It sees every command (`MONITOR`).
     pub monitors: AtomicBool,
+    /// It is a replica (`SYNC`, `PSYNC`).
+    pub is_replica: AtomicBool,
     /// Options of `CLIENT TRACKING`, as bits.
     pub tracking: AtomicU8,
     /// The client that its invalidations are redirected to; 0: none; -1: it doesn't track.
@@ -150,6 +152,7 @@ impl Client {
             queued: AtomicI64::new(-1),
             queued_bytes: AtomicU64::new(0),
             monitors: AtomicBool::new(false),
+            is_replica: AtomicBool::new(false),
             tracking: AtomicU8::new(0),
             redirect: AtomicI64::new(-1),
             gone: AtomicBool::new(false),

@@ -59,7 +59,19 @@ struct Control {
     thread: Option<JoinHandle<()>>,
     /// The reader of [`Journal::keep`].
     keeper: Option<ReaderId>,
+    /// Marks that the stream has not reached: those of [`Journal::mark`].
+    marks: Vec<Mark>,
 }
+
+/// A point in the stream: behind all that was committed before it was asked for.
+struct Mark {
+    /// The epoch that ends next is a later one.
+    is_due: bool,
+    reached: Box<dyn FnOnce(u64) + Send>,
+}
+
+/// Asks replicas for an acknowledgement, as part of the stream.
+const GET_ACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
 
 struct Shared {
     epoch: CachePadded<AtomicU64>,
@@ -72,6 +84,8 @@ struct Shared {
     without_shards: AtomicU64,
     /// See [`Journal::order_libraries`].
     libraries: Mutex<()>,
+    /// There are replicas, which need a `PING` from time to time.
+    has_replicas: AtomicBool,
     /// `repl-ping-replica-period`, ms.
     ping_period_ms: AtomicU64,
     /// The most bytes that a replica may be behind.
@@ -100,9 +114,16 @@ impl Journal {
             is_wanted: AtomicBool::new(false),
             without_shards: AtomicU64::new(0),
             libraries: Mutex::new(()),
+            has_replicas: AtomicBool::new(false),
             ping_period_ms: AtomicU64::new(PING_PERIOD_MS_DEFAULT),
             replica_bytes_max: Arc::new(AtomicU64::new(u64::MAX)),
-            control: Mutex::new(Control { log: Log::new(), is_stopping: false, thread: None, keeper: None }),
+            control: Mutex::new(Control {
+                log: Log::new(),
+                is_stopping: false,
+                thread: None,
+                keeper: None,
+                marks: Vec::new(),
+            }),
             work: Condvar::new(),
         };
         Journal { shared: Arc::new(shared) }
@@ -119,6 +140,26 @@ impl Journal {
         self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
     }
 
+    /// Sets whether there are replicas: the stream has a `PING` from time to time then.
+    pub fn set_replicas(&self, are_there: bool) {
+        self.shared.has_replicas.store(are_there, Ordering::Relaxed);
+        self.shared.work.notify_one();
+    }
+
+    /// Calls `reached` with an offset behind everything that was committed before this call, once
+    /// the stream has it, and then asks replicas for an acknowledgement. `reached` is called on the
+    /// journal's thread, and must be cheap; without a stream it is called at once.
+    pub fn mark(&self, reached: Box<dyn FnOnce(u64) + Send>) {
+        let mut control = lock(&self.shared.control);
+        if control.thread.is_none() || !control.log.is_wanted() {
+            let end = control.log.held().end;
+            drop(control);
+            return reached(end);
+        }
+        control.marks.push(Mark { is_due: false, reached });
+        self.shared.work.notify_one();
+    }
+
     /// Sets how many bytes of the stream are held for later readers, while there is a stream.
     pub fn set_backlog(&self, bytes: u64) {
         lock(&self.shared.control).log.set_backlog(bytes);
@@ -130,7 +171,7 @@ impl Journal {
     }
 
     /// Returns how many bytes a replica may be behind: a bound that follows the settings.
-    pub(crate) fn replica_bound(&self) -> Arc<AtomicU64> {
+    pub fn replica_bound(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.shared.replica_bytes_max)
     }
 
@@ -360,7 +401,7 @@ impl<'s> Merger<'s> {
             let end = epoch << EPOCH_SHIFT;
             self.deliver_cuts(end);
             let mut merged = merge(&mut self.segments, end, &mut self.selected);
-            if self.ping_due_in().is_zero() {
+            if self.shared.has_replicas.load(Ordering::Relaxed) && self.ping_due_in().is_zero() {
                 self.pinged = Instant::now();
                 merged.push(b"*1\r\n$4\r\nPING\r\n".to_vec());
             }
@@ -382,9 +423,11 @@ impl<'s> Merger<'s> {
             if control.is_stopping {
                 return false;
             }
-            let (ping_due_in, has_readers) = (self.ping_due_in(), control.log.has_readers());
+            let has_replicas = self.shared.has_replicas.load(Ordering::Relaxed);
+            let (ping_due_in, has_readers) = (self.ping_due_in(), has_replicas && control.log.has_readers());
             let is_ping_due = ping_due_in.is_zero() && has_readers;
-            if control.log.has_joining() || self.shared.has_units.load(Ordering::Acquire) || is_ping_due {
+            let is_awaited = control.log.has_joining() || !control.marks.is_empty();
+            if is_awaited || self.shared.has_units.load(Ordering::Acquire) || is_ping_due {
                 return true;
             }
             control = if has_readers {
@@ -399,7 +442,11 @@ impl<'s> Merger<'s> {
     /// if the server stops.
     fn end_epoch(&self) -> Option<u64> {
         // Readers that join later may see only a part of the commands running when they did.
-        lock(&self.shared.control).log.end_of_epoch_comes();
+        {
+            let mut control = lock(&self.shared.control);
+            control.log.end_of_epoch_comes();
+            control.marks.iter_mut().for_each(|mark| mark.is_due = true);
+        }
         let epoch = self.shared.epoch.fetch_add(1, Ordering::SeqCst) + 1;
         let mut polls = 0;
         for attendance in &self.shared.attendance {
@@ -465,6 +512,27 @@ impl<'s> Merger<'s> {
             self.drop_unwanted(&control);
             aftermath
         };
+        aftermath.settle();
+        self.reach_marks();
+    }
+
+    /// Calls those who wait for the stream to have come so far, and asks replicas for an
+    /// acknowledgement.
+    fn reach_marks(&self) {
+        let (reached, end, aftermath) = {
+            let mut control = lock(&self.shared.control);
+            let (reached, later): (Vec<Mark>, _) =
+                std::mem::take(&mut control.marks).into_iter().partition(|mark| mark.is_due);
+            control.marks = later;
+            if reached.is_empty() {
+                return;
+            }
+            let end = control.log.held().end;
+            let (_, aftermath) = control.log.append(vec![GET_ACK.to_vec()]);
+            (reached, end, aftermath)
+        };
+        // Before the replicas can answer.
+        reached.into_iter().for_each(|mark| (mark.reached)(end));
         aftermath.settle();
     }
 }

@@ -51,7 +51,6 @@
 pub(crate) mod batch;
 pub mod blocking;
 pub mod change;
-pub mod follower;
 pub mod journal;
 pub mod log;
 mod merge;

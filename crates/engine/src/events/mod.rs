@@ -28,8 +28,6 @@ pub trait Workers: Send + Sync {
     fn publish(&self, worker: u32, published: Arc<Published>);
     /// Sends a command to a connection that sees every command (`MONITOR`).
     fn show(&self, monitor: Listener, line: Arc<[u8]>);
-    /// Wakes a connection that follows the stream of effects: there is more of it.
-    fn wake_follower(&self, follower: Listener);
 }
 
 /// Subscribers, monitors, clients that track, and the live settings: the same for all shards.
@@ -58,11 +56,6 @@ impl Events {
             latency: LatencyMonitor::new(count),
             tracking: Tracking::default(),
         }
-    }
-
-    /// Returns the channel to the workers.
-    pub(crate) fn workers(&self) -> &Arc<dyn Workers> {
-        &self.workers
     }
 
     /// Returns the subscriptions.

@@ -6,6 +6,7 @@ use crate::clients::client::{Client, Clients};
 use crate::command::{Command, Handlers, Local};
 use crate::session::Session;
 use crate::session::functions::Functions;
+use crate::session::replication::Replicator;
 use crate::shard::keyspace::Keyspace;
 
 /// How a node of a cluster presents itself (`CLUSTER`).
@@ -129,6 +130,8 @@ pub trait Host: Send + Sync {
     /// Runs `SCRIPT KILL`: ends the scripts that have run for too long. The error is the whole
     /// error reply.
     fn script_kill(&self) -> Result<(), &'static str>;
+    /// Returns replication.
+    fn replication(&self) -> &dyn Replicator;
     /// Returns the services for functions.
     fn functions(&self) -> &dyn Functions;
 }

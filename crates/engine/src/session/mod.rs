@@ -1,6 +1,7 @@
 //! Sessions: the state of a connection ([`Session`]), and what its commands need of the server
 //! ([`host`]). The connection's worker owns it.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +11,6 @@ use crate::acl::{Rules, User, Users};
 use crate::clients::client::Client;
 use crate::clients::listener::{KINDS, Listener};
 use crate::command::{Permit, SessionView};
-use crate::effect::follower::Follower;
 use crate::events::pubsub::Subscriptions;
 use crate::events::tracking::{Reader, SessionTracking};
 use crate::shard::keyspace::Keyspace;
@@ -20,10 +20,12 @@ use crate::tuning::pause::Pause;
 pub mod functions;
 pub mod host;
 mod permissions;
+pub mod replication;
 mod tracking;
 
 use host::Shutdown;
 use permissions::NEVER;
+use replication::{Acknowledged, Following};
 
 /// What `CLIENT REPLY` asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,8 +71,14 @@ pub struct Session {
     pub watching: Option<Box<Watching>>,
     /// It sees every command (`MONITOR`).
     pub monitors: bool,
-    /// It follows the stream of effects (`SYNC`).
-    pub follows: Option<Box<Follower>>,
+    /// It monitors or follows: it may not use the keyspace.
+    pub observes: bool,
+    /// It is a replica, which follows the stream of effects (`SYNC`, `PSYNC`).
+    pub follows: Option<Box<dyn Following>>,
+    /// What it has said by `REPLCONF`: the server's type.
+    pub handshake: Option<Box<dyn Any + Send>>,
+    /// `WAIT` has run, and its worker hasn't blocked the connection yet.
+    pub awaits: Option<Acknowledged>,
     /// `CLIENT CACHING` was sent, and the next command has not run yet.
     pub caching: bool,
     /// The reader to track the keys it reads for, if any. Derived from the fields around it.
@@ -106,7 +114,10 @@ impl Session {
             ended_transaction: None,
             watching: None,
             monitors: false,
+            observes: false,
             follows: None,
+            handshake: None,
+            awaits: None,
             caching: false,
             reads_as: None,
             tracking: None,
@@ -122,6 +133,7 @@ impl Session {
     pub fn set_monitors(&mut self, keyspace: &Keyspace, monitors: bool) {
         if self.monitors != monitors {
             self.monitors = monitors;
+            self.observes = monitors || self.follows.is_some();
             self.client.monitors.store(monitors, Relaxed);
             let listener = self.listener();
             let (all, tuning) = (keyspace.monitors(), &keyspace.tuning);
@@ -129,23 +141,19 @@ impl Session {
         }
     }
 
-    /// Makes it follow the stream of effects, after an empty snapshot.
-    ///
-    /// # Errors
-    /// The journal's thread can't be started.
-    pub fn follow_effects(&mut self, keyspace: &Keyspace) -> std::io::Result<()> {
-        if self.follows.is_none() {
-            let workers = Arc::clone(keyspace.workers());
-            let follower = Follower::new(keyspace.journal(), &keyspace.tuning, workers, self.listener())?;
-            self.follows = Some(Box::new(follower));
-        }
-        Ok(())
+    /// Makes it a replica.
+    pub fn follow(&mut self, following: Box<dyn Following>) {
+        self.follows = Some(following);
+        self.observes = true;
+        self.client.is_replica.store(true, Relaxed);
     }
 
-    /// Ends [`Session::follow_effects`].
+    /// Ends [`Session::follow`].
     pub fn leave_effects(&mut self, keyspace: &Keyspace) {
-        if let Some(follower) = self.follows.take() {
-            keyspace.leave_journal(follower.reader());
+        if let Some(mut following) = self.follows.take() {
+            self.client.is_replica.store(false, Relaxed);
+            self.observes = self.monitors;
+            following.leave(keyspace);
         }
     }
 
@@ -190,7 +198,7 @@ impl Session {
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         // Few branches: it holds for nearly all commands.
-        let differs = self.monitors | self.caching | self.close_after_reply;
+        let differs = self.observes | self.caching | self.close_after_reply;
         !(differs | (self.reply_mode != ReplyMode::On))
             && !(self.subscriptions.is_some() | self.transaction.is_some() | self.reads_as.is_some())
     }

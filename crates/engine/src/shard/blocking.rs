@@ -2,11 +2,13 @@
 //! queues, and explains how to write such a command.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use pantala_types::RawString;
 
-use crate::clients::waiter::{Block, Waiter};
+use crate::clients::waiter::{Block, Origin, Waiter, WakesOn};
 use crate::shard::access::Access;
+use crate::shard::executor::{Call, Executor};
 
 /// How a handler is called, as to blocking.
 pub(crate) enum Blocking<'a> {
@@ -62,5 +64,21 @@ impl<'a> Access<'a> {
             assert!(self.may_block(), "the handler asks first");
             self.block = Some(block);
         }
+    }
+}
+
+impl Executor<'_> {
+    /// Makes this the waiter of the last command ([`Executor::take_blocked`]).
+    pub fn set_blocked(&mut self, waiter: Arc<Waiter>) {
+        self.blocked = Some(waiter);
+    }
+
+    /// Returns a waiter for a command that waits for no key (`WAIT`).
+    pub fn wait_without_keys(&self, call: &Call<'_>, timeout_ms: i64) -> Arc<Waiter> {
+        let (keyspace, worker) = (self.keyspace(), self.worker());
+        let (connection, session) = (call.connection, call.session);
+        let origin = Origin { ticket: keyspace.next_ticket(), worker, connection, session };
+        let block = Block::on(0..0, WakesOn::AnyChange, timeout_ms);
+        Arc::new(Waiter::new(&origin, call.command, &call.args, &block, &|key| keyspace.place(key)))
     }
 }

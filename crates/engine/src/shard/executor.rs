@@ -150,7 +150,7 @@ impl<'k> Executor<'k> {
     }
 
     /// Returns the number of its worker.
-    pub(crate) fn worker(&self) -> u32 {
+    pub fn worker(&self) -> u32 {
         self.worker
     }
 

@@ -24,6 +24,7 @@ use pantala_base::mailbox::{Mailbox, Node};
 
 use crate::acl::Catalog;
 use crate::clients::listener::Listener;
+use crate::effect::log::{NotHeld, Start, Wake};
 use crate::effect::{Journal, Reader};
 use crate::events::Workers;
 use crate::events::pubsub::Published;
@@ -161,10 +162,6 @@ impl Workers for Arc<[WorkerPort]> {
 
     fn show(&self, monitor: Listener, line: Arc<[u8]>) {
         self[monitor.worker as usize].send(Message::Monitored(monitor.connection, line));
-    }
-
-    fn wake_follower(&self, follower: Listener) {
-        self[follower.worker as usize].send(Message::Effects(follower.connection));
     }
 }
 
@@ -319,6 +316,19 @@ impl Keyspace {
     #[inline]
     pub fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    /// Adds a reader of the stream. It is cut off when it is more than `bytes_max` behind.
+    ///
+    /// # Errors
+    /// The journal's thread can't be started, or the start is not held.
+    pub fn read_journal(
+        &self,
+        start: Start,
+        bytes_max: Arc<AtomicU64>,
+        wake: Wake,
+    ) -> std::io::Result<Result<Reader, NotHeld>> {
+        self.journal.join(&self.tuning, start, bytes_max, wake)
     }
 
     /// Removes a reader of the stream. After the last one nothing is recorded any more.

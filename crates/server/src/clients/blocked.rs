@@ -75,10 +75,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 // Redis counts both as failures.
                 self.tally.count_late_failure(unblock.waiter.command());
             }
-            self.unblock(index, false, &mut |output, version| {
-                let mut reply = Reply::new(output, version);
-                if with_error { reply.error(UNBLOCKED) } else { reply.null_array() }
-            });
+            if with_error {
+                let error = |output: &mut Vec<u8>, version| Reply::new(output, version).error(UNBLOCKED);
+                self.unblock(index, false, &mut { error });
+            } else {
+                unblock_with_nothing(self, index, false);
+            }
         }
     }
 
@@ -102,7 +104,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 .and_then(|connection| connection.waits.blocked.as_ref());
             // Otherwise it was claimed by another thread, whose reply is in flight.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
-                self.unblock(index, true, &mut |output, version| Reply::new(output, version).null_array());
+                unblock_with_nothing(self, index, true);
             }
         }
     }
@@ -169,6 +171,20 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         publish_blocked(self.reactor.stats, -1, self.deadlines.len());
         Some(blocked)
     }
+}
+
+/// Answers a connection as after a timeout: with nothing, and `WAIT` with the replicas so far.
+fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, timed_out: bool) {
+    let Some(connection) = &clients.reactor.connections[index as usize] else { return };
+    let Some(blocked) = &connection.waits.blocked else { return };
+    let replicas = clients.reactor.server.replication().end_wait(&blocked.waiter);
+    clients.unblock(index, timed_out, &mut |output, version| {
+        let mut reply = Reply::new(output, version);
+        match replicas {
+            Some(replicas) => reply.integer(replicas as i64),
+            None => reply.null_array(),
+        }
+    });
 }
 
 /// Publishes how many connections are blocked, and how many of them with a deadline.

@@ -1,10 +1,11 @@
-//! Connections that follow the stream of effects (`SYNC`).
+//! Connections that follow the stream of effects: replicas.
 //!
 //! A connection has at most a window of the stream in its output. The rest stays in the log, which
 //! all followers share ([`pantala_engine::effect`]), and is read as the window is sent. So a slow
 //! replica costs what the log holds for it, and is closed when that exceeds the
 //! `client-output-buffer-limit` of its class.
 
+use pantala_engine::client::Next;
 use pantala_engine::effect::log::{Ahead, CutOff};
 use pantala_runtime::{EventLoop, Outgoing};
 use pantala_session::State;
@@ -29,6 +30,21 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
+/// Looks after a follower: closes it for this reason, or gives it what is due.
+pub fn look_at_follower<L: EventLoop, H: Abandon>(
+    clients: &mut Clients<'_, L, H>,
+    index: u32,
+    timed_out: Option<String>,
+) {
+    match timed_out {
+        Some(why) => {
+            tracing::warn!("{why}");
+            clients.close(index);
+        }
+        None => follow_on(clients, index),
+    }
+}
+
 /// Gives a connection more of the stream, if it follows it and has room in its window.
 pub(super) fn follow_on<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
@@ -39,21 +55,28 @@ pub(super) fn follow_on<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H
     }
     let mut parts = Vec::new();
     // Without room it reads nothing, but learns whether it was cut off.
-    let ahead = loop {
+    let next = loop {
         // Two pieces at least: the end of a send is waited for only where something follows it, and
         // that is when the next ones are read.
         let has_two = connection.ahead.pieces() + parts.len() >= 2;
         let before = parts.len();
-        let ahead = follower.read(if has_two { room } else { room.max(1) }, &mut parts);
+        let next = follower.read(if has_two { room } else { room.max(1) }, &mut parts);
         room = room.saturating_sub(parts[before..].iter().map(|part| part.bytes().len()).sum());
-        if ahead != Ahead::More || (room == 0 && connection.ahead.pieces() + parts.len() >= 2) {
-            break ahead;
+        if next != Next::Ahead(Ahead::More) || (room == 0 && connection.ahead.pieces() + parts.len() >= 2) {
+            break next;
         }
     };
-    if let Ahead::CutOff(why) = ahead {
-        return cut_off(clients, index, why);
+    match next {
+        Next::Ahead(Ahead::CutOff(why)) => return cut_off(clients, index, why),
+        Next::Failed(why) => {
+            tracing::warn!("Closing a replica: {why}");
+            return clients.close(index);
+        }
+        Next::End => connection.state = State::Closing,
+        Next::Ahead(_) if parts.is_empty() => return,
+        Next::Ahead(_) => {}
     }
-    if parts.is_empty() {
+    if parts.is_empty() && connection.state != State::Closing {
         return;
     }
     for part in parts {

@@ -5,7 +5,7 @@
 //! | [`table`] | one record per directive ([`directive`] defines the record) |
 //! | [`quote`], [`number`] | words and numbers of a line |
 //! | [`value`], [`values`] | one directive's value, and all of them |
-//! | [`settings`] | the served values, typed: what the rest of the server reads |
+//! | [`settings`], [`primary`] | the served values, typed: what the rest of the server reads |
 //! | [`load`], [`host`] | reading file, standard input and options; the interface to files |
 //! | [`store`], [`rewrite`] | the running configuration |
 //!
@@ -16,6 +16,7 @@ pub mod directive;
 pub mod host;
 pub mod load;
 pub mod number;
+pub mod primary;
 pub mod quote;
 pub mod rewrite;
 pub mod settings;

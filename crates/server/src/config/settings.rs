@@ -1,5 +1,6 @@
 //! The served settings, typed.
 
+use super::primary::PrimarySettings;
 use super::value::{OutputLimit, output_limits};
 use super::values::Values;
 use pantala_engine::client::{PreferredEndpoint, Shutdown};
@@ -280,6 +281,8 @@ pub struct Settings {
     pub repl_backlog_bytes: u64,
     /// `repl-ping-replica-period`, s.
     pub repl_ping_period_s: u64,
+    /// Settings of a server that has replicas.
+    pub primary: PrimarySettings,
     /// Most keys tracked for clients; 0: no limit.
     pub tracking_table_max_keys: u64,
     /// Classes of keyspace events that are published.
@@ -423,6 +426,7 @@ impl Settings {
             slowlog_max_len: bytes(values, "slowlog-max-len"),
             repl_backlog_bytes: bytes(values, "repl-backlog-size"),
             repl_ping_period_s: bytes(values, "repl-ping-replica-period"),
+            primary: PrimarySettings::new(values),
             tracking_table_max_keys: bytes(values, "tracking-table-max-keys"),
             notify_keyspace_events: EventClasses::from_bits(small(values, "notify-keyspace-events")),
             cluster_enabled: values.bool("cluster-enabled"),
@@ -469,7 +473,7 @@ fn count(values: &Values, name: &str) -> usize {
     usize::try_from(values.number(name)).unwrap_or(usize::MAX)
 }
 
-fn bytes(values: &Values, name: &str) -> u64 {
+pub(super) fn bytes(values: &Values, name: &str) -> u64 {
     u64::try_from(values.number(name)).unwrap_or(u64::MAX)
 }
 

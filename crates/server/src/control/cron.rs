@@ -6,7 +6,7 @@ use pantala_runtime::EventLoop;
 use pantala_session::State;
 
 use super::Control;
-use crate::clients::output_limit;
+use crate::clients::{look_at_follower, output_limit};
 use crate::config::Settings;
 use crate::dispatch::{Connection, Dispatcher};
 use crate::snapshot::save_if_due;
@@ -48,6 +48,7 @@ impl Control {
         if number == 0 {
             server.sample(now_ms);
             save_if_due(server, now_ms);
+            server.replication().look_after(server);
         }
     }
 }
@@ -62,7 +63,16 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
         let reactor = &mut dispatcher.clients.reactor;
         let Some(connection) = &mut reactor.connections[index] else { continue };
         connection.tell_buffers(&reactor.io);
-        has_followers |= connection.session.follows.is_some();
+        if let Some(following) = &mut connection.session.follows {
+            has_followers = true;
+            let why = following.timed_out();
+            look_at_follower(&mut dispatcher.clients, index as u32, why);
+            if dispatcher.clients.reactor.connections[index].is_none() {
+                continue;
+            }
+        }
+        let reactor = &mut dispatcher.clients.reactor;
+        let Some(connection) = &mut reactor.connections[index] else { continue };
         if idle_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
             tracing::debug!("Closing idle client");
             dispatcher.clients.close(index as u32);
@@ -91,7 +101,7 @@ fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64
     let limit = output_limit(connection, settings);
     // The part of the stream not yet copied to a follower is in the log.
     let is_above = || {
-        let behind_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.reader().behind_bytes());
+        let behind_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.behind_bytes());
         connection.pending_bytes() as u64 + behind_bytes > limit.soft_bytes
     };
     let above = limit.soft_bytes > 0 && connection.sending.bytes > 0 && is_above();

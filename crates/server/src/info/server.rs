@@ -52,7 +52,8 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
     let largest = |bytes: fn(&pantala_engine::client::Client) -> u64| {
         clients.iter().map(|client| bytes(client)).max().unwrap_or(0)
     };
-    text.field("connected_clients", clients.len());
+    let replicas = clients.iter().filter(|client| client.is_replica.load(Relaxed)).count();
+    text.field("connected_clients", clients.len() - replicas);
     text.field("cluster_connections", 0);
     text.field("maxclients", server.config().settings().maxclients);
     text.field("client_recent_max_input_buffer", largest(|client| client.query_capacity_bytes.load(Relaxed)));
@@ -64,19 +65,26 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
 }
 
 pub(super) fn replication(text: &mut Text, server: &Server) {
+    let primary = server.replication().primary_info(server);
     text.field("role", "master");
-    text.field("connected_slaves", 0);
+    text.field("connected_slaves", primary.replicas);
+    if let Some(good) = primary.good {
+        text.field("min_slaves_good_slaves", good);
+    }
+    text.lines(&primary.lines);
     text.field("master_failover_state", "no-failover");
-    text.field("master_replid", &server.facts().run_id);
-    text.field("master_replid2", "0".repeat(40));
-    let (held, is_active) = server.keyspace().journal().held();
+    let (id, second, second_offset) = primary.ids;
+    text.field("master_replid", id);
+    text.field("master_replid2", second);
+    let (held, _) = server.keyspace().journal().held();
     text.field("master_repl_offset", held.end);
-    text.field("second_repl_offset", -1);
+    text.field("second_repl_offset", second_offset);
+    let is_active = primary.has_backlog;
     text.field("repl_backlog_active", u8::from(is_active));
     text.field("repl_backlog_size", server.config().settings().repl_backlog_bytes);
     // As in Redis, which counts bytes from 1.
     text.field("repl_backlog_first_byte_offset", if is_active { held.start + 1 } else { 0 });
-    text.field("repl_backlog_histlen", held.end - held.start);
+    text.field("repl_backlog_histlen", if is_active { held.end - held.start } else { 0 });
 }
 
 pub(super) fn cpu(text: &mut Text, _: &Server) {

@@ -36,7 +36,10 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     text.field("instantaneous_input_repl_kbps", kilobytes(0));
     text.field("instantaneous_output_repl_kbps", kilobytes(0));
     text.field("rejected_connections", server.stats.connections_rejected.load(Relaxed));
-    text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
+    let syncs = &server.replication().syncs;
+    text.field("sync_full", syncs.full.load(Relaxed));
+    text.field("sync_partial_ok", syncs.partial_ok.load(Relaxed));
+    text.field("sync_partial_err", syncs.partial_err.load(Relaxed));
     text.field("expired_keys", over_shards(server, |shard| shard.expired.get()));
     text.field("expired_stale_perc", "0.00");
     text.zeros(&["expired_time_cap_reached_count", "expire_cycle_cpu_milliseconds"]);

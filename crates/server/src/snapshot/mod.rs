@@ -35,7 +35,9 @@ use crate::config::Settings;
 use crate::host::Server;
 use load::Counts;
 
-pub use background::{Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Running, Written};
+pub use background::{
+    Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Running, Written, start, with_all_shards,
+};
 pub use bgsave::{Saves, save_if_due};
 pub use check::{Arguments, check_rdb, check_start};
 pub use load::load_at_start;

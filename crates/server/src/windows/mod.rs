@@ -13,6 +13,7 @@ mod room;
 mod run;
 mod slow;
 mod suspended;
+mod waits;
 
 use crate::dispatch::window::Window;
 use hand_over::Handed;

@@ -19,6 +19,7 @@ use pantala_session::{Parsed, State};
 use pantala_types::table::PREFETCH_KEYS_MAX;
 
 use super::hand_over::HANDED_BYTES_MIN;
+use super::waits::wait_for_replicas;
 use super::{Runner, Windows};
 use crate::clients::slow::LARGE_BYTES;
 use crate::config::Settings;
@@ -474,6 +475,14 @@ impl Runner {
                     connection.input.done(entry.end);
                     let answer = PauseAnswer::new(*pause, Some((command, ranges.len())), true);
                     return d.answer_paused(entry.connection, before, Box::new(answer));
+                }
+                if let Some(wait) = connection.session.awaits.take() {
+                    let (session, token) = (connection.session.view(), token(connection.socket.id));
+                    let call =
+                        Call { command, args, first_key: None, session, reads_as: None, connection: token, now_ms };
+                    wait_for_replicas(host, &mut d.clients.executor, &call, wait);
+                    connection.input.done(entry.end);
+                    return Ran::Blocked;
                 }
                 if let Some(how) = connection.session.shutdown.take() {
                     connection.input.done(entry.end);

@@ -1,0 +1,176 @@
+//! `REPLCONF`: what a connection says about itself before it asks for data, and afterwards.
+
+/// Longest address that a replica may announce, bytes, as in Redis.
+const ADDRESS_BYTES_MAX: usize = 46;
+
+/// The parts of the dataset that a connection wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Without keys.
+    pub without_keys: bool,
+    /// Without function libraries.
+    pub without_functions: bool,
+}
+
+impl Filter {
+    /// Returns whether anything is left out.
+    #[must_use]
+    pub fn is_any(self) -> bool {
+        self.without_keys || self.without_functions
+    }
+}
+
+/// What a connection has said by `REPLCONF`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handshake {
+    /// The port at which it accepts clients; 0 if it hasn't said.
+    pub port: i64,
+    /// The address that it announces instead of its connection's.
+    pub address: Option<Vec<u8>>,
+    /// It finds the end of a snapshot by a mark (`capa eof`).
+    pub finds_mark: bool,
+    /// It knows that histories may continue under another ID (`capa psync2`).
+    pub knows_shifts: bool,
+    /// It wants the snapshot and no stream (`rdb-only`).
+    pub wants_no_stream: bool,
+    /// The parts of the dataset that it wants (`rdb-filter-only`).
+    pub filter: Filter,
+}
+
+/// What the primary does after a `REPLCONF`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Replies `OK`.
+    Ok,
+    /// Notes that the replica has this many bytes of the stream; no reply.
+    Ack(i64),
+    /// Sends its own offset to its primary, if it has one; no reply.
+    GetAck,
+    /// Nothing: not even a reply.
+    Nothing,
+}
+
+/// Why a `REPLCONF` is rejected; its text is the error reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandshakeError(pub Vec<u8>);
+
+fn error(text: &str, word: &[u8]) -> HandshakeError {
+    HandshakeError([text.as_bytes(), word].concat())
+}
+
+fn number(text: &[u8]) -> Option<i64> {
+    pantala_base::number::parse_i64(text)
+}
+
+impl Handshake {
+    /// Handles the options of a `REPLCONF`, without its name. Options before a wrong one remain
+    /// set, as in Redis.
+    ///
+    /// # Errors
+    /// An option or its value is wrong.
+    pub fn hear(&mut self, options: &[&[u8]]) -> Result<Heard, HandshakeError> {
+        if !options.len().is_multiple_of(2) {
+            return Err(error("ERR syntax error", b""));
+        }
+        for pair in options.chunks(2) {
+            let (name, value) = (pair[0], pair[1]);
+            match name.to_ascii_lowercase().as_slice() {
+                b"listening-port" => {
+                    self.port =
+                        number(value).ok_or_else(|| error("ERR value is not an integer or out of range", b""))?;
+                }
+                b"ip-address" if value.len() < ADDRESS_BYTES_MAX => self.address = Some(value.to_vec()),
+                b"ip-address" => {
+                    let text = "ERR REPLCONF ip-address provided by replica instance is too long: ";
+                    return Err(error(text, format!("{} bytes", value.len()).as_bytes()));
+                }
+                b"capa" => {
+                    self.finds_mark |= value.eq_ignore_ascii_case(b"eof");
+                    self.knows_shifts |= value.eq_ignore_ascii_case(b"psync2");
+                }
+                b"ack" => return Ok(number(value).map_or(Heard::Nothing, Heard::Ack)),
+                b"getack" => return Ok(Heard::GetAck),
+                b"rdb-only" => match number(value) {
+                    Some(only @ (0 | 1)) => self.wants_no_stream = only == 1,
+                    Some(_) => return Err(error("ERR value is out of range, value must between 0 and 1", b"")),
+                    None => return Err(error("ERR value is not an integer or out of range", b"")),
+                },
+                b"rdb-filter-only" => self.set_filter(value)?,
+                // Of later versions: the replica may use what it learns of this server's.
+                b"version" => {}
+                _ => return Err(error("ERR Unrecognized REPLCONF option: ", name)),
+            }
+        }
+        Ok(Heard::Ok)
+    }
+
+    fn set_filter(&mut self, wanted: &[u8]) -> Result<(), HandshakeError> {
+        self.filter = Filter { without_keys: true, without_functions: true };
+        for part in wanted.split(|byte| byte.is_ascii_whitespace()).filter(|part| !part.is_empty()) {
+            if !part.eq_ignore_ascii_case(b"functions") {
+                return Err(error("ERR Unsupported rdb-filter-only option: ", part));
+            }
+            self.filter.without_functions = false;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hear(handshake: &mut Handshake, words: &str) -> Result<Heard, String> {
+        let words: Vec<&[u8]> = words.split(' ').filter(|word| !word.is_empty()).map(str::as_bytes).collect();
+        handshake.hear(&words).map_err(|error| String::from_utf8(error.0).expect("text"))
+    }
+
+    #[test]
+    fn a_replica_says_who_it_is() {
+        let mut replica = Handshake::default();
+        let said = "listening-port 6380 ip-address 10.0.0.1 capa eof CAPA PSYNC2 capa other rdb-only 1 version 7.2";
+        assert_eq!(hear(&mut replica, said), Ok(Heard::Ok));
+        let expected = Handshake {
+            port: 6380,
+            address: Some(b"10.0.0.1".to_vec()),
+            finds_mark: true,
+            knows_shifts: true,
+            wants_no_stream: true,
+            filter: Filter::default(),
+        };
+        assert_eq!(replica, expected);
+        assert_eq!(replica.hear(&[b"rdb-filter-only", b"functions"]), Ok(Heard::Ok));
+        assert_eq!(replica.filter, Filter { without_keys: true, without_functions: false });
+        assert_eq!(replica.hear(&[b"rdb-filter-only", b""]), Ok(Heard::Ok));
+        assert_eq!(replica.filter, Filter { without_keys: true, without_functions: true });
+        assert!(replica.filter.is_any() && !Filter::default().is_any());
+    }
+
+    #[test]
+    fn acknowledgements_are_not_answered() {
+        let mut replica = Handshake::default();
+        assert_eq!(hear(&mut replica, "ack 17"), Ok(Heard::Ack(17)));
+        assert_eq!(hear(&mut replica, "ACK 17 fack 16"), Ok(Heard::Ack(17)));
+        assert_eq!(hear(&mut replica, "ack x"), Ok(Heard::Nothing));
+        assert_eq!(hear(&mut replica, "getack *"), Ok(Heard::GetAck));
+    }
+
+    #[test]
+    fn errors_are_those_of_redis() {
+        let long = format!("ip-address {}", "1".repeat(ADDRESS_BYTES_MAX));
+        let cases = [
+            ("capa", "ERR syntax error"),
+            ("listening-port x", "ERR value is not an integer or out of range"),
+            ("rdb-only 2", "ERR value is out of range, value must between 0 and 1"),
+            ("rdb-only x", "ERR value is not an integer or out of range"),
+            ("rdb-filter-only keys", "ERR Unsupported rdb-filter-only option: keys"),
+            ("x y", "ERR Unrecognized REPLCONF option: x"),
+            (&long, "ERR REPLCONF ip-address provided by replica instance is too long: 46 bytes"),
+        ];
+        for (words, expected) in cases {
+            assert_eq!(hear(&mut Handshake::default(), words), Err(expected.to_owned()), "{words}");
+        }
+        let longest = format!("ip-address {}", "1".repeat(ADDRESS_BYTES_MAX - 1));
+        assert_eq!(hear(&mut Handshake::default(), &longest), Ok(Heard::Ok));
+    }
+}

@@ -1,0 +1,139 @@
+//! The history of a dataset: which streams of which offsets it continues.
+
+use std::ops::Range;
+
+use crate::ReplId;
+
+/// The history of this server's dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    id: ReplId,
+    /// The former ID, and the first offset of `PSYNC` at which it no longer holds.
+    second: Option<(ReplId, u64)>,
+}
+
+/// What `PSYNC` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// The ID, or `?`.
+    pub id: &'a [u8],
+    /// The number of the next byte that the replica wants, counted from 1.
+    pub offset: i64,
+}
+
+/// Why a replica needs a full sync.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotContinued {
+    /// It asked for one (`?`).
+    Wanted,
+    /// Its history is another one.
+    OtherHistory,
+    /// Its history ended before the offset that it asks for.
+    BehindSecond(u64),
+    /// The stream at its offset is not held. These are the offsets that `PSYNC` may ask for.
+    NotHeld(Range<u64>),
+}
+
+impl History {
+    /// Returns a history without a former one.
+    #[must_use]
+    pub fn new(id: ReplId) -> Self {
+        History { id, second: None }
+    }
+
+    /// Returns the current ID.
+    #[must_use]
+    pub fn id(&self) -> ReplId {
+        self.id
+    }
+
+    /// Returns the former ID, and the first offset of `PSYNC` at which it no longer holds.
+    #[must_use]
+    pub fn second(&self) -> Option<(ReplId, u64)> {
+        self.second
+    }
+
+    /// Starts another history: no replica can continue the current one.
+    pub fn change(&mut self, id: ReplId) {
+        *self = History::new(id);
+    }
+
+    /// Continues the current history, of which `offset` bytes are known, under another ID: a
+    /// replica was promoted.
+    pub fn shift(&mut self, id: ReplId, offset: u64) {
+        self.second = Some((self.id, offset + 1));
+        self.id = id;
+    }
+
+    /// Returns the offset at which a replica may continue: the number of bytes that it has.
+    /// `held`: the numbers of bytes that a replica may have so that what it lacks is held.
+    ///
+    /// # Errors
+    /// The reason why it needs a full sync.
+    pub fn continues(&self, asked: Asked<'_>, held: Option<Range<u64>>) -> Result<u64, NotContinued> {
+        if asked.id.first() == Some(&b'?') {
+            return Err(NotContinued::Wanted);
+        }
+        let id = ReplId::parse(asked.id).ok_or(NotContinued::OtherHistory)?;
+        if id != self.id {
+            match self.second {
+                Some((second, end)) if second == id => {
+                    if asked.offset > end as i64 {
+                        return Err(NotContinued::BehindSecond(end));
+                    }
+                }
+                _ => return Err(NotContinued::OtherHistory),
+            }
+        }
+        let Some(held) = held else { return Err(NotContinued::NotHeld(0..0)) };
+        let has = asked.offset.checked_sub(1).and_then(|has| u64::try_from(has).ok());
+        match has {
+            Some(has) if held.start <= has && has <= held.end => Ok(has),
+            _ => Err(NotContinued::NotHeld(held.start + 1..held.end + 1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pantala_base::Random;
+
+    use super::*;
+
+    fn id(seed: u64) -> ReplId {
+        ReplId::random(&mut Random::from_seed(seed))
+    }
+
+    fn asks(history: &History, id: ReplId, offset: i64) -> Result<u64, NotContinued> {
+        history.continues(Asked { id: id.as_str().as_bytes(), offset }, Some(10..20))
+    }
+
+    #[test]
+    fn a_replica_continues_where_the_stream_is_held() {
+        let history = History::new(id(1));
+        assert_eq!(asks(&history, id(1), 11), Ok(10));
+        assert_eq!(asks(&history, id(1), 21), Ok(20));
+        for offset in [10, 22, 0, -1, i64::MIN, i64::MAX] {
+            assert_eq!(asks(&history, id(1), offset), Err(NotContinued::NotHeld(11..21)), "{offset}");
+        }
+        assert_eq!(asks(&history, id(2), 11), Err(NotContinued::OtherHistory));
+        let asked = Asked { id: b"?", offset: -1 };
+        assert_eq!(history.continues(asked, Some(0..20)), Err(NotContinued::Wanted));
+        let own = id(1);
+        let asked = Asked { id: own.as_str().as_bytes(), offset: 1 };
+        assert_eq!(history.continues(asked, None), Err(NotContinued::NotHeld(0..0)));
+    }
+
+    #[test]
+    fn the_former_history_continues_up_to_its_end() {
+        let mut history = History::new(id(1));
+        history.shift(id(2), 15);
+        assert_eq!(history.second(), Some((id(1), 16)));
+        assert_eq!(asks(&history, id(1), 16), Ok(15));
+        assert_eq!(asks(&history, id(1), 17), Err(NotContinued::BehindSecond(16)));
+        assert_eq!(asks(&history, id(2), 17), Ok(16));
+        history.change(id(3));
+        assert_eq!(asks(&history, id(1), 16), Err(NotContinued::OtherHistory));
+        assert_eq!(asks(&history, id(2), 16), Err(NotContinued::OtherHistory));
+    }
+}

@@ -1,0 +1,43 @@
+//! Replication as state machines: bytes and facts in, decisions out. No sockets, no threads.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | replication ID | 40 hexadecimal digits that name one history of the dataset ([`ReplId`]) |
+//! | offset | number of bytes of a history's stream; `PSYNC` asks for the byte behind it |
+//! | second ID | the history that this one continues, up to an offset ([`History`]) |
+//! | handshake | what a connection says by `REPLCONF` before it asks for data ([`Handshake`]) |
+//! | full sync | a snapshot, then the stream from the snapshot's offset on |
+//! | partial sync | the stream from an offset that is still held |
+//! | replica | a connection that has sent `SYNC` or `PSYNC` ([`Replica`]) |
+//! | feed | the bytes of one snapshot, in flight to several replicas ([`Feed`]) |
+//!
+//! # A replica, as its primary sees it
+//!
+//! ```text
+//!            PSYNC, full               snapshot starts           last byte sent
+//! handshake ────────────► wait (start) ───────────────► send bulk ─────────────► online
+//!     │                                                                             ▲
+//!     └──────────────────────────── PSYNC, partial ─────────────────────────────────┘
+//! ```
+//!
+//! A replica that announced `capa eof` gets the stream only after its first `REPLCONF ACK`: it
+//! finds the end of the snapshot by 40 bytes that it must read alone.
+#![forbid(unsafe_code)]
+
+mod feed;
+mod framing;
+mod handshake;
+mod history;
+mod id;
+mod replicas;
+mod schedule;
+
+pub use feed::{Feed, FeedAhead, FeedReader};
+pub use framing::Framing;
+pub use handshake::{Filter, Handshake, HandshakeError, Heard};
+pub use history::{Asked, History, NotContinued};
+pub use id::ReplId;
+pub use replicas::{Replica, ReplicaState, Replicas};
+pub use schedule::{Schedule, Waiting};

@@ -1,0 +1,209 @@
+//! The replicas of a primary: their states, and what they have acknowledged.
+
+use std::fmt::Write;
+
+use crate::Handshake;
+use crate::schedule::Waiting;
+
+/// The state of a replica; its text is Redis's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaState {
+    /// It waits for a snapshot that has not started, since this time (monotonic, ms).
+    WaitStart(i64),
+    /// It waits for the first bytes of a snapshot that has started.
+    WaitEnd,
+    /// It is sent a snapshot.
+    SendBulk,
+    /// It has been sent the snapshot, and follows the stream.
+    Online,
+}
+
+impl ReplicaState {
+    /// Returns its name in `INFO`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ReplicaState::WaitStart(_) | ReplicaState::WaitEnd => "wait_bgsave",
+            ReplicaState::SendBulk => "send_bulk",
+            ReplicaState::Online => "online",
+        }
+    }
+}
+
+/// A replica.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    /// The number of its client.
+    pub client: u64,
+    /// The address of its connection's peer.
+    pub peer: String,
+    /// What it has said about itself.
+    pub handshake: Handshake,
+    /// Its state.
+    pub state: ReplicaState,
+    /// The number of bytes of the stream that it has acknowledged.
+    pub acked: u64,
+    /// When it last acknowledged, or came online: monotonic, ms.
+    pub acked_ms: i64,
+}
+
+impl Replica {
+    /// Returns a replica that waits for a full sync.
+    #[must_use]
+    pub fn new(client: u64, peer: String, handshake: Handshake, now_ms: i64) -> Self {
+        Replica { client, peer, handshake, state: ReplicaState::WaitStart(now_ms), acked: 0, acked_ms: now_ms }
+    }
+
+    /// Returns the address at which its clients reach it, as far as it has said so.
+    #[must_use]
+    pub fn address(&self) -> String {
+        match &self.handshake.address {
+            Some(address) => String::from_utf8_lossy(address).into_owned(),
+            None => self.peer.clone(),
+        }
+    }
+
+    /// Returns how long ago it acknowledged, s; 0 unless it is online.
+    #[must_use]
+    pub fn lag_s(&self, now_ms: i64) -> i64 {
+        if self.state == ReplicaState::Online { (now_ms - self.acked_ms).max(0) / 1000 } else { 0 }
+    }
+}
+
+/// See the head of this module.
+#[derive(Debug, Default)]
+pub struct Replicas {
+    /// In the order in which they asked for data.
+    all: Vec<Replica>,
+}
+
+impl Replicas {
+    /// Adds a replica.
+    pub fn add(&mut self, replica: Replica) {
+        self.all.push(replica);
+    }
+
+    /// Removes a replica. Returns whether it was there.
+    pub fn remove(&mut self, client: u64) -> bool {
+        let before = self.all.len();
+        self.all.retain(|replica| replica.client != client);
+        self.all.len() != before
+    }
+
+    /// Returns a replica.
+    pub fn find(&mut self, client: u64) -> Option<&mut Replica> {
+        self.all.iter_mut().find(|replica| replica.client == client)
+    }
+
+    /// Returns all of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Replica> {
+        self.all.iter()
+    }
+
+    /// Returns their number.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Notes what a replica has acknowledged. Acknowledged offsets never fall.
+    pub fn ack(&mut self, client: u64, offset: i64, now_ms: i64) {
+        if let Some(replica) = self.find(client) {
+            replica.acked = replica.acked.max(offset.max(0) as u64);
+            replica.acked_ms = now_ms;
+        }
+    }
+
+    /// Returns how many of those online have acknowledged this many bytes.
+    #[must_use]
+    pub fn acked(&self, offset: u64) -> usize {
+        let has = |replica: &&Replica| replica.state == ReplicaState::Online && replica.acked >= offset;
+        self.all.iter().filter(has).count()
+    }
+
+    /// Returns how many are online and have acknowledged something within `lag_s_max` seconds.
+    #[must_use]
+    pub fn good(&self, lag_s_max: u64, now_ms: i64) -> usize {
+        let is_good =
+            |replica: &&Replica| replica.state == ReplicaState::Online && replica.lag_s(now_ms) as u64 <= lag_s_max;
+        self.all.iter().filter(is_good).count()
+    }
+
+    /// Returns those that wait for a snapshot to start.
+    #[must_use]
+    pub fn waiting(&self, now_ms: i64) -> Vec<Waiting> {
+        let waiting = |replica: &Replica| match replica.state {
+            ReplicaState::WaitStart(since) => {
+                Some(Waiting { since_ms: now_ms - since, finds_mark: replica.handshake.finds_mark })
+            }
+            _ => None,
+        };
+        self.all.iter().filter_map(waiting).collect()
+    }
+
+    /// Returns the lines of `INFO replication` about them.
+    #[must_use]
+    pub fn info(&self, now_ms: i64) -> String {
+        let mut text = String::new();
+        for (number, replica) in self.all.iter().enumerate() {
+            // Writing to a String can't fail.
+            let _ = write!(
+                text,
+                "slave{number}:ip={},port={},state={},offset={},lag={}\r\n",
+                replica.address(),
+                replica.handshake.port,
+                replica.state.name(),
+                replica.acked,
+                replica.lag_s(now_ms),
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(client: u64, state: ReplicaState) -> Replica {
+        let handshake = Handshake { port: 6380, finds_mark: true, ..Handshake::default() };
+        Replica { state, ..Replica::new(client, "10.0.0.1".to_owned(), handshake, 1000) }
+    }
+
+    #[test]
+    fn only_replicas_online_count() {
+        let mut replicas = Replicas::default();
+        replicas.add(replica(1, ReplicaState::Online));
+        replicas.add(replica(2, ReplicaState::SendBulk));
+        replicas.add(replica(3, ReplicaState::Online));
+        for client in [1, 2] {
+            replicas.ack(client, 50, 3000);
+        }
+        replicas.ack(1, 20, 3000);
+        assert_eq!((replicas.acked(50), replicas.acked(0), replicas.acked(51)), (1, 2, 0));
+        assert_eq!((replicas.good(1, 4500), replicas.good(3, 4500)), (1, 2));
+        assert!(replicas.remove(1) && !replicas.remove(1));
+        assert_eq!(replicas.len(), 2);
+    }
+
+    #[test]
+    fn lines_are_those_of_redis() {
+        let mut replicas = Replicas::default();
+        replicas.add(replica(1, ReplicaState::WaitStart(1000)));
+        replicas.add(replica(2, ReplicaState::SendBulk));
+        replicas.add(replica(3, ReplicaState::Online));
+        replicas.find(3).expect("it is there").handshake.address = Some(b"example.org".to_vec());
+        replicas.ack(3, 17, 2000);
+        let expected = "slave0:ip=10.0.0.1,port=6380,state=wait_bgsave,offset=0,lag=0\r\n\
+                        slave1:ip=10.0.0.1,port=6380,state=send_bulk,offset=0,lag=0\r\n\
+                        slave2:ip=example.org,port=6380,state=online,offset=17,lag=3\r\n";
+        assert_eq!(replicas.info(5999), expected);
+        assert_eq!(replicas.waiting(1700), [Waiting { since_ms: 700, finds_mark: true }]);
+    }
+}

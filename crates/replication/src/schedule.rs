@@ -1,0 +1,72 @@
+//! When a full sync starts: replicas that ask within a short time share one snapshot.
+
+/// Settings of full syncs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Snapshots go to the replicas directly (`repl-diskless-sync`).
+    pub is_diskless: bool,
+    /// How long a diskless snapshot waits for further replicas (`repl-diskless-sync-delay`), s.
+    pub delay_s: u64,
+    /// So many waiting replicas end the wait (`repl-diskless-sync-max-replicas`); 0: none do.
+    pub replicas_max: u64,
+}
+
+/// A replica that waits for a snapshot to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// How long it has waited, ms.
+    pub since_ms: i64,
+    /// It finds the end of a snapshot by a mark.
+    pub finds_mark: bool,
+}
+
+impl Schedule {
+    /// Returns whether the snapshot for these replicas is sent without a file: all can find its
+    /// end.
+    #[must_use]
+    pub fn is_direct(&self, waiting: &[Waiting], is_filtered: bool) -> bool {
+        (self.is_diskless || is_filtered) && waiting.iter().all(|replica| replica.finds_mark)
+    }
+
+    /// Returns whether a snapshot for these replicas starts now.
+    #[must_use]
+    pub fn is_due(&self, waiting: &[Waiting]) -> bool {
+        let Some(longest_ms) = waiting.iter().map(|replica| replica.since_ms).max() else { return false };
+        !self.is_diskless
+            || waiting.iter().any(|replica| !replica.finds_mark)
+            || longest_ms >= self.delay_s.saturating_mul(1000) as i64
+            || self.replicas_max > 0 && waiting.len() as u64 >= self.replicas_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISKLESS: Schedule = Schedule { is_diskless: true, delay_s: 5, replicas_max: 3 };
+
+    fn waiting(count: usize, since_ms: i64) -> Vec<Waiting> {
+        vec![Waiting { since_ms, finds_mark: true }; count]
+    }
+
+    #[test]
+    fn a_diskless_snapshot_waits_for_further_replicas() {
+        assert!(!DISKLESS.is_due(&[]));
+        assert!(!DISKLESS.is_due(&waiting(1, 4999)));
+        assert!(DISKLESS.is_due(&waiting(1, 5000)));
+        assert!(!DISKLESS.is_due(&waiting(2, 0)));
+        assert!(DISKLESS.is_due(&waiting(3, 0)));
+        assert!(!Schedule { replicas_max: 0, ..DISKLESS }.is_due(&waiting(9, 0)));
+        assert!(Schedule { delay_s: 0, ..DISKLESS }.is_due(&waiting(1, 0)));
+    }
+
+    #[test]
+    fn others_need_not_wait() {
+        let with_disk = Schedule { is_diskless: false, ..DISKLESS };
+        assert!(with_disk.is_due(&waiting(1, 0)) && !with_disk.is_direct(&waiting(1, 0), false));
+        assert!(with_disk.is_direct(&waiting(1, 0), true));
+        let old = [Waiting { since_ms: 0, finds_mark: false }, Waiting { since_ms: 0, finds_mark: true }];
+        assert!(DISKLESS.is_due(&old) && !DISKLESS.is_direct(&old, false));
+        assert!(DISKLESS.is_direct(&waiting(2, 0), false));
+    }
+}

@@ -1,0 +1,44 @@
+//! Settings of a server that has replicas.
+
+use pantala_replication::Schedule;
+
+use super::settings::bytes;
+use super::values::Values;
+
+/// Settings of a server that has replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrimarySettings {
+    /// When full syncs start: `repl-diskless-sync`, `repl-diskless-sync-delay`,
+    /// `repl-diskless-sync-max-replicas`.
+    pub schedule: Schedule,
+    /// `repl-timeout`, s.
+    pub timeout_s: u64,
+    /// `repl-backlog-ttl`, s; 0: the backlog is kept.
+    pub backlog_ttl_s: u64,
+    /// `min-replicas-to-write`; 0: writes need no replicas.
+    pub replicas_min: u64,
+    /// `min-replicas-max-lag`, s; 0: writes need no replicas.
+    pub lag_s_max: u64,
+}
+
+impl PrimarySettings {
+    pub(super) fn new(values: &Values) -> Self {
+        PrimarySettings {
+            schedule: Schedule {
+                is_diskless: values.bool("repl-diskless-sync"),
+                delay_s: bytes(values, "repl-diskless-sync-delay"),
+                replicas_max: bytes(values, "repl-diskless-sync-max-replicas"),
+            },
+            timeout_s: bytes(values, "repl-timeout"),
+            backlog_ttl_s: bytes(values, "repl-backlog-ttl"),
+            replicas_min: bytes(values, "min-replicas-to-write"),
+            lag_s_max: bytes(values, "min-replicas-max-lag"),
+        }
+    }
+
+    /// Returns whether writes are rejected while there are too few good replicas.
+    #[must_use]
+    pub fn requires_replicas(&self) -> bool {
+        self.replicas_min > 0 && self.lag_s_max > 0
+    }
+}

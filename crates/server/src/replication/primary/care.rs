@@ -1,0 +1,93 @@
+//! The table of replicas over time: attached, online, gone; the backlog's end; replicas that are
+//! good enough for writes.
+
+use std::sync::Arc;
+
+use pantala_replication::{Replica, ReplicaState};
+
+use super::Link;
+use crate::host::Server;
+use crate::replication::Replication;
+
+impl Replication {
+    /// Adds a replica. The first one starts a history: there was no stream before.
+    pub(super) fn added(&self, server: &Server, replica: Replica, link: Arc<Link>) {
+        {
+            let mut state = self.state();
+            if !state.has_backlog {
+                let id = state.new_id();
+                state.history.change(id);
+                state.has_backlog = true;
+                tracing::info!(
+                    "Replication backlog created, my new replication IDs are '{id}' and '{}'",
+                    "0".repeat(40)
+                );
+            }
+            state.alone_since_ms = None;
+            state.replicas.add(replica);
+            state.links.push(link);
+        }
+        server.keyspace().journal().set_replicas(true);
+        self.look_at_good_replicas(server);
+    }
+
+    /// Notes that a replica has been sent its snapshot.
+    pub(super) fn set_online(&self, server: &Server, client: u64) {
+        if let Some(replica) = self.state().replicas.find(client) {
+            replica.state = ReplicaState::Online;
+            replica.acked_ms = server.monotonic_ms();
+        }
+        self.look_at_good_replicas(server);
+    }
+
+    /// Removes a replica whose connection has closed.
+    pub(super) fn removed(&self, server: &Server, client: u64) {
+        let is_alone = {
+            let mut state = self.state();
+            state.replicas.remove(client);
+            state.links.retain(|link| link.client != client);
+            if state.replicas.is_empty() {
+                state.alone_since_ms = Some(server.monotonic_ms());
+            }
+            state.replicas.is_empty()
+        };
+        server.keyspace().journal().set_replicas(!is_alone);
+        self.look_at_good_replicas(server);
+    }
+
+    /// Frees the backlog if no replica has been there for its time. Offsets go on, under another
+    /// ID.
+    fn end_backlog_if_due(&self, server: &Server) {
+        let ttl_ms = server.config().settings().primary.backlog_ttl_s.saturating_mul(1000) as i64;
+        {
+            let mut state = self.state();
+            let is_due = |since_ms: i64| server.monotonic_ms() - since_ms > ttl_ms;
+            if ttl_ms == 0 || !state.has_backlog || !state.alone_since_ms.is_some_and(is_due) {
+                return;
+            }
+            let id = state.new_id();
+            state.history.change(id);
+            state.has_backlog = false;
+            state.alone_since_ms = None;
+        }
+        // Ending the stream needs no thread.
+        let _ = server.keyspace().keep_journal(false);
+        tracing::info!("Replication backlog freed after {} seconds without connected replicas.", ttl_ms / 1000);
+    }
+
+    /// Looks after replication: some times a second, by one worker.
+    pub fn look_after(&self, server: &Server) {
+        self.sync_if_due(server);
+        self.look_at_good_replicas(server);
+        self.end_backlog_if_due(server);
+    }
+
+    /// Closes the connections of all replicas: they must attach again.
+    pub fn drop_replicas(&self, why: &str) {
+        let links: Vec<Arc<Link>> = self.state().links.iter().map(Arc::clone).collect();
+        links.iter().for_each(|link| link.fail(why));
+    }
+
+    /// Decides whether there are enough good replicas for writes.
+    pub fn look_at_good_replicas(&self, _server: &Server) {}
+}

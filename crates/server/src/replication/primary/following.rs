@@ -1,0 +1,141 @@
+//! What the connection of a replica is sent next. Its worker reads it.
+
+use std::sync::Arc;
+
+use pantala_base::Outgoing;
+use pantala_engine::client::{Following, Next};
+use pantala_engine::effect::log::Ahead;
+use pantala_engine::keyspace::Keyspace;
+use pantala_replication::{FeedAhead, ReplicaState};
+
+use super::{Link, Part, Phase};
+use crate::host::Server;
+
+/// How often a replica that waits for a snapshot is sent an empty line, ms: it would take the link
+/// for dead otherwise.
+const EMPTY_LINE_MS: i64 = 1000;
+
+/// See the head of this module.
+pub(super) struct LinkReader {
+    server: Arc<Server>,
+    link: Arc<Link>,
+    wants_no_stream: bool,
+    /// When it was last sent part of a snapshot or an empty line, monotonic, ms.
+    sent_ms: i64,
+}
+
+/// What becomes of a replica whose snapshot has been read to its end.
+fn after_bulk(part: &mut Part, wants_no_stream: bool, into: &mut Vec<Outgoing>) -> Option<Next> {
+    let Phase::Bulk { feed, reader, trailer } = &mut part.phase else { return None };
+    feed.leave(*reader);
+    let waits = !trailer.is_empty();
+    if waits {
+        into.push(std::mem::take(trailer).into());
+    }
+    if wants_no_stream {
+        part.phase = Phase::UntilAck;
+        return Some(Next::End);
+    }
+    part.phase = if waits { Phase::UntilAck } else { Phase::Stream };
+    None
+}
+
+impl LinkReader {
+    pub(super) fn new(server: Arc<Server>, link: Arc<Link>, wants_no_stream: bool) -> Self {
+        let sent_ms = server.monotonic_ms();
+        LinkReader { server, link, wants_no_stream, sent_ms }
+    }
+
+    fn read_stream(part: &mut Part, bytes: usize, into: &mut Vec<Outgoing>) -> Next {
+        match &mut part.stream {
+            Some(stream) => Next::Ahead(stream.read(bytes, into)),
+            None => Next::Failed("its place in the stream is missing".to_owned()),
+        }
+    }
+}
+
+impl Following for LinkReader {
+    fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Next {
+        let link = Arc::clone(&self.link);
+        let mut part = link.part();
+        if !part.lines.is_empty() {
+            into.push(std::mem::take(&mut part.lines).into());
+        }
+        let now_ms = self.server.monotonic_ms();
+        let (feed, reader) = match &part.phase {
+            Phase::Failed(why) => return Next::Failed(why.clone()),
+            Phase::Stream => return Self::read_stream(&mut part, bytes, into),
+            Phase::UntilAck => return Next::Ahead(Ahead::Nothing),
+            Phase::Wait => {
+                if now_ms - self.sent_ms >= EMPTY_LINE_MS {
+                    self.sent_ms = now_ms;
+                    into.push(b"\n".to_vec().into());
+                }
+                return Next::Ahead(Ahead::Nothing);
+            }
+            Phase::Bulk { feed, reader, .. } => (Arc::clone(feed), *reader),
+        };
+        let before = into.len();
+        let ahead = feed.read(reader, bytes, into);
+        if into.len() > before {
+            self.sent_ms = now_ms;
+        }
+        match ahead {
+            FeedAhead::More => return Next::Ahead(Ahead::More),
+            FeedAhead::Nothing => return Next::Ahead(Ahead::Nothing),
+            FeedAhead::Failed => return Next::Failed("the snapshot could not be written".to_owned()),
+            FeedAhead::End => {}
+        }
+        let next = after_bulk(&mut part, self.wants_no_stream, into);
+        let next = match (next, &part.phase) {
+            (Some(end), _) => end,
+            (None, Phase::Stream) => Self::read_stream(&mut part, bytes, into),
+            (None, _) => Next::Ahead(Ahead::Nothing),
+        };
+        drop(part);
+        if next == Next::End {
+            tracing::info!("RDB transfer completed, rdb only replica ({}) should be disconnected asap", link.name);
+        } else {
+            self.server.replication().set_online(&self.server, link.client);
+            tracing::info!("Synchronization with replica {} succeeded", link.name);
+        }
+        next
+    }
+
+    fn behind_bytes(&self) -> u64 {
+        self.link.part().stream.as_ref().map_or(0, pantala_engine::effect::Reader::behind_bytes)
+    }
+
+    fn timed_out(&mut self) -> Option<String> {
+        let timeout_ms = self.server.config().settings().primary.timeout_s as i64 * 1000;
+        let now_ms = self.server.monotonic_ms();
+        let is_sent_bulk = matches!(self.link.part().phase, Phase::Bulk { .. });
+        if is_sent_bulk {
+            let is_stuck = now_ms - self.sent_ms > timeout_ms;
+            return is_stuck.then(|| format!("Disconnecting timedout replica (full sync): {}", self.link.name));
+        }
+        if self.link.is_old {
+            return None;
+        }
+        let mut state = self.server.replication().state();
+        let replica = state.replicas.find(self.link.client)?;
+        let is_silent = replica.state == ReplicaState::Online && now_ms - replica.acked_ms > timeout_ms;
+        is_silent.then(|| format!("Disconnecting timedout replica (streaming sync): {}", self.link.name))
+    }
+
+    fn leave(&mut self, keyspace: &Keyspace) {
+        let (stream, phase) = {
+            let mut part = self.link.part();
+            part.is_gone = true;
+            (part.stream.take(), std::mem::replace(&mut part.phase, Phase::Wait))
+        };
+        if let Phase::Bulk { feed, reader, .. } = phase {
+            feed.leave(reader);
+        }
+        if let Some(stream) = stream {
+            keyspace.leave_journal(&stream);
+        }
+        self.server.replication().removed(&self.server, self.link.client);
+        tracing::info!("Connection with replica {} lost.", self.link.name);
+    }
+}

@@ -1,0 +1,324 @@
+//! Full syncs: a snapshot for all replicas that wait for one.
+//!
+//! ```text
+//! worker, with all shards      pantala-snapshot                          workers of the replicas
+//!   start_snapshot ──────────► begin: the snapshot's offset is known,
+//!                                replicas join the stream there,
+//!                                +FULLRESYNC ────────────────────────────► sent
+//!                              take: chunks ──────────► feed ────────────► sent
+//!                              finished ──────────────► its end ─────────► the stream
+//! ```
+//!
+//! If a replica can't find the end of a snapshot of unknown length, or `repl-diskless-sync` is off,
+//! the snapshot goes to a file first, which has no name, and a thread of its own reads that into
+//! the feed.
+//!
+//! The slowest replica sets the pace of the feed; one that stands still for `repl-timeout` is
+//! closed.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pantala_base::Outgoing;
+use pantala_engine::effect::Reader;
+use pantala_engine::effect::log::Start;
+use pantala_engine::whole::Whole;
+use pantala_replication::{Feed, FeedAhead, FeedReader, Framing, ReplicaState};
+
+use super::{Link, Phase};
+use crate::host::Server;
+use crate::replication::Replication;
+use crate::snapshot::{self, Consumer, Failure, JournalStart, NotStarted, Purpose, Written};
+
+/// Most bytes of a snapshot that a feed holds for its slowest reader.
+const FEED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Bytes of a chunk that is read from a file.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// How often a thread that waits looks whether the server stops.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A feed whose writer waits while it is full.
+pub(super) struct SharedFeed {
+    feed: Mutex<Feed>,
+    room: Condvar,
+}
+
+impl SharedFeed {
+    fn new() -> Self {
+        SharedFeed { feed: Mutex::new(Feed::new(FEED_BYTES_MAX)), room: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Feed> {
+        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Feed::read`].
+    pub(super) fn read(&self, reader: FeedReader, bytes: usize, into: &mut Vec<Outgoing>) -> FeedAhead {
+        let ahead = self.lock().read(reader, bytes, into);
+        self.room.notify_one();
+        ahead
+    }
+
+    /// As [`Feed::leave`].
+    pub(super) fn leave(&self, reader: FeedReader) {
+        self.lock().leave(reader);
+        self.room.notify_one();
+    }
+
+    /// Appends a chunk once there is room for it.
+    fn push(&self, server: &Server, bytes: Vec<u8>) -> io::Result<()> {
+        let mut feed = self.lock();
+        while feed.is_full() && feed.has_readers() && !server.is_stopping() {
+            feed = self.room.wait_timeout(feed, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if !feed.has_readers() || server.is_stopping() {
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no replica is left"));
+        }
+        let wakes = feed.push(bytes);
+        drop(feed);
+        wakes.iter().for_each(|wake| wake());
+        Ok(())
+    }
+
+    fn end(&self, is_complete: bool) {
+        let wakes = self.lock().end(is_complete);
+        wakes.iter().for_each(|wake| wake());
+    }
+
+    /// Makes replicas read this feed, each from its start on.
+    fn send_to(self: &Arc<Self>, server: &Server, links: &[Arc<Link>], framing: &Framing) {
+        for link in links {
+            let mut part = link.part();
+            if part.is_gone || matches!(part.phase, Phase::Failed(_)) {
+                continue;
+            }
+            part.lines.extend_from_slice(&framing.header());
+            let reader = self.lock().join(Arc::clone(&link.wake));
+            part.phase = Phase::Bulk { feed: Arc::clone(self), reader, trailer: framing.trailer().to_vec() };
+            drop(part);
+            if let Some(replica) = server.replication().state().replicas.find(link.client) {
+                replica.state = ReplicaState::SendBulk;
+            }
+            link.wake();
+        }
+    }
+}
+
+/// The reader that marks the snapshot's place in the stream.
+#[derive(Default)]
+struct Anchor {
+    reader: Mutex<Option<Reader>>,
+    started: Condvar,
+}
+
+impl Anchor {
+    /// Waits until the journal's thread has come to the snapshot's place, and returns its offset.
+    fn offset(&self, server: &Server) -> io::Result<u64> {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(offset) = reader.as_ref().and_then(Reader::position) {
+                return Ok(offset);
+            }
+            if server.is_stopping() {
+                return Err(io::Error::other("the server is stopping"));
+            }
+            reader = self.started.wait_timeout(reader, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Where the bytes of the snapshot go.
+enum Target {
+    Direct(Arc<SharedFeed>),
+    File(File),
+}
+
+/// Takes the snapshot of a full sync.
+struct FullSync {
+    server: Arc<Server>,
+    anchor: Arc<Anchor>,
+    links: Vec<Arc<Link>>,
+    target: Target,
+}
+
+impl Replication {
+    /// Starts a full sync if enough replicas wait for one, for long enough.
+    pub(super) fn sync_if_due(&self, server: &Server) {
+        let waiting = self.state().replicas.waiting(server.monotonic_ms());
+        if waiting.is_empty() || !server.config().settings().primary.schedule.is_due(&waiting) {
+            return;
+        }
+        if !self.is_syncing.swap(true, Relaxed) {
+            snapshot::with_all_shards(server, Box::new(start));
+        }
+    }
+}
+
+/// Starts a full sync of the replicas that wait, by a worker that holds all shards.
+fn start(server: &Server, whole: &mut Whole<'_>) {
+    let replication = server.replication();
+    let Some(shared) = replication.server() else { return };
+    let now_ms = server.monotonic_ms();
+    let (links, is_direct) = {
+        let mut state = replication.state();
+        let waiting = state.replicas.waiting(now_ms);
+        let is_direct = server.config().settings().primary.schedule.is_direct(&waiting, false);
+        let is_waiting = |replica: &&pantala_replication::Replica| matches!(replica.state, ReplicaState::WaitStart(_));
+        let clients: Vec<u64> = state.replicas.iter().filter(is_waiting).map(|replica| replica.client).collect();
+        for client in &clients {
+            if let Some(replica) = state.replicas.find(*client) {
+                replica.state = ReplicaState::WaitEnd;
+            }
+        }
+        let links = state.links.iter().filter(|link| clients.contains(&link.client));
+        (links.map(Arc::clone).collect::<Vec<_>>(), is_direct)
+    };
+    let put_back = |links: &[Arc<Link>]| {
+        let mut state = server.replication().state();
+        for link in links {
+            if let Some(replica) = state.replicas.find(link.client) {
+                replica.state = ReplicaState::WaitStart(now_ms);
+            }
+        }
+        replication.is_syncing.store(false, Relaxed);
+    };
+    let target = match is_direct {
+        true => Ok(Target::Direct(Arc::new(SharedFeed::new()))),
+        false => nameless_file(server).map(Target::File),
+    };
+    let target = match target {
+        Ok(target) if !links.is_empty() => target,
+        Ok(_) => return replication.is_syncing.store(false, Relaxed),
+        Err(error) => {
+            tracing::warn!("Can't open a temporary file for the synchronization of replicas: {error}");
+            links.iter().for_each(|link| link.fail("no file for its snapshot"));
+            return replication.is_syncing.store(false, Relaxed);
+        }
+    };
+    let anchor = Arc::new(Anchor::default());
+    let started = Arc::clone(&anchor);
+    let journal = JournalStart {
+        bytes_max: server.keyspace().journal().replica_bound(),
+        wake: Arc::new(move || started.started.notify_all()),
+    };
+    let target_name = if is_direct { "replicas sockets" } else { "disk" };
+    tracing::info!("Starting BGSAVE for SYNC with target: {target_name}");
+    let sync = FullSync { server: shared, anchor: Arc::clone(&anchor), links: links.clone(), target };
+    match snapshot::start(server, whole, Purpose::Replicas, Some(journal), Box::new(sync)) {
+        Ok(reader) => {
+            *anchor.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
+            anchor.started.notify_all();
+        }
+        // It is tried again some times a second.
+        Err(NotStarted::Running(_)) => put_back(&links),
+        Err(NotStarted::Thread(error)) => {
+            tracing::warn!("Can't start a snapshot for replicas: {error}");
+            put_back(&links);
+        }
+    }
+}
+
+/// Opens a file that is deleted already.
+fn nameless_file(server: &Server) -> io::Result<File> {
+    let path: PathBuf =
+        server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
+impl Consumer for FullSync {
+    fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
+        let server = &*self.server;
+        let offset = self.anchor.offset(server)?;
+        let id = server.replication().state().history.id();
+        let lines = format!("+FULLRESYNC {id} {offset}\r\n");
+        for link in &self.links {
+            let bound = server.keyspace().journal().replica_bound();
+            let stream = server.keyspace().read_journal(Start::At(offset), bound, Arc::clone(&link.wake))?;
+            let stream = stream.map_err(|_| io::Error::other("the stream has left the snapshot behind"))?;
+            let mut part = link.part();
+            if part.is_gone {
+                drop(part);
+                server.keyspace().leave_journal(&stream);
+                continue;
+            }
+            part.stream = Some(stream);
+            if !link.is_old {
+                part.lines.extend_from_slice(lines.as_bytes());
+            }
+            drop(part);
+            link.wake();
+        }
+        if let Target::Direct(feed) = &self.target {
+            let id = server.replication().state().new_id();
+            feed.send_to(server, &self.links, &Framing::mark(&id));
+        }
+        Ok(vec![("repl-stream-db", "0".to_owned()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())])
+    }
+
+    fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        match &mut self.target {
+            Target::Direct(feed) => feed.push(&self.server, std::mem::take(bytes)),
+            Target::File(file) => file.write_all(bytes),
+        }
+    }
+
+    fn finished(self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) {
+        let FullSync { server, anchor, links, target } = *self;
+        if let Some(reader) = anchor.reader.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            server.keyspace().leave_journal(&reader);
+        }
+        match (outcome, target) {
+            (Ok(_), Target::Direct(feed)) => {
+                tracing::info!("Background RDB transfer terminated with success");
+                feed.end(true);
+            }
+            (Ok(written), Target::File(file)) => send_file(&server, file, written.bytes, &links),
+            (Err(error), target) => {
+                tracing::warn!("SYNC failed. BGSAVE child returned an error: {error}");
+                if let Target::Direct(feed) = target {
+                    feed.end(false);
+                }
+                links.iter().for_each(|link| link.fail("its snapshot could not be written"));
+            }
+        }
+        server.replication().is_syncing.store(false, Relaxed);
+    }
+}
+
+/// Sends a file to replicas, by a thread of its own: the next snapshot needn't wait for them.
+fn send_file(server: &Arc<Server>, mut file: File, file_bytes: u64, links: &[Arc<Link>]) {
+    let feed = Arc::new(SharedFeed::new());
+    feed.send_to(server, links, &Framing::Length(file_bytes));
+    let of_thread = (Arc::clone(&feed), Arc::clone(server));
+    let run = move || {
+        let (feed, server) = of_thread;
+        let sent = file.rewind().and_then(|()| {
+            loop {
+                let mut chunk = vec![0; CHUNK_BYTES];
+                let len = match file.read(&mut chunk) {
+                    Ok(0) => return Ok(()),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    read => read?,
+                };
+                chunk.truncate(len);
+                feed.push(&server, chunk)?;
+            }
+        });
+        if let Err(error) = &sent {
+            tracing::warn!("Sending the snapshot to replicas ended: {error}");
+        }
+        feed.end(sent.is_ok());
+    };
+    if let Err(error) = std::thread::Builder::new().name("pantala-full-sync".into()).spawn(run) {
+        tracing::warn!("Can't start a thread that sends the snapshot to replicas: {error}");
+        feed.end(false);
+    }
+}

@@ -1,0 +1,39 @@
+//! `INFO replication` of a primary.
+
+use crate::host::Server;
+use crate::replication::Replication;
+
+/// The lines of `INFO replication` about replicas, and the values of other lines.
+pub struct PrimaryInfo {
+    /// Number of replicas.
+    pub replicas: usize,
+    /// Number of replicas that are good enough for writes, if writes need any.
+    pub good: Option<usize>,
+    /// A line for each replica.
+    pub lines: String,
+    /// The current ID, and the former one with the offset behind its last.
+    pub ids: (String, String, i64),
+    /// The stream is kept for replicas.
+    pub has_backlog: bool,
+}
+
+impl Replication {
+    /// Returns what `INFO replication` says of a primary.
+    pub fn primary_info(&self, server: &Server) -> PrimaryInfo {
+        let (now_ms, settings) = (server.monotonic_ms(), server.config().settings());
+        let state = self.state();
+        let good =
+            settings.primary.requires_replicas().then(|| state.replicas.good(settings.primary.lag_s_max, now_ms));
+        let (second, second_offset) = match state.history.second() {
+            Some((id, offset)) => (id.to_string(), offset as i64),
+            None => ("0".repeat(40), -1),
+        };
+        PrimaryInfo {
+            replicas: state.replicas.len(),
+            good,
+            lines: state.replicas.info(now_ms),
+            ids: (state.history.id().to_string(), second, second_offset),
+            has_backlog: state.has_backlog,
+        }
+    }
+}

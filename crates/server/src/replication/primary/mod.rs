@@ -1,0 +1,79 @@
+//! The primary's side: replicas are connections of the workers, as clients are.
+
+mod care;
+mod commands;
+mod following;
+mod full_sync;
+mod info;
+mod waits;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pantala_engine::effect::Reader;
+use pantala_engine::message::Message;
+use pantala_engine::pubsub::Listener;
+use pantala_replication::FeedReader;
+
+use crate::host::Server;
+use full_sync::SharedFeed;
+pub(super) use waits::PendingWait;
+
+/// What a replica is sent next.
+enum Phase {
+    /// Nothing: it waits for a snapshot.
+    Wait,
+    /// The bytes of a snapshot.
+    Bulk { feed: Arc<SharedFeed>, reader: FeedReader, trailer: Vec<u8> },
+    /// Nothing until it acknowledges: it must read the end of the snapshot alone.
+    UntilAck,
+    /// The stream.
+    Stream,
+    /// Nothing any more: the connection closes for this reason.
+    Failed(String),
+}
+
+/// The part of a link that its worker and the full sync share.
+struct Part {
+    phase: Phase,
+    /// Lines to be sent before what the phase says.
+    lines: Vec<u8>,
+    /// Its place in the stream: from its snapshot's offset on.
+    stream: Option<Reader>,
+    /// The connection has closed.
+    is_gone: bool,
+}
+
+/// The connection of a replica.
+pub(super) struct Link {
+    client: u64,
+    /// Its name in the log.
+    name: String,
+    /// It has used `SYNC`: it understands no reply to `PSYNC`, and acknowledges nothing.
+    is_old: bool,
+    part: Mutex<Part>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Link {
+    fn new(server: &Server, (client, name): (u64, String), listener: Listener, is_old: bool, phase: Phase) -> Self {
+        let ports = Arc::clone(server.keyspace().ports());
+        let wake = Arc::new(move || ports[listener.worker as usize].send(Message::Effects(listener.connection)));
+        let part = Part { phase, lines: Vec::new(), stream: None, is_gone: false };
+        Link { client, name, is_old, part: Mutex::new(part), wake }
+    }
+
+    fn part(&self) -> MutexGuard<'_, Part> {
+        self.part.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes its worker look at it.
+    fn wake(&self) {
+        (self.wake)();
+    }
+
+    /// Closes the connection, for this reason.
+    fn fail(&self, why: &str) {
+        self.part().phase = Phase::Failed(why.to_owned());
+        self.wake();
+    }
+}

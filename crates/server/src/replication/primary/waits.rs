@@ -1,0 +1,78 @@
+//! `WAIT`: clients blocked until replicas have acknowledged what was written before.
+//!
+//! The offset behind a client's writes is known when the journal's thread has merged them, a
+//! millisecond later ([`pantala_engine::effect::Journal::mark`]). The stream then asks replicas for
+//! their offsets.
+
+use std::sync::Arc;
+
+use pantala_engine::blocking::{Waiter, Woken};
+use pantala_engine::message::Message;
+
+use crate::host::Server;
+use crate::replication::Replication;
+
+/// A blocked `WAIT`.
+pub(in crate::replication) struct PendingWait {
+    waiter: Arc<Waiter>,
+    worker: u32,
+    replicas: u64,
+    /// The offset that replicas must acknowledge, once it is known.
+    offset: Option<u64>,
+}
+
+impl Replication {
+    /// Registers a blocked `WAIT` of a connection of this worker.
+    pub fn wait(&self, server: &Server, worker: u32, waiter: Arc<Waiter>, replicas: u64) {
+        let ticket = waiter.ticket();
+        {
+            let mut state = self.state();
+            // Those that only this list knows are of closed connections.
+            state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
+            state.waits.push(PendingWait { waiter, worker, replicas, offset: None });
+        }
+        let Some(shared) = self.server.get().cloned() else { return };
+        server.keyspace().journal().mark(Box::new(move |offset| {
+            let Some(server) = shared.upgrade() else { return };
+            if let Some(wait) =
+                server.replication().state().waits.iter_mut().find(|wait| wait.waiter.ticket() == ticket)
+            {
+                wait.offset = Some(offset);
+            }
+            server.replication().answer_waits(&server);
+        }));
+    }
+
+    /// Answers clients for which enough replicas have acknowledged enough.
+    pub(super) fn answer_waits(&self, server: &Server) {
+        let mut answers = Vec::new();
+        {
+            let mut state = self.state();
+            if state.waits.is_empty() {
+                return;
+            }
+            for wait in std::mem::take(&mut state.waits) {
+                let acked = wait.offset.map(|offset| state.replicas.acked(offset) as u64);
+                match acked {
+                    Some(acked) if acked >= wait.replicas => answers.push((wait, acked)),
+                    _ => state.waits.push(wait),
+                }
+            }
+        }
+        for (PendingWait { waiter, worker, .. }, acked) in answers {
+            if waiter.claim() {
+                let reply = format!(":{acked}\r\n").into_bytes();
+                server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0 }));
+            }
+        }
+    }
+
+    /// Ends a blocked `WAIT` that has timed out or is unblocked. Returns how many replicas have
+    /// acknowledged enough; `None` if this waiter is of another command.
+    pub fn end_wait(&self, waiter: &Arc<Waiter>) -> Option<u64> {
+        let mut state = self.state();
+        let at = state.waits.iter().position(|wait| Arc::ptr_eq(&wait.waiter, waiter))?;
+        let wait = state.waits.swap_remove(at);
+        Some(wait.offset.map_or(0, |offset| state.replicas.acked(offset) as u64))
+    }
+}

@@ -1,0 +1,16 @@
+//! `WAIT`, which blocks on no key.
+
+use std::sync::Arc;
+
+use pantala_engine::client::Acknowledged;
+use pantala_engine::executor::{Call, Executor};
+
+use crate::host::Server;
+
+/// Blocks a `WAIT` until replicas have acknowledged what its connection wrote before.
+#[cold]
+pub(super) fn wait_for_replicas(server: &Server, executor: &mut Executor<'_>, call: &Call<'_>, wait: Acknowledged) {
+    let waiter = executor.wait_without_keys(call, wait.timeout_ms);
+    server.replication().wait(server, executor.worker(), Arc::clone(&waiter), wait.replicas);
+    executor.set_blocked(waiter);
+}

@@ -1,0 +1,370 @@
+//! Pantala as a primary: redis-server 7.0 follows it, and redis-cli copies its dataset.
+//! `PANTALA_SEED` replays what writers send.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pantala_tests::client::encode;
+use pantala_tests::effects::wait_for_expiry;
+use pantala_tests::waiting::eventually;
+use pantala_tests::writers::write_until;
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
+
+/// Options of a primary whose replicas needn't wait for others.
+const PRIMARY: [&str; 4] = ["--workers", "2", "--repl-diskless-sync-delay", "0"];
+
+/// Writers at a time.
+const WRITERS: usize = 4;
+
+/// How long a program may run.
+const RUN_MAX: Duration = Duration::from_secs(20);
+
+/// Returns a line of `INFO`.
+fn info(client: &mut Client, section: &str, name: &str) -> String {
+    let text = client.call(&format!("INFO {section}")).text();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or_else(|| panic!("INFO has no {name}:\n{text}")).trim().to_owned()
+}
+
+fn number(client: &mut Client, section: &str, name: &str) -> u64 {
+    info(client, section, name).parse().expect("a number")
+}
+
+/// Starts a redis-server that follows another server.
+fn redis_of(primary: &Server, args: &[&str]) -> Option<Server> {
+    let replica = Server::redis(args)?;
+    follow(&replica, primary);
+    Some(replica)
+}
+
+fn follow(replica: &Server, primary: &Server) {
+    assert_eq!(replica.connect().call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
+    wait_until_linked(replica);
+}
+
+fn wait_until_linked(replica: &Server) {
+    let mut client = replica.connect();
+    eventually("the replica is linked", || info(&mut client, "replication", "master_link_status") == "up");
+}
+
+/// Waits until so many replicas have everything, and compares their datasets with the primary's. No
+/// client may write any more.
+fn assert_equal(primary: &Server, replicas: &[&Server]) {
+    wait_for_expiry(primary);
+    let mut client = primary.connect();
+    // The last deletions of expired keys are before this in the stream.
+    client.call("SELECT 9");
+    client.call("SET fence 1");
+    let acked = client.call(&format!("WAIT {} 10000", replicas.len()));
+    assert_eq!(acked, Reply::Integer(replicas.len() as i64));
+    let own = client.call("DEBUG DIGEST").text();
+    for replica in replicas {
+        let mut client = replica.connect();
+        assert_eq!(client.call("DEBUG DIGEST").text(), own, "{}", info(&mut client, "keyspace", "db0"));
+    }
+}
+
+/// Runs `scene` while writers write to the server.
+fn under_load(server: &Server, seed: u64, scene: impl FnOnce()) {
+    let (is_over, rests) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let writers = scope.spawn(|| write_until(server, seed, WRITERS, &is_over, &rests));
+        scene();
+        is_over.store(true, Ordering::Relaxed);
+        writers.join().expect("the writers don't panic");
+    });
+}
+
+/// Two replicas attach while clients write: one reads a snapshot of unknown length, one loads it
+/// without a file. Then their links are cut, and they continue.
+#[test]
+fn redis_follows_under_load_and_continues_after_a_cut() {
+    let seed = Random::seed("redis_follows_under_load_and_continues_after_a_cut");
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &[&PRIMARY[..], &["--repl-backlog-size", "64mb"]].concat());
+        let Some(first) = Server::redis(&[]) else { return };
+        let Some(second) = Server::redis(&["--repl-diskless-load", "swapdb"]) else { return };
+        let mut client = primary.connect();
+        client.call("DEBUG POPULATE 5000 before 100");
+        let library = "#!lua name=lib\nredis.register_function{function_name='f',flags={'no-writes'},\
+                       callback=function() return 7 end}";
+        assert_eq!(client.command(&["FUNCTION", "LOAD", library]).text(), "lib");
+        under_load(&primary, seed, || {
+            for replica in [&first, &second] {
+                follow(replica, &primary);
+            }
+            let before = number(&mut client, "stats", "total_commands_processed");
+            eventually("clients have written more", || {
+                number(&mut client, "stats", "total_commands_processed") > before + 5000
+            });
+        });
+        assert_equal(&primary, &[&first, &second]);
+        let full = number(&mut client, "stats", "sync_full");
+        assert!((1..=2).contains(&full), "{full} full syncs");
+        assert_eq!(number(&mut client, "replication", "connected_slaves"), 2);
+        under_load(&primary, seed + 1, || {
+            assert_eq!(client.call("CLIENT KILL TYPE replica"), Reply::Integer(2));
+            eventually("both continue", || number(&mut client, "stats", "sync_partial_ok") == 2);
+        });
+        assert_equal(&primary, &[&first, &second]);
+        assert_eq!(number(&mut client, "stats", "sync_full"), full, "no further full sync");
+        assert_eq!(first.connect().call("FCALL_RO f 0"), primary.connect().call("FCALL_RO f 0"));
+    });
+}
+
+/// `repl-diskless-sync no`: the snapshot has a length, and goes through a file.
+#[test]
+fn redis_follows_by_a_snapshot_of_known_length() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &["--workers", "2", "--repl-diskless-sync", "no"]);
+        primary.connect().call("DEBUG POPULATE 20000 key 50");
+        let Some(replica) = redis_of(&primary, &[]) else { return };
+        assert_equal(&primary, &[&replica]);
+        assert!(primary.log().contains("target: disk"), "{}", primary.log());
+        let files = std::fs::read_dir(primary.folder()).expect("a folder").count();
+        assert_eq!(files, 1, "only the log is left");
+    });
+}
+
+/// Replicas that ask within `repl-diskless-sync-delay` share a snapshot.
+#[test]
+fn replicas_share_a_snapshot() {
+    let options = ["--workers", "2", "--repl-diskless-sync-delay", "30", "--repl-diskless-sync-max-replicas", "2"];
+    let primary = Server::pantala(Backend::all()[0], &options);
+    primary.connect().call("DEBUG POPULATE 1000");
+    let (Some(first), Some(second)) = (Server::redis(&[]), Server::redis(&[])) else { return };
+    for replica in [&first, &second] {
+        replica.connect().call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    }
+    wait_until_linked(&first);
+    wait_until_linked(&second);
+    assert_equal(&primary, &[&first, &second]);
+    assert_eq!(primary.log().matches("Starting BGSAVE for SYNC").count(), 1);
+}
+
+/// What `ROLE`, `INFO` and `CLIENT LIST` say of a replica.
+#[test]
+fn a_replica_is_reported() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &PRIMARY);
+        let mut client = primary.connect();
+        assert_eq!(client.call("ROLE").elements()[0].text(), "master");
+        assert_eq!(client.call("ROLE").elements()[2].elements().len(), 0);
+        let Some(replica) = redis_of(&primary, &[]) else { return };
+        client.call("SET key value");
+        assert_eq!(client.call("WAIT 1 10000"), Reply::Integer(1));
+        let offset = number(&mut client, "replication", "master_repl_offset");
+        let line = info(&mut client, "replication", "slave0");
+        let start = format!("ip=127.0.0.1,port={},state=online,offset=", replica.port());
+        assert!(line.starts_with(&start) && line.contains(",lag="), "{line}");
+        let role = client.call("ROLE");
+        let replicas = role.elements()[2].elements();
+        assert_eq!(replicas[0].elements()[1].text(), replica.port().to_string());
+        assert!(client.call("CLIENT LIST TYPE replica").text().contains(" flags=S "));
+        assert!(!client.call("CLIENT LIST TYPE normal").text().contains(" flags=S "));
+        let id = info(&mut client, "replication", "master_replid");
+        assert_eq!(info(&mut replica.connect(), "replication", "master_replid"), id);
+        eventually("the replica has as many bytes", || {
+            number(&mut replica.connect(), "replication", "slave_repl_offset") >= offset
+        });
+    });
+}
+
+/// `WAIT`: at once, after an acknowledgement, and after its time.
+#[test]
+fn wait_counts_the_replicas_that_have_everything() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &PRIMARY);
+        let mut client = primary.connect();
+        assert_eq!(client.call("WAIT 0 0"), Reply::Integer(0));
+        assert_eq!(client.call("WAIT 1 50"), Reply::Integer(0));
+        for wrong in ["WAIT x 0", "WAIT 1 x", "WAIT 1 -1"] {
+            assert!(matches!(client.call(wrong), Reply::Error(_)), "{wrong}");
+        }
+        let Some(replica) = redis_of(&primary, &[]) else { return };
+        client.call("SET key 1");
+        assert_eq!(client.call("WAIT 1 10000"), Reply::Integer(1));
+        assert_eq!(replica.connect().call("GET key").text(), "1");
+        let since = Instant::now();
+        assert_eq!(client.call("WAIT 2 200"), Reply::Integer(1));
+        assert!(since.elapsed() >= Duration::from_millis(200));
+        // A replica that doesn't run acknowledges nothing.
+        let id = client.call("CLIENT ID");
+        replica.connect().send(&["DEBUG", "SLEEP", "2"]);
+        client.call("SET key 2");
+        assert_eq!(client.call("WAIT 1 100"), Reply::Integer(0));
+        let Reply::Integer(id) = id else { panic!("{id:?}") };
+        client.send(&["WAIT", "1", "0"]);
+        let mut other = primary.connect();
+        eventually("it is blocked", || info(&mut other, "clients", "blocked_clients") == "1");
+        assert_eq!(other.call(&format!("CLIENT UNBLOCK {id}")), Reply::Integer(1));
+        assert_eq!(client.receive(), Reply::Integer(0));
+        assert_eq!(client.call("WAIT 1 0"), Reply::Integer(1), "when the replica runs again");
+        assert_eq!(client.pipeline(&[vec!["MULTI"], vec!["WAIT", "9", "0"], vec!["EXEC"]]).len(), 3);
+    });
+}
+
+/// A replica that reads nothing is cut off at its bound, and memory falls again. The primary serves
+/// its clients all the time.
+#[test]
+fn a_slow_replica_is_cut_off() {
+    for_each_backend(|backend| {
+        let options = [&PRIMARY[..], &["--client-output-buffer-limit", "replica 8mb 0 0"]].concat();
+        let primary = Server::pantala(backend, &options);
+        let Some(replica) = redis_of(&primary, &[]) else { return };
+        let mut client = primary.connect();
+        let mut stuck = replica.connect();
+        stuck.send(&["DEBUG", "SLEEP", "3"]);
+        let value = "v".repeat(64 * 1024);
+        let mut slowest = Duration::ZERO;
+        for _ in 0..640 {
+            let since = Instant::now();
+            assert_eq!(client.command(&["SET", "key", &value]), Reply::ok());
+            slowest = slowest.max(since.elapsed());
+        }
+        assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+        eventually("it is cut off", || primary.log().contains("overcoming of output buffer limits"));
+        eventually("what was held for it is freed", || {
+            number(&mut client, "memory", "mem_total_replication_buffers") < 3 << 20
+        });
+        wait_until_linked(&replica);
+        eventually("it has come back", || number(&mut client, "replication", "connected_slaves") == 1);
+        assert_equal(&primary, &[&replica]);
+    });
+}
+
+/// A connection by hand: what it is sent, byte for byte.
+struct ByHand(TcpStream);
+
+impl ByHand {
+    fn connect(server: &Server) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server listens");
+        stream.set_read_timeout(Some(RUN_MAX)).expect("a socket takes a timeout");
+        ByHand(stream)
+    }
+
+    fn send(&mut self, words: &str) {
+        let words: Vec<&str> = words.split(' ').collect();
+        self.0.write_all(&encode(&words)).expect("the server reads");
+    }
+
+    /// Reads a line; empty lines, which keep a link alive, are skipped.
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).expect("a line");
+            if byte[0] != b'\n' || !line.is_empty() {
+                line.push(byte[0]);
+            }
+        }
+        String::from_utf8_lossy(&line).trim_end().to_owned()
+    }
+
+    fn call(&mut self, words: &str) -> String {
+        self.send(words);
+        self.line()
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.0.read_exact(&mut bytes).expect("so many bytes");
+        bytes
+    }
+}
+
+/// The handshake by hand: errors, a full sync with a mark, the stream only after an
+/// acknowledgement, a partial sync, and requests that can't be continued.
+#[test]
+fn the_protocol_is_that_of_redis() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &[&PRIMARY[..], &["--repl-ping-replica-period", "3600"]].concat());
+        let mut client = primary.connect();
+        let mut replica = ByHand::connect(&primary);
+        assert_eq!(replica.call("REPLCONF listening-port 1 ip-address example.org"), "+OK");
+        assert_eq!(replica.call("REPLCONF capa eof capa psync2"), "+OK");
+        assert_eq!(replica.call("REPLCONF x 1"), "-ERR Unrecognized REPLCONF option: x");
+        assert_eq!(replica.call("PSYNC ? x"), "-ERR value is not an integer or out of range");
+        let reply = replica.call("PSYNC ? -1");
+        let words: Vec<&str> = reply.split(' ').collect();
+        let [word, id, offset] = words.as_slice() else { panic!("{reply}") };
+        assert_eq!((*word, id.len()), ("+FULLRESYNC", 40));
+        let offset: u64 = offset.parse().expect("an offset");
+        let header = replica.line();
+        let mark = header.strip_prefix("$EOF:").unwrap_or_else(|| panic!("{header}")).to_owned();
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(mark.as_bytes()) {
+            bytes.append(&mut replica.bytes(1));
+        }
+        assert!(bytes.starts_with(b"REDIS0010"));
+        client.call("SET key value");
+        eventually("it is online", || info(&mut client, "replication", "slave0").contains("state=online"));
+        assert!(info(&mut client, "replication", "slave0").starts_with("ip=example.org,port=1,"));
+        replica.0.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket takes a timeout");
+        assert!(replica.0.read(&mut [0]).is_err(), "nothing comes before an acknowledgement");
+        replica.0.set_read_timeout(Some(RUN_MAX)).expect("a socket takes a timeout");
+        replica.send(&format!("REPLCONF ACK {offset}"));
+        let stream = [encode(&["SELECT", "0"]), encode(&["SET", "key", "value"])].concat();
+        assert_eq!(replica.bytes(stream.len()), stream);
+        replica.send("GET key");
+        assert_eq!(replica.line(), "-ERR Replica can't interact with the keyspace");
+        drop(replica);
+        eventually("it has left", || number(&mut client, "replication", "connected_slaves") == 0);
+        client.call("SET key later");
+        let later = [stream.clone(), encode(&["SET", "key", "later"])].concat();
+        let end = offset + later.len() as u64;
+        eventually("it is in the stream", || number(&mut client, "replication", "master_repl_offset") == end);
+        for from in [0, 7, later.len()] {
+            let mut replica = ByHand::connect(&primary);
+            assert_eq!(replica.call("REPLCONF capa psync2"), "+OK");
+            let reply = replica.call(&format!("PSYNC {id} {}", offset + 1 + from as u64));
+            assert_eq!(reply, format!("+CONTINUE {id}"));
+            assert_eq!(replica.bytes(later.len() - from), later[from..]);
+        }
+        let other = "0".repeat(40);
+        for asked in [format!("{id} {}", end + 2), format!("{id} {offset}"), format!("{other} {end}")] {
+            let mut replica = ByHand::connect(&primary);
+            let reply = replica.call(&format!("PSYNC {asked}"));
+            assert!(reply.starts_with("+FULLRESYNC"), "{asked}: {reply}");
+        }
+        assert_eq!(client.call("DEBUG CHANGE-REPL-ID"), Reply::ok());
+        let mut replica = ByHand::connect(&primary);
+        let reply = replica.call(&format!("PSYNC {id} {end}"));
+        assert!(reply.starts_with("+FULLRESYNC") && !reply.contains(*id), "{reply}");
+        assert_eq!(number(&mut client, "stats", "sync_partial_ok"), 3);
+        assert_eq!(number(&mut client, "stats", "sync_partial_err"), 4);
+    });
+}
+
+/// A replica that doesn't acknowledge is closed after `repl-timeout`.
+#[test]
+fn a_silent_replica_is_closed() {
+    let primary = Server::pantala(Backend::all()[0], &[&PRIMARY[..], &["--repl-timeout", "1"]].concat());
+    let mut replica = ByHand::connect(&primary);
+    assert_eq!(replica.call("REPLCONF capa psync2"), "+OK");
+    replica.send("PSYNC ? -1");
+    eventually("it is closed", || primary.log().contains("Disconnecting timedout replica (streaming sync)"));
+    assert!(replica.0.read_to_end(&mut Vec::new()).is_ok(), "the server has closed it");
+}
+
+/// `redis-cli --rdb` and `redis-cli --replica`.
+#[test]
+fn redis_cli_copies_the_dataset() {
+    let Some(program) = tool::find("redis-cli") else { return };
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &PRIMARY);
+        let mut client = primary.connect();
+        client.call("DEBUG POPULATE 3000 key 200");
+        let file = primary.folder().join("copy.rdb");
+        let file = file.to_str().expect("a path of text");
+        let ran = tool::run(&program, primary.port(), &["--rdb", file], b"", RUN_MAX);
+        assert!(ran.success, "{ran:?}");
+        let digest = client.call("DEBUG DIGEST").text();
+        let folder = primary.folder().to_str().expect("a path of text").to_owned();
+        let Some(copy) = Server::redis(&["--dir", &folder, "--dbfilename", "copy.rdb"]) else { return };
+        assert_eq!(copy.connect().call("DEBUG DIGEST").text(), digest);
+        eventually("it is no replica any more", || number(&mut client, "replication", "connected_slaves") == 0);
+    });
+}
