@@ -44,7 +44,7 @@ impl Server {
     pub fn pantala(backend: Backend, args: &[&str]) -> Server {
         let mut all = vec!["--io-backend", backend.name(), "--enable-debug-command", "yes"];
         all.extend_from_slice(args);
-        Server::start(binary::pantala(), &[], &all)
+        Server::start(binary::pantala(), &[], &all, None)
     }
 
     /// Starts Pantala on `backend` at exactly this port, with further `args`.
@@ -74,7 +74,7 @@ impl Server {
         before.push(binary::pantala().into());
         let mut all = vec!["--io-backend", Backend::Epoll.name()];
         all.extend_from_slice(args);
-        Server::start(tool, &before, &all)
+        Server::start(tool, &before, &all, None)
     }
 
     /// Starts redis-server without persistence; `None` if it isn't installed (see [`tool::find`]).
@@ -83,17 +83,18 @@ impl Server {
         let program = tool::find("redis-server")?;
         let mut all = vec!["--save", "", "--appendonly", "no", "--enable-debug-command", "yes"];
         all.extend_from_slice(args);
-        Some(Server::start(&program, &[], &all))
+        Some(Server::start(&program, &[], &all, None))
     }
 
-    /// Starts `program` on a free port, with `before` before the port and `args` after it.
-    fn start(program: &Path, before: &[OsString], args: &[&str]) -> Server {
+    /// Starts `program` on a free port, with `before` before the port and `args` after it, and with
+    /// `input` on standard input.
+    fn start(program: &Path, before: &[OsString], args: &[&str], input: Option<&[u8]>) -> Server {
         for _ in 0..PORT_TRIES {
             let port = free_port();
             let mut all = before.to_vec();
             all.extend(["--port".into(), port.to_string().into()]);
             all.extend(args.iter().map(Into::into));
-            let mut server = Server::spawn(program, &all, None, port);
+            let mut server = Server::spawn(program, &all, input, port);
             match server.wait_ready() {
                 Ok(()) => return server,
                 Err(why) if server.log().contains("Address already in use") => {
@@ -338,14 +339,7 @@ pub fn pantala_with_input(text: &str, args: &[&str]) -> Server {
 }
 
 fn pantala_configured(file: OsString, input: Option<&str>, args: &[&str]) -> Server {
-    let port = free_port();
-    let mut all: Vec<OsString> = vec![file, "--port".into(), port.to_string().into()];
-    all.extend(args.iter().map(Into::into));
-    let mut server = Server::spawn(binary::pantala(), &all, input.map(str::as_bytes), port);
-    if let Err(why) = server.wait_ready() {
-        panic!("pantala {all:?} {why}; it printed:\n{}", server.log());
-    }
-    server
+    Server::start(binary::pantala(), &[file], args, input.map(str::as_bytes))
 }
 
 /// Returns a port on loopback that nobody listens on right now: below the kernel's range for
