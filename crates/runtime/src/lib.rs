@@ -22,7 +22,8 @@
 //! # Backends
 //!
 //! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends are submitted
-//! by the system call that waits for the next events. [`EpollLoop`]: edge-triggered readiness, one
+//! by the system call that waits for the next events, or sent directly while the loop is mostly
+//! idle. [`EpollLoop`]: edge-triggered readiness, one
 //! `recv` per readable connection and turn into a pool of packed buffers, one `send` per connection
 //! and turn. [`choose`] picks one that the kernel allows.
 //!
@@ -38,6 +39,7 @@ mod doorbell;
 mod epoll;
 mod event;
 mod pool;
+mod rusage;
 mod slots;
 mod uring;
 

@@ -12,6 +12,7 @@ use pantala_base::{Lender, Moment, Outgoing};
 use rustix::event::epoll;
 
 use super::buffers::{BUFFER_BYTES, Buffers};
+use super::pace::Pace;
 use super::ring::Ring;
 use super::{Connection, Flight, NO_TOKEN, Operation, UringLoop, number};
 use crate::accept::Listeners;
@@ -62,7 +63,8 @@ impl EventLoop for UringLoop {
             connections: Slots::new(),
             starved: VecDeque::new(),
             in_flight: 0,
-            quiet_queued: 0,
+            unsent: Vec::new(),
+            pace: Pace::new(),
             waits_for_several,
             ends_wait: false,
             _one_thread: PhantomData,
@@ -144,13 +146,11 @@ impl EventLoop for UringLoop {
     }
 
     fn expect_sent(&mut self, conn: ConnId) {
-        let sending = self.open(conn).and_then(|connection| connection.sending.as_mut());
-        if let Some(sending) = sending {
-            // One completion fewer to wait beyond, if it wasn't collected before. (Too few only
-            // ends a wait early.)
-            if mem::take(&mut sending.quiet) {
-                self.quiet_queued = self.quiet_queued.saturating_sub(1);
-            }
+        // A send of this turn ends the wait then; one that is in flight already does, too, unless
+        // the wait wants several completions: that ends soon by itself.
+        let connection = self.open(conn);
+        if let Some(sending) = connection.and_then(|connection| connection.sending.as_mut()) {
+            sending.quiet = false;
         }
     }
 
@@ -160,6 +160,8 @@ impl EventLoop for UringLoop {
         };
         connection.closed = true;
         let receiving = connection.receive == Flight::Armed;
+        // A send that has not started yet never does.
+        connection.sending.take_if(|sending| !sending.in_flight);
         let sending = connection.sending.is_some();
         if receiving {
             connection.receive = Flight::Stopping;
@@ -184,7 +186,12 @@ impl EventLoop for UringLoop {
         }
         timeout = self.listeners.shorten(timeout);
         self.ends_wait = false;
-        let quiet_queued = mem::take(&mut self.quiet_queued);
+        self.pace.count_poll();
+        let quiet_queued = self.start_sends(events);
+        if self.ends_wait {
+            timeout = Some(Duration::ZERO);
+            self.ends_wait = false;
+        }
         if quiet_queued > 0 && timeout != Some(Duration::ZERO) {
             let begin = Moment::now();
             if self.waits_for_several {

@@ -1,7 +1,8 @@
 //! The backend on io_uring: the kernel receives and sends, this side queues and collects.
 //!
-//! One multishot receive is armed per connection and fills provided buffers; sends are queued
-//! during the turn and submitted by the system call that waits. An operation is *in flight* from
+//! One multishot receive is armed per connection and fills provided buffers. Sends are queued
+//! during the turn; the next poll submits them with the system call that waits, or starts them by
+//! calls of their own while the loop has little to do ([`pace`]). An operation is *in flight* from
 //! its push to its last completion; until then the loop keeps its descriptor open and its memory
 //! untouched, whatever the caller does.
 //!
@@ -17,6 +18,7 @@
 
 mod buffers;
 mod event_loop;
+mod pace;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -24,7 +26,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::{cqueue, opcode, squeue, types};
@@ -38,10 +40,13 @@ use crate::event::{ConnId, Event};
 use crate::slots::{Slots, Token};
 use crate::{Doorbell, SEND_BYTES_MAX};
 use buffers::{Buffers, GROUP};
+use pace::Pace;
 use ring::Ring;
 
 /// Readiness to be read, as poll(2) numbers it.
 const POLL_IN: u32 = 1;
+/// Sends of a turn up to which each may be a system call of its own ([`pace`]).
+const DIRECT_SENDS_MAX: usize = 8;
 /// Maximum listeners accepted from in one turn: the addresses of `bind` and a Unix socket.
 const LISTENERS_PER_TURN_MAX: usize = 17;
 
@@ -61,8 +66,9 @@ pub struct UringLoop {
     starved: VecDeque<Token>,
     /// Operations whose last completion was not seen yet.
     in_flight: usize,
-    /// Quiet sends queued since the last drain: that many completions must not end a wait.
-    quiet_queued: u32,
+    /// Connections with a send that the next poll starts.
+    unsent: Vec<Token>,
+    pace: Pace,
     /// See [`Ring::waits_for_several`].
     waits_for_several: bool,
     /// A collected event ends the wait: any but the success of a quiet send.
@@ -93,6 +99,8 @@ struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
     quiet: bool,
+    /// The kernel has it, or will have it with the next submission.
+    in_flight: bool,
 }
 
 /// Kind of operation: the highest byte of its number. The generation's 24 bits and the index
@@ -184,18 +192,62 @@ impl UringLoop {
         // A send of several operations has to be continued from here, and an error on a connection
         // that reports nothing any more must be noticed: both must end the wait.
         let quiet = quiet && len_bytes <= SEND_BYTES_MAX && !connection.ended;
-        connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet });
-        self.quiet_queued += u32::from(quiet);
-        self.push_send(conn.0);
+        connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet, in_flight: false });
+        self.unsent.push(conn.0);
+    }
+
+    /// Starts the sends of the turn. Returns how many quiet ones the ring was given: that many
+    /// completions must not end a wait.
+    fn start_sends(&mut self, events: &mut Vec<Event>) -> u32 {
+        let mut unsent = mem::take(&mut self.unsent);
+        let is_direct = self.pace.is_direct() && unsent.len() <= DIRECT_SENDS_MAX;
+        let mut quiet_queued = 0;
+        for token in unsent.drain(..) {
+            if is_direct && self.send_directly(token, events) {
+                continue;
+            }
+            let sending = self.connections.value(token).and_then(|connection| connection.sending.as_ref());
+            quiet_queued += u32::from(!is_direct && sending.is_some_and(|sending| sending.quiet));
+            self.push_send(token);
+        }
+        self.unsent = unsent;
+        quiet_queued
+    }
+
+    /// Sends by a system call, for a turn with few sends. Returns whether nothing is left to be
+    /// sent; the ring continues a send that found no room.
+    fn send_directly(&mut self, token: Token, events: &mut Vec<Event>) -> bool {
+        let Some(connection) = self.connections.value_mut(token) else { return true };
+        let Some(mut sending) = connection.sending.take() else { return true };
+        let bytes = sending.outgoing.bytes();
+        let piece = &bytes[..bytes.len().min(SEND_BYTES_MAX)];
+        let result = match rustix::net::send(&connection.socket, piece, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(taken_bytes) if taken_bytes == bytes.len() => Ok(()),
+            Ok(taken_bytes) => {
+                sending.sent_bytes = taken_bytes;
+                connection.sending = Some(sending);
+                return false;
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {
+                connection.sending = Some(sending);
+                return false;
+            }
+            Err(error) => Err(error.into()),
+        };
+        self.ends_wait |= !sending.quiet || result.is_err();
+        let buffer = sending.outgoing.into_buffer();
+        events.push(Event::Sent { conn: ConnId(token), buffer, result });
+        true
     }
 
     fn push_send(&mut self, token: Token) {
         let Some(connection) = self.connections.value_mut(token) else {
             return;
         };
-        let Some(sending) = &connection.sending else {
+        let Some(sending) = &mut connection.sending else {
             return;
         };
+        sending.in_flight = true;
         let rest = &sending.outgoing.bytes()[sending.sent_bytes..];
         let len_bytes = rest.len().min(SEND_BYTES_MAX);
         // MSG_WAITALL: the kernel continues a short send when there is room.

@@ -1,0 +1,118 @@
+//! Decides how a turn's sends start: by system calls of their own, or through the ring.
+//!
+//! | way | a turn's cost |
+//! | --- | --- |
+//! | ring | the wait submits the sends, and must look past their completions. If nothing else happens within the minimum-wait time, that takes a timer, a wake-up and a second call |
+//! | direct | a `send(2)` for each, and a wait that ends with the next event |
+//!
+//! So a loop that sleeps between its turns sends directly, and one that is always busy uses the
+//! ring ([decision 3](../../../docs/decisions/0003-networking.md)). How often it sleeps can be
+//! compared only while the ring is used: direct sends wake clients sooner, and clients that wait
+//! for replies then make the loop sleep more. Therefore it probes: a stretch of polls on the ring
+//! decides about the next ones.
+
+use crate::rusage;
+
+/// Polls of a stretch.
+const STRETCH_POLLS: u32 = 256;
+/// Direct stretches between two probes.
+const DIRECT_STRETCHES: u32 = 15;
+/// The same if the probe slept in most polls: more load than one stretch can miss is unlikely.
+const DIRECT_STRETCHES_IDLE: u32 = 63;
+/// A loop is busy if at most one poll of so many slept.
+const BUSY_POLLS_PER_SLEEP: u64 = 8;
+
+/// The pace of a loop. See the head of this module.
+#[derive(Debug)]
+pub(super) struct Pace {
+    polls_left: u32,
+    /// Stretches left until the next probe; 0: the ring is used.
+    direct_stretches: u32,
+    /// Voluntary context switches of the thread when the stretch began.
+    switches: u64,
+}
+
+impl Pace {
+    /// Returns the pace of a loop that starts idle.
+    pub(super) fn new() -> Self {
+        Pace { polls_left: STRETCH_POLLS, direct_stretches: 1, switches: 0 }
+    }
+
+    /// Returns whether the sends of a small turn start directly.
+    #[inline]
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct_stretches > 0
+    }
+
+    /// Counts a poll.
+    #[inline]
+    pub(super) fn count_poll(&mut self) {
+        self.polls_left -= 1;
+        if self.polls_left == 0 {
+            self.end_stretch(rusage::voluntary_switches());
+        }
+    }
+
+    #[cold]
+    fn end_stretch(&mut self, switches: u64) {
+        let slept = switches.saturating_sub(self.switches);
+        (self.polls_left, self.switches) = (STRETCH_POLLS, switches);
+        if self.direct_stretches > 0 {
+            self.direct_stretches -= 1;
+        } else if slept * 2 > u64::from(STRETCH_POLLS) {
+            self.direct_stretches = DIRECT_STRETCHES_IDLE;
+        } else if slept * BUSY_POLLS_PER_SLEEP > u64::from(STRETCH_POLLS) {
+            self.direct_stretches = DIRECT_STRETCHES;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ends stretches in which `slept` of the polls slept, at most `max`. Returns after how many
+    /// the way changes.
+    fn stretches(pace: &mut Pace, slept: u64, max: u32) -> u32 {
+        let was_direct = pace.is_direct();
+        (0..max)
+            .take_while(|_| {
+                pace.end_stretch(pace.switches + slept);
+                pace.is_direct() == was_direct
+            })
+            .count() as u32
+    }
+
+    #[test]
+    fn a_busy_loop_uses_the_ring() {
+        let mut pace = Pace::new();
+        assert!(pace.is_direct(), "a loop starts idle");
+        pace.end_stretch(0);
+        let at_bound = u64::from(STRETCH_POLLS) / BUSY_POLLS_PER_SLEEP;
+        assert_eq!(stretches(&mut pace, at_bound, 100), 100);
+        assert!(!pace.is_direct());
+        pace.end_stretch(pace.switches + at_bound + 1);
+        assert!(pace.is_direct());
+    }
+
+    #[test]
+    fn an_idle_loop_sends_directly_and_probes_the_ring() {
+        for (slept, direct) in [(STRETCH_POLLS / 4, DIRECT_STRETCHES), (STRETCH_POLLS, DIRECT_STRETCHES_IDLE)] {
+            let mut pace = Pace::new();
+            pace.end_stretch(0);
+            for _ in 0..3 {
+                assert!(!pace.is_direct(), "a probe");
+                pace.end_stretch(pace.switches + u64::from(slept));
+                // The last of them ends in the next probe.
+                assert_eq!(stretches(&mut pace, u64::from(slept), 1000), direct - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn polls_make_stretches() {
+        let mut pace = Pace::new();
+        (0..STRETCH_POLLS).for_each(|_| pace.count_poll());
+        assert_eq!((pace.polls_left, pace.is_direct()), (STRETCH_POLLS, false));
+    }
+}
