@@ -1,9 +1,12 @@
 //! Snapshots in the background: `BGSAVE`, the points of `save`, and what they leave behind.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use pantala_tests::waiting::eventually;
-use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+use pantala_tests::writers::write_until;
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 use tempfile::TempDir;
 
 fn folder() -> TempDir {
@@ -93,7 +96,7 @@ fn points_of_save_start_a_snapshot() {
         let server = pantala(backend, &folder, &["--save", "1", "3"]);
         let mut client = server.connect();
         client.call("MSET a 1 b 2");
-        std::thread::sleep(std::time::Duration::from_millis(2200));
+        std::thread::sleep(Duration::from_millis(2200));
         assert_eq!(field(&mut client, "rdb_saves"), "0", "three changes are needed");
         client.call("SET c 3");
         eventually("the point is reached", || field(&mut client, "rdb_saves") == "1");
@@ -123,4 +126,133 @@ fn a_snapshot_that_fails_is_reported() {
         assert_eq!(client.call("BGSAVE").text(), "Background saving started");
         wait_until_saved(&mut client);
     });
+}
+
+/// Says that something is over, also when a thread panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Has writers write keys of all types in several databases, with flushes and swaps, while `work`
+/// runs. A snapshot's walk is slowed down, so that many changes come before it.
+fn under_load(server: &Server, seed: u64, work: impl FnOnce(&mut Client)) {
+    let mut client = server.connect();
+    for db in [0, 1, 7] {
+        client.call(&format!("SELECT {db}"));
+        assert_eq!(client.call("DEBUG POPULATE 10000 key 30"), Reply::ok());
+    }
+    assert_eq!(client.call("DEBUG FAULT slow-walk 950"), Reply::ok());
+    let (is_over, rests) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_until(server, seed, 3, &is_over, &rests));
+        scope.spawn(|| change_databases(server, seed, &is_over));
+        let _over = Over(&is_over);
+        work(&mut client);
+    });
+}
+
+/// A snapshot under load holds what was there when writes were paused for a moment, in which it was
+/// started.
+#[test]
+fn a_snapshot_under_load_is_of_one_instant() {
+    let seed = Random::seed("a_snapshot_under_load_is_of_one_instant");
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let folder = folder();
+            let args = ["--save", "", "--workers", "3", "--shards", "12", "--execution", execution];
+            let mut server = pantala(backend, &folder, &args);
+            under_load(&server, seed, |client| {
+                for round in 0..2 {
+                    let digest = save_in_a_pause(client);
+                    assert_eq!(loaded_digests(backend, &folder), digest, "{execution}, round {round}");
+                }
+            });
+            server.assert_sound();
+        }
+    });
+}
+
+/// The test above notices a snapshot that loses entries which commands change.
+#[test]
+fn a_snapshot_without_changed_entries_is_noticed() {
+    let seed = Random::seed("a_snapshot_without_changed_entries_is_noticed");
+    let (backend, folder) = (*Backend::all().first().expect("a backend"), folder());
+    let server = pantala(backend, &folder, &["--save", "", "--workers", "3", "--shards", "12"]);
+    under_load(&server, seed, |client| {
+        assert_eq!(client.call("DEBUG FAULT unkept-entry 500"), Reply::ok());
+        let digest = save_in_a_pause(client);
+        assert_ne!(loaded_digests(backend, &folder), digest);
+    });
+}
+
+/// Sets, deletes, flushes and swaps what the other writers leave alone.
+fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
+    let mut random = Random::from_seed(Random::seed_of(seed, "databases"));
+    let mut client = server.connect();
+    while !is_over.load(Ordering::Relaxed) {
+        let (db, key) = ([0, 1, 7][random.below(3)], random.below(10_000));
+        let commands = match random.below(2000) {
+            0 => vec!["SWAPDB 0 1".to_owned()],
+            1 => vec!["SWAPDB 7 1".to_owned()],
+            2 => vec![format!("SELECT {db}"), "FLUSHDB ASYNC".to_owned(), "DEBUG POPULATE 10000 key 30".to_owned()],
+            3 => vec![format!("SELECT {db}"), "FLUSHDB SYNC".to_owned(), "DEBUG POPULATE 10000 key 30".to_owned()],
+            4..500 => vec![format!("SELECT {db}"), format!("DEL key:{key}")],
+            500..750 => vec![format!("SELECT {db}"), format!("MOVE key:{key} {}", (db + 1) % 3)],
+            750..1000 => vec![format!("SELECT {db}"), format!("EXPIRE key:{key} 100000")],
+            _ => vec![format!("SELECT {db}"), format!("SET key:{key} changed:{key}")],
+        };
+        let commands: Vec<Vec<&str>> = commands.iter().map(|command| command.split(' ').collect()).collect();
+        client.pipeline(&commands);
+    }
+}
+
+/// Starts a snapshot in a pause of all writers, and waits until it is written. Returns the digest
+/// of the dataset in that pause.
+fn save_in_a_pause(client: &mut Client) -> String {
+    let started = field(client, "rdb_saves");
+    assert_eq!(client.call("CLIENT PAUSE 20000 WRITE"), Reply::ok());
+    // The writers' TTLs are shorter: a key that has expired counts nowhere.
+    std::thread::sleep(Duration::from_millis(150));
+    let digest = client.call("DEBUG DIGEST").text();
+    assert_eq!(client.call("BGSAVE").text(), "Background saving started");
+    assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
+    eventually("the snapshot is written", || field(client, "rdb_saves") != started);
+    wait_until_saved(client);
+    assert_ne!(field(client, "rdb_last_cow_size"), "0", "no change came before the walk");
+    digest
+}
+
+/// Returns the digest of the file's dataset, in Pantala and in redis-server.
+fn loaded_digests(backend: Backend, folder: &TempDir) -> String {
+    let copy = tempfile::tempdir().expect("a folder");
+    std::fs::copy(folder.path().join("dump.rdb"), copy.path().join("dump.rdb")).expect("the file is there");
+    let loaded = pantala(backend, &copy, &["--save", ""]);
+    let digest = loaded.connect().call("DEBUG DIGEST").text();
+    if let Some(judge) = Server::redis(&["--dir", path(&copy), "--save", ""]) {
+        assert_eq!(judge.connect().call("DEBUG DIGEST").text(), digest, "in redis-server");
+    }
+    digest
+}
+
+/// A crash while a snapshot is written leaves the last one.
+#[test]
+fn a_crash_leaves_the_last_snapshot() {
+    let folder = folder();
+    let backend = *Backend::all().first().expect("a backend");
+    let mut server = pantala(backend, &folder, &["--save", ""]);
+    let mut client = server.connect();
+    client.call("SET a 1");
+    assert_eq!(client.call("BGSAVE").text(), "Background saving started");
+    wait_until_saved(&mut client);
+    let digest = client.call("DEBUG DIGEST").text();
+    assert_eq!(client.call("DEBUG POPULATE 500000 key 100"), Reply::ok());
+    assert_eq!(client.call("BGSAVE").text(), "Background saving started");
+    eventually("it is being written", || names(folder.path()).len() == 2);
+    server.signal(rustix::process::Signal::KILL);
+    server.wait_exit(pantala_tests::server::READY_MAX);
+    assert_eq!(loaded_digests(backend, &folder), digest);
 }

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
-use crate::record::{Content, Kind, RawPayload, Record};
+use crate::record::{Content, Kind, RawPayload, Record, kept_bits};
 use crate::table::Table;
 
 /// The payload of an entry, borrowed.
@@ -225,6 +225,7 @@ impl<'d, V> EntryMut<'d, V> {
     /// Stores the low 3 bits of `flags` as the user flags.
     #[inline]
     pub fn set_user_flags(&mut self, flags: u8) {
+        self.table.before_change(self.slot);
         // SAFETY: as in `set_access`.
         unsafe { self.record().set_user_flags(flags) }
     }
@@ -233,6 +234,7 @@ impl<'d, V> EntryMut<'d, V> {
     /// isn't an integer.
     #[inline]
     pub fn set_int(&mut self, value: i64) -> bool {
+        self.table.before_change(self.slot);
         // SAFETY: as in `set_access`; an integer payload is 8 bytes at any alignment.
         unsafe {
             let (kind, at, _) = self.record().payload();
@@ -246,6 +248,7 @@ impl<'d, V> EntryMut<'d, V> {
     /// Returns the bytes of a bytes payload, for changes in place.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        self.table.before_change(self.slot);
         // SAFETY: as in `set_access`; the borrow is `self`'s.
         unsafe {
             let (kind, at, len) = self.record().payload();
@@ -256,6 +259,7 @@ impl<'d, V> EntryMut<'d, V> {
     /// Returns the heap value, for changes in place.
     #[inline]
     pub fn heap_mut(&mut self) -> Option<&mut V> {
+        self.table.before_change(self.slot);
         // SAFETY: as in `set_access`; the pointer is that of a live `V` that only this entry refers
         // to.
         unsafe { self.record().heap().map(|value| value.cast::<V>().as_mut()) }
@@ -435,7 +439,8 @@ impl<'d, V> VacantEntry<'d, V> {
         access: u32,
         expire_at_ms: Option<i64>,
     ) -> EntryMut<'d, V> {
-        let content = Content { payload: payload.into_raw(), user_flags, access, expire_at_ms };
+        let kept = kept_bits(access, self.table.epoch);
+        let content = Content { payload: payload.into_raw(), user_flags, kept, expire_at_ms };
         let slot = self.table.insert(self.h, self.key, self.bucket, content);
         // SAFETY: the slot was filled just now, under this hash, in a dictionary of `V`.
         unsafe { EntryMut::new(self.table, slot, self.h) }

@@ -15,6 +15,7 @@
 //! | entry | head, lengths, expiry, key and payload in one piece of memory: a slab cell |
 //! | run | 64 KB of cells of one size, owned by one dictionary |
 //! | hint | a handle for prefetching from any thread |
+//! | epoch | a bit of each entry and of the dictionary: where they differ, the entry is part of a snapshot that has not kept it yet |
 //! | stash | overflow slots, used once the directory may not grow any more |
 //!
 //! A segment has 32 KB of address space, a small one 512 bytes. The stash holds entries only if
@@ -113,6 +114,9 @@ mod resize;
 mod scan;
 mod segment;
 mod slab;
+mod snapshot;
+#[cfg(test)]
+mod snapshot_tests;
 mod table;
 #[cfg(test)]
 mod testing;
@@ -123,3 +127,4 @@ pub use hash::hash_key;
 pub use hint::{BucketHint, Hint, Roots};
 pub use memory::{prefetch, prefetch_all};
 pub use occupancy::Occupancy;
+pub use snapshot::Keeper;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! head         4 bytes: 24 bits of access word, 2 of payload kind, has-expiry, large,
-//!              3 of user flags, 1 spare
+//!              3 of user flags, 1 of epoch ([`crate::snapshot`])
 //! key length   1, 2 or 9 bytes: see below
 //! value length 1, 2 or 9 bytes, only for a bytes payload
 //! expiry       8 bytes (ms, signed), only if it has one
@@ -26,6 +26,9 @@ use crate::bucket::{EXPIRES_BIT, LONG_BIT, SHORT_BYTES_MAX, UNTAGGED_MASK, addre
 use crate::slab::{CELL_BYTES_MAX, Slab, cell_bytes, class_of};
 
 const ACCESS_MASK: u32 = (1 << 24) - 1;
+const EPOCH_SHIFT: u32 = 31;
+/// What a change of payload, flags or expiry leaves alone: access word and epoch.
+const KEPT_MASK: u32 = ACCESS_MASK | 1 << EPOCH_SHIFT;
 const KIND_SHIFT: u32 = 24;
 const EXPIRES: u32 = 1 << 26;
 const LARGE: u32 = 1 << 27;
@@ -85,7 +88,8 @@ impl RawPayload<'_> {
 pub(crate) struct Content<'a> {
     pub(crate) payload: RawPayload<'a>,
     pub(crate) user_flags: u8,
-    pub(crate) access: u32,
+    /// Access word and epoch: see [`kept_bits`].
+    pub(crate) kept: u32,
     pub(crate) expire_at_ms: Option<i64>,
 }
 
@@ -189,12 +193,12 @@ impl Record {
 
     /// Allocates and writes a record.
     pub(crate) fn create(slab: &mut Slab, key: &[u8], content: Content<'_>) -> Self {
-        let Content { payload, user_flags, access, expire_at_ms } = content;
+        let Content { payload, user_flags, kept, expire_at_ms } = content;
         let shape = Shape::new(key, &payload, expire_at_ms.is_some());
         let record = Self::allocate(slab, shape);
         // SAFETY: the memory is new, ours, and as long as the shape says.
         unsafe {
-            record.write_head(shape, user_flags, access);
+            record.write_head(shape, user_flags, kept);
             record.0.add(shape.key_at()).copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
             record.write_expiry(shape, expire_at_ms);
             record.write_payload(shape, payload);
@@ -393,6 +397,27 @@ impl Record {
         unsafe { self.0.cast::<u32>().write(self.head() & !ACCESS_MASK | access & ACCESS_MASK) }
     }
 
+    /// Returns the epoch bit.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    pub(crate) unsafe fn parity(self) -> u8 {
+        // SAFETY: by the caller's promise.
+        unsafe { (self.head() >> EPOCH_SHIFT) as u8 }
+    }
+
+    /// Sets the epoch bit.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::set_access`].
+    pub(crate) unsafe fn set_parity(self, parity: u8) {
+        let bit = u32::from(parity & 1) << EPOCH_SHIFT;
+        // SAFETY: by the caller's promise.
+        unsafe { self.0.cast::<u32>().write(self.head() & !(1 << EPOCH_SHIFT) | bit) }
+    }
+
     /// # Safety
     ///
     /// As [`Self::set_access`].
@@ -423,7 +448,7 @@ impl Record {
         // payload's bytes aren't in this record, which nothing else may read now.
         unsafe {
             let old = self.shape();
-            let access = self.access();
+            let kept = self.head() & KEPT_MASK;
             let new =
                 Shape { kind: payload.kind(), expires: expire_at_ms.is_some(), payload_len: payload.len(), ..old };
             // Usually only the payload bytes change: compare the shapes before the placements.
@@ -431,12 +456,12 @@ impl Record {
                 if old.key_at() != new.key_at() {
                     self.0.add(old.key_at()).copy_to(self.0.add(new.key_at()), old.key_len);
                 }
-                self.write_head(new, user_flags, access);
+                self.write_head(new, user_flags, kept);
                 self.write_expiry(new, expire_at_ms);
                 self.write_payload(new, payload);
                 return self;
             }
-            let record = Self::create(slab, self.key(), Content { payload, user_flags, access, expire_at_ms });
+            let record = Self::create(slab, self.key(), Content { payload, user_flags, kept, expire_at_ms });
             self.free(slab);
             record
         }
@@ -454,14 +479,14 @@ impl Record {
             let old = self.shape();
             let new = Shape { expires: expire_at_ms.is_some(), ..old };
             let tail_len = old.key_len + old.payload_len;
-            let (access, user_flags) = (self.access(), self.user_flags());
+            let (kept, user_flags) = (self.head() & KEPT_MASK, self.user_flags());
             let tail = self.0.add(old.key_at());
             let target = if old.placement() == new.placement() { self } else { Self::allocate(slab, new) };
             tail.copy_to(target.0.add(new.key_at()), tail_len);
             if target != self {
                 self.free(slab);
             }
-            target.write_head(new, user_flags, access);
+            target.write_head(new, user_flags, kept);
             target.write_expiry(new, expire_at_ms);
             target
         }
@@ -472,8 +497,8 @@ impl Record {
     /// # Safety
     ///
     /// The memory is as long as the shape says and the caller's alone.
-    unsafe fn write_head(self, shape: Shape, user_flags: u8, access: u32) {
-        let mut head = access & ACCESS_MASK | (shape.kind as u32) << KIND_SHIFT;
+    unsafe fn write_head(self, shape: Shape, user_flags: u8, kept: u32) {
+        let mut head = kept & KEPT_MASK | (shape.kind as u32) << KIND_SHIFT;
         head |= u32::from(user_flags & USER_FLAGS_MASK) << USER_SHIFT;
         if shape.expires {
             head |= EXPIRES;
@@ -547,6 +572,13 @@ fn same_bytes(a: &[u8], b: &[u8]) -> bool {
         }
         _ => a == b,
     }
+}
+
+/// Returns the bits of a new record's head that later changes leave alone: an access word and the
+/// table's epoch.
+#[inline(always)]
+pub(crate) fn kept_bits(access: u32, epoch: u8) -> u32 {
+    access & ACCESS_MASK | u32::from(epoch) << EPOCH_SHIFT
 }
 
 /// Returns whether key and value fit in one slab cell, with space for an expiry.

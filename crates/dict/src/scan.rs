@@ -18,7 +18,7 @@ use crate::segment::{BUCKETS_MAX, Segment, TAG_BITS, TAGS};
 use crate::table::Table;
 
 /// Bits of a cursor.
-const CURSOR_BITS: u32 = 48;
+pub(crate) const CURSOR_BITS: u32 = 48;
 const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
 /// Sampled entries that are prefetched together, so that their cache misses overlap.
 const SAMPLES_IN_FLIGHT: usize = 16;
@@ -26,18 +26,18 @@ const SAMPLES_IN_FLIGHT: usize = 16;
 const TRIES_MAX: usize = 4096;
 
 /// The part of a scan in one home bucket.
-struct Part {
+pub(crate) struct Part {
     segment: Segment,
     bucket: usize,
     /// Smaller tags are visited already.
     from_tag: u64,
     /// The cursor of the next part; 0 at the end.
-    next: u64,
+    pub(crate) next: u64,
 }
 
 impl Table {
     /// Returns the home bucket that a cursor points into.
-    fn part(&self, cursor: u64) -> Option<Part> {
+    pub(crate) fn part(&self, cursor: u64) -> Option<Part> {
         let h = (cursor & CURSOR_MASK) << (64 - CURSOR_BITS);
         let segment = self.segment(h)?;
         let from_tag = segment.tag(h);
@@ -56,7 +56,7 @@ impl Table {
 
 impl Part {
     /// Visits the slots in use whose home is this bucket, from the first tag on.
-    fn for_each(&self, mut visit: impl FnMut(&'static AtomicU64)) {
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&'static AtomicU64)) {
         let mut bucket = self.bucket;
         for _ in 0..self.segment.buckets {
             let line = self.segment.bucket(bucket);

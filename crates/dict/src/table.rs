@@ -14,6 +14,7 @@ use crate::memory::prefetch;
 use crate::record::{Content, Kind, Record};
 use crate::segment::Segment;
 use crate::slab::Slab;
+use crate::snapshot::KeepRecord;
 
 /// The directory of a dictionary without segments.
 pub(crate) static NO_DIRECTORY: [AtomicU64; 1] = [AtomicU64::new(0)];
@@ -35,6 +36,8 @@ pub(crate) struct Table {
     pub(crate) depth: u32,
     /// Whether the root belongs to a group, which frees it.
     pub(crate) is_root_borrowed: bool,
+    /// Epoch of new records, and whether a snapshot runs: see [`crate::snapshot`].
+    pub(crate) epoch: u8,
     pub(crate) root: &'static Root,
     /// Number of segments as deep as the directory. At zero the directory can be halved.
     pub(crate) deepest: usize,
@@ -51,6 +54,8 @@ pub(crate) struct Table {
     pub(crate) stash: Vec<AtomicU64>,
     /// Slots that the last insert moved.
     pub(crate) moved: usize,
+    /// Keeps the entries of the snapshot that runs.
+    pub(crate) keeper: Option<Box<dyn KeepRecord>>,
 }
 
 /// Returns the index of a hash's word in a directory of a depth.
@@ -83,6 +88,7 @@ impl Table {
         Self {
             root,
             is_root_borrowed,
+            epoch: 0,
             directory: &NO_DIRECTORY,
             depth: 0,
             deepest: 0,
@@ -95,6 +101,7 @@ impl Table {
             seed,
             stash: Vec::new(),
             moved: 0,
+            keeper: None,
         }
     }
 
@@ -272,6 +279,7 @@ impl Table {
     /// Empties a slot and returns its record, still valid, for the caller to pass to
     /// [`Self::free`]. `h` needs to be right only in the bits of segment and tag.
     pub(crate) fn unhook(&mut self, h: u64, slot: NonNull<AtomicU64>) -> Record {
+        self.before_change(slot);
         let record = Self::record(slot);
         self.len -= 1;
         self.expiring -= (record.slot() & EXPIRES_BIT) as usize;
@@ -321,6 +329,7 @@ impl Table {
         slot: NonNull<AtomicU64>,
         change: impl FnOnce(Record, &mut Slab) -> Record,
     ) {
+        self.before_change(slot);
         // SAFETY: a slot in use of this table; slots are only ever accessed as atomics.
         let slot_word = unsafe { slot.as_ref() };
         let old = slot_word.load(Relaxed);

@@ -45,9 +45,13 @@ pub enum Fault {
     ForgottenClock,
     /// A command's effect is not propagated.
     LostEffect,
+    /// A worker leaves its part of a snapshot's walk to its next turn.
+    SlowWalk,
+    /// A snapshot loses an entry that a command changes.
+    UnkeptEntry,
 }
 
-const ALL: [(&str, Fault); 14] = [
+const ALL: [(&str, Fault); 16] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -62,6 +66,8 @@ const ALL: [(&str, Fault); 14] = [
     ("unordered-effects", Fault::UnorderedEffects),
     ("forgotten-clock", Fault::ForgottenClock),
     ("lost-effect", Fault::LostEffect),
+    ("slow-walk", Fault::SlowWalk),
+    ("unkept-entry", Fault::UnkeptEntry),
 ];
 
 impl Fault {

@@ -74,7 +74,8 @@ pub use effect::blocking;
 pub use events::{Events, latency, monitor, notify, pubsub, slowlog, tracking};
 pub use session::functions;
 pub use shard::{
-    access, eviction, exec, executor, expire, keyspace, message, ownership, request, routing, transaction, whole,
+    access, eviction, exec, executor, expire, keyspace, message, ownership, request, routing, snapshot, transaction,
+    whole,
 };
 pub use store::{Store, db, fields, lazyfree, memory, state, undo};
 pub use tuning::pause;

@@ -140,9 +140,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
     let ended = run_workers(&server, &settings, doorbells);
-    let background = &server.snapshots().background;
-    background.abort(|_| true);
-    background.wait_until_idle();
+    server.snapshots().background.end_at_exit();
     ended
 }
 

@@ -89,7 +89,8 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
             Duration::ZERO
         } else {
             let wait_ms = control.next_cron_ms() - dispatcher.clients.reactor.clock.turn_ran_ms;
-            Duration::from_micros(dispatcher.wait_us(wait_ms.max(1).saturating_mul(1000)) as u64)
+            let wait_us = dispatcher.wait_us(wait_ms.max(1).saturating_mul(1000));
+            control.wait_for_walk(Duration::from_micros(wait_us as u64))
         };
         let (server, number) = (dispatcher.clients.reactor.server, dispatcher.clients.reactor.number);
         dispatcher.clients.executor.flush_stream();
@@ -126,6 +127,7 @@ fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut 
 fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control, is_whole: bool) {
     dispatcher.clients.reactor.clock.end_turn(dispatcher.clients.reactor.server);
     control.cron_if_due(dispatcher);
+    control.walk_if_due(dispatcher);
     dispatcher.tell_changed();
     if is_whole {
         dispatcher.memory.tell_clients_if_over(&mut dispatcher.clients);

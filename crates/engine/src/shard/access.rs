@@ -18,6 +18,7 @@ use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::Ownership;
 use crate::store::Store;
 use crate::store::db::{Db, Held, Holds, WrongType};
+use crate::store::snapshot::keep_taken;
 use crate::store::state::Shard;
 use crate::store::undo::HeldShards;
 
@@ -196,7 +197,12 @@ impl<'a> Access<'a> {
         for shard in self.shards() {
             for &db in &used {
                 if keyspace.shard_size(db, shard) > 0 {
-                    self.db_in(db, shard).flush(lazy);
+                    let content = self.db_in(db, shard).flush();
+                    // What a snapshot still has to see stays.
+                    let garbage = keep_taken(self.shard(shard), keyspace.physical(db), content);
+                    if let Some(garbage) = garbage.filter(|_| lazy) {
+                        keyspace.dispose_dict(garbage);
+                    }
                 }
             }
         }

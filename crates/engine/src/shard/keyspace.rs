@@ -183,6 +183,8 @@ pub struct Keyspace {
     tickets: CachePadded<AtomicU64>,
     /// Waiters to serve once their destination's shard is free.
     served_later: AtomicI64,
+    /// The number of snapshots that have begun.
+    snapshots: CachePadded<AtomicU64>,
     /// The file storage, if the server has one.
     storage: OnceLock<Box<dyn Storage>>,
 }
@@ -244,6 +246,7 @@ impl Keyspace {
             all_held_ms: CachePadded::new(AtomicI64::new(i64::MIN / 2)),
             tickets: CachePadded::new(AtomicU64::new(0)),
             served_later: AtomicI64::new(0),
+            snapshots: CachePadded::new(AtomicU64::new(0)),
             storage: OnceLock::new(),
         }
     }
@@ -257,6 +260,18 @@ impl Keyspace {
     /// Returns the file storage, if the server has one.
     pub fn storage(&self) -> Option<&dyn Storage> {
         self.storage.get().map(|storage| &**storage)
+    }
+
+    /// Returns the number of snapshots that have begun: each worker has its part of the last one's
+    /// walk.
+    #[inline]
+    pub fn snapshots(&self) -> u64 {
+        // Relaxed: a worker that misses it once sees it in its next turn.
+        self.snapshots.load(Relaxed)
+    }
+
+    pub(crate) fn count_snapshot(&self) {
+        self.snapshots.fetch_add(1, Relaxed);
     }
 
     /// Returns how many changes commands have made to keys since the start.

@@ -52,6 +52,8 @@ pub enum Message {
     Reload,
     /// Returns freed memory of this thread to the kernel.
     Purge,
+    /// A snapshot has begun: its walk may need this worker.
+    Snapshot,
     /// Runs the server's own work that needs all shards.
     Whole,
     /// Saves a snapshot and stops all workers: a signal asks for it.

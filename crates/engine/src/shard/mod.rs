@@ -17,6 +17,7 @@ mod permissions;
 pub mod request;
 pub mod routing;
 mod serving;
+pub mod snapshot;
 pub(crate) mod telling;
 pub mod transaction;
 mod transfer;

@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard};
 
 use pantala_dict::EntryRef;
 use pantala_types::rdb_value::Loaded;
-use pantala_types::{Hash, HashView, OutOfMemory, Value};
+use pantala_types::{OutOfMemory, Value};
 
 use crate::command::Key;
 use crate::effect::Reader;
@@ -18,7 +18,7 @@ use crate::effect::log::{Start, Wake};
 use crate::shard::access::Access;
 use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::{Freed, Ownership};
-use crate::store::db::{Change, Db, Expire, Holds};
+use crate::store::db::{Change, Db, Expire};
 
 /// Buckets per step of a walk. Any number is right: nothing runs between two steps.
 const BUCKETS_PER_STEP: usize = 64;
@@ -155,17 +155,13 @@ impl<'a> Whole<'a> {
 
     /// Returns whether any hash has fields with an expiry.
     pub fn has_expiring_fields(&mut self) -> bool {
-        (0..self.databases()).any(|db| {
-            let mut has_some = false;
-            for at in 0..self.owned.len() {
-                let shard = self.owned[at].shard();
-                if self.keyspace.figures(shard, self.keyspace.physical(db)).timed_hashes.get() > 0 {
-                    has_some |= !self.walk(db, at, &mut |entry| {
-                        !entry.held().view::<Hash>().is_some_and(HashView::has_expiring_fields)
-                    });
-                }
-            }
-            has_some
+        let (keyspace, now_ms) = (self.keyspace, self.now_ms);
+        (0..keyspace.databases()).any(|db| {
+            let physical = keyspace.physical(db);
+            self.owned.iter_mut().any(|ownership| {
+                keyspace.figures(ownership.shard(), physical).timed_hashes.get() > 0
+                    && database(keyspace, ownership, db, now_ms).has_expiring_fields()
+            })
         })
     }
 
@@ -188,6 +184,11 @@ impl<'a> Whole<'a> {
                 return wants_more;
             }
         }
+    }
+
+    /// Returns all shards, in order.
+    pub(crate) fn owned(&mut self) -> impl Iterator<Item = &mut Ownership> {
+        self.owned.iter_mut()
     }
 
     /// Adds the memory of loaded values to the memory accounting, for `INFO` and `maxmemory`.

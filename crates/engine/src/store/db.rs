@@ -452,9 +452,9 @@ impl<'s> Db<'s> {
         None
     }
 
-    /// Empties the database. Its content is freed in the background if `lazy`, here otherwise. The
-    /// rest of a flush is [`Access::flush`](crate::shard::access::Access::flush)'s.
-    pub(crate) fn flush(&mut self, lazy: bool) {
+    /// Empties the database and returns its content. The rest of a flush is
+    /// [`Access::flush`](crate::shard::access::Access::flush)'s.
+    pub(crate) fn flush(&mut self) -> Dict<Value> {
         let old = self.dict.take();
         self.stats.changes.add(old.len() as u64);
         self.figures.keys.set(0);
@@ -464,9 +464,7 @@ impl<'s> Db<'s> {
         self.figures.heap_bytes.set(0);
         self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
         self.waiters.note_all(self.db);
-        if lazy {
-            self.store.dispose_dict(old);
-        }
+        old
     }
 
     /// Returns the memory usage of an entry, bytes, with its large value and its share of the

@@ -15,12 +15,12 @@
 
 use pantala_resp::Args;
 use pantala_types::table::{Table, has_room};
-use pantala_types::{Collection, Hash, ThinBytes, Value};
+use pantala_types::{Collection, Hash, HashView, ThinBytes, Value};
 
 use crate::command::Key;
 use crate::effect::change::commit;
 use crate::store::Store;
-use crate::store::db::{Change, Db, Missing, WrongType, uncount};
+use crate::store::db::{Change, Db, Holds, Missing, WrongType, uncount};
 use crate::store::state::{DatabaseStats, Shard, ShardStats};
 
 /// Keys that one visit to a database checks: some ten microseconds.
@@ -94,6 +94,11 @@ impl Watched {
             keys.insert(hash, ThinBytes::from_parts(&[key]));
             figures.timed_hashes.add(1);
         }
+    }
+
+    /// Returns whether `is_met` holds for any key.
+    fn any(&self, mut is_met: impl FnMut(&[u8]) -> bool) -> bool {
+        self.keys.iter().any(|keys| (0..keys.len()).any(|at| is_met(keys.get(at).as_slice())))
     }
 
     /// Walks over some keys, and removes those for which `keeps` returns `false`.
@@ -177,6 +182,14 @@ impl Db<'_> {
         self.change_hash(key, Missing::Skip, fields, |_| (Change::none(), ())).map(|_| ())
     }
 
+    /// Returns whether any hash has fields with an expiry.
+    pub(crate) fn has_expiring_fields(&self) -> bool {
+        self.watched.any(|key| {
+            let found = self.dict.find(self.store.place(key).hash, key);
+            found.is_some_and(|entry| entry.held().view::<Hash>().is_some_and(HashView::has_expiring_fields))
+        })
+    }
+
     fn expire_watched(&mut self) -> usize {
         let (dict, store, figures) = (&mut *self.dict, self.store, self.figures);
         let (db, now_ms) = (self.db, self.now_ms);
@@ -185,6 +198,11 @@ impl Db<'_> {
         self.watched.walk(KEYS_PER_VISIT, figures, |key| {
             let key = Key { bytes: key, place: store.place(key) };
             let Some(mut entry) = dict.find_mut(key.place.hash, key.bytes) else { return false };
+            // Looked at first: a mutable value is kept for a snapshot that runs.
+            let Some(hash) = entry.as_ref().held().view::<Hash>() else { return false };
+            if hash.has_expiring_fields() && !hash.may_have_expired(now_ms) {
+                return true;
+            }
             let Some(hash) = entry.heap_mut().filter(|value| is_timed(value)).and_then(Hash::of_mut) else {
                 return false;
             };

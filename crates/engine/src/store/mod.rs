@@ -24,6 +24,7 @@ pub mod layout;
 pub mod lazyfree;
 pub mod memory;
 mod rdb;
+pub(crate) mod snapshot;
 pub mod state;
 pub mod undo;
 

@@ -9,6 +9,7 @@ use pantala_types::Value;
 use crate::effect::blocking::Waiters;
 use crate::store::eviction::Pool;
 use crate::store::fields::Watched;
+use crate::store::snapshot::ShardSnapshot;
 
 /// One database in one shard. A lookup reads its first cache line and no other.
 #[repr(C, align(64))]
@@ -86,6 +87,8 @@ pub struct Shard {
     pub(crate) eviction: Option<Box<Pool>>,
     /// For LFU counters and random keys.
     pub(crate) random: Random,
+    /// What the snapshot that runs has yet to walk.
+    pub(crate) snapshot: Option<Box<ShardSnapshot>>,
     /// Scratch in which packed collections are changed before they return to their entries: kept
     /// for its memory.
     pub(crate) scratch: Vec<u8>,
@@ -98,6 +101,7 @@ impl Shard {
             waiters: Waiters::default(),
             eviction: None,
             random: Random::from_seed(seed),
+            snapshot: None,
             scratch: Vec::new(),
         }
     }

@@ -4,15 +4,18 @@
 
 mod cron;
 mod purge;
+mod walk;
 
 use std::cell::{Cell, RefCell};
 
 use pantala_engine::expire::ActiveExpiry;
+use pantala_engine::snapshot::Walker;
 use pantala_runtime::EventLoop;
 
 use crate::dispatch::Dispatcher;
 use crate::host::Server;
 use purge::Watch;
+use walk::Walk;
 
 /// See the head of this module. Shared with the layer that runs turns within scripts.
 pub struct Control {
@@ -20,6 +23,8 @@ pub struct Control {
     settings_generation: Cell<u64>,
     /// When periodic work is next due, in ms of the monotonic clock.
     next_cron_ms: Cell<i64>,
+    /// How far its part of a snapshot's walk is.
+    walk: Cell<Walk>,
     /// State of periodic work. Nothing borrows it while commands run.
     work: RefCell<Work>,
 }
@@ -28,6 +33,7 @@ pub struct Control {
 struct Work {
     expiry: ActiveExpiry,
     purges: Watch,
+    walker: Walker,
 }
 
 impl Control {
@@ -36,6 +42,7 @@ impl Control {
         Control {
             settings_generation: Cell::new(server.config().generation()),
             next_cron_ms: Cell::new(0),
+            walk: Cell::default(),
             work: RefCell::default(),
         }
     }

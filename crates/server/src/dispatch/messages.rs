@@ -75,6 +75,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 // The listening sockets may have changed even where the settings have not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Purge => self.memory.purge(),
+                // It has woken this worker.
+                Message::Snapshot => {}
                 Message::Whole => whole::take_all(self),
                 Message::Save => ending::take_all_for_end(self),
                 Message::Stop => self.is_stopping = true,

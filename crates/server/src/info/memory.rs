@@ -84,12 +84,18 @@ fn system_bytes() -> u64 {
 }
 
 pub(super) fn persistence(text: &mut Text, server: &Server) {
-    text.zeros(&["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]);
-    text.field("current_fork_perc", "0.00");
     let (snapshots, running) = (server.snapshots(), server.snapshots().background.running());
     let saves = &snapshots.saves;
-    text.field("current_save_keys_processed", running.as_ref().map_or(0, |running| running.keys_done.load(Relaxed)));
-    text.field("current_save_keys_total", running.as_ref().map_or(0, |running| running.keys));
+    // Nothing forks: what commands encoded before their changes is what a fork would have copied.
+    let forced_bytes = running.as_ref().map_or(0, |running| running.forced_bytes());
+    let (keys_done, keys) = running.as_ref().map_or((0, 0), |running| (running.keys_done.load(Relaxed), running.keys));
+    text.zeros(&["loading", "async_loading"]);
+    text.field("current_cow_peak", forced_bytes);
+    text.field("current_cow_size", forced_bytes);
+    text.field("current_cow_size_age", 0);
+    text.field("current_fork_perc", format_args!("{:.2}", percent(keys_done, keys)));
+    text.field("current_save_keys_processed", keys_done);
+    text.field("current_save_keys_total", keys);
     let saving = running.filter(|running| running.purpose != Purpose::Rewrite);
     text.field("rdb_changes_since_last_save", server.snapshots().unsaved_changes(server.keyspace()));
     text.field("rdb_bgsave_in_progress", u8::from(saving.is_some()));
@@ -99,7 +105,7 @@ pub(super) fn persistence(text: &mut Text, server: &Server) {
     let saving_s = saving.map_or(-1, |running| running.started.elapsed().as_secs() as i64);
     text.field("rdb_current_bgsave_time_sec", saving_s);
     text.field("rdb_saves", saves.count());
-    text.field("rdb_last_cow_size", 0);
+    text.field("rdb_last_cow_size", saves.last_forced_bytes());
     let (loaded, expired) = snapshots.loaded();
     text.field("rdb_last_load_keys_expired", expired);
     text.field("rdb_last_load_keys_loaded", loaded);

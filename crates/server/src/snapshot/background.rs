@@ -3,30 +3,34 @@
 //!
 //! ```text
 //! holder of all shards                 pantala-snapshot
-//!   start: cut, head, walk      ──►      Consumer::begin    auxiliary fields
+//!   start: cut, head            ──►      Consumer::begin    auxiliary fields
 //!   releases the shards                  head, parts, tail
 //!                                        Consumer::take     may block
-//!                                        Consumer::finished
+//! workers                                Consumer::finished
+//!   encode parts                ──►
 //! ```
 //!
 //! One snapshot runs at a time, as Redis has one child.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
+use pantala_engine::EntryRef;
 use pantala_engine::effect::Reader;
 use pantala_engine::effect::log::Wake;
 use pantala_engine::message::Message;
+use pantala_engine::snapshot::{Encoder, Input, Next, Part, Progress};
 use pantala_engine::whole::Whole;
 use pantala_persistence::rdb::{EntryForm, Head, Tail, Version, append_select};
+use pantala_types::Value;
 
 use super::save::facts;
 use crate::host::Server;
 
-/// A part of the file is handed over at this size, bytes.
-const PART_BYTES: usize = 256 * 1024;
+/// How long an exit waits for a snapshot that was aborted.
+const EXIT_MAX: Duration = Duration::from_secs(2);
 
 /// What a snapshot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +120,16 @@ pub struct Running {
     /// Keys handed over so far.
     pub keys_done: AtomicU64,
     is_aborted: AtomicBool,
+    is_finished: AtomicBool,
+    /// The walk of the shards, once it has begun.
+    progress: OnceLock<Arc<Progress>>,
+}
+
+impl Running {
+    /// Returns the bytes that were encoded before changes: what a fork would have copied.
+    pub fn forced_bytes(&self) -> u64 {
+        self.progress.get().map_or(0, |progress| progress.forced_bytes())
+    }
 }
 
 /// Work for a worker that holds all shards.
@@ -160,12 +174,26 @@ impl Background {
         }
     }
 
-    /// Waits until no snapshot is running. Not for workers, which a snapshot may need.
-    pub fn wait_until_idle(&self) {
+    /// Waits until the consumer of the running snapshot has finished, if it is for such a purpose.
+    /// After [`Background::abort`] that takes no worker.
+    pub fn wait_until_finished(&self, is_meant: impl Fn(Purpose) -> bool) {
         let mut running = lock(&self.running);
-        while running.is_some() {
+        while let Some(current) = &*running
+            && is_meant(current.purpose)
+            && !current.is_finished.load(Relaxed)
+        {
             running = self.ended.wait(running).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Aborts the running snapshot, when all workers have ended. Waits for it, but not long: a
+    /// consumer may wait for another host.
+    pub fn end_at_exit(&self) {
+        self.abort(|_| true);
+        let running = lock(&self.running);
+        running.iter().filter_map(|running| running.progress.get()).for_each(|progress| progress.abandon());
+        // Poisoned or not, the process ends.
+        drop(self.ended.wait_timeout_while(running, EXIT_MAX, |running| running.is_some()));
     }
 
     fn begin(&self, purpose: Purpose, keys: u64) -> Result<Arc<Running>, NotStarted> {
@@ -173,10 +201,23 @@ impl Background {
         if let Some(running) = &*running {
             return Err(NotStarted::Running(running.purpose));
         }
-        let (keys_done, is_aborted) = (AtomicU64::new(0), AtomicBool::new(false));
-        let begun = Arc::new(Running { purpose, started: Instant::now(), keys, keys_done, is_aborted });
+        let begun = Arc::new(Running {
+            purpose,
+            started: Instant::now(),
+            keys,
+            keys_done: AtomicU64::new(0),
+            is_aborted: AtomicBool::new(false),
+            is_finished: AtomicBool::new(false),
+            progress: OnceLock::new(),
+        });
         *running = Some(Arc::clone(&begun));
         Ok(begun)
+    }
+
+    fn note_finished(&self, running: &Running) {
+        let _running = lock(&self.running);
+        running.is_finished.store(true, Relaxed);
+        self.ended.notify_all();
     }
 
     fn end(&self) {
@@ -210,7 +251,7 @@ pub fn start(
     whole: &mut Whole<'_>,
     purpose: Purpose,
     journal: Option<JournalStart>,
-    mut consumer: Box<dyn Consumer>,
+    consumer: Box<dyn Consumer>,
 ) -> Result<Option<Reader>, NotStarted> {
     let background = &server.snapshots().background;
     let Some(shared) = background.server() else {
@@ -222,90 +263,106 @@ pub fn start(
     let head = Head::of(whole, &facts);
     let running = background.begin(purpose, head.keys())?;
     let failed = |error| {
-        background.end();
+        server.snapshots().background.end();
         NotStarted::Thread(error)
     };
     let reader = journal.map(|start| whole.cut_journal(&order, start.bytes_max, start.wake));
     let reader = reader.transpose().map_err(failed)?;
     drop(order);
-    let form = EntryForm::new(&whole.keyspace().tuning, facts.compresses, whole.now_ms());
-    let work = Work { head, tail: Tail::new(facts.checks), parts: encode(whole, &form), running };
-    let thread = std::thread::Builder::new().name("pantala-snapshot".into());
+    // The thread comes first: a snapshot that has begun is seen to its end.
+    let (hand_over, work) = mpsc::sync_channel::<Work>(1);
     let run = move || {
-        // Also if the consumer panics.
-        let _end = End(shared);
-        let started = work.running.started;
-        let outcome = work.write(&mut *consumer);
-        consumer.finished(outcome, started.elapsed());
+        let background = &shared.snapshots().background;
+        if let Ok(work) = work.recv() {
+            work.run(consumer, background);
+        }
+        background.end();
     };
-    if let Err(error) = thread.spawn(run) {
+    if let Err(error) = std::thread::Builder::new().name("pantala-snapshot".into()).spawn(run) {
         reader.iter().for_each(|reader| server.keyspace().leave_journal(reader));
         return Err(failed(error));
     }
+    let form = |compresses| EntryForm::new(&whole.keyspace().tuning, compresses, whole.now_ms());
+    let encoder = Parts { walked: form(facts.compresses), forced: form(false) };
+    let input = whole.begin_snapshot(Box::new(encoder));
+    // Nothing else sets it.
+    let _ = running.progress.set(Arc::clone(input.progress()));
+    // The thread waits for it.
+    let _ = hand_over.send(Work { head, tail: Tail::new(facts.checks), input, running });
     Ok(reader)
 }
 
-/// Encodes all entries, in parts that each select their database.
-fn encode(whole: &mut Whole<'_>, form: &EntryForm) -> Vec<(Vec<u8>, u64)> {
-    let mut parts = Vec::new();
-    for db in 0..whole.databases() {
-        let (mut part, mut keys) = (Vec::new(), 0);
-        whole.for_each(db, &mut |entry| {
-            if part.is_empty() {
-                append_select(db, &mut part);
-            }
-            keys += u64::from(form.append(entry, &mut part));
-            if part.len() >= PART_BYTES {
-                parts.push((std::mem::take(&mut part), std::mem::take(&mut keys)));
-            }
-            true
-        });
-        if keys > 0 {
-            parts.push((part, keys));
-        }
-    }
-    parts
+/// Encodes parts of the file.
+struct Parts {
+    walked: EntryForm,
+    /// Not compressed: a command waits.
+    forced: EntryForm,
 }
 
-/// The rest of a snapshot's work, without the shards.
+impl Encoder for Parts {
+    fn select(&self, db: u32, part: &mut Vec<u8>) {
+        append_select(db, part);
+    }
+
+    fn append(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> bool {
+        let form = if is_forced { &self.forced } else { &self.walked };
+        form.append(entry, part)
+    }
+}
+
+/// A snapshot's work without the shards.
 struct Work {
     head: Head,
     tail: Tail,
-    /// Encoded entries, and their number.
-    parts: Vec<(Vec<u8>, u64)>,
+    input: Input,
     running: Arc<Running>,
 }
 
-/// Ends the running snapshot when it is dropped.
-struct End(Arc<Server>);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        self.0.snapshots().background.end();
+impl Work {
+    /// Passes the file to a consumer. Returns when the walk has ended, also if the consumer failed:
+    /// the next snapshot can start then.
+    fn run(self, mut consumer: Box<dyn Consumer>, background: &Background) {
+        let Work { head, tail, input, running } = self;
+        let outcome = write(&head, tail, &input, &running, &mut *consumer);
+        input.progress().discard();
+        consumer.finished(outcome, running.started.elapsed());
+        background.note_finished(&running);
+        while !matches!(input.next_part(), Next::End) {}
     }
 }
 
-impl Work {
-    fn write(self, consumer: &mut dyn Consumer) -> Result<Written, Failure> {
-        let Work { head, mut tail, parts, running } = self;
-        let (version, mut bytes) = (head.version, 0);
-        let more = consumer.begin().map_err(Failure::Io)?;
-        let mut take = |part: &mut Vec<u8>, tail: Option<&mut Tail>| {
-            if running.is_aborted.load(Relaxed) {
-                return Err(Failure::Aborted);
-            }
-            bytes += part.len() as u64;
-            if let Some(tail) = tail {
-                tail.add(part);
-            }
-            consumer.take(part).map_err(Failure::Io)
-        };
-        take(&mut head.to_bytes(&more), Some(&mut tail))?;
-        for (mut part, keys) in parts {
-            take(&mut part, Some(&mut tail))?;
-            running.keys_done.fetch_add(keys, Relaxed);
+fn write(
+    head: &Head,
+    mut tail: Tail,
+    input: &Input,
+    running: &Running,
+    consumer: &mut dyn Consumer,
+) -> Result<Written, Failure> {
+    let more = consumer.begin().map_err(Failure::Io)?;
+    let mut bytes = 0;
+    let mut take = |part: &mut Vec<u8>, tail: Option<&mut Tail>| {
+        if running.is_aborted.load(Relaxed) {
+            return Err(Failure::Aborted);
         }
-        take(&mut tail.to_bytes(), None)?;
-        Ok(Written { bytes, version })
+        bytes += part.len() as u64;
+        if let Some(tail) = tail {
+            tail.add(part);
+        }
+        consumer.take(part).map_err(Failure::Io)
+    };
+    take(&mut head.to_bytes(&more), Some(&mut tail))?;
+    loop {
+        match input.next_part() {
+            Next::Part(Part { bytes: mut part, keys }) => {
+                take(&mut part, Some(&mut tail))?;
+                input.recycle(part);
+                running.keys_done.fetch_add(keys, Relaxed);
+            }
+            Next::Later if running.is_aborted.load(Relaxed) => return Err(Failure::Aborted),
+            Next::Later => {}
+            Next::End => break,
+        }
     }
+    take(&mut tail.to_bytes(), None)?;
+    Ok(Written { bytes, version: head.version })
 }

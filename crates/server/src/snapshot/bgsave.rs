@@ -1,6 +1,7 @@
 //! `BGSAVE`, and the points of `save`: snapshots to the file in the background.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use super::background::{Consumer, Failure, NotStarted, Purpose, Written, start, 
 use super::file::{Target, Unfinished};
 use super::save::note_version;
 use crate::host::Server;
-use std::sync::Arc;
 
 /// How long after a failed snapshot a point of `save` or a scheduled `BGSAVE` starts the next one,
 /// as in Redis.
@@ -34,6 +34,8 @@ pub struct Saves {
     has_failed: AtomicBool,
     /// How long the last one in the background took, s; -1: there was none.
     last_took_s: AtomicI64,
+    /// Bytes that the last one in the background encoded before changes.
+    last_forced_bytes: AtomicU64,
     /// Changes that the last one holds.
     saved_changes: AtomicU64,
     /// Snapshots since the start.
@@ -52,6 +54,7 @@ impl Saves {
             last_try_s: AtomicI64::new(0),
             has_failed: AtomicBool::new(false),
             last_took_s: AtomicI64::new(-1),
+            last_forced_bytes: AtomicU64::new(0),
             saved_changes: AtomicU64::new(0),
             count: AtomicU64::new(0),
             is_scheduled: AtomicBool::new(false),
@@ -72,6 +75,12 @@ impl Saves {
     /// Returns how long the last one in the background took, s; -1: there was none.
     pub fn last_took_s(&self) -> i64 {
         self.last_took_s.load(Relaxed)
+    }
+
+    /// Returns the bytes that the last one in the background encoded before changes: what a fork
+    /// would have copied.
+    pub fn last_forced_bytes(&self) -> u64 {
+        self.last_forced_bytes.load(Relaxed)
     }
 
     /// Returns the number of snapshots since the start.
@@ -222,6 +231,9 @@ impl Consumer for Saving {
         let Saving { server, changes, target, file } = *self;
         let saves = &server.snapshots().saves;
         saves.last_took_s.store(took.as_secs() as i64, Relaxed);
+        // It is still the one that runs.
+        let running = server.snapshots().background.running();
+        saves.last_forced_bytes.store(running.map_or(0, |running| running.forced_bytes()), Relaxed);
         let finished = outcome.and_then(|written| {
             let file = file.ok_or(Failure::Io(io::ErrorKind::NotFound.into()))?;
             file.finish().map_err(|failed| Failure::Io(failed.into()))?;

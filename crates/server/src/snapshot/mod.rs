@@ -127,6 +127,11 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
     // Libraries belong to no shard: what all others wait for does not keep them from changing.
     let libraries = &server.scripting().libraries;
     libraries.set_final(true);
+    // As Redis kills its child. The file that it may have finished is older than the one that
+    // follows.
+    let background = &server.snapshots().background;
+    background.abort(|_| true);
+    background.wait_until_finished(|purpose| purpose == Purpose::Save);
     if save::save(server, whole).is_ok() {
         return true;
     }

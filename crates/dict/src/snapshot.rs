@@ -1,0 +1,155 @@
+//! Snapshots: all entries as they were at one instant, while the dictionary changes.
+//!
+//! The head of each record has an *epoch* bit, and so has the table. [`Dict::begin_snapshot`] flips
+//! the table's bit: every record whose bit differs from it belongs to the snapshot and has not been
+//! kept. An entry is passed to the [`Keeper`] once, and its bit flipped: by the walk over all
+//! entries, or before its first change or its removal, whichever comes first. New entries get the
+//! table's bit. When the walk has ended, all bits are equal again.
+//!
+//! Every way to change an entry passes [`Table::before_change`], which is one test of a byte beside
+//! the directory's address while no snapshot runs. The access word is not part of a snapshot: an
+//! entry has the one that it has when it is kept.
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::dict::Dict;
+use crate::entry::EntryRef;
+use crate::memory::prefetch;
+use crate::record::Record;
+use crate::scan::CURSOR_BITS;
+use crate::table::Table;
+
+/// Slots that a walk gathers, so that their records' cache misses overlap.
+const GATHERED: usize = 32;
+
+/// The epoch bit of new records, in [`Table::epoch`].
+pub(crate) const PARITY: u8 = 1;
+/// A snapshot runs, in [`Table::epoch`].
+const KEEPS: u8 = 2;
+
+/// Keeps the entries of a snapshot.
+pub trait Keeper<V>: Send {
+    /// Called once with each entry that existed when the snapshot began. `is_forced`: it is about
+    /// to change; otherwise the walk has reached it.
+    fn keep(&mut self, entry: EntryRef<'_, V>, is_forced: bool);
+}
+
+/// A [`Keeper`] of a table, which doesn't know its values' type.
+pub(crate) trait KeepRecord: Send {
+    /// # Safety
+    ///
+    /// The record is in use in the dictionary that the keeper was given to, and nothing writes it
+    /// during the call.
+    unsafe fn keep(&mut self, record: Record, is_forced: bool);
+}
+
+struct Typed<V, K>(K, PhantomData<fn(V)>);
+
+impl<V, K: Keeper<V>> KeepRecord for Typed<V, K> {
+    unsafe fn keep(&mut self, record: Record, is_forced: bool) {
+        // SAFETY: by the caller's promise; the dictionary is one of `V`, since only
+        // `Dict::begin_snapshot` makes such a keeper.
+        self.0.keep(unsafe { EntryRef::new(record) }, is_forced);
+    }
+}
+
+impl Table {
+    /// Must be called before the record of a slot is changed or removed.
+    #[inline(always)]
+    pub(crate) fn before_change(&mut self, slot: NonNull<AtomicU64>) {
+        if self.epoch & KEEPS != 0 {
+            self.keep(Self::record(slot), true);
+        }
+    }
+
+    /// Passes a record to the keeper unless it has been, or is newer than the snapshot.
+    #[cold]
+    #[inline(never)]
+    fn keep(&mut self, record: Record, is_forced: bool) {
+        let parity = self.epoch & PARITY;
+        // SAFETY: the callers pass records in use of this table, which they hold exclusively.
+        unsafe {
+            if record.parity() == parity {
+                return;
+            }
+            record.set_parity(parity);
+            if let Some(keeper) = &mut self.keeper {
+                keeper.keep(record, is_forced);
+            }
+        }
+    }
+}
+
+impl<V: 'static> Dict<V> {
+    /// Starts a snapshot of all present entries. [`Self::walk_snapshot`] must be called until it
+    /// returns 0, then [`Self::end_snapshot`].
+    ///
+    /// # Panics
+    ///
+    /// If a snapshot runs already.
+    pub fn begin_snapshot(&mut self, keeper: impl Keeper<V> + 'static) {
+        assert!(!self.is_in_snapshot(), "one snapshot at a time");
+        self.table.epoch = self.table.epoch ^ PARITY | KEEPS;
+        self.table.keeper = Some(Box::new(Typed(keeper, PhantomData)));
+    }
+}
+
+impl<V> Dict<V> {
+    /// Returns whether a snapshot runs.
+    pub fn is_in_snapshot(&self) -> bool {
+        self.table.epoch & KEEPS != 0
+    }
+
+    /// Passes the entries of at most `max_buckets` buckets (at least one) from a cursor on to the
+    /// keeper, unless it has them already. Returns the next cursor, as [`Self::scan`]; 0 starts and
+    /// ends the walk.
+    pub fn walk_snapshot(&mut self, cursor: u64, max_buckets: usize) -> u64 {
+        let table = &mut self.table;
+        let (mut cursor, mut words) = (cursor & ((1 << CURSOR_BITS) - 1), Vec::with_capacity(2 * GATHERED));
+        if cursor == 0 {
+            // Entries never move into or out of the stash, so it can be visited at any point.
+            for index in 0..table.stash.len() {
+                let word = table.stash[index].load(Relaxed);
+                // SAFETY: the stash holds slots in use.
+                table.keep(unsafe { Record::from_slot(word) }, false);
+            }
+        }
+        for left in (0..max_buckets.max(1)).rev() {
+            let Some(part) = table.part(cursor) else {
+                cursor = 0;
+                break;
+            };
+            part.for_each(|slot| {
+                let word = slot.load(Relaxed);
+                // SAFETY: a slot in use leads to a record in use.
+                prefetch(unsafe { Record::from_slot(word) }.address());
+                words.push(word);
+            });
+            cursor = part.next;
+            if words.len() >= GATHERED || left == 0 || cursor == 0 {
+                for word in words.drain(..) {
+                    // SAFETY: the slot was in use above, and nothing was changed since but bits of
+                    // records.
+                    table.keep(unsafe { Record::from_slot(word) }, false);
+                }
+            }
+            if cursor == 0 {
+                break;
+            }
+        }
+        cursor
+    }
+
+    /// Ends a snapshot whose walk has ended, and drops its keeper.
+    ///
+    /// # Panics
+    ///
+    /// If no snapshot runs.
+    pub fn end_snapshot(&mut self) {
+        assert!(self.is_in_snapshot(), "a snapshot runs");
+        self.table.epoch &= PARITY;
+        self.table.keeper = None;
+    }
+}

@@ -1,0 +1,305 @@
+//! A snapshot of the databases: how the entries of one instant leave the shards while commands
+//! change them.
+//!
+//! ```text
+//! holder of all shards     begin        each dictionary starts a snapshot (crate `dict`)
+//! home workers             walk         entries are encoded into parts, a few buckets at a time
+//! commands                 (dict)       an entry is encoded before it changes
+//!                             │ parts
+//! the snapshot's thread    Input        any order; each part selects its database
+//! ```
+//!
+//! | what | bound |
+//! | --- | --- |
+//! | parts that the walk made and the thread has not taken | [`QUEUED_BYTES_MAX`], and a part of each worker |
+//! | parts forced by changes | the rest of the dataset: a change does not wait for the disk |
+//! | a dictionary that a flush took | until the walk has passed it |
+//!
+//! The thread sees the end when the last dictionary's keeper is dropped: there are no senders then.
+//! One snapshot runs at a time, as Redis has one child.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use pantala_dict::{Dict, EntryRef, Keeper};
+use pantala_types::Value;
+
+use crate::faults::{self, Fault};
+use crate::store::Store;
+use crate::store::state::Shard;
+
+/// Bytes of parts that wait for the snapshot's thread, above which the walk pauses.
+pub const QUEUED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// A part is handed over at this size, bytes.
+const PART_BYTES: usize = 32 * 1024;
+
+/// Capacity of a new part, bytes: room for the entry that reaches the size.
+const PART_CAPACITY: usize = PART_BYTES + 4 * 1024;
+
+/// How long the snapshot's thread waits for a part before it looks whether it was aborted.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// Emptied buffers that are kept for the next parts.
+const BUFFERS_KEPT: usize = 256;
+
+/// Encodes the entries of a snapshot.
+pub trait Encoder: Send + Sync {
+    /// Appends the choice of a database: each part begins with it.
+    fn select(&self, db: u32, part: &mut Vec<u8>);
+
+    /// Appends an entry unless it had expired when the snapshot began. Returns whether it did.
+    /// `is_forced`: a command waits for it.
+    fn append(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> bool;
+}
+
+/// Encoded entries of one database.
+#[derive(Debug)]
+pub struct Part {
+    /// Their bytes.
+    pub bytes: Vec<u8>,
+    /// Their number.
+    pub keys: u64,
+}
+
+/// What a snapshot's thread receives.
+#[derive(Debug)]
+pub enum Next {
+    /// A part.
+    Part(Part),
+    /// Nothing yet.
+    Later,
+    /// Nothing any more.
+    End,
+}
+
+/// How far a snapshot is.
+#[derive(Debug, Default)]
+pub struct Progress {
+    queued_bytes: AtomicU64,
+    forced_bytes: AtomicU64,
+    is_discarding: AtomicBool,
+    is_abandoned: AtomicBool,
+}
+
+impl Progress {
+    /// Returns the bytes that were encoded before changes: what a fork would have copied.
+    pub fn forced_bytes(&self) -> u64 {
+        self.forced_bytes.load(Relaxed)
+    }
+
+    /// Makes the rest of the snapshot pass without encoding anything.
+    pub fn discard(&self) {
+        self.is_discarding.store(true, Relaxed);
+    }
+
+    /// Ends the snapshot for its thread: no worker walks any more.
+    pub fn abandon(&self) {
+        self.is_abandoned.store(true, Relaxed);
+    }
+
+    /// Returns whether the walk should pause until the snapshot's thread has caught up.
+    fn is_full(&self) -> bool {
+        self.queued_bytes.load(Relaxed) > QUEUED_BYTES_MAX && !self.is_discarding.load(Relaxed)
+    }
+}
+
+/// The end of a snapshot where its thread takes the parts.
+pub struct Input {
+    parts: Receiver<Part>,
+    empty: Sender<Vec<u8>>,
+    progress: Arc<Progress>,
+}
+
+impl Input {
+    /// Waits for the next part, for a bounded time.
+    pub fn next_part(&self) -> Next {
+        match self.parts.recv_timeout(WAIT) {
+            Ok(part) => {
+                self.progress.queued_bytes.fetch_sub(part.bytes.len() as u64, Relaxed);
+                Next::Part(part)
+            }
+            Err(RecvTimeoutError::Timeout) if !self.progress.is_abandoned.load(Relaxed) => Next::Later,
+            Err(_) => Next::End,
+        }
+    }
+
+    /// Takes a buffer back for another part.
+    pub fn recycle(&self, mut bytes: Vec<u8>) {
+        if bytes.capacity() <= 2 * PART_CAPACITY {
+            bytes.clear();
+            // If enough are kept, it is freed here.
+            let _ = self.empty.try_send(bytes);
+        }
+    }
+
+    /// Returns how far the snapshot is.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+}
+
+/// The end of a snapshot where the shards put the parts.
+struct Output {
+    encoder: Box<dyn Encoder>,
+    parts: Sender<Part>,
+    empty: Receiver<Vec<u8>>,
+    progress: Arc<Progress>,
+}
+
+/// Starts a snapshot of shards, one after the other, while all of them are held.
+pub(crate) struct Beginning {
+    output: Arc<Output>,
+}
+
+impl Beginning {
+    pub(crate) fn new(encoder: Box<dyn Encoder>) -> (Self, Input) {
+        let (full, parts) = unbounded();
+        let (recycled, empty) = bounded(BUFFERS_KEPT);
+        let progress = Arc::<Progress>::default();
+        let output = Output { encoder, parts: full, empty, progress: Arc::clone(&progress) };
+        (Beginning { output: Arc::new(output) }, Input { parts, empty: recycled, progress })
+    }
+
+    /// Starts the snapshot of a shard.
+    ///
+    /// # Panics
+    /// If one runs already.
+    pub(crate) fn begin(&self, store: &Store, shard: &mut Shard) {
+        assert!(shard.snapshot.is_none(), "one snapshot at a time");
+        let mut walks = Vec::new();
+        for (physical, database) in shard.databases.used() {
+            if database.dict.is_empty() {
+                continue;
+            }
+            let (db, output) = (store.logical(physical), Arc::clone(&self.output));
+            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0 });
+            walks.push(Walk { place: Place::Live(physical), cursor: 0 });
+        }
+        if !walks.is_empty() {
+            shard.snapshot = Some(Box::new(ShardSnapshot { walks, progress: Arc::clone(&self.output.progress) }));
+        }
+    }
+}
+
+/// Encodes the entries of a dictionary, and hands over full parts.
+struct DictKeeper {
+    output: Arc<Output>,
+    /// The database's number when the snapshot began.
+    db: u32,
+    part: Vec<u8>,
+    keys: u64,
+}
+
+impl Keeper<Value> for DictKeeper {
+    fn keep(&mut self, entry: EntryRef<'_, Value>, is_forced: bool) {
+        let Output { encoder, empty, progress, .. } = &*self.output;
+        if progress.is_discarding.load(Relaxed) || is_forced && faults::hits(Fault::UnkeptEntry) {
+            return;
+        }
+        if self.part.is_empty() {
+            self.part = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(PART_CAPACITY));
+            encoder.select(self.db, &mut self.part);
+        }
+        let before = self.part.len();
+        self.keys += u64::from(encoder.append(entry, is_forced, &mut self.part));
+        if is_forced {
+            progress.forced_bytes.fetch_add((self.part.len() - before) as u64, Relaxed);
+        }
+        if self.part.len() >= PART_BYTES {
+            self.hand_over();
+        }
+    }
+}
+
+impl DictKeeper {
+    fn hand_over(&mut self) {
+        let (bytes, keys) = (std::mem::take(&mut self.part), std::mem::take(&mut self.keys));
+        if keys > 0 {
+            self.output.progress.queued_bytes.fetch_add(bytes.len() as u64, Relaxed);
+            // The snapshot's thread takes all parts, even of a snapshot that has failed.
+            let _ = self.output.parts.send(Part { bytes, keys });
+        }
+    }
+}
+
+impl Drop for DictKeeper {
+    fn drop(&mut self) {
+        self.hand_over();
+    }
+}
+
+/// The rest of a shard's snapshot.
+pub(crate) struct ShardSnapshot {
+    walks: Vec<Walk>,
+    progress: Arc<Progress>,
+}
+
+/// The walk over one dictionary.
+struct Walk {
+    place: Place,
+    cursor: u64,
+}
+
+enum Place {
+    /// In the shard, at this index.
+    Live(usize),
+    /// Taken out by a flush.
+    Taken(Box<Dict<Value>>),
+}
+
+/// The outcome of a step of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// There is more to walk.
+    More,
+    /// The walk has ended.
+    Ended,
+    /// The snapshot's thread must catch up first.
+    Full,
+}
+
+/// Walks over so many buckets of a shard.
+pub(crate) fn walk(store: &Store, shard: &mut Shard, buckets: usize) -> Step {
+    let Some(snapshot) = &mut shard.snapshot else { return Step::Ended };
+    if snapshot.progress.is_full() {
+        return Step::Full;
+    }
+    let Some(Walk { place, cursor }) = snapshot.walks.last_mut() else {
+        shard.snapshot = None;
+        return Step::Ended;
+    };
+    let dict = match place {
+        Place::Live(physical) => shard.databases.get_mut(*physical).map(|database| &mut database.dict),
+        Place::Taken(dict) => Some(&mut **dict),
+    };
+    if let Some(dict) = dict.filter(|dict| dict.is_in_snapshot()) {
+        *cursor = dict.walk_snapshot(*cursor, buckets);
+        if *cursor != 0 {
+            return Step::More;
+        }
+        dict.end_snapshot();
+    }
+    if let Some(Walk { place: Place::Taken(dict), .. }) = snapshot.walks.pop() {
+        store.dispose_dict(*dict);
+    }
+    Step::More
+}
+
+/// Keeps a dictionary that a flush took out of a database (physical number) for the snapshot that
+/// runs on it. Returns it if there is none.
+pub(crate) fn keep_taken(shard: &mut Shard, physical: usize, dict: Dict<Value>) -> Option<Dict<Value>> {
+    if !dict.is_in_snapshot() {
+        return Some(dict);
+    }
+    let walks = shard.snapshot.iter_mut().flat_map(|snapshot| &mut snapshot.walks);
+    for walk in walks {
+        if matches!(walk.place, Place::Live(at) if at == physical) {
+            walk.place = Place::Taken(Box::new(dict));
+            return None;
+        }
+    }
+    Some(dict)
+}

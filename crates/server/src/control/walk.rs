@@ -1,0 +1,54 @@
+//! A worker's part of the walk of a snapshot that runs: some of each turn.
+
+use std::time::Duration;
+
+use pantala_engine::snapshot::Ahead;
+use pantala_runtime::EventLoop;
+
+use super::Control;
+use crate::dispatch::Dispatcher;
+
+/// How long a worker without other work waits for a busy shard, or for the snapshot's thread.
+const WAIT: Duration = Duration::from_millis(1);
+
+/// The state of a worker's walk.
+#[derive(Clone, Copy)]
+pub(super) struct Walk {
+    /// Number of the snapshot that it walks, or has walked.
+    number: u64,
+    ahead: Ahead,
+}
+
+impl Default for Walk {
+    fn default() -> Self {
+        Walk { number: 0, ahead: Ahead::Nothing }
+    }
+}
+
+impl Control {
+    /// Walks for a part of a turn if a snapshot needs it: a load and two comparisons if none does.
+    #[inline]
+    pub fn walk_if_due<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
+        let walk = self.walk.get();
+        if walk.number != dispatcher.clients.executor.keyspace().snapshots() || walk.ahead != Ahead::Nothing {
+            self.walk(dispatcher);
+        }
+    }
+
+    #[cold]
+    fn walk<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
+        let walker = &mut self.work.borrow_mut().walker;
+        let ahead = walker.turn(&mut dispatcher.clients.executor);
+        self.walk.set(Walk { number: walker.number(), ahead });
+    }
+
+    /// Returns the longest time that a poll may wait, given the time that it would wait otherwise.
+    #[inline]
+    pub fn wait_for_walk(&self, wait: Duration) -> Duration {
+        match self.walk.get().ahead {
+            Ahead::Nothing => wait,
+            Ahead::Later => wait.min(WAIT),
+            Ahead::More => Duration::ZERO,
+        }
+    }
+}
