@@ -13,6 +13,7 @@
 //! - [`effects`]: the stream of propagated commands, read and replayed; [`replica`]: a copy that
 //!   follows it; [`writers`]: concurrent clients whose random commands fill it.
 //! - [`generator`]: random command streams; [`differential`]: runs one against two servers.
+//! - [`tls`]: certificates, and a tunnel through which a [`Client`] reaches an encrypted port.
 //! - [`transcript`]: replies to a list of commands, compared with a judge's.
 //! - *judge*: the real redis-server, whose replies are right by definition.
 //!
@@ -47,6 +48,7 @@ pub mod replica;
 pub mod reply;
 pub mod server;
 pub mod tidy;
+pub mod tls;
 pub mod tool;
 pub mod transcript;
 pub mod upstream;

@@ -20,6 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("scripting", &["base", "resp", "engine"]),
     ("session", &["base", "resp", "engine"]),
     ("runtime", &["base"]),
+    ("tls", &[]),
     (
         "server",
         &[
@@ -34,9 +35,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "scripting",
             "session",
             "runtime",
+            "tls",
         ],
     ),
-    ("bench", &["base", "resp", "runtime"]),
+    ("bench", &["base", "resp", "runtime", "tls"]),
 ];
 
 /// Crates that may contain `unsafe`.

@@ -57,6 +57,15 @@ impl Chunk {
         debug_assert!((1..=RECEIVE_BYTES_MAX).contains(&(self.len_bytes as usize)));
         self.len_bytes as usize
     }
+
+    /// Shortens it to its first bytes: a layer that decrypts has moved what it holds there.
+    ///
+    /// # Panics
+    /// If that is none, or more than it has.
+    pub fn truncate(&mut self, len: usize) {
+        assert!((1..=self.len()).contains(&len), "a chunk of {len} bytes");
+        self.len_bytes = len as u32;
+    }
 }
 
 impl Lent for Chunk {

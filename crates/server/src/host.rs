@@ -248,19 +248,19 @@ impl Server {
 
     /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected, or
     /// was rejected with an error and closed.
-    pub fn admit(&self, socket: OwnedFd, settings: &Settings) -> Option<OwnedFd> {
+    pub fn admit(&self, socket: OwnedFd, kind: process::Kind, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
         self.stats.connections_received.fetch_add(1, Relaxed);
         let open = self.open.fetch_add(1, Relaxed) + 1;
         if open > u64::from(settings.maxclients) {
             self.open.fetch_sub(1, Relaxed);
             self.stats.connections_rejected.fetch_add(1, Relaxed);
-            net::turn_away(&socket, "-ERR max number of clients reached\r\n");
+            net::turn_away(&socket, kind, "-ERR max number of clients reached\r\n");
             return None;
         }
         if settings.protected_mode && !net::is_let_in(&peer) && self.needs_no_password() {
             self.open.fetch_sub(1, Relaxed);
-            net::turn_away(&socket, PROTECTED_MODE_DENIED);
+            net::turn_away(&socket, kind, PROTECTED_MODE_DENIED);
             return None;
         }
         self.stats.peak_clients.fetch_max(open, Relaxed);
@@ -410,14 +410,22 @@ impl Server {
         if new.maxclients > old.maxclients {
             process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
         }
+        let encryption = if old.tls == new.tls {
+            self.listening.encryption()
+        } else {
+            let reason = "Unable to update TLS configuration. Check server logs.";
+            let refused = |_| Refusal { directive: new.tls.first_change(&old.tls), reason: reason.into() };
+            process::Encryption::read(&new.tls).map_err(refused)?
+        };
         // The last change that may be rejected: then no other must be rolled back.
-        if (old.port, &old.bind) != (new.port, &new.bind) {
+        if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
             let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
             let changed = self.listening.change(old, new);
             // In any case: after a rejection the old addresses have new sockets.
             self.port(self.facts.first_io_worker).send(Message::Reload);
             changed.map_err(refused)?;
         }
+        self.listening.set_encryption(encryption);
         if old.requirepass != new.requirepass {
             self.keyspace.users().set_default_password(new.requirepass.as_deref());
         }

@@ -8,6 +8,7 @@ use pantala_engine::client::Endpoint;
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::config::Settings;
+use crate::process::Kind;
 
 /// Unanswered probes after which a connection counts as dead, as in Redis.
 const KEEPALIVE_PROBES: u32 = 3;
@@ -64,8 +65,12 @@ pub fn is_let_in(peer: &Endpoint) -> bool {
     }
 }
 
-/// Sends a peer the reason of its rejection, as much as its socket takes at once.
-pub fn turn_away(socket: &OwnedFd, message: &str) {
+/// Sends a peer the reason of its rejection, as much as its socket takes at once. With TLS it gets
+/// none, as in Redis: that would take a handshake.
+pub fn turn_away(socket: &OwnedFd, kind: Kind, message: &str) {
+    if kind == Kind::Tls {
+        return;
+    }
     let socket = SockRef::from(socket);
     // Best effort, as in Redis: the connection is closed either way, without waiting for a slow
     // peer.

@@ -127,6 +127,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         random_seed: random.next_u64(),
     };
     let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, renames, facts, sockets));
+    let encryption = process::Encryption::read(&settings.tls);
+    server.listening().set_encryption(encryption.map_err(|_| "Failed to configure TLS. Check logs for more info.")?);
     server.load_users(users)?;
     let stopped = Arc::clone(&server);
     process::watch_signals(move |signal| stopped.signalled(signal))

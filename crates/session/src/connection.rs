@@ -86,6 +86,8 @@ pub struct Connection<C, S> {
     pub confirmed: Vec<u8>,
     /// The send in flight.
     pub sending: Sending,
+    /// Memory of the layer between it and its socket (TLS), bytes.
+    pub layer_bytes: usize,
 }
 
 impl<C: Lent, S> Connection<C, S> {
@@ -104,6 +106,7 @@ impl<C: Lent, S> Connection<C, S> {
             news: Vec::new(),
             confirmed: Vec::new(),
             sending: Sending::default(),
+            layer_bytes: 0,
         }
     }
 
@@ -209,7 +212,7 @@ impl<C: Lent, S> Connection<C, S> {
         client.output_bytes.store((self.pending_bytes() + answered_bytes) as u64, Relaxed);
         client.output_pieces.store(self.pieces() as u64, Relaxed);
         client.shared_bytes.store(self.shared_bytes() as u64, Relaxed);
-        let overhead_bytes = session.overhead_bytes() + self.input.held_bytes();
+        let overhead_bytes = session.overhead_bytes() + self.input.held_bytes() + self.layer_bytes;
         client.overhead_bytes.store(overhead_bytes as u64, Relaxed);
     }
 }

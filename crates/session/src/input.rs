@@ -122,7 +122,23 @@ impl<C: Lent> Input<C> {
     #[inline(never)]
     fn receive_behind<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         self.keep(memory);
-        let bytes = memory.bytes(&chunk);
+        self.append(memory.bytes(&chunk));
+        memory.release(chunk);
+    }
+
+    /// Takes bytes that are not in the event loop's memory.
+    pub fn receive_copy<M: Lender<Chunk = C>>(&mut self, memory: &mut M, bytes: &[u8]) {
+        self.keep(memory);
+        self.append(bytes);
+    }
+
+    /// Returns whether it holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.chunk.is_none() && self.rest.is_empty()
+    }
+
+    /// Appends bytes to the connection's own.
+    fn append(&mut self, bytes: &[u8]) {
         // A large bulk has announced its length: grow no further than its end. Trust that only up
         // to a multiple of the bytes received, since announcing costs the sender nothing.
         let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
@@ -137,7 +153,6 @@ impl<C: Lent> Input<C> {
         }
         self.rest.extend_from_slice(bytes);
         self.unseen += bytes.len();
-        memory.release(chunk);
     }
 
     /// Moves the rest of the chunk, if there is one, into the connection's own memory. Must be

@@ -35,8 +35,8 @@
 //!
 //! # Seams
 //!
-//! A layer between the socket and the connection, such as TLS, belongs between chunks and
-//! [`input`], and behind [`turn::Send`]. Only [`access`] decides who may run which command.
+//! A layer between the socket and the connection, such as TLS, is between chunks and [`input`], and
+//! behind [`turn::Send`]. Only [`access`] decides who may run which command.
 //!
 //! # What it costs
 //!

@@ -5,7 +5,7 @@
 //! | [`table`] | one record per directive ([`directive`] defines the record) |
 //! | [`quote`], [`number`] | words and numbers of a line |
 //! | [`value`], [`values`] | one directive's value, and all of them |
-//! | [`settings`], [`primary`] | the served values, typed: what the rest of the server reads |
+//! | [`settings`], [`primary`], [`tls`] | the served values, typed: what the rest of the server reads |
 //! | [`load`], [`host`] | reading file, standard input and options; the interface to files |
 //! | [`store`], [`rewrite`] | the running configuration |
 //!
@@ -22,6 +22,7 @@ pub mod rewrite;
 pub mod settings;
 pub mod store;
 pub mod table;
+pub mod tls;
 pub mod value;
 pub mod values;
 
@@ -34,6 +35,7 @@ pub use settings::{
     Allowed, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy, SLOWLOG_FINE_US, Settings,
 };
 pub use store::{Apply, ConfigStore, Refusal};
+pub use tls::TlsSettings;
 pub use value::OutputLimit;
 
 /// Most dictionaries of a server: partitions times databases.

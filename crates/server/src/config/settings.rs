@@ -1,6 +1,7 @@
 //! The served settings, typed.
 
 use super::primary::PrimarySettings;
+use super::tls::TlsSettings;
 use super::value::{OutputLimit, output_limits};
 use super::values::Values;
 use pantala_engine::client::{PreferredEndpoint, Shutdown};
@@ -149,6 +150,8 @@ pub struct Settings {
     /// Addresses to listen on: `*`, `::*`, an address or a name, each with `-` before it if it is
     /// optional.
     pub bind: Vec<String>,
+    /// Encrypted connections.
+    pub tls: TlsSettings,
     /// Reject clients of other hosts while no password is set.
     pub protected_mode: bool,
     /// Path of the Unix socket.
@@ -354,6 +357,7 @@ impl Settings {
             pin_threads: values.bool("pin-threads"),
             port: port(values, "port"),
             bind: words(values.text("bind")),
+            tls: TlsSettings::from_values(values),
             protected_mode: values.bool("protected-mode"),
             unixsocket: path(values.text("unixsocket")),
             unixsocketperm: small(values, "unixsocketperm"),
@@ -455,12 +459,12 @@ fn output_limits_of(values: &Values) -> [OutputLimit; 3] {
 }
 
 /// Returns a port, whose range in the table fits.
-fn port(values: &Values, name: &str) -> u16 {
+pub(super) fn port(values: &Values, name: &str) -> u16 {
     u16::try_from(values.number(name)).unwrap_or(0)
 }
 
 /// Returns text that goes into replies unchanged.
-fn text(values: &Values, name: &str) -> String {
+pub(super) fn text(values: &Values, name: &str) -> String {
     String::from_utf8_lossy(values.text(name)).into_owned()
 }
 
@@ -469,7 +473,7 @@ fn small(values: &Values, name: &str) -> u32 {
     u32::try_from(values.number(name)).unwrap_or(u32::MAX)
 }
 
-fn count(values: &Values, name: &str) -> usize {
+pub(super) fn count(values: &Values, name: &str) -> usize {
     usize::try_from(values.number(name)).unwrap_or(usize::MAX)
 }
 
@@ -477,7 +481,7 @@ pub(super) fn bytes(values: &Values, name: &str) -> u64 {
     u64::try_from(values.number(name)).unwrap_or(u64::MAX)
 }
 
-fn path(text: &[u8]) -> Option<PathBuf> {
+pub(super) fn path(text: &[u8]) -> Option<PathBuf> {
     (!text.is_empty()).then(|| OsString::from_vec(text.to_vec()).into())
 }
 

@@ -114,7 +114,10 @@ impl ConfigStore {
         normalize(&mut new_values);
         let old_dir = System.current_dir();
         let moved = change_dir(&mut new_values, &old.dir)?;
-        let new = Settings::from_values(&new_values);
+        let mut new = Settings::from_values(&new_values);
+        // Files are read again even if their names stay the same.
+        let renews_tls = targets.iter().any(|found| found.directive().name.starts_with("tls-"));
+        new.tls.options.revision = old.tls.options.revision + u64::from(renews_tls);
         if let Err(refusal) = apply(&old, &new) {
             tracing::warn!(
                 "Failed applying new configuration. Possibly related to new {} setting. Restoring previous settings.",

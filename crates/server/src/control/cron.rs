@@ -76,6 +76,9 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
         if idle_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
             tracing::debug!("Closing idle client");
             dispatcher.clients.close(index as u32);
+        } else if connection.socket.tls.as_ref().is_some_and(|layer| layer.is_overdue(reactor.clock.now_ms)) {
+            tracing::debug!("Closing a client that doesn't finish its TLS handshake");
+            dispatcher.clients.close(index as u32);
         } else if over_soft_limit(connection, &reactor.settings, reactor.clock.now_ms) {
             reactor.server.log_output_limit(&connection.session.client);
             dispatcher.clients.close(index as u32);

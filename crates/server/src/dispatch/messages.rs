@@ -14,7 +14,7 @@ use pantala_session::replies::replies_wanted;
 
 use super::{Connection, Dispatcher, State, ending, whole};
 use crate::clients::slow;
-use crate::reactor::index_of;
+use crate::reactor::{index_of, kind_of};
 
 impl<L: EventLoop> Dispatcher<'_, L> {
     /// Handles messages from other workers and this worker's own answers.
@@ -57,8 +57,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Unblock(unblock) => self.clients.unblocked(&unblock),
                 Message::Run(parcel) => self.clients.executor.resume(parcel),
                 Message::Shard(ownership) => self.clients.executor.adopt(ownership),
-                Message::Socket(socket, _) => {
-                    let happened = self.clients.reactor.add(socket);
+                Message::Socket(socket, via) => {
+                    let happened = self.clients.reactor.add(socket, kind_of(via));
                     self.clients.after(happened);
                 }
                 Message::Published(_) => unreachable!("seen to above"),

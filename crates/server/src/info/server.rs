@@ -35,7 +35,10 @@ pub(super) fn server(text: &mut Text, server: &Server) {
     text.field("process_id", std::process::id());
     text.field("process_supervised", "no");
     text.field("run_id", &facts.run_id);
-    text.field("tcp_port", settings.port);
+    text.field("tcp_port", if settings.port == 0 { settings.tls.port } else { settings.port });
+    if let Some(days) = server.listening().encryption().and_then(|encryption| encryption.days_left()) {
+        text.field("tls_certificate_days_left", days);
+    }
     text.field("server_time_usec", now_us);
     text.field("uptime_in_seconds", uptime_s);
     text.field("uptime_in_days", uptime_s / S_PER_DAY);

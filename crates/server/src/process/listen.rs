@@ -2,6 +2,7 @@
 
 use crate::config::Settings;
 use crate::config::host::reason;
+use crate::process::Encryption;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::Permissions;
@@ -14,7 +15,7 @@ use std::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release},
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A non-blocking listening socket.
 #[derive(Debug)]
@@ -22,8 +23,30 @@ pub struct Listener {
     socket: OwnedFd,
     /// Its address: `address:port`, or the path of a Unix socket.
     pub address: String,
-    /// It is a Unix socket.
-    pub is_unix: bool,
+    /// What it accepts.
+    pub kind: Kind,
+}
+
+/// What a listening socket accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// TCP connections in plain text.
+    Tcp,
+    /// TCP connections with TLS.
+    Tls,
+    /// Connections to a Unix socket.
+    Unix,
+}
+
+impl Kind {
+    /// Returns its TCP port; 0: none.
+    fn port(self, settings: &Settings) -> u16 {
+        match self {
+            Kind::Tcp => settings.port,
+            Kind::Tls => settings.tls.port,
+            Kind::Unix => 0,
+        }
+    }
 }
 
 impl Listener {
@@ -41,16 +64,19 @@ impl AsFd for Listener {
     }
 }
 
-/// The server's listening sockets. The worker that accepts has copies of them.
+/// The server's listening sockets, and what encrypted connections need. The worker that accepts has
+/// copies of the sockets.
 pub struct Listening {
     listeners: Mutex<Vec<Listener>>,
     generation: AtomicU64,
+    /// Locked only to copy or to replace the reference.
+    encryption: Mutex<Option<Arc<Encryption>>>,
 }
 
 impl Listening {
     /// Creates the set from what [`listen`] has opened.
     pub fn new(listeners: Vec<Listener>) -> Self {
-        Self { listeners: Mutex::new(listeners), generation: AtomicU64::new(0) }
+        Self { listeners: Mutex::new(listeners), generation: AtomicU64::new(0), encryption: Mutex::new(None) }
     }
 
     /// Returns how often they were replaced. Must be read before [`Self::copies`].
@@ -58,13 +84,13 @@ impl Listening {
         self.generation.load(Acquire)
     }
 
-    /// Returns copies of all sockets.
+    /// Returns copies of all sockets, with what each accepts.
     ///
     /// # Errors
     ///
     /// No file descriptors are left.
-    pub fn copies(&self) -> io::Result<Vec<OwnedFd>> {
-        self.listeners().iter().map(|listener| listener.socket.try_clone()).collect()
+    pub fn copies(&self) -> io::Result<Vec<(OwnedFd, Kind)>> {
+        self.listeners().iter().map(|listener| Ok((listener.socket.try_clone()?, listener.kind))).collect()
     }
 
     /// Listens on the addresses of `new` instead of those of `old`. On another port, the new
@@ -77,23 +103,43 @@ impl Listening {
     /// restored, if they are still available.
     pub fn change(&self, old: &Settings, new: &Settings) -> Result<(), (&'static str, &'static str)> {
         let mut listeners = self.listeners();
-        let opened = if old.port == new.port {
-            listeners.iter().filter(|listener| !listener.is_unix).for_each(Listener::shut_down);
-            listen_tcp(new).map_err(|_| ("bind", "Failed to bind to specified addresses."))
-        } else {
-            listen_tcp(new).map_err(|_| ("port", "Unable to listen on this port. Check server logs."))
+        let is_moved = |kind: &Kind| kind.port(old) != kind.port(new);
+        let kinds: Vec<Kind> =
+            [Kind::Tcp, Kind::Tls].into_iter().filter(|kind| is_moved(kind) || old.bind != new.bind).collect();
+        let closed: Vec<Kind> = kinds.iter().copied().filter(|kind| !is_moved(kind)).collect();
+        listeners.iter().filter(|listener| closed.contains(&listener.kind)).for_each(Listener::shut_down);
+        let open = |kind: &Kind| {
+            listen_tcp(new, *kind).map_err(|_| match kind {
+                kind if !is_moved(kind) => ("bind", "Failed to bind to specified addresses."),
+                Kind::Tls => ("tls-port", "Unable to listen on this port. Check server logs."),
+                _ => ("port", "Unable to listen on this port. Check server logs."),
+            })
         };
-        let (opened, answer) = match opened {
-            Ok(opened) => (opened, Ok(())),
-            Err(refusal) if old.port != new.port => return Err(refusal),
-            Err(refusal) => (listen_tcp(old).unwrap_or_default(), Err(refusal)),
+        let (replaced, opened, answer) = match kinds.iter().map(open).collect::<Result<Vec<_>, _>>() {
+            Ok(opened) => (&kinds, opened, Ok(())),
+            Err(refusal) if closed.is_empty() => return Err(refusal),
+            Err(refusal) => {
+                let restored = closed.iter().map(|kind| listen_tcp(old, *kind).unwrap_or_default()).collect();
+                (&closed, restored, Err(refusal))
+            }
         };
-        let (unix, before): (Vec<_>, Vec<_>) = listeners.drain(..).partition(|listener| listener.is_unix);
+        let (before, kept): (Vec<_>, Vec<_>) =
+            listeners.drain(..).partition(|listener| replaced.contains(&listener.kind));
         before.iter().for_each(Listener::shut_down);
-        listeners.extend(opened);
-        listeners.extend(unix);
+        listeners.extend(opened.into_iter().flatten());
+        listeners.extend(kept);
         self.generation.fetch_add(1, Release);
         answer
+    }
+
+    /// Returns what new encrypted connections use; `None` without `tls-port`.
+    pub fn encryption(&self) -> Option<Arc<Encryption>> {
+        self.encryption.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces what new encrypted connections use.
+    pub fn set_encryption(&self, encryption: Option<Arc<Encryption>>) {
+        *self.encryption.lock().unwrap_or_else(PoisonError::into_inner) = encryption;
     }
 
     fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
@@ -110,10 +156,11 @@ impl Listening {
 /// already.
 pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     warn_backlog(settings.tcp_backlog);
-    let mut listeners = listen_tcp(settings)?;
+    let mut listeners = listen_tcp(settings, Kind::Tcp)?;
+    listeners.extend(listen_tcp(settings, Kind::Tls)?);
     if let Some(path) = &settings.unixsocket {
         let socket = open_unix(path, settings).map_err(|wrong| format!("Failed opening Unix socket: {wrong}"))?;
-        listeners.push(Listener { socket, address: path.display().to_string(), is_unix: true });
+        listeners.push(Listener { socket, address: path.display().to_string(), kind: Kind::Unix });
     }
     if listeners.is_empty() {
         return Err("Configured to not listen anywhere, exiting.".into());
@@ -121,13 +168,13 @@ pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     Ok(listeners)
 }
 
-/// Opens the TCP sockets of [`listen`]: none with port 0.
+/// Opens the TCP sockets of one kind of [`listen`]: none with port 0.
 ///
 /// # Errors
 ///
 /// An address is unavailable.
-pub fn listen_tcp(settings: &Settings) -> Result<Vec<Listener>, String> {
-    let port = settings.port;
+pub fn listen_tcp(settings: &Settings, kind: Kind) -> Result<Vec<Listener>, String> {
+    let port = kind.port(settings);
     let mut listeners = Vec::new();
     if port == 0 {
         return Ok(listeners);
@@ -138,7 +185,7 @@ pub fn listen_tcp(settings: &Settings) -> Result<Vec<Listener>, String> {
             None => (spelled.as_str(), false),
         };
         match open_tcp(name, port, settings.tcp_backlog) {
-            Ok(socket) => listeners.push(Listener { socket, address: format!("{name}:{port}"), is_unix: false }),
+            Ok(socket) => listeners.push(Listener { socket, address: format!("{name}:{port}"), kind }),
             Err((wrong, code)) => {
                 tracing::warn!("Warning: Could not create server TCP listening socket {name}:{port}: {wrong}");
                 if !(is_optional && code == Some(Errno::ADDRNOTAVAIL) || code.is_some_and(is_unsupported)) {
@@ -311,7 +358,7 @@ mod tests {
         settings.unixsocketperm = 0o700;
         drop(listen(&settings).expect("listening"));
         let listeners = listen(&settings).expect("listening again");
-        assert!(listeners[0].is_unix);
+        assert_eq!(listeners[0].kind, Kind::Unix);
         assert_eq!(std::fs::metadata(&path).expect("metadata").permissions().mode() & 0o777, 0o700);
         UnixStream::connect(&path).expect("connected");
         remove_unix_socket(&settings);

@@ -6,6 +6,7 @@
 pub mod boot;
 pub mod cpus;
 pub mod daemon;
+pub mod encryption;
 pub mod limits;
 pub mod listen;
 pub mod log;
@@ -13,9 +14,10 @@ pub mod signals;
 
 pub use boot::{Boot, Cleanup, boot};
 pub use cpus::{allowed_cpus, cpu_quota, default_workers, pin_thread};
+pub use encryption::Encryption;
 pub use limits::{
     allocated_resident_bytes, allow_clients, open_files_limit, raise_open_files, resident_bytes, thread_cpu_us,
 };
-pub use listen::{Listener, Listening, listen};
+pub use listen::{Kind, Listener, Listening, listen};
 pub use log::set_log_level;
 pub use signals::{Ending, watch as watch_signals};

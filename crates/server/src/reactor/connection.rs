@@ -2,6 +2,9 @@
 
 use pantala_runtime::{Chunk, ConnId};
 
+use super::tls::Layer;
+use crate::process::Kind;
+
 /// A connection of a reactor. `H`: what the connection does with the shards that it has requested.
 pub type Connection<H> = pantala_session::Connection<Chunk, Socket<H>>;
 
@@ -17,12 +20,14 @@ pub struct Socket<H> {
     pub is_touched: bool,
     /// It is in the list of connections that have only messages to be sent.
     pub is_listed: bool,
+    /// Encrypts it.
+    pub tls: Option<Box<Layer>>,
 }
 
 impl<H> Socket<H> {
     /// Creates the record of a newly accepted socket.
     pub fn new(id: ConnId) -> Self {
-        Socket { id, held: None, is_held: false, is_touched: false, is_listed: false }
+        Socket { id, held: None, is_held: false, is_touched: false, is_listed: false, tls: None }
     }
 
     /// Returns the reactor's token for the connection, used in requests and messages.
@@ -30,6 +35,18 @@ impl<H> Socket<H> {
     pub fn token(&self) -> u64 {
         token(self.id)
     }
+}
+
+/// Returns how a message says what a socket's listener accepts.
+#[inline]
+pub fn via(kind: Kind) -> u32 {
+    u32::from(kind == Kind::Tls)
+}
+
+/// Returns what the listener of a message accepts: with TLS, or (a Unix socket too) without.
+#[inline]
+pub fn kind_of(via: u32) -> Kind {
+    if via == self::via(Kind::Tls) { Kind::Tls } else { Kind::Tcp }
 }
 
 /// Returns a connection's identifier as one word.

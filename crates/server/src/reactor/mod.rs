@@ -14,6 +14,7 @@
 mod clock;
 mod connection;
 mod sockets;
+mod tls;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,8 +27,9 @@ use pantala_session::output::Ahead;
 use pantala_session::turn::{Fate, Sends};
 
 pub use clock::Clock;
-pub use connection::{Connection, Socket, index_of, token};
+pub use connection::{Connection, Socket, index_of, kind_of, token, via};
 use sockets::Listeners;
+use tls::Handshakes;
 
 use crate::config::Settings;
 use crate::host::Server;
@@ -76,6 +78,7 @@ pub struct Reactor<'s, L: EventLoop, H> {
     /// Spare output buffers for connections that have none.
     pub spare: Vec<Vec<u8>>,
     listeners: Listeners,
+    handshakes: Handshakes,
 }
 
 impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
@@ -94,6 +97,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
             listed: VecDeque::new(),
             spare: Vec::new(),
             listeners: Listeners::default(),
+            handshakes: Handshakes::default(),
         }
     }
 
@@ -240,6 +244,9 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
                 self.io.resume_receive(connection.socket.id);
             }
         }
+        if connection.socket.tls.is_some() {
+            return self.finish_encrypted(index);
+        }
         match connection.take_send(|| self.spare.pop().unwrap_or_default()) {
             Sends::Nothing => {}
             Sends::Later => self.io.expect_sent(connection.socket.id),
@@ -271,6 +278,9 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     /// Closes the socket of a removed connection. Returns its pending pieces of output, if any.
     pub fn shut(&mut self, mut connection: Connection<H>) -> Option<Ahead> {
         connection.input.discard(&mut self.io);
+        if let Some(layer) = connection.socket.tls.take() {
+            self.say_goodbye(connection.socket.id, *layer);
+        }
         self.io.close(connection.socket.id);
         self.server.client_left(&connection.session.client);
         self.recycle(connection.output);

@@ -9,13 +9,17 @@ use pantala_engine::message::Message;
 use pantala_runtime::{Event, EventLoop, ListenerId};
 use pantala_session::State;
 
-use super::{Connection, Happened, Reactor, Socket, token};
+use super::tls::Layer;
+use super::{Connection, Happened, Reactor, Socket, token, via};
 use crate::net;
+use crate::process::Kind;
 
 /// The sockets that a reactor accepts from.
 #[derive(Default)]
 pub struct Listeners {
-    ids: Vec<ListenerId>,
+    ids: Vec<(ListenerId, Kind)>,
+    /// Those before the last change, which may still report a connection.
+    former: Vec<(ListenerId, Kind)>,
     /// The generation of the server's sockets that these are copies of.
     generation: u64,
 }
@@ -31,17 +35,18 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
         self.stop_listening();
         self.listeners.generation = self.server.listening().generation();
-        for socket in self.server.listening().copies()? {
+        for (socket, kind) in self.server.listening().copies()? {
             let listener = self.io.add_listener(socket)?;
-            self.listeners.ids.push(listener);
+            self.listeners.ids.push((listener, kind));
         }
         Ok(())
     }
 
     /// Stops accepting.
     pub fn stop_listening(&mut self) {
-        for listener in std::mem::take(&mut self.listeners.ids) {
-            self.io.remove_listener(listener);
+        self.listeners.former = std::mem::take(&mut self.listeners.ids);
+        for (listener, _) in &self.listeners.former {
+            self.io.remove_listener(*listener);
         }
     }
 
@@ -58,9 +63,12 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     #[inline]
     pub fn handle(&mut self, event: Event) -> Happened {
         match event {
-            Event::Accepted { socket, .. } => return self.accepted(socket),
+            Event::Accepted { listener, socket } => return self.accepted(listener, socket),
             Event::Data { conn, chunk } => match Self::open(&mut self.connections, conn) {
                 Some(connection) => {
+                    if connection.socket.tls.is_some() {
+                        return self.receive_encrypted(conn.index() as u32, chunk);
+                    }
                     self.stats.input_bytes.add(chunk.len() as u64);
                     self.stats.reads.add(1);
                     if connection.state == State::Closing {
@@ -90,6 +98,9 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                 self.recycle(buffer);
                 if let Some(connection) = Self::open(&mut self.connections, conn) {
                     let index = conn.index() as u32;
+                    if connection.socket.tls.is_some() {
+                        return self.sent_encrypted(index, result.is_ok());
+                    }
                     let is_awaited = connection.sent();
                     connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
                     if result.is_err() {
@@ -107,23 +118,33 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     }
 
     /// Admits a new connection and assigns it to the worker with the fewest.
-    fn accepted(&mut self, socket: OwnedFd) -> Happened {
-        let Some(socket) = self.server.admit(socket, &self.settings) else { return Happened::Nothing };
+    fn accepted(&mut self, listener: ListenerId, socket: OwnedFd) -> Happened {
+        let Listeners { ids, former, .. } = &self.listeners;
+        let Some((_, kind)) = ids.iter().chain(former).find(|(id, _)| *id == listener) else {
+            return Happened::Nothing;
+        };
+        let kind = *kind;
+        let Some(socket) = self.server.admit(socket, kind, &self.settings) else { return Happened::Nothing };
         let worker = self.server.least_loaded_worker();
         if worker == self.number {
-            return self.add(socket);
+            return self.add(socket, kind);
         }
-        self.server.port(worker).send(Message::Socket(socket, 0));
+        self.server.port(worker).send(Message::Socket(socket, via(kind)));
         Happened::Nothing
     }
 
     /// Takes over a connection, which was counted when it was admitted.
-    pub fn add(&mut self, socket: OwnedFd) -> Happened {
+    pub fn add(&mut self, socket: OwnedFd, kind: Kind) -> Happened {
         if let Err(error) = net::prepare(&socket, &self.settings) {
             tracing::debug!("setting options of an accepted socket: {error}");
         }
         // The peer may have disconnected since it was admitted.
         let Ok((address, local_address)) = net::endpoints(&socket) else {
+            self.server.connection_refused(self.number);
+            return Happened::Nothing;
+        };
+        let layer = if kind == Kind::Tls { Layer::accept(self.server, self.clock.now_ms) } else { Ok(None) };
+        let Ok(layer) = layer else {
             self.server.connection_refused(self.number);
             return Happened::Nothing;
         };
@@ -143,7 +164,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             self.connections.resize_with(index + 1, || None);
         }
         debug_assert!(self.connections[index].is_none(), "the loop reuses an index only after close");
-        self.connections[index] = Some(Connection::new(Socket::new(id), session));
+        self.connections[index] = Some(Connection::new(Socket { tls: layer, ..Socket::new(id) }, session));
         Happened::Changed(index as u32)
     }
 }

@@ -1,0 +1,319 @@
+//! Encrypted connections: TLS between the socket and the connection.
+//!
+//! Received chunks are decrypted before the parser sees them, output is encrypted when the turn
+//! ends. Everything above the reactor is the same as for other connections, which pay three
+//! branches for this: per chunk, per send and per turn.
+//!
+//! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn, so it exists once in memory
+//! and shares the worker with others. The parts of handshakes that arrive in a turn are processed
+//! at its end, until they have taken [`HANDSHAKES_PER_TURN`]; the others wait for the next turn. A
+//! signature with an RSA key takes longer than everything else in a turn, and a thousand clients
+//! that connect at once would hold up all others.
+
+use std::time::Duration;
+
+use pantala_base::{Moment, Outgoing};
+use pantala_runtime::{Chunk, ConnId, EventLoop};
+use pantala_session::State;
+use pantala_session::turn::{Fate, Sends};
+use pantala_tls::connection::{Failure, Out};
+use rustix::net::SendFlags;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Connection, Happened, Reactor};
+use crate::host::Server;
+
+/// Most plaintext that is encrypted for one send, bytes.
+const SLICE_BYTES: usize = 256 * 1024;
+
+/// How long handshakes may take in one turn. One more is processed if that is not used up yet.
+const HANDSHAKES_PER_TURN: Duration = Duration::from_micros(300);
+
+/// Most bytes of a handshake that wait for the end of the turn. With more, it is processed at once:
+/// a client that has sent its last part may send any number of commands right behind it.
+const WAITING_BYTES_MAX: usize = 16 * 1024;
+
+/// How long a handshake may take, ms.
+const HANDSHAKE_MS_MAX: i64 = 10_000;
+
+/// What encrypts a connection.
+pub struct Layer {
+    connection: pantala_tls::Connection,
+    /// Records to be sent before all others: parts of the handshake, alerts.
+    reply: Vec<u8>,
+    /// The output that is being sent, and how much of it is encrypted.
+    piece: Option<(Outgoing, usize)>,
+    /// Memory of the send in flight, bytes; 0: there is none.
+    in_flight_bytes: usize,
+    /// When the connection was accepted, unix time in ms.
+    accepted_ms: i64,
+}
+
+impl Layer {
+    /// Creates the layer of a new connection.
+    ///
+    /// # Errors
+    /// There is no certificate any more, or no randomness.
+    pub fn accept(server: &Server, now_ms: i64) -> Result<Option<Box<Self>>, ()> {
+        let encryption = server.listening().encryption().ok_or(())?;
+        let connection = encryption.server.accept().map_err(|error| tracing::warn!("TLS: {error}"))?;
+        let layer = Layer { connection, reply: Vec::new(), piece: None, in_flight_bytes: 0, accepted_ms: now_ms };
+        Ok(Some(Box::new(layer)))
+    }
+
+    /// Returns whether its handshake has taken too long.
+    pub fn is_overdue(&self, now_ms: i64) -> bool {
+        self.connection.is_handshaking() && now_ms - self.accepted_ms > HANDSHAKE_MS_MAX
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.connection.memory_bytes() + self.reply.capacity() + self.in_flight_bytes
+    }
+
+    /// Returns what to send now, encrypted, and how many bytes of output were taken from the
+    /// connection.
+    fn take_send<H>(
+        &mut self,
+        connection: &mut Connection<H>,
+        spare: &mut Vec<Vec<u8>>,
+    ) -> Result<(Sends, usize), Failure> {
+        let has_more = || !connection.output.is_empty() || !connection.ahead.is_empty();
+        if self.in_flight_bytes > 0 {
+            let waits = self.piece.is_some() || !self.reply.is_empty() || has_more();
+            return Ok((if waits { Sends::Later } else { Sends::Nothing }, 0));
+        }
+        let (mut taken_bytes, mut is_awaited) = (0, false);
+        if self.piece.is_none()
+            && !self.connection.is_handshaking()
+            && let Sends::Now(send) = connection.take_send(|| spare.pop().unwrap_or_default())
+        {
+            taken_bytes = send.bytes.bytes().len();
+            is_awaited = send.is_awaited;
+            self.piece = Some((send.bytes, 0));
+        }
+        if self.piece.is_none() && self.reply.is_empty() {
+            return Ok((Sends::Nothing, 0));
+        }
+        let mut sealed = std::mem::take(&mut self.reply);
+        if sealed.capacity() == 0 {
+            sealed = spare.pop().unwrap_or_default();
+        }
+        if let Some((bytes, start)) = self.piece.take() {
+            let end = bytes.bytes().len().min(start + SLICE_BYTES);
+            self.connection.seal(&bytes.bytes()[start..end], &mut sealed)?;
+            if end < bytes.bytes().len() {
+                self.piece = Some((bytes, end));
+                is_awaited = true;
+            } else {
+                let is_over = connection.state == State::Closing || connection.eof;
+                is_awaited |= start > 0 && (is_over || !connection.output.is_empty() || !connection.ahead.is_empty());
+                keep_buffer(spare, bytes);
+            }
+        }
+        self.in_flight_bytes = sealed.capacity();
+        Ok((Sends::Now(pantala_session::turn::Send { bytes: sealed.into(), is_awaited }), taken_bytes))
+    }
+}
+
+/// Keeps the memory of output that was encrypted.
+fn keep_buffer(spare: &mut Vec<Vec<u8>>, bytes: Outgoing) {
+    let buffer = bytes.into_buffer();
+    if (1..=super::SPARE_BUFFER_BYTES_MAX).contains(&buffer.capacity()) && spare.len() < super::SPARE_BUFFERS_MAX {
+        spare.push(buffer);
+    }
+}
+
+/// The handshakes of a reactor.
+#[derive(Default)]
+pub struct Handshakes {
+    /// Decrypted bytes that no connection has taken yet. Empty between events.
+    plain: Vec<u8>,
+    /// The turn, and how long handshakes have taken in it.
+    spent: (u64, Duration),
+}
+
+impl<L: EventLoop, H> Reactor<'_, L, H> {
+    /// Handles a chunk of an encrypted connection.
+    #[cold]
+    pub(super) fn receive_encrypted(&mut self, index: u32, chunk: Chunk) -> Happened {
+        let Some(connection) = &mut self.connections[index as usize] else { return Happened::Nothing };
+        self.stats.reads.add(1);
+        let Some(layer) = connection.socket.tls.as_deref_mut().filter(|_| connection.state != State::Closing) else {
+            self.io.release(chunk);
+            return Happened::Nothing;
+        };
+        connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
+        let waiting_bytes = layer.connection.kept_bytes() + chunk.len();
+        if layer.connection.is_handshaking() && waiting_bytes <= WAITING_BYTES_MAX {
+            let kept = layer.connection.keep(self.io.bytes(&chunk));
+            self.io.release(chunk);
+            if kept.is_err() {
+                return Happened::Failed(index);
+            }
+            self.touch(index);
+            return Happened::Nothing;
+        }
+        let mut plain = std::mem::take(&mut self.handshakes.plain);
+        let mut out = Out { plain: &mut plain, reply: &mut layer.reply };
+        let received = layer.connection.receive(self.io.bytes_mut(&chunk), &mut out);
+        connection.eof |= layer.connection.peer_has_closed();
+        if plain.is_empty() || plain.len() > chunk.len() || !connection.input.is_empty() {
+            self.io.release(chunk);
+            self.take_plain(index, &plain);
+        } else {
+            self.io.bytes_mut(&chunk)[..plain.len()].copy_from_slice(&plain);
+            let mut chunk = chunk;
+            chunk.truncate(plain.len());
+            connection.input.receive(&mut self.io, chunk);
+            self.received_plain(index, plain.len());
+        }
+        plain.clear();
+        self.handshakes.plain = plain;
+        match received {
+            Ok(()) => Happened::Nothing,
+            Err(failure) => {
+                self.alert(index, &failure);
+                Happened::Failed(index)
+            }
+        }
+    }
+
+    /// Gives decrypted bytes to a connection.
+    fn take_plain(&mut self, index: u32, plain: &[u8]) {
+        if let Some(connection) = &mut self.connections[index as usize]
+            && !plain.is_empty()
+        {
+            connection.input.receive_copy(&mut self.io, plain);
+        }
+        self.received_plain(index, plain.len());
+    }
+
+    /// Has a connection take part in the turn after it has received this many decrypted bytes.
+    fn received_plain(&mut self, index: u32, bytes: usize) {
+        self.stats.input_bytes.add(bytes as u64);
+        if bytes > 0 {
+            self.make_ready(index);
+        }
+        self.touch(index);
+    }
+
+    /// Continues the handshake of a connection, unless handshakes have used up their time in
+    /// this turn: then in the next one.
+    fn advance_handshake(&mut self, index: u32) -> Result<(), Failure> {
+        let Some(connection) = &mut self.connections[index as usize] else { return Ok(()) };
+        let Some(layer) = connection.socket.tls.as_deref_mut() else { return Ok(()) };
+        if !layer.connection.is_handshaking() || layer.connection.kept_bytes() == 0 {
+            return Ok(());
+        }
+        let turn = self.stats.turns.get();
+        if self.handshakes.spent.0 != turn {
+            self.handshakes.spent = (turn, Duration::ZERO);
+        }
+        if self.handshakes.spent.1 >= HANDSHAKES_PER_TURN {
+            if !std::mem::replace(&mut connection.socket.is_listed, true) {
+                self.listed.push_back(index);
+            }
+            return Ok(());
+        }
+        let begin = Moment::now();
+        let mut plain = std::mem::take(&mut self.handshakes.plain);
+        let shaken = layer.connection.shake_hands(&mut Out { plain: &mut plain, reply: &mut layer.reply });
+        self.handshakes.spent.1 += begin.elapsed();
+        connection.eof |= layer.connection.peer_has_closed();
+        if !plain.is_empty() {
+            self.take_plain(index, &plain);
+            plain.clear();
+        }
+        self.handshakes.plain = plain;
+        shaken
+    }
+
+    /// As [`Reactor::finish`], from where an encrypted connection differs.
+    #[cold]
+    pub(super) fn finish_encrypted(&mut self, index: u32) -> Option<bool> {
+        if let Err(failure) = self.advance_handshake(index) {
+            self.alert(index, &failure);
+            return Some(true);
+        }
+        let connection = self.connections[index as usize].as_mut()?;
+        let mut layer = connection.socket.tls.take()?;
+        let sends = layer.take_send(connection, &mut self.spare);
+        connection.layer_bytes = layer.memory_bytes();
+        connection.socket.tls = Some(layer);
+        match sends {
+            Ok((Sends::Nothing, _)) => {}
+            Ok((Sends::Later, _)) => self.io.expect_sent(connection.socket.id),
+            Ok((Sends::Now(send), plain_bytes)) => {
+                self.stats.output_bytes.add(plain_bytes as u64);
+                self.stats.writes.add(1);
+                if send.is_awaited {
+                    self.io.send(connection.socket.id, send.bytes);
+                } else {
+                    self.io.send_quiet(connection.socket.id, send.bytes);
+                }
+            }
+            Err(failure) => {
+                self.alert(index, &failure);
+                return Some(true);
+            }
+        }
+        match connection.fate() {
+            Fate::Stays => Some(false),
+            Fate::EndsWhenSent => {
+                self.io.expect_sent(connection.socket.id);
+                Some(false)
+            }
+            Fate::Over => Some(true),
+        }
+    }
+
+    /// Handles the end of a send of an encrypted connection.
+    #[cold]
+    pub(super) fn sent_encrypted(&mut self, index: u32, is_sent: bool) -> Happened {
+        let Some(connection) = &mut self.connections[index as usize] else { return Happened::Nothing };
+        let Some(layer) = connection.socket.tls.as_deref_mut() else { return Happened::Nothing };
+        layer.in_flight_bytes = 0;
+        let has_more = layer.piece.is_some() || !layer.reply.is_empty();
+        connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
+        if !is_sent {
+            return Happened::Failed(index);
+        }
+        // The session's send ends with the last slice.
+        let is_awaited = if layer.piece.is_some() { true } else { connection.sent() };
+        if has_more || is_awaited {
+            self.touch(index);
+        }
+        Happened::Changed(index)
+    }
+
+    /// Logs why a connection fails, and tells its peer if the socket takes that at once.
+    fn alert(&mut self, index: u32, failure: &Failure) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(layer) = connection.socket.tls.as_deref_mut() else { return };
+        tracing::debug!("TLS connection of {}: {failure}", connection.session.client.address);
+        if layer.in_flight_bytes == 0 {
+            send_at_once(&self.io, connection.socket.id, &layer.reply);
+        }
+        layer.reply.clear();
+        // It says nothing more.
+        layer.in_flight_bytes = layer.in_flight_bytes.max(1);
+    }
+
+    /// Tells the peer of a connection that is being closed that its last byte was sent, if that is
+    /// so and the socket takes it at once.
+    pub(super) fn say_goodbye(&self, id: ConnId, mut layer: Layer) {
+        if layer.in_flight_bytes == 0 && layer.piece.is_none() && !layer.connection.is_handshaking() {
+            send_at_once(&self.io, id, &layer.connection.close());
+        }
+    }
+}
+
+/// Sends a short record before the socket is closed. Without an answer: the connection ends either
+/// way.
+fn send_at_once<L: EventLoop>(io: &L, id: ConnId, record: &[u8]) {
+    if let Some(socket) = io.socket(id)
+        && !record.is_empty()
+    {
+        let _ = rustix::net::send(socket, record, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+}

@@ -1,0 +1,350 @@
+//! One connection, without its socket.
+
+use std::fmt;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic};
+
+/// Bytes of a record's header.
+const HEADER_BYTES: usize = 5;
+
+/// Most plaintext of one record, bytes.
+const PLAIN_BYTES_MAX: usize = 16 * 1024;
+
+/// More than a record adds to its plaintext, bytes.
+const RECORD_OVERHEAD_BYTES: usize = 64;
+
+/// Most bytes of a handshake that are kept until it can go on: rustls takes no message longer than
+/// half of this.
+pub const HANDSHAKE_BYTES_MAX: usize = 128 * 1024;
+
+/// Memory of an established connection besides its buffers, bytes: measured (a test compares it
+/// with the allocator).
+pub const STATE_BYTES: usize = 5 * 1024;
+
+/// Why a connection must be closed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The peer violates the protocol, or presents no valid certificate.
+    Protocol(rustls::Error),
+    /// The peer's handshake is too long.
+    TooLong,
+    /// The keys were used for as many records as they may be.
+    Exhausted,
+    /// The server's name is neither a host name nor an address.
+    Name,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Protocol(error) => error.fmt(f),
+            Failure::TooLong => f.write_str("the handshake is too long"),
+            Failure::Exhausted => f.write_str("the keys are used up"),
+            Failure::Name => f.write_str("not a host name"),
+        }
+    }
+}
+
+/// Where the results of records go.
+#[derive(Debug)]
+pub struct Out<'o> {
+    /// Decrypted bytes.
+    pub plain: &'o mut Vec<u8>,
+    /// Records for the peer: parts of the handshake, alerts, new keys.
+    pub reply: &'o mut Vec<u8>,
+}
+
+enum Core {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// See the head of this module.
+pub struct Connection {
+    core: Core,
+    /// Bytes received and not processed: an incomplete record, or an unfinished handshake.
+    partial: Vec<u8>,
+    is_handshaking: bool,
+    peer_has_closed: bool,
+    /// After a failure nothing is processed any more: the kept bytes are gone.
+    has_failed: bool,
+}
+
+/// What a step of the state machine asks for.
+enum Next {
+    /// Another step.
+    Go,
+    /// More bytes.
+    Wait,
+}
+
+impl Connection {
+    pub(crate) fn of_server(core: UnbufferedServerConnection) -> Self {
+        Self::new(Core::Server(core))
+    }
+
+    pub(crate) fn of_client(core: UnbufferedClientConnection) -> Self {
+        Self::new(Core::Client(core))
+    }
+
+    fn new(core: Core) -> Self {
+        Connection { core, partial: Vec::new(), is_handshaking: true, peer_has_closed: false, has_failed: false }
+    }
+
+    /// Returns whether the handshake is not finished.
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.is_handshaking
+    }
+
+    /// Returns whether the peer has sent its last byte, as it said itself.
+    #[inline]
+    pub fn peer_has_closed(&self) -> bool {
+        self.peer_has_closed
+    }
+
+    /// Returns its memory, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        STATE_BYTES + self.partial.capacity()
+    }
+
+    /// Returns how many bytes are kept: an incomplete record, or what has arrived of a handshake.
+    #[inline]
+    pub fn kept_bytes(&self) -> usize {
+        self.partial.len()
+    }
+
+    /// Keeps bytes of a handshake for [`Connection::shake_hands`].
+    ///
+    /// # Errors
+    /// Too many are kept.
+    pub fn keep(&mut self, received: &[u8]) -> Result<(), Failure> {
+        if self.partial.len() + received.len() > HANDSHAKE_BYTES_MAX {
+            return Err(Failure::TooLong);
+        }
+        self.partial.extend_from_slice(received);
+        Ok(())
+    }
+
+    /// Continues the handshake as far as the kept bytes reach. A client's first call has none.
+    ///
+    /// # Errors
+    /// The connection must be closed, after sending what `out.reply` has.
+    pub fn shake_hands(&mut self, out: &mut Out<'_>) -> Result<(), Failure> {
+        self.run_partial(out)
+    }
+
+    /// Opens records. They are decrypted where they are; an incomplete one is kept.
+    ///
+    /// # Errors
+    /// The connection must be closed, after sending what `out.reply` has.
+    pub fn receive(&mut self, mut received: &mut [u8], out: &mut Out<'_>) -> Result<(), Failure> {
+        while !self.partial.is_empty() && !received.is_empty() {
+            let missing_bytes = if self.is_handshaking { 0 } else { self.missing_bytes() };
+            // A complete record that is kept is part of a message of several.
+            let taken_bytes = if missing_bytes == 0 { received.len() } else { missing_bytes.min(received.len()) };
+            let (taken, rest) = received.split_at_mut(taken_bytes);
+            self.keep(taken)?;
+            received = rest;
+            if self.is_handshaking || self.missing_bytes() == 0 {
+                self.run_partial(out)?;
+            }
+        }
+        if !received.is_empty() {
+            let used_bytes = self.run(received, out)?;
+            self.keep(&received[used_bytes..])?;
+        }
+        Ok(())
+    }
+
+    /// Returns how many bytes the kept record lacks, at least; 0 if it is complete.
+    fn missing_bytes(&self) -> usize {
+        let Some(&[_, _, _, high, low]) = self.partial.first_chunk::<HEADER_BYTES>() else {
+            return HEADER_BYTES - self.partial.len();
+        };
+        (HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]))).saturating_sub(self.partial.len())
+    }
+
+    fn run_partial(&mut self, out: &mut Out<'_>) -> Result<(), Failure> {
+        let mut partial = std::mem::take(&mut self.partial);
+        let used_bytes = self.run(&mut partial, out)?;
+        if used_bytes < partial.len() {
+            partial.drain(..used_bytes);
+            self.partial = partial;
+        }
+        Ok(())
+    }
+
+    /// Processes records until more bytes are needed. Returns how many bytes were used.
+    fn run(&mut self, received: &mut [u8], out: &mut Out<'_>) -> Result<usize, Failure> {
+        let mut used_bytes = 0;
+        if self.has_failed {
+            return Err(Failure::Protocol(rustls::Error::HandshakeNotComplete));
+        }
+        loop {
+            let rest = &mut received[used_bytes..];
+            let (step_bytes, next) = match &mut self.core {
+                Core::Server(core) => {
+                    step(core.process_tls_records(rest), out, &mut self.is_handshaking, &mut self.peer_has_closed)
+                }
+                Core::Client(core) => {
+                    step(core.process_tls_records(rest), out, &mut self.is_handshaking, &mut self.peer_has_closed)
+                }
+            };
+            used_bytes += step_bytes;
+            match next {
+                Ok(Next::Go) => {}
+                Ok(Next::Wait) => return Ok(used_bytes),
+                Err(error) => {
+                    self.has_failed = true;
+                    self.take_alert(&mut received[used_bytes..], out);
+                    return Err(Failure::Protocol(error));
+                }
+            }
+        }
+    }
+
+    /// Takes the alert that tells the peer of a failure, if there is one.
+    fn take_alert(&mut self, rest: &mut [u8], out: &mut Out<'_>) {
+        let (mut is_handshaking, mut has_closed) = (self.is_handshaking, self.peer_has_closed);
+        // Only this one step: it encodes the alert. Another would process bytes after a failure.
+        let _ = match &mut self.core {
+            Core::Server(core) if core.wants_write() => {
+                step(core.process_tls_records(rest), out, &mut is_handshaking, &mut has_closed)
+            }
+            Core::Client(core) if core.wants_write() => {
+                step(core.process_tls_records(rest), out, &mut is_handshaking, &mut has_closed)
+            }
+            _ => return,
+        };
+    }
+
+    /// Seals bytes into records behind `sealed`. Only after the handshake.
+    ///
+    /// # Errors
+    /// The keys are used up.
+    pub fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), Failure> {
+        let start = sealed.len();
+        let records = plain.len().div_ceil(PLAIN_BYTES_MAX).max(1);
+        sealed.resize(start + plain.len() + records * RECORD_OVERHEAD_BYTES, 0);
+        loop {
+            let room = &mut sealed[start..];
+            match self.write(|traffic| traffic.seal(plain, room)) {
+                Some(Ok(bytes)) => {
+                    sealed.truncate(start + bytes);
+                    return Ok(());
+                }
+                // New keys are announced before the records.
+                Some(Err(EncryptError::InsufficientSize(wanted))) => sealed.resize(start + wanted.required_size, 0),
+                Some(Err(EncryptError::EncryptExhausted)) | None => {
+                    sealed.truncate(start);
+                    return Err(Failure::Exhausted);
+                }
+            }
+        }
+    }
+
+    /// Returns the record that tells the peer that no more bytes follow; empty during the
+    /// handshake.
+    pub fn close(&mut self) -> Vec<u8> {
+        let mut sealed = vec![0; 4 * RECORD_OVERHEAD_BYTES];
+        let written = self.write(|traffic| traffic.close(&mut sealed)).and_then(Result::ok);
+        sealed.truncate(written.unwrap_or(0));
+        sealed
+    }
+
+    /// Calls `write` with what encrypts; returns `None` if that is not possible in this state. The
+    /// kept bytes are passed as always: parts of a message among them are known by their position.
+    fn write<T>(&mut self, write: impl FnOnce(&mut dyn Traffic) -> T) -> Option<T> {
+        if self.has_failed {
+            return None;
+        }
+        let (discard, written) = match &mut self.core {
+            Core::Server(core) => with_traffic(core.process_tls_records(&mut self.partial), write),
+            Core::Client(core) => with_traffic(core.process_tls_records(&mut self.partial), write),
+        };
+        self.partial.drain(..discard);
+        // The header of an incomplete record may be wrong.
+        self.has_failed |= written.is_err();
+        written.ok().flatten()
+    }
+}
+
+/// What encrypts, of either side.
+trait Traffic {
+    fn seal(&mut self, plain: &[u8], room: &mut [u8]) -> Result<usize, EncryptError>;
+    fn close(&mut self, room: &mut [u8]) -> Result<usize, EncryptError>;
+}
+
+impl<D> Traffic for WriteTraffic<'_, D> {
+    fn seal(&mut self, plain: &[u8], room: &mut [u8]) -> Result<usize, EncryptError> {
+        self.encrypt(plain, room)
+    }
+
+    fn close(&mut self, room: &mut [u8]) -> Result<usize, EncryptError> {
+        self.queue_close_notify(room)
+    }
+}
+
+fn with_traffic<D, T>(
+    status: UnbufferedStatus<'_, '_, D>,
+    write: impl FnOnce(&mut dyn Traffic) -> T,
+) -> (usize, Result<Option<T>, rustls::Error>) {
+    let written = match status.state {
+        Ok(ConnectionState::WriteTraffic(mut traffic)) => Ok(Some(write(&mut traffic))),
+        // Whatever was to be sent before was taken when it arose.
+        Ok(_) => Ok(None),
+        Err(error) => Err(error),
+    };
+    (status.discard, written)
+}
+
+/// Handles one state. Returns how many received bytes it has used.
+fn step<D>(
+    status: UnbufferedStatus<'_, '_, D>,
+    out: &mut Out<'_>,
+    is_handshaking: &mut bool,
+    peer_has_closed: &mut bool,
+) -> (usize, Result<Next, rustls::Error>) {
+    let mut used_bytes = status.discard;
+    let next = match status.state {
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+            match traffic.next_record() {
+                Some(Ok(record)) => {
+                    used_bytes += record.discard;
+                    out.plain.extend_from_slice(record.payload);
+                }
+                Some(Err(error)) => break Err(error),
+                None => break Ok(Next::Go),
+            }
+        },
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            let start = out.reply.len();
+            if let Err(EncodeError::InsufficientSize(wanted)) = data.encode(&mut []) {
+                out.reply.resize(start + wanted.required_size, 0);
+                let written = data.encode(&mut out.reply[start..]);
+                out.reply.truncate(start + written.unwrap_or(0));
+            }
+            Ok(Next::Go)
+        }
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            data.done();
+            Ok(Next::Go)
+        }
+        Ok(ConnectionState::PeerClosed) => {
+            *peer_has_closed = true;
+            Ok(Next::Go)
+        }
+        Ok(ConnectionState::WriteTraffic(_)) => {
+            *is_handshaking = false;
+            Ok(Next::Wait)
+        }
+        Ok(ConnectionState::BlockedHandshake | ConnectionState::Closed) => Ok(Next::Wait),
+        // Early data is never offered.
+        Ok(_) => Err(rustls::Error::General("unexpected state".into())),
+        Err(error) => Err(error),
+    };
+    (used_bytes, next)
+}

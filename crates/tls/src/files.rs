@@ -1,0 +1,130 @@
+//! Certificates and keys from files.
+
+use std::path::Path;
+
+use pkcs8::EncryptedPrivateKeyInfoRef;
+use pkcs8::der::pem::PemLabel;
+use pkcs8::der::{Decode, SecretDocument};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use x509_cert::Certificate;
+
+use crate::options::{Authorities, Password};
+
+/// Longest file that is read, bytes: a bundle of all public authorities takes a tenth of this.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Reads a file of bounded length.
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(format!("it has {length} bytes, more than {FILE_BYTES_MAX}"));
+    }
+    std::fs::read(path).map_err(|error| error.to_string())
+}
+
+/// Returns the certificates of a PEM file, at least one.
+///
+/// # Errors
+/// The file can't be read, or has no certificate.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = certificates_in(&read(path)?).map_err(|error| error.to_string())?;
+    if found.is_empty() {
+        return Err("no certificate found".into());
+    }
+    Ok(found)
+}
+
+fn certificates_in(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
+    CertificateDer::pem_slice_iter(text).collect()
+}
+
+/// Returns the private key of a PEM file: PKCS #8, PKCS #1 or SEC 1, or PKCS #8 with a password.
+///
+/// # Errors
+/// The file can't be read, has no key, or the password is missing or wrong.
+pub fn private_key(path: &Path, password: Option<&Password>) -> Result<PrivateKeyDer<'static>, String> {
+    let text = read(path)?;
+    match PrivateKeyDer::from_pem_slice(&text) {
+        Ok(key) if !is_legacy_encrypted(&text) => Ok(key),
+        Ok(_) => Err(LEGACY.into()),
+        Err(pem::Error::NoItemsFound) => decrypted(&text, password),
+        Err(_) if is_legacy_encrypted(&text) => Err(LEGACY.into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+const LEGACY: &str = "the key is encrypted in the old PEM format, which is insecure and not supported: convert it with \
+                      'openssl pkcs8 -topk8'";
+
+/// Returns whether the key is encrypted as OpenSSL did it before PKCS #8.
+fn is_legacy_encrypted(text: &[u8]) -> bool {
+    const MARK: &[u8] = b"Proc-Type: 4,ENCRYPTED";
+    text.windows(MARK.len()).any(|window| window == MARK)
+}
+
+/// Decrypts a key in PKCS #8.
+fn decrypted(text: &[u8], password: Option<&Password>) -> Result<PrivateKeyDer<'static>, String> {
+    let text = String::from_utf8_lossy(text);
+    let label = EncryptedPrivateKeyInfoRef::PEM_LABEL;
+    let begin = text.find(&format!("-----BEGIN {label}-----")).ok_or("no private key found")?;
+    let password = password.ok_or("the key has a password, and tls-key-file-pass is not set")?;
+    let (_, document) = SecretDocument::from_pem(section(&text[begin..], label)).map_err(|error| error.to_string())?;
+    let encrypted = EncryptedPrivateKeyInfoRef::from_der(document.as_bytes()).map_err(|error| error.to_string())?;
+    let key = encrypted.decrypt(&password.0).map_err(|error| format!("the key can't be decrypted: {error}"))?;
+    Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
+}
+
+/// Returns the first section of a text that begins with one.
+fn section<'t>(text: &'t str, label: &str) -> &'t str {
+    let end = format!("-----END {label}-----");
+    text.find(&end).map_or(text, |at| &text[..at + end.len()])
+}
+
+/// Returns the certificates of the authorities, at least one.
+///
+/// # Errors
+/// A file can't be read, or there is no certificate.
+pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    let mut add = |path: &Path, certificates: Vec<CertificateDer<'static>>| {
+        for certificate in certificates {
+            if roots.roots.len() > FILES_MAX * 4 {
+                return Err("too many authorities".to_string());
+            }
+            roots.add(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    };
+    if let Some(file) = &of.file {
+        let found = certificates(file).map_err(|wrong| format!("{}: {wrong}", file.display()))?;
+        add(file, found)?;
+    }
+    if let Some(dir) = &of.dir {
+        let unreadable = |error: std::io::Error| format!("{}: {error}", dir.display());
+        let entries = std::fs::read_dir(dir).map_err(unreadable)?;
+        let mut paths =
+            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().map_err(unreadable)?;
+        paths.sort();
+        // OpenSSL wants links named after hashes; here every file with a certificate counts.
+        for path in paths.iter().take(FILES_MAX).filter(|path| path.is_file()) {
+            if let Ok(found) = read(path).and_then(|text| certificates_in(&text).map_err(|error| error.to_string())) {
+                add(path, found)?;
+            }
+        }
+    }
+    if roots.is_empty() {
+        return Err("no certificate of an authority found".into());
+    }
+    Ok(roots)
+}
+
+/// Most files of a folder of authorities that are read.
+const FILES_MAX: usize = 1024;
+
+/// Returns when a certificate expires, unix time in seconds; `None` if it can't be parsed.
+pub fn expires_s(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let parsed = Certificate::from_der(certificate).ok()?;
+    i64::try_from(parsed.tbs_certificate().validity().not_after.to_unix_duration().as_secs()).ok()
+}

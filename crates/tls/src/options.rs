@@ -1,0 +1,100 @@
+//! What the `tls-*` directives ask for.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// `tls-auth-clients`: whether clients must present a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AuthClients {
+    /// No certificate is asked for.
+    No,
+    /// Every client must present a valid certificate.
+    #[default]
+    Yes,
+    /// A certificate must be valid if there is one.
+    Optional,
+}
+
+/// A password. Its `Debug` form doesn't show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(pub Vec<u8>);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(..)")
+    }
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// File of the certificate, followed by those that signed it.
+    pub cert_file: Option<PathBuf>,
+    /// File of the private key.
+    pub key_file: Option<PathBuf>,
+    /// Password of the key.
+    pub key_password: Option<Password>,
+}
+
+/// Whose signature makes a peer's certificate valid.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Authorities {
+    /// File of certificates.
+    pub file: Option<PathBuf>,
+    /// Folder of such files.
+    pub dir: Option<PathBuf>,
+}
+
+/// What a handshake may agree on. Empty lists mean everything that is supported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// Versions: `TLSv1.2 TLSv1.3`.
+    pub protocols: String,
+    /// Cipher suites of TLS 1.2, as OpenSSL writes the list.
+    pub ciphers: String,
+    /// Cipher suites of TLS 1.3.
+    pub ciphersuites: String,
+    /// The server's order of suites counts, not the client's.
+    pub prefers_server_ciphers: bool,
+}
+
+/// Sessions that clients may resume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sessions {
+    /// Sessions may be resumed.
+    pub are_kept: bool,
+    /// Most sessions that are kept; 0: as many as [`SESSIONS_MAX`].
+    ///
+    /// [`SESSIONS_MAX`]: crate::server::SESSIONS_MAX
+    pub count_max: usize,
+    /// How long a session may be resumed, seconds.
+    pub timeout_s: u64,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Sessions { are_kept: true, count_max: 20 * 1024, timeout_s: 300 }
+    }
+}
+
+/// The values of all `tls-*` directives except the port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The server's certificate.
+    pub server: Identity,
+    /// The certificate that this process presents as a client.
+    pub client: Identity,
+    /// Whose signature makes a peer's certificate valid.
+    pub authorities: Authorities,
+    /// Whether clients must present a certificate.
+    pub auth_clients: AuthClients,
+    /// What a handshake may agree on.
+    pub agreement: Agreement,
+    /// Sessions that clients may resume.
+    pub sessions: Sessions,
+    /// `tls-dh-params-file`, which is rejected.
+    pub dh_params_file: Option<PathBuf>,
+    /// Counts the changes of any `tls-*` directive: files are read again even if their names are
+    /// the same.
+    pub revision: u64,
+}

@@ -1,0 +1,123 @@
+//! The server's side: its certificate, who must present one, and the sessions to resume.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+
+use crate::connection::{Connection, Failure};
+use crate::options::{AuthClients, Identity, Options};
+use crate::{ciphers, files, sessions};
+
+/// Most sessions kept for resumption if `tls-session-cache-size` is 0, which means no limit in
+/// OpenSSL.
+pub const SESSIONS_MAX: usize = 1024 * 1024;
+
+/// Tickets sent after a handshake of TLS 1.3, as OpenSSL does: each resumes one connection.
+const TICKETS: usize = 2;
+
+/// See the head of this module.
+#[derive(Debug)]
+pub struct Server {
+    config: Arc<ServerConfig>,
+    expires_s: Option<i64>,
+}
+
+impl Server {
+    /// Reads the files that the options name.
+    ///
+    /// # Errors
+    /// What is missing, unreadable or unsupported, for the log.
+    pub fn new(options: &Options) -> Result<Self, String> {
+        if let Some(file) = &options.dh_params_file {
+            return Err(format!(
+                "tls-dh-params-file {} is not supported: only key exchanges over elliptic curves are, which need no \
+                 parameters",
+                file.display()
+            ));
+        }
+        let (certificates, key) = identity(&options.server, ["tls-cert-file", "tls-key-file"])?;
+        let expires_s = files::expires_s(&certificates[0]);
+        let provider = provider(options)?;
+        let verifier = verifier(options, &provider)?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&ciphers::versions(&options.agreement.protocols)?)
+            .map_err(|error| format!("tls-protocols, tls-ciphers and tls-ciphersuites don't go together: {error}"))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(certificates, key)
+            .map_err(|error| format!("Certificate and private key can't be used: {error}"))?;
+        config.ignore_client_order = options.agreement.prefers_server_ciphers;
+        if options.sessions.are_kept {
+            let count_max = if options.sessions.count_max == 0 { SESSIONS_MAX } else { options.sessions.count_max };
+            let timeout = Duration::from_secs(options.sessions.timeout_s);
+            config.session_storage = Arc::new(sessions::Cache::new(count_max, timeout));
+            config.send_tls13_tickets = TICKETS;
+        } else {
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Server { config: Arc::new(config), expires_s })
+    }
+
+    /// Creates the server's side of a new connection.
+    ///
+    /// # Errors
+    /// There is no randomness.
+    pub fn accept(&self) -> Result<Connection, Failure> {
+        UnbufferedServerConnection::new(Arc::clone(&self.config)).map(Connection::of_server).map_err(Failure::Protocol)
+    }
+
+    /// Returns when the certificate expires, unix time in seconds, if that is known.
+    pub fn expires_s(&self) -> Option<i64> {
+        self.expires_s
+    }
+}
+
+/// A certificate chain and its key.
+pub(crate) type Chain = (Vec<rustls::pki_types::CertificateDer<'static>>, rustls::pki_types::PrivateKeyDer<'static>);
+
+/// Reads a certificate and its key. `names`: the directives.
+pub(crate) fn identity(of: &Identity, names: [&str; 2]) -> Result<Chain, String> {
+    let cert_file = of.cert_file.as_ref().ok_or_else(|| format!("No {} configured!", names[0]))?;
+    let key_file = of.key_file.as_ref().ok_or_else(|| format!("No {} configured!", names[1]))?;
+    let certificates = files::certificates(cert_file)
+        .map_err(|wrong| format!("Failed to load certificate: {}: {wrong}", cert_file.display()))?;
+    let key = files::private_key(key_file, of.key_password.as_ref())
+        .map_err(|wrong| format!("Failed to load private key: {}: {wrong}", key_file.display()))?;
+    Ok((certificates, key))
+}
+
+/// Returns the cryptography, reduced to what may be agreed on.
+pub(crate) fn provider(options: &Options) -> Result<Arc<CryptoProvider>, String> {
+    let cipher_suites = ciphers::cipher_suites(&options.agreement)?;
+    Ok(Arc::new(CryptoProvider { cipher_suites, ..aws_lc_rs::default_provider() }))
+}
+
+/// Reads the certificates of the authorities, which must be configured.
+pub(crate) fn roots(options: &Options) -> Result<Arc<RootCertStore>, String> {
+    let of = &options.authorities;
+    if of.file.is_none() && of.dir.is_none() {
+        return Err(
+            "Either tls-ca-cert-file or tls-ca-cert-dir must be specified when tls-cluster, tls-replication or \
+                    tls-auth-clients are enabled!"
+                .into(),
+        );
+    }
+    let roots = files::authorities(of);
+    roots.map(Arc::new).map_err(|wrong| format!("Failed to configure CA certificate(s) file/directory: {wrong}"))
+}
+
+/// Returns what checks the certificates of clients.
+fn verifier(options: &Options, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    if options.auth_clients == AuthClients::No {
+        return Ok(WebPkiClientVerifier::no_client_auth());
+    }
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots(options)?, Arc::clone(provider));
+    if options.auth_clients == AuthClients::Optional {
+        builder = builder.allow_unauthenticated();
+    }
+    builder.build().map_err(|error| format!("Failed to configure CA certificate(s) file/directory: {error}"))
+}
