@@ -256,3 +256,49 @@ fn a_crash_leaves_the_last_snapshot() {
     server.wait_exit(pantala_tests::server::READY_MAX);
     assert_eq!(loaded_digests(backend, &folder), digest);
 }
+
+/// The keys of the file would return after a crash.
+#[test]
+fn flushall_replaces_the_file() {
+    for_each_backend(|backend| {
+        let folder = folder();
+        let mut server = pantala(backend, &folder, &["--save", "3600 1000000"]);
+        let mut client = server.connect();
+        assert_eq!(client.call("DEBUG POPULATE 20000"), Reply::ok());
+        assert_eq!(client.call("DEBUG FAULT slow-walk 990"), Reply::ok());
+        assert_eq!(client.call("BGSAVE").text(), "Background saving started");
+        assert_eq!(client.call("SAVE").text(), "ERR Background save already in progress");
+        assert_eq!(client.call("BGSAVE").text(), "ERR Background save already in progress");
+        assert_eq!(client.call("BGSAVE SCHEDULE").text(), "ERR Background save already in progress");
+        assert_eq!(client.call("FLUSHALL"), Reply::ok());
+        eventually("it is aborted", || server.log().contains("Background saving aborted"));
+        eventually("the empty dataset is saved", || field(&mut client, "rdb_saves") == "1");
+        server.signal(rustix::process::Signal::KILL);
+        server.wait_exit(pantala_tests::server::READY_MAX);
+        assert_eq!(names(folder.path()), ["dump.rdb"]);
+        let server = pantala(backend, &folder, &[]);
+        assert_eq!(server.connect().call("DBSIZE"), Reply::Integer(0));
+    });
+}
+
+/// The final snapshot is the one that stays.
+#[test]
+fn shutdown_while_a_snapshot_is_written() {
+    for_each_backend(|backend| {
+        for (options, keys) in [(&["SHUTDOWN", "SAVE"][..], 20_001), (&["SHUTDOWN", "NOSAVE"], 0)] {
+            let folder = folder();
+            let mut server = pantala(backend, &folder, &["--save", ""]);
+            let mut client = server.connect();
+            assert_eq!(client.call("DEBUG POPULATE 20000"), Reply::ok());
+            assert_eq!(client.call("DEBUG FAULT slow-walk 990"), Reply::ok());
+            assert_eq!(client.call("BGSAVE").text(), "Background saving started");
+            client.call("SET late 1");
+            client.send(options);
+            assert_eq!(server.wait_exit(pantala_tests::server::READY_MAX).code(), Some(0), "{}", server.log());
+            let wanted: &[&str] = if keys > 0 { &["dump.rdb"] } else { &[] };
+            assert_eq!(names(folder.path()), wanted, "{options:?}");
+            let server = pantala(backend, &folder, &["--save", ""]);
+            assert_eq!(server.connect().call("DBSIZE"), Reply::Integer(keys), "{options:?}");
+        }
+    });
+}

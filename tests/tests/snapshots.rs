@@ -251,7 +251,7 @@ fn field(client: &mut Client, name: &str) -> String {
 #[test]
 fn figures_of_snapshots() {
     let folder = folder();
-    let server = pantala(any_backend(), &folder, &[]);
+    let server = pantala(any_backend(), &folder, &["--save", ""]);
     let mut client = server.connect();
     let started = client.call("LASTSAVE");
     assert_eq!(field(&mut client, "rdb_changes_since_last_save"), "0");

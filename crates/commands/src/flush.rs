@@ -12,7 +12,11 @@ use crate::errors;
 /// `FLUSHALL [ASYNC | SYNC]`.
 pub fn flushall(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let databases = 0..access.keyspace().databases();
-    flush(access, args, databases, reply);
+    if flush(access, args, databases, reply)
+        && let Some(storage) = access.keyspace().storage()
+    {
+        storage.note_flushed();
+    }
 }
 
 /// `FLUSHDB [ASYNC | SYNC]`.
@@ -21,10 +25,15 @@ pub fn flushdb(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     flush(access, args, selected..selected + 1, reply);
 }
 
-fn flush(access: &mut Access<'_>, args: &Args<'_>, databases: std::ops::Range<u32>, reply: &mut Reply<'_>) {
-    let Some(lazy) = is_lazy(args, access.keyspace()) else { return reply.error(errors::SYNTAX) };
+/// Empties databases. Returns whether the arguments were right.
+fn flush(access: &mut Access<'_>, args: &Args<'_>, databases: std::ops::Range<u32>, reply: &mut Reply<'_>) -> bool {
+    let Some(lazy) = is_lazy(args, access.keyspace()) else {
+        reply.error(errors::SYNTAX);
+        return false;
+    };
     access.flush(databases, lazy);
     reply.ok();
+    true
 }
 
 /// Returns whether the old content is freed in the background; `None` on a syntax error.

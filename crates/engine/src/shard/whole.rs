@@ -37,6 +37,9 @@ pub trait Storage: Send + Sync {
     /// The whole error reply.
     fn save_in_background(&self, access: &mut Access<'_>, schedules: bool) -> Result<Background, &'static str>;
 
+    /// Called by `FLUSHALL` when all databases are empty.
+    fn note_flushed(&self);
+
     /// Runs `DEBUG RELOAD`.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ use crate::store::Store;
 use crate::store::state::Shard;
 
 /// Bytes of parts that wait for the snapshot's thread, above which the walk pauses.
-pub const QUEUED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+pub const QUEUED_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// A part is handed over at this size, bytes.
 const PART_BYTES: usize = 32 * 1024;
@@ -43,7 +43,7 @@ const PART_CAPACITY: usize = PART_BYTES + 4 * 1024;
 const WAIT: Duration = Duration::from_millis(20);
 
 /// Emptied buffers that are kept for the next parts.
-const BUFFERS_KEPT: usize = 256;
+const BUFFERS_KEPT: usize = 64;
 
 /// Encodes the entries of a snapshot.
 pub trait Encoder: Send + Sync {

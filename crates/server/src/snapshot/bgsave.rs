@@ -134,6 +134,17 @@ pub(super) fn run(
     }
 }
 
+/// Called by `FLUSHALL`. As in Redis a snapshot of the file that is being written is aborted, and
+/// with points of `save` the file is replaced by one without keys, or its keys would return after a
+/// crash. Redis writes it before it replies; here that is left to the background.
+pub(super) fn note_flushed(server: &Server) {
+    let snapshots = server.snapshots();
+    snapshots.background.abort(|purpose| purpose == Purpose::Save);
+    if !server.config().settings().save_points.is_empty() {
+        snapshots.saves.is_scheduled.store(true, Relaxed);
+    }
+}
+
 fn start_now(server: &Server, whole: &mut Whole<'_>) -> Result<(), NotStarted> {
     let saves = &server.snapshots().saves;
     saves.last_try_s.store(server.now_ms() / 1000, Relaxed);

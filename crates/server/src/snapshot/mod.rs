@@ -166,6 +166,12 @@ impl Storage for Files {
         bgsave::run(&*self.0.upgrade().ok_or("ERR")?, access, schedules)
     }
 
+    fn note_flushed(&self) {
+        if let Some(server) = self.0.upgrade() {
+            bgsave::note_flushed(&server);
+        }
+    }
+
     fn reload(&self, access: &mut Access<'_>, how: Reload) -> Result<(), String> {
         reload::reload(&*self.0.upgrade().ok_or("ERR the server is stopping")?, access, how)
     }
