@@ -11,6 +11,7 @@ use pantala_tests::effects::wait_for_expiry;
 use pantala_tests::waiting::eventually;
 use pantala_tests::writers::write_until;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
+use rustix::process::Signal;
 
 /// Options of a primary whose replicas needn't wait for others.
 const PRIMARY: [&str; 4] = ["--workers", "2", "--repl-diskless-sync-delay", "0"];
@@ -366,5 +367,36 @@ fn redis_cli_copies_the_dataset() {
         let Some(copy) = Server::redis(&["--dir", &folder, "--dbfilename", "copy.rdb"]) else { return };
         assert_eq!(copy.connect().call("DEBUG DIGEST").text(), digest);
         eventually("it is no replica any more", || number(&mut client, "replication", "connected_slaves") == 0);
+    });
+}
+
+/// SIGTERM waits for replicas, and the snapshot says where its history continues: a replica needs
+/// no full sync when the server is back.
+#[test]
+fn a_restarted_primary_continues_its_history() {
+    for_each_backend(|backend| {
+        let port = pantala_tests::server::free_port();
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_str().expect("a path of text");
+        let options = ["--dir", path, "--repl-diskless-sync-delay", "0", "--workers", "2"];
+        let options = [&options[..], &["--enable-debug-command", "yes"]].concat();
+        let mut primary = Server::pantala_at(port, backend, &options).expect("the port is free");
+        let Some(replica) = redis_of(&primary, &[]) else { return };
+        let seed = Random::seed("a_restarted_primary_continues_its_history");
+        under_load(&primary, seed, || {
+            let mut client = primary.connect();
+            eventually("clients have written", || number(&mut client, "stats", "total_commands_processed") > 3000);
+        });
+        primary.signal(Signal::TERM);
+        assert!(primary.wait_exit(RUN_MAX).success());
+        assert!(primary.log().contains("1 of 1 replicas are in sync"), "{}", primary.log());
+        drop(primary);
+        let primary = Server::pantala_at(port, backend, &options).expect("the port is free again");
+        let mut client = primary.connect();
+        eventually("the replica is back", || number(&mut client, "replication", "connected_slaves") == 1);
+        assert_eq!(number(&mut client, "stats", "sync_partial_ok"), 1, "{}", primary.log());
+        assert_eq!(number(&mut client, "stats", "sync_full"), 0);
+        client.call("SET later 1");
+        assert_equal(&primary, &[&replica]);
     });
 }

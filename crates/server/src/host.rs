@@ -391,13 +391,8 @@ impl Server {
             process::Ending::Interrupt => settings.shutdown_on_sigint,
             process::Ending::Terminate => settings.shutdown_on_sigterm,
         };
-        if Server::saves_before(self, how) {
-            // A worker must acquire the shards.
-            self.snapshots.set_ending(how);
-            self.port(0).send(Message::Save);
-        } else {
-            self.stop();
-        }
+        self.snapshots.set_ending(how);
+        self.replication.drain_and_end(self);
     }
 
     /// Returns whether it is stopping.

@@ -146,6 +146,12 @@ impl Journal {
         self.shared.work.notify_one();
     }
 
+    /// Makes the stream continue at this offset, which was the end of a former one, when recording
+    /// starts. Before anything reads it.
+    pub fn continue_at(&self, offset: u64) {
+        lock(&self.shared.control).log.continue_at(offset);
+    }
+
     /// Calls `reached` with an offset behind everything that was committed before this call, once
     /// the stream has it, and then asks replicas for an acknowledgement. `reached` is called on the
     /// journal's thread, and must be cheap; without a stream it is called at once.

@@ -121,6 +121,8 @@ pub(crate) struct Log {
     backlog_bytes: u64,
     places: Vec<Place>,
     last_id: ReaderId,
+    /// The next start is behind a gap.
+    skips_offset: bool,
     /// Memory of chunks, including those that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
 }
@@ -150,6 +152,7 @@ impl Log {
             backlog_bytes: 0,
             places: Vec::new(),
             last_id: 0,
+            skips_offset: true,
             chunk_bytes: Arc::default(),
         }
     }
@@ -303,11 +306,19 @@ impl Log {
         self.chunks.push_back(Chunk { start, bytes: SharedBytes::new(bytes, &self.chunk_bytes) });
     }
 
+    /// Makes the next start be at this offset.
+    pub(crate) fn continue_at(&mut self, offset: u64) {
+        assert!(self.places.is_empty() && self.chunks.is_empty(), "nothing reads an unfinished past");
+        self.skips_offset = false;
+        self.end = offset;
+    }
+
     /// Forgets everything: later bytes do not continue the held ones. No old offset is reused.
     fn restart(&mut self) {
         self.chunks.clear();
         self.tail.clear();
-        self.end += 1;
+        // No reader can continue where nothing was recorded meanwhile.
+        self.end += u64::from(std::mem::replace(&mut self.skips_offset, true));
     }
 
     /// Cuts off readers that are behind by more than their bound, given the bytes that are yet to

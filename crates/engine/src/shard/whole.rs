@@ -73,6 +73,8 @@ pub struct Whole<'a> {
     /// All shards, in order.
     owned: &'a mut [Ownership],
     now_ms: i64,
+    /// Walks visit expired keys, too.
+    shows_expired: bool,
 }
 
 impl Access<'_> {
@@ -82,7 +84,7 @@ impl Access<'_> {
     /// If the command does not hold all shards.
     pub fn whole(&mut self) -> Whole<'_> {
         assert_eq!(self.owned.len(), self.keyspace.partition_count() as usize, "the command holds all shards");
-        Whole { keyspace: self.keyspace, owned: self.owned, now_ms: self.now_ms }
+        Whole { keyspace: self.keyspace, owned: self.owned, now_ms: self.now_ms, shows_expired: false }
     }
 }
 
@@ -95,7 +97,7 @@ impl Keyspace {
         const NO_WORKER: &str = "no worker runs yet";
         let all = 0..self.partition_count();
         let mut owned: Vec<Ownership> = all.map(|shard| self.gate(shard).try_take().expect(NO_WORKER)).collect();
-        let result = work(&mut Whole { keyspace: self, owned: &mut owned, now_ms });
+        let result = work(&mut Whole { keyspace: self, owned: &mut owned, now_ms, shows_expired: false });
         for ownership in owned {
             let freed = self.gate(ownership.shard()).free(ownership);
             assert!(matches!(freed, Freed::Free), "{NO_WORKER}");
@@ -168,6 +170,11 @@ impl<'a> Whole<'a> {
         })
     }
 
+    /// Makes walks visit expired keys, too.
+    pub fn show_expired(&mut self) {
+        self.shows_expired = true;
+    }
+
     /// Calls `visit` with each entry of a database that has not expired, until it returns `false`.
     pub fn for_each(&mut self, db: u32, visit: &mut dyn FnMut(EntryRef<'_, Value>) -> bool) {
         (0..self.owned.len()).all(|at| self.walk(db, at, visit));
@@ -179,7 +186,8 @@ impl<'a> Whole<'a> {
         if self.keyspace.shard_size(db, ownership.shard()) == 0 {
             return true;
         }
-        let db = database(self.keyspace, ownership, db, self.now_ms);
+        let as_of_ms = if self.shows_expired { i64::MIN } else { self.now_ms };
+        let db = database(self.keyspace, ownership, db, as_of_ms);
         let (mut cursor, mut wants_more) = (0, true);
         loop {
             cursor = db.scan(cursor, BUCKETS_PER_STEP, &mut |entry| wants_more = wants_more && visit(entry));

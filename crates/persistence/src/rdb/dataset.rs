@@ -23,6 +23,10 @@ pub struct Facts {
     pub used_bytes: u64,
     /// Texts of the libraries of functions.
     pub libraries: Vec<Vec<u8>>,
+    /// Further auxiliary fields.
+    pub more: Vec<(&'static str, String)>,
+    /// Expired keys are written too: replicas have yet to be sent their deletion.
+    pub keeps_expired: bool,
     /// The file is the base of an append-only file.
     pub is_aof_base: bool,
     /// Long strings are compressed (`rdbcompression`).
@@ -44,6 +48,7 @@ enum Access {
 pub struct EntryForm {
     access: Access,
     compresses: bool,
+    keeps_expired: bool,
     now_ms: i64,
 }
 
@@ -57,14 +62,14 @@ impl EntryForm {
             Some(Rank::Lfu) => Access::Frequency { decay_time_min: tuning.lfu_decay_time_minutes.load(Relaxed) },
             _ => Access::Unwritten,
         };
-        EntryForm { access, compresses, now_ms }
+        EntryForm { access, compresses, keeps_expired: false, now_ms }
     }
 
     /// Returns what is written of an entry; `None` if it is a key that counts as missing.
     fn value<'e>(&self, entry: &EntryRef<'e, Value>) -> Option<(ValueRef<'e>, Attributes)> {
         let now_ms = self.now_ms;
         let expire_at_ms = entry.expire_at_ms();
-        if expire_at_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+        if expire_at_ms.is_some_and(|at_ms| at_ms <= now_ms) && !self.keeps_expired {
             return None;
         }
         let held = entry.held();
@@ -94,9 +99,13 @@ impl EntryForm {
 }
 
 /// Writes all that the shards hold, as of the time at which they were taken. Expired keys are left
-/// out. Returns the version, and whether the sink has taken everything.
+/// out unless the facts say otherwise. Returns the version, and whether the sink has taken everything.
 pub fn write_dataset(whole: &mut Whole<'_>, facts: &Facts, sink: &mut dyn Sink) -> (Version, bool) {
-    let form = EntryForm::new(&whole.keyspace().tuning, facts.compresses, whole.now_ms());
+    let mut form = EntryForm::new(&whole.keyspace().tuning, facts.compresses, whole.now_ms());
+    form.keeps_expired = facts.keeps_expired;
+    if facts.keeps_expired {
+        whole.show_expired();
+    }
     let head = Head::of(whole, facts);
     let version = head.version;
     let mut writer = Writer::behind(head.to_bytes(&[]), facts.compresses, facts.checks, sink);
@@ -159,6 +168,7 @@ impl Head {
         aux("redis-bits", &usize::BITS.to_string());
         aux("ctime", &(self.now_ms / 1000).to_string());
         aux("used-mem", &self.facts.used_bytes.to_string());
+        self.facts.more.iter().for_each(|(name, value)| aux(name, value));
         more.iter().for_each(|(name, value)| aux(name, value));
         aux("aof-base", if self.facts.is_aof_base { "1" } else { "0" });
         for text in &self.facts.libraries {

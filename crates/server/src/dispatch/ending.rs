@@ -78,6 +78,7 @@ fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown,
         server.stop();
     } else {
         clients.executor.give_back(owned, now_ms);
+        server.replication().resume_writes(server);
     }
     is_over
 }

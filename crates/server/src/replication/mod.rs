@@ -7,6 +7,7 @@
 //! | `primary/following` | what the connection of a replica is sent next |
 //! | `primary/full_sync` | a snapshot for the replicas that wait for one |
 //! | `primary/waits` | `WAIT` |
+//! | `primary/drain` | holds writes back until replicas have everything; continues a saved history |
 //! | `primary/care` | timeouts, the backlog's end, replicas that are good enough for writes |
 //!
 //! # Who owns what
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use pantala_base::Random;
+use pantala_engine::pause::Pause;
 use pantala_replication::{History, ReplId, Replicas};
 
 use crate::host::Server;
@@ -51,6 +53,10 @@ pub struct State {
     waits: Vec<PendingWait>,
     /// The stream is kept for replicas, attached or not.
     has_backlog: bool,
+    /// The pause that holds writes back before a shutdown.
+    drain: Option<Pause>,
+    /// The stream is complete: nothing is written any more.
+    is_drained: bool,
     /// When the last replica left, monotonic, ms.
     alone_since_ms: Option<i64>,
     random: Random,
@@ -83,6 +89,8 @@ impl Replication {
             links: Vec::new(),
             waits: Vec::new(),
             has_backlog: false,
+            drain: None,
+            is_drained: false,
             alone_since_ms: None,
             random,
         };

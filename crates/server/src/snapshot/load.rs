@@ -12,13 +12,15 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use pantala_engine::functions::{Functions, RestorePolicy};
 use pantala_engine::whole::{Part, Whole};
 use pantala_persistence::rdb::{Entry, Error, Fault, Next, Piece, Reader};
+use pantala_replication::ReplId;
 use pantala_types::rdb_value::{Dialect, Limits};
 
 use crate::host::Server;
@@ -90,6 +92,31 @@ pub struct Counts {
     /// Expired keys.
     pub expired: AtomicU64,
     empty: AtomicU64,
+    /// The file's history continues: its expired keys are loaded, since replicas have yet to be sent
+    /// their deletion.
+    continues: AtomicBool,
+    /// Where the file is in its history.
+    place: Mutex<Place>,
+}
+
+/// A file's place in the history of its dataset (`repl-id`, `repl-offset`).
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    id: Option<ReplId>,
+    offset: Option<u64>,
+}
+
+impl Counts {
+    /// Notes where the file is in its history.
+    fn note_place(&self, name: &[u8], value: &[u8]) {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        match name {
+            b"repl-id" => place.id = ReplId::parse(value),
+            b"repl-offset" => place.offset = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()),
+            _ => {}
+        }
+        self.continues.store(place.id.is_some() && place.offset.is_some(), Relaxed);
+    }
 }
 
 /// Loads the snapshot, if there is one, before the workers run.
@@ -117,6 +144,10 @@ pub fn load_at_start(server: &Server) -> Result<(), String> {
     let counts = loaded.map_err(|error| fatal(&error))?;
     server.snapshots().note_loaded(&counts);
     server.snapshots().set_unsaved_changes(server.keyspace(), 0);
+    let place = *counts.place.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Place { id: Some(id), offset: Some(offset) } = place {
+        server.replication().continue_saved(server, id, offset);
+    }
     tracing::info!("DB loaded from disk: {:.3} seconds", began.elapsed().as_secs_f64());
     Ok(())
 }
@@ -169,7 +200,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
             feeds.push(Feed { batch: Batch::default(), feed });
         }
         let part_of = |key: &[u8]| firsts.partition_point(|first| *first <= keyspace.place(key).shard) - 1;
-        let read = read_all(file, reader, &mut feeds, part_of);
+        let read = read_all(file, reader, &mut feeds, &counts, part_of);
         drop(feeds);
         let stored = loaders
             .into_iter()
@@ -193,6 +224,7 @@ fn read_all(
     mut file: &File,
     mut reader: Reader,
     feeds: &mut [Feed],
+    counts: &Counts,
     part_of: impl Fn(&[u8]) -> usize,
 ) -> Result<Libraries, LoadError> {
     let mut input = vec![0; INPUT_BYTES];
@@ -205,7 +237,10 @@ fn read_all(
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             },
-            Next::Piece(_, Piece::Aux(name, value)) => tell_aux(name, value),
+            Next::Piece(_, Piece::Aux(name, value)) => {
+                tell_aux(name, value);
+                counts.note_place(name, value);
+            }
             Next::Piece(_, Piece::Database(_)) => {}
             Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
             Next::Piece(_, Piece::Entry(entry)) => {
@@ -341,7 +376,8 @@ impl Loader<'_> {
             return Ok(());
         };
         // As Redis: a key that expires this very millisecond is loaded.
-        if entry.expire_at_ms.is_some_and(|at_ms| at_ms < self.now_ms) {
+        let has_expired = entry.expire_at_ms.is_some_and(|at_ms| at_ms < self.now_ms);
+        if has_expired && !self.counts.continues.load(Relaxed) {
             self.counts.expired.fetch_add(1, Relaxed);
             return Ok(());
         }

@@ -43,7 +43,8 @@ pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
 }
 
 fn write(server: &Server, whole: &mut Whole<'_>, target: Target) -> Result<Version, Failed> {
-    let facts = facts(server, false);
+    let more = server.replication().saved_place(server);
+    let facts = Facts { keeps_expired: !more.is_empty(), more, ..facts(server, false) };
     std::thread::scope(|scope| {
         let (full, chunks) = mpsc::sync_channel(CHUNKS_MAX);
         let (recycled, empty) = mpsc::channel();
@@ -90,6 +91,8 @@ pub(super) fn facts(server: &Server, is_aof_base: bool) -> Facts {
         redis_version: REDIS_VERSION.to_owned(),
         used_bytes: server.memory().used_bytes,
         libraries: server.libraries().iter().map(|library| library.text.to_vec()).collect(),
+        more: Vec::new(),
+        keeps_expired: false,
         is_aof_base,
         compresses: settings.rdb_compression,
         checks: settings.rdb_checksum,

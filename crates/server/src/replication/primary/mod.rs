@@ -2,6 +2,7 @@
 
 mod care;
 mod commands;
+mod drain;
 mod following;
 mod full_sync;
 mod info;

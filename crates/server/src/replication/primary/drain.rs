@@ -1,0 +1,141 @@
+//! Holds writes back until replicas have everything: before a shutdown.
+//!
+//! A pause holds back commands that have not been let run. When the journal has come to a mark,
+//! each worker has ended the turn in which others may have been; when a job then gets all shards,
+//! these have run. Behind a second mark the stream is complete.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use pantala_engine::message::Message;
+use pantala_replication::ReplicaState;
+
+use crate::host::Server;
+use crate::replication::Replication;
+use crate::snapshot;
+
+/// How often acknowledgements are looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Waits for a call of the function that it gives to `request`.
+fn wait<T: Send + 'static>(until: Instant, request: impl FnOnce(Box<dyn FnOnce(T) + Send>)) -> Option<T> {
+    let (sender, receiver) = mpsc::channel();
+    // The receiver may have stopped waiting.
+    request(Box::new(move |value| _ = sender.send(value)));
+    receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+}
+
+/// Stops the server, after a snapshot if the ending in progress wants one.
+fn end(server: &Server) {
+    if Server::saves_before(server, server.snapshots().ending()) {
+        // A worker must acquire the shards.
+        server.port(0).send(Message::Save);
+    } else {
+        server.stop();
+    }
+}
+
+impl Replication {
+    /// Returns whether a replica has not acknowledged the whole stream.
+    fn is_behind(&self, offset: u64) -> bool {
+        let state = self.state();
+        let old = |client| state.links.iter().any(|link| link.client == client && link.is_old);
+        let mut online = state.replicas.iter().filter(|replica| replica.state == ReplicaState::Online);
+        online.any(|replica| replica.acked < offset && !old(replica.client))
+    }
+
+    /// Holds writes back, and waits until `until` for replicas to have everything. Not for
+    /// a worker.
+    pub fn drain(&self, server: &Arc<Server>, until: Instant) {
+        if self.state().replicas.is_empty() {
+            return;
+        }
+        let tuning = &server.keyspace().tuning;
+        let pause = tuning.pause(0, false, server.now_ms());
+        tuning.hold_pause();
+        self.state().drain = Some(pause);
+        server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
+        let journal = server.keyspace().journal();
+        journal.set_replicas(false);
+        let offset = wait(until, |reached| journal.mark(reached))
+            .and_then(|_| wait::<()>(until, |hold| snapshot::with_all_shards(server, Box::new(move |_, _| hold(())))))
+            .and_then(|()| wait(until, |reached| journal.mark(reached)));
+        let Some(offset) = offset else {
+            tracing::warn!("Shutdown: writes could not be held back in time");
+            return;
+        };
+        self.state().is_drained = true;
+        while self.is_behind(offset) && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+        let all = self.state().replicas.len();
+        match self.is_behind(offset) {
+            true => tracing::warn!("Lagging replicas are left behind at shutdown (of {all})"),
+            false => tracing::info!("{all} of {all} replicas are in sync when shutting down"),
+        }
+    }
+
+    /// Lets writes run again: the server doesn't stop after all.
+    pub fn resume_writes(&self, server: &Server) {
+        let (pause, has_replicas) = {
+            let mut state = self.state();
+            state.is_drained = false;
+            (state.drain.take(), !state.replicas.is_empty())
+        };
+        if let Some(pause) = pause {
+            server.keyspace().tuning.tell_paused(&pause, server.now_ms());
+            server.keyspace().journal().set_replicas(has_replicas);
+            server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
+        }
+    }
+
+    /// Ends the server once replicas have everything, at the latest after `shutdown-timeout`.
+    pub fn drain_and_end(&self, server: &Server) {
+        let timeout = Duration::from_secs(server.config().settings().shutdown_timeout_s.into());
+        let (has_replicas, shared) = (!self.state().replicas.is_empty(), self.server());
+        if let (true, false, Some(shared)) = (has_replicas, timeout.is_zero(), shared) {
+            tracing::info!("{} replicas are waited for before shutting down", self.state().replicas.len());
+            let run = move || {
+                shared.replication().drain(&shared, Instant::now() + timeout);
+                end(&shared);
+            };
+            if std::thread::Builder::new().name("pantala-shutdown".into()).spawn(run).is_ok() {
+                return;
+            }
+        }
+        end(server);
+    }
+
+    /// Returns the auxiliary fields with which a server that starts from the last snapshot can
+    /// continue this history: none unless the stream is complete.
+    pub fn saved_place(&self, server: &Server) -> Vec<(&'static str, String)> {
+        let state = self.state();
+        if !state.is_drained {
+            return Vec::new();
+        }
+        let offset = server.keyspace().journal().held().0.end;
+        let id = state.history.id().to_string();
+        vec![("repl-stream-db", "0".to_owned()), ("repl-id", id), ("repl-offset", offset.to_string())]
+    }
+
+    /// Continues the history of the snapshot that the server has started from: replicas that have
+    /// all of it need no full sync. Before any worker runs.
+    pub fn continue_saved(&self, server: &Server, id: pantala_replication::ReplId, offset: u64) {
+        server.keyspace().journal().continue_at(offset);
+        if server.keyspace().keep_journal(true).is_err() {
+            return;
+        }
+        // What workers do before the journal's thread records the stream would be missing in it.
+        while !server.keyspace().journal().held().1 {
+            std::thread::sleep(LOOK);
+        }
+        let mut state = self.state();
+        let own = state.new_id();
+        state.history.change(id);
+        state.history.shift(own, offset);
+        state.has_backlog = true;
+        state.alone_since_ms = Some(server.monotonic_ms());
+        tracing::info!("The snapshot's history {id} continues as {own} at offset {offset}");
+    }
+}
