@@ -9,7 +9,7 @@ use std::time::Duration;
 use pantala_tests::client::encode;
 use pantala_tests::server::{free_port, run_to_exit};
 use pantala_tests::tls::{Certificates, Tunnel};
-use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
+use pantala_tests::{Backend, Client, Random, Reply, Server, binary, for_each_backend, tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// No limit on what a tunnel sends at once.
@@ -439,7 +439,45 @@ fn keys_with_a_password_and_folders_of_authorities_are_read() {
     assert!(!exit.status.success() && exit.output.contains("the key can't be decrypted"), "{}", exit.output);
 }
 
-/// A thousand handshakes with an RSA key at once: another client is answered meanwhile.
+#[test]
+fn pantala_bench_loads_an_encrypted_server() {
+    let Some(certificates) = Certificates::make() else { return };
+    for_each_backend(|backend| {
+        let encrypted = start(backend, &certificates);
+        let (ca, cert, key) = (certificates.cert("ca"), certificates.cert("client"), certificates.key("client"));
+        let port = encrypted.port.to_string();
+        let load = |more: &[&str]| {
+            let mut command = Command::new(binary::pantala_bench());
+            command.args([
+                "load",
+                "-p",
+                &port,
+                "-t",
+                "1",
+                "-c",
+                "5",
+                "-n",
+                "2000",
+                "--ratio",
+                "1:1",
+                "--key-maximum",
+                "9",
+            ]);
+            command.args(["--tls", "--cacert", &ca]).args(more);
+            tool::run_to_end(&mut command, b"", PATIENCE)
+        };
+        for (pipeline, size) in [("1", "100"), ("16", "20000")] {
+            let more = ["--cert", &cert, "--key", &key, "--sni", "localhost", "--pipeline", pipeline, "-d", size];
+            let ran = load(&more);
+            assert!(ran.success, "{ran:?}");
+        }
+        let ran = load(&["--cert", &cert, "--key", &key, "--sni", "elsewhere"]);
+        assert!(!ran.success && ran.errors.contains("not valid for name"), "{ran:?}");
+        assert!(!load(&[]).success, "a certificate is required");
+    });
+}
+
+/// A hundred handshakes with an RSA key at once: another client is answered meanwhile.
 #[test]
 fn handshakes_do_not_delay_other_clients() {
     let Some(certificates) = Certificates::make() else { return };

@@ -7,6 +7,7 @@ use socket2::Socket;
 
 use super::client::Operation;
 use super::cluster::{Redirection, redirection};
+use super::link::Link;
 use super::scan::{Reply, Scanner};
 use super::tally::Tally;
 use super::template::Template;
@@ -27,6 +28,8 @@ struct Sent {
 
 pub(super) struct Connection {
     pub(super) socket: Socket,
+    /// Encrypts it.
+    pub(super) link: Option<Box<Link>>,
     /// Index of its client in its thread, and of its node.
     pub(super) client: usize,
     pub(super) node: usize,
@@ -52,9 +55,17 @@ pub(super) struct Connection {
 pub(super) type Redirected = (Redirection, Operation);
 
 impl Connection {
-    pub(super) fn new(socket: Socket, client: usize, node: usize, address: Option<SocketAddr>, pipeline: u32) -> Self {
+    pub(super) fn new(
+        socket: Socket,
+        link: Option<Box<Link>>,
+        client: usize,
+        node: usize,
+        address: Option<SocketAddr>,
+        pipeline: u32,
+    ) -> Self {
         Self {
             socket,
+            link,
             client,
             node,
             address,
@@ -82,6 +93,44 @@ impl Connection {
                 last.count += 1;
             }
             _ => self.sent.push_back(Sent { command, since_ns, key: operation.key, count: 1, hops: operation.hops }),
+        }
+    }
+
+    /// Returns whether bytes wait for room in the socket.
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        self.out_sent < self.out.len() || self.link.as_ref().is_some_and(|link| !link.sealed.is_empty())
+    }
+
+    /// Encrypts what is to be sent. Without encryption it stays as it is.
+    ///
+    /// # Errors
+    /// The keys are used up.
+    #[inline]
+    pub(super) fn seal(&mut self) -> std::io::Result<()> {
+        match &mut self.link {
+            // What was sealed before is sent first.
+            Some(link) if link.sealed.is_empty() => {
+                let sealed = link.seal(&self.out);
+                self.out.clear();
+                sealed.map(|_| ())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what goes to the socket.
+    #[inline]
+    pub(super) fn outgoing(&self) -> &[u8] {
+        self.link.as_ref().map_or(&self.out, |link| &link.sealed)
+    }
+
+    /// Drops what was sent.
+    #[inline]
+    pub(super) fn forget_sent(&mut self) {
+        match &mut self.link {
+            Some(link) => link.sealed.clear(),
+            None => self.out.clear(),
         }
     }
 

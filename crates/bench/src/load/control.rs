@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::link::{Link, Tls};
 use pantala_resp::value::{Value, parse_reply};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -37,9 +38,10 @@ pub(crate) fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
     (host, port).to_socket_addrs().map_err(|_| unknown())?.next().ok_or_else(unknown)
 }
 
-/// Password, user if it is not `default`, and database.
+/// Password, user if it is not `default`, and database; and how to encrypt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Login {
+    pub(crate) tls: Option<Tls>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: u32,
@@ -48,12 +50,23 @@ pub(crate) struct Login {
 pub(crate) struct Control {
     socket: Socket,
     received: Vec<u8>,
+    link: Option<Box<Link>>,
 }
 
 impl Control {
     /// Connects and logs in.
     pub(crate) fn open(target: &Target, login: &Login) -> io::Result<Self> {
-        let mut control = Self { socket: connect(target).map_err(|e| told(&e, target))?, received: Vec::new() };
+        let socket = connect(target).map_err(|e| told(&e, target))?;
+        let mut control = Self { socket, received: Vec::new(), link: None };
+        if let Some(tls) = &login.tls {
+            control.link = Some(Box::new(Link::new(tls)?));
+            while control.link.as_ref().is_some_and(|link| link.is_handshaking()) {
+                control.send(b"")?;
+                control.receive()?;
+            }
+            // The end of the handshake.
+            control.send(b"")?;
+        }
         if let Some(password) = &login.password {
             let answer = match &login.user {
                 Some(user) => control.ask(&["AUTH", user, password])?,
@@ -83,10 +96,7 @@ impl Control {
         for word in words {
             request.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
         }
-        let mut sent_bytes = 0;
-        while sent_bytes < request.len() {
-            sent_bytes += again(|| rustix::net::send(&self.socket, &request[sent_bytes..], SendFlags::NOSIGNAL))?;
-        }
+        self.send(&request)?;
         loop {
             match parse_reply(&self.received) {
                 Ok(Some((value, len_bytes))) => {
@@ -96,13 +106,36 @@ impl Control {
                 Ok(None) => {}
                 Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
             }
-            let mut room = [0; READ_BYTES];
-            let (_, read_bytes) = again(|| rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty()))?;
-            if read_bytes == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
-            }
-            self.received.extend_from_slice(&room[..read_bytes]);
+            self.receive()?;
         }
+    }
+
+    fn send(&mut self, request: &[u8]) -> io::Result<()> {
+        let sealed = match &mut self.link {
+            Some(link) => link.seal(request)?,
+            None => request,
+        };
+        let mut sent_bytes = 0;
+        while sent_bytes < sealed.len() {
+            sent_bytes += again(|| rustix::net::send(&self.socket, &sealed[sent_bytes..], SendFlags::NOSIGNAL))?;
+        }
+        if let Some(link) = &mut self.link {
+            link.sealed.clear();
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let mut room = [0; READ_BYTES];
+        let (_, read_bytes) = again(|| rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty()))?;
+        if read_bytes == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
+        }
+        match &mut self.link {
+            Some(link) => self.received.extend_from_slice(link.open(&mut room[..read_bytes])?),
+            None => self.received.extend_from_slice(&room[..read_bytes]),
+        }
+        Ok(())
     }
 
     /// As `ask`, but an error reply is a failure.
@@ -112,10 +145,15 @@ impl Control {
         Ok(answer)
     }
 
-    /// Returns the socket, non-blocking, for a connection of the load.
+    /// Returns the socket, non-blocking, for a connection of the load without encryption.
     pub(crate) fn into_socket(self) -> io::Result<Socket> {
+        Ok(self.into_parts()?.0)
+    }
+
+    /// Returns the socket, non-blocking, for a connection of the load, and what encrypts it.
+    pub(crate) fn into_parts(self) -> io::Result<(Socket, Option<Box<Link>>)> {
         self.socket.set_nonblocking(true)?;
-        Ok(self.socket)
+        Ok((self.socket, self.link))
     }
 }
 

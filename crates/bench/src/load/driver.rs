@@ -143,11 +143,11 @@ impl<'a> Driver<'a> {
     fn open(&mut self, client: usize, node: usize) -> io::Result<usize> {
         let address = self.topology.as_ref().map(|topology| topology.nodes[node]);
         let target = address.map_or_else(|| self.plan.target.clone(), Target::Tcp);
-        let socket = Control::open(&target, &self.plan.login)?.into_socket()?;
+        let (socket, link) = Control::open(&target, &self.plan.login)?.into_parts()?;
         let index = self.connections.len();
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(index as u64), flags)?;
-        self.connections.push(Connection::new(socket, client, node, address, self.plan.pipeline));
+        self.connections.push(Connection::new(socket, link, client, node, address, self.plan.pipeline));
         let client = &mut self.clients[client];
         if client.connections.len() <= node {
             client.connections.resize(node + 1, None);
@@ -179,7 +179,7 @@ impl<'a> Driver<'a> {
             for event in events.drain(..) {
                 let index = event.data.u64() as usize;
                 self.read(index);
-                if self.connections[index].out_sent < self.connections[index].out.len() {
+                if self.connections[index].has_unsent() {
                     self.send(index);
                 }
                 self.list(index);
@@ -301,9 +301,19 @@ impl<'a> Driver<'a> {
             };
             let now_ns = self.clock.elapsed().as_nanos() as u64;
             self.tally.received_bytes += read_bytes as u64;
-            let bytes = &self.buffer[..read_bytes];
+            let bytes = &mut self.buffer[..read_bytes];
+            let mut link = connection.link.take();
+            let opened = match &mut link {
+                Some(link) => link.open(bytes),
+                None => Ok(&*bytes),
+            };
+            let bytes = match opened {
+                Ok(bytes) => bytes,
+                Err(error) => return self.lose(index, &error.to_string()),
+            };
             let before = connection.in_flight;
             let received = connection.receive(bytes, now_ns, &self.templates, &mut self.tally, &mut self.redirected);
+            connection.link = link;
             self.in_flight -= u64::from(before - connection.in_flight);
             self.last_answer_ns = now_ns;
             if let Err(why) = received {
@@ -495,8 +505,12 @@ impl<'a> Driver<'a> {
     /// Sends as much as the socket accepts.
     fn send(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        while connection.open && connection.out_sent < connection.out.len() {
-            match rustix::net::send(&connection.socket, &connection.out[connection.out_sent..], SendFlags::NOSIGNAL) {
+        if let Err(error) = connection.seal() {
+            return self.lose(index, &error.to_string());
+        }
+        while connection.open && connection.out_sent < connection.outgoing().len() {
+            let rest = &connection.outgoing()[connection.out_sent..];
+            match rustix::net::send(&connection.socket, rest, SendFlags::NOSIGNAL) {
                 Ok(sent_bytes) => {
                     connection.out_sent += sent_bytes;
                     self.tally.sent_bytes += sent_bytes as u64;
@@ -506,8 +520,12 @@ impl<'a> Driver<'a> {
                 Err(error) => return self.lose(index, &format!("connection failed: {error}")),
             }
         }
-        connection.out.clear();
         connection.out_sent = 0;
+        connection.forget_sent();
+        // Sealed after what the socket had no room for until now.
+        if connection.link.is_some() && !connection.out.is_empty() {
+            self.send(index);
+        }
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) mod data;
 mod driver;
 mod hand_over;
 pub(crate) mod keys;
+pub(crate) mod link;
 pub(crate) mod options;
 pub(crate) mod outcome;
 pub(crate) mod plan;

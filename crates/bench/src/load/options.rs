@@ -9,6 +9,7 @@ use pantala_resp::split_line;
 use super::control::{Login, Target, resolve};
 use super::data::Sizes;
 use super::keys::{Pattern, Range, STDDEV_RANGES_MAX};
+use super::link::Tls;
 use super::plan::{Amount, CommandPlan, Plan};
 use super::template::{DATA, EXPIRY, KEY, find};
 
@@ -121,6 +122,21 @@ pub(crate) struct Options {
     /// Database
     #[arg(long, default_value_t = 0)]
     select_db: u32,
+    /// Encrypt connections
+    #[arg(long, requires = "cacert", conflicts_with = "unix_socket")]
+    tls: bool,
+    /// File of the client's certificate
+    #[arg(long, requires = "tls", requires = "key")]
+    cert: Option<PathBuf>,
+    /// File of the client's key
+    #[arg(long, requires = "tls", requires = "cert")]
+    key: Option<PathBuf>,
+    /// File of the authority that has signed the server's certificate
+    #[arg(long, requires = "tls")]
+    cacert: Option<PathBuf>,
+    /// Name that the server's certificate must have [default: that of --server]
+    #[arg(long, requires = "tls")]
+    sni: Option<String>,
     /// A command to send instead of SET and GET; repeat the option for several, which take turns
     ///
     /// Placeholders are replaced in each operation:
@@ -183,7 +199,7 @@ impl Options {
                 Some(path) => Target::Unix(path.clone()),
                 None => Target::Tcp(resolve(&self.server, self.port).map_err(|error| format!("--server: {error}"))?),
             },
-            login: self.login(),
+            login: Login { tls: self.tls()?, ..self.login() },
             threads: self.threads,
             clients: clients as u32,
             pipeline: self.pipeline,
@@ -238,7 +254,15 @@ impl Options {
             Some((None, password)) => (None, Some(password.to_owned())),
             None => (None, None),
         };
-        Login { user: user.filter(|user| !user.is_empty()), password, database: self.select_db }
+        Login { tls: None, user: user.filter(|user| !user.is_empty()), password, database: self.select_db }
+    }
+
+    fn tls(&self) -> Result<Option<Tls>, String> {
+        if !self.tls {
+            return Ok(None);
+        }
+        let files = [&self.cacert, &self.cert, &self.key].map(Clone::clone);
+        Tls::new(files, self.sni.as_ref().unwrap_or(&self.server)).map(Some)
     }
 
     fn range(&self) -> Result<Range, String> {

@@ -1,0 +1,72 @@
+//! What encrypts a connection of the load.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pantala_tls::connection::Out;
+use pantala_tls::options::{Authorities, Identity};
+use pantala_tls::{Client, Connection, Options};
+
+/// How to encrypt connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Tls {
+    client: Arc<Client>,
+    /// The name that the server's certificate must have.
+    name: String,
+}
+
+impl Tls {
+    /// Reads files: the authority, and the client's certificate and key if there are any.
+    pub(crate) fn new([authority, cert_file, key_file]: [Option<PathBuf>; 3], name: &str) -> Result<Self, String> {
+        let options = Options {
+            client: Identity { cert_file, key_file, key_password: None },
+            authorities: Authorities { file: authority, dir: None },
+            ..Options::default()
+        };
+        Ok(Tls { client: Arc::new(Client::new(&options)?), name: name.to_owned() })
+    }
+}
+
+/// One encrypted connection.
+pub(crate) struct Link {
+    connection: Connection,
+    /// Bytes to be sent.
+    pub(crate) sealed: Vec<u8>,
+    opened: Vec<u8>,
+}
+
+impl Link {
+    /// Starts a connection: its first bytes are in `sealed`.
+    pub(crate) fn new(tls: &Tls) -> io::Result<Self> {
+        let connection = tls.client.connect(&tls.name).map_err(|failure| told(&failure))?;
+        let mut link = Link { connection, sealed: Vec::new(), opened: Vec::new() };
+        let mut out = Out { plain: &mut link.opened, reply: &mut link.sealed };
+        link.connection.shake_hands(&mut out).map_err(|failure| told(&failure))?;
+        Ok(link)
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.connection.is_handshaking()
+    }
+
+    /// Seals bytes behind those to be sent, and returns all of these.
+    pub(crate) fn seal(&mut self, plain: &[u8]) -> io::Result<&[u8]> {
+        if !plain.is_empty() {
+            self.connection.seal(plain, &mut self.sealed).map_err(|failure| told(&failure))?;
+        }
+        Ok(&self.sealed)
+    }
+
+    /// Returns what received bytes contain.
+    pub(crate) fn open(&mut self, received: &mut [u8]) -> io::Result<&[u8]> {
+        self.opened.clear();
+        let mut out = Out { plain: &mut self.opened, reply: &mut self.sealed };
+        self.connection.receive(received, &mut out).map_err(|failure| told(&failure))?;
+        Ok(&self.opened)
+    }
+}
+
+fn told(failure: &pantala_tls::connection::Failure) -> io::Error {
+    io::Error::other(format!("TLS: {failure}"))
+}
