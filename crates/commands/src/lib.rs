@@ -52,6 +52,7 @@ mod lolwut;
 pub mod memory;
 pub mod memory_usage;
 pub mod migrate;
+mod modules;
 pub mod object;
 mod populate;
 mod propagated;

@@ -21,6 +21,7 @@ mod hashes;
 mod hyperloglog;
 mod lists;
 mod lookup;
+mod modules;
 mod not_built;
 mod pubsub;
 mod replication;
@@ -71,6 +72,7 @@ const FAMILIES: &[&[Command]] = &[
     hashes::COMMANDS,
     hyperloglog::COMMANDS,
     lists::COMMANDS,
+    modules::COMMANDS,
     pubsub::COMMANDS,
     replication::COMMANDS,
     scripting::COMMANDS,

@@ -34,18 +34,11 @@ impl NotBuilt {
 
 /// Returns all of them in the form that the rules of users name.
 pub fn absent() -> impl Iterator<Item = Absent> {
-    NOT_BUILT.iter().map(|command| Absent { full_name: command.full_name, categories: categories(command.full_name) })
+    NOT_BUILT.iter().map(|command| Absent { full_name: command.full_name, categories: CATEGORIES })
 }
 
-/// Returns the ACL categories of a command of this list.
-fn categories(full_name: &str) -> Acl {
-    let managing = Acl::ADMIN | Acl::DANGEROUS;
-    match full_name {
-        "module" | "module|help" => Acl::SLOW,
-        "lastsave" => managing | Acl::FAST,
-        _ => managing | Acl::SLOW,
-    }
-}
+/// The ACL categories of all commands of this list.
+const CATEGORIES: Acl = Acl::ADMIN.union(Acl::DANGEROUS).union(Acl::SLOW);
 
 /// Returns the unimplemented command of Redis 7.0 with this full name, ignoring case.
 pub fn not_built(name: &[u8]) -> Option<&'static NotBuilt> {
@@ -84,9 +77,6 @@ pub(super) static NOT_BUILT: &[NotBuilt] = &[
     anywhere("cluster|setslot", -4),
     anywhere("cluster|slaves", 3),
     outside("failover", -1),
-    anywhere("module", -2),
-    anywhere("module|help", 2),
-    outside("module|list", 2),
     outside("module|load", -3),
     outside("module|loadex", -3),
     outside("module|unload", 3),
