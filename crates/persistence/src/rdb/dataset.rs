@@ -99,7 +99,8 @@ impl EntryForm {
 }
 
 /// Writes all that the shards hold, as of the time at which they were taken. Expired keys are left
-/// out unless the facts say otherwise. Returns the version, and whether the sink has taken everything.
+/// out unless the facts say otherwise. Returns the version, and whether the sink has taken
+/// everything.
 pub fn write_dataset(whole: &mut Whole<'_>, facts: &Facts, sink: &mut dyn Sink) -> (Version, bool) {
     let mut form = EntryForm::new(&whole.keyspace().tuning, facts.compresses, whole.now_ms());
     form.keeps_expired = facts.keeps_expired;

@@ -5,7 +5,7 @@
 //! | [`table`] | one record per directive ([`directive`] defines the record) |
 //! | [`quote`], [`number`] | words and numbers of a line |
 //! | [`value`], [`values`] | one directive's value, and all of them |
-//! | [`settings`], [`primary`], [`tls`] | the served values, typed: what the rest of the server reads |
+//! | [`settings`], [`primary`], [`tls`] | the served values, typed, for the rest of the server |
 //! | [`load`], [`host`] | reading file, standard input and options; the interface to files |
 //! | [`store`], [`rewrite`] | the running configuration |
 //!

@@ -92,8 +92,8 @@ pub struct Counts {
     /// Expired keys.
     pub expired: AtomicU64,
     empty: AtomicU64,
-    /// The file's history continues: its expired keys are loaded, since replicas have yet to be sent
-    /// their deletion.
+    /// The file's history continues: its expired keys are loaded, since replicas have yet to be
+    /// sent their deletion.
     continues: AtomicBool,
     /// Where the file is in its history.
     place: Mutex<Place>,
