@@ -41,6 +41,7 @@ pub mod concurrent;
 pub mod differential;
 pub mod ecosystem;
 pub mod effects;
+pub mod following;
 pub mod generator;
 pub mod history;
 pub mod random;

@@ -9,8 +9,7 @@ use pantala_tests::{Backend, Reply, Server, tool};
 #[test]
 fn what_is_unsafe_to_ignore_prevents_the_start() {
     for (line, meaning) in [
-        ("tls-port 6380", "encrypted"),
-        ("replicaof 127.0.0.1 6379", "writable primary"),
+        ("tls-replication yes", "encrypted"),
         ("min-replicas-to-write 1", "no replica"),
         ("loadmodule /x.so", "no module"),
     ] {
@@ -20,15 +19,15 @@ fn what_is_unsafe_to_ignore_prevents_the_start() {
             assert!(exit.output.contains(word), "{line} must speak of {word:?}:\n{}", exit.output);
         }
     }
-    let exit = run_to_exit(&["--port", "0", "--tls-port", "6380"], b"");
-    assert!(exit.output.contains("'tls-port' isn't served yet"), "an option does the same: {}", exit.output);
+    let exit = run_to_exit(&["--port", "0", "--tls-cluster", "yes"], b"");
+    assert!(exit.output.contains("'tls-cluster' isn't served yet"), "an option does the same: {}", exit.output);
 }
 
 #[test]
 fn what_is_unsafe_to_ignore_is_ignored_on_demand() {
-    let text = "tls-port 6380\nreplicaof 127.0.0.1 1\n";
+    let text = "tls-replication yes\nmin-replicas-to-write 1\n";
     let (server, _folder) = pantala_with_file(text, &["--ignore-unsupported", "yes"]);
-    for word in ["'tls-port' isn't served yet, and is ignored", "'replicaof'", "writable primary"] {
+    for word in ["'tls-replication' isn't served yet, and is ignored", "'min-replicas-to-write'", "no replica"] {
         assert!(server.log().contains(word), "the log must speak of {word:?}:\n{}", server.log());
     }
     assert_eq!(server.connect().call("SET a 1"), Reply::ok());

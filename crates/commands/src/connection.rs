@@ -176,8 +176,9 @@ pub fn hello(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
     reply.integer(version);
     reply.bulk(b"id");
     reply.integer(context.session.client.id as i64);
+    let role = if context.keyspace.tuning.is_replica() { "replica" } else { "master" };
     let mode = if context.keyspace.is_cluster() { "cluster" } else { "standalone" };
-    for (field, value) in [("mode", mode), ("role", "master")] {
+    for (field, value) in [("mode", mode), ("role", role)] {
         reply.bulk(field.as_bytes());
         reply.bulk(value.as_bytes());
     }

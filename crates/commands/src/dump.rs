@@ -92,7 +92,7 @@ fn store(
     reply: &mut Reply<'_>,
 ) {
     let now_ms = access.now_ms();
-    if at_ms.is_some_and(|at| at <= now_ms) {
+    if at_ms.is_some_and(|at_ms| access.is_past(at_ms)) {
         if options.replace && access.remove_destination(key) {
             propagated::deletion(access, key, false);
         }

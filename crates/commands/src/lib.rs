@@ -58,6 +58,7 @@ mod populate;
 mod propagated;
 pub mod pubsub;
 pub mod records;
+mod replicaof;
 mod replication;
 mod scanning;
 pub mod scripts;

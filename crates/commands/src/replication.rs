@@ -8,6 +8,9 @@ use pantala_resp::{Args, Reply};
 
 use crate::arguments::integer;
 
+/// The error of `WAIT` on a replica.
+const WAIT_ON_REPLICA: &str = "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.";
+
 /// `SYNC`: sends a snapshot and then everything that is propagated.
 pub fn sync(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     context.host.replication().sync(context.session, None, reply);
@@ -33,6 +36,9 @@ pub fn role(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 /// `WAIT numreplicas timeout`: blocks until so many replicas have acknowledged the connection's
 /// writes. In a transaction it does not block.
 pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if context.keyspace.tuning.is_replica() {
+        return reply.error(WAIT_ON_REPLICA);
+    }
     let Some(replicas) = integer(args.at(1), reply) else { return };
     let Some(timeout_ms) = parse_i64(args.at(2)) else {
         return reply.error("ERR timeout is not an integer or out of range");

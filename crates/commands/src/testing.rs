@@ -38,6 +38,7 @@ impl TestServer {
             db: 0,
             version: Version::Resp2,
             no_touch: false,
+            of_primary: false,
             in_script: false,
             permit: Permit::default(),
         };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Endpoint, Host, LocalContext, MemoryFigures, Replicator, Session, Shutdown,
+    Client, Clients, ClusterNode, Endpoint, Followed, Host, LocalContext, MemoryFigures, Replicator, Session, Shutdown,
 };
 use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
@@ -86,6 +86,10 @@ impl Host for FakeHost {
     }
     fn replication(&self) -> &dyn Replicator {
         self
+    }
+    fn follow(&self, primary: Option<(&[u8], u16)>, _: &Client) -> Followed {
+        let primary = primary.map_or("no one".to_owned(), |(host, port)| format!("{}:{port}", text(host)));
+        if self.record(format!("follow {primary}")).is_ok() { Followed::Changed } else { Followed::Same }
     }
     fn cluster_node(&self) -> ClusterNode {
         ClusterNode { id: "0".repeat(40), port: 6379, bus_port: 16379, ..ClusterNode::default() }

@@ -212,6 +212,7 @@ impl<'k> Worker<'k> {
                 db: 0,
                 version: Version::Resp2,
                 no_touch: false,
+                of_primary: false,
                 in_script: false,
                 permit: Permit::default(),
             },

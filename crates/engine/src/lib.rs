@@ -83,7 +83,10 @@ pub use tuning::pause;
 /// Clients, their sessions, and the server around them.
 pub mod client {
     pub use crate::clients::client::{Client, ClientMemory, Clients, Endpoint, LIMIT_BYTES_MIN, Names};
-    pub use crate::session::host::{ClusterNode, Host, LocalContext, MemoryFigures, PreferredEndpoint, Shutdown};
+    pub use crate::clients::primary::{NewPrimary, PrimaryLink, Progress};
+    pub use crate::session::host::{
+        ClusterNode, Followed, Host, LocalContext, MemoryFigures, PreferredEndpoint, Shutdown,
+    };
     pub use crate::session::replication::{Acknowledged, Following, Next, Replicator};
     pub use crate::session::{ReplyMode, Session};
 }

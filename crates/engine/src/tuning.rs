@@ -8,6 +8,7 @@ use pantala_types::list::{ALONE_BYTES_DEFAULT, NodeLimit};
 
 pub mod pause;
 pub mod policy;
+pub mod refusal;
 
 use pause::Pauses;
 use policy::{EvictionPolicy, Rank};
@@ -30,6 +31,8 @@ pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
 /// Bits of [`Tuning::events`] above those of events: effects are recorded (`effect`).
 const JOURNALED: u32 = 1 << 27;
+/// The server rejects some commands ([`refusal`]).
+const REFUSES: u32 = 1 << 26;
 /// Memory is limited (`maxmemory`).
 const LIMITED: u32 = 1 << 28;
 /// There are monitors.
@@ -40,6 +43,8 @@ const TRACKS: u32 = 1 << 30;
 const BROADCASTS: u32 = 1 << 31;
 /// All of them.
 pub(crate) const WATCHED: u32 = JOURNALED | LIMITED | MONITORS | TRACKS | BROADCASTS;
+/// The bits that don't depend on `notify-keyspace-events`.
+pub(crate) const KEPT: u32 = WATCHED | REFUSES;
 
 /// Live settings, each an atomic that the hot path reads with a plain load. Each is independent of
 /// the others, so relaxed ordering suffices.
@@ -128,6 +133,10 @@ pub struct Tuning {
     pub pause_all: AtomicBool,
     /// `cluster-enabled`: set before the first command, never changed.
     pub cluster: AtomicBool,
+    /// Why the server rejects commands ([`refusal::Refusals`]).
+    refusals: AtomicU32,
+    /// The server is a replica.
+    is_replica: AtomicBool,
 }
 
 impl Tuning {
@@ -174,6 +183,8 @@ impl Tuning {
             pauses: Mutex::default(),
             pause_all: AtomicBool::new(false),
             cluster: AtomicBool::new(false),
+            refusals: AtomicU32::new(0),
+            is_replica: AtomicBool::new(false),
         }
     }
 
@@ -281,8 +292,7 @@ impl Tuning {
         }
     }
 
-    /// Returns whether `CLIENT PAUSE` holds back writes: keys that expire are then hidden, but
-    /// stay.
+    /// Returns whether `CLIENT PAUSE` holds back writes.
     pub fn is_paused(&self, now_ms: i64) -> bool {
         self.paused_until_ms.load(Relaxed) > now_ms
     }

@@ -31,6 +31,7 @@ mod framing;
 mod handshake;
 mod history;
 mod id;
+pub mod replica;
 mod replicas;
 mod schedule;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pantala_base::{Clock, Distribution, Moment, Random, SystemClock};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Endpoint, Host, MemoryFigures, Replicator, Session, Shutdown,
+    Client, Clients, ClusterNode, Endpoint, Followed, Host, MemoryFigures, Replicator, Session, Shutdown,
 };
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::functions::Functions;
@@ -19,7 +19,7 @@ use crate::config::{ConfigStore, Refusal, Settings};
 use crate::net;
 use crate::process;
 use crate::renames::Renames;
-use crate::replication::Replication;
+use crate::replication::{Address, Replication};
 use crate::scripting::{Kind, Scripting};
 use crate::snapshot::Snapshots;
 use crate::stats::WorkerStats;
@@ -482,8 +482,13 @@ impl Server {
         tuning.set_eviction_policy(settings.maxmemory_policy.eviction());
         tuning.maxmemory_samples.store(settings.maxmemory_samples, Relaxed);
         tuning.maxmemory_eviction_tenacity.store(settings.maxmemory_eviction_tenacity, Relaxed);
-        self.keyspace.limit_memory(settings.maxmemory_bytes);
+        self.replication().replica.tune(self, settings);
     }
+}
+
+/// Counts the link to a primary as a connection, whatever `maxclients` says.
+pub fn admit_link(server: &Server) {
+    server.open.fetch_add(1, Relaxed);
 }
 
 /// The error for a remote peer in protected mode.
@@ -536,6 +541,11 @@ impl Host for Server {
 
     fn functions(&self) -> &dyn Functions {
         self
+    }
+
+    fn follow(&self, primary: Option<(&[u8], u16)>, client: &Client) -> Followed {
+        let primary = primary.map(|(host, port)| Address { host: String::from_utf8_lossy(host).into_owned(), port });
+        self.replication().replica.follow(self, primary, client)
     }
 
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {

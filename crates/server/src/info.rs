@@ -20,6 +20,7 @@ use crate::host::Server;
 
 mod memory;
 mod own;
+mod replica;
 mod server;
 pub(crate) mod stats;
 mod usage;

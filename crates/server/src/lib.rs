@@ -15,6 +15,7 @@
 //! | [`dispatch`] | transactions, scripts, requests to other workers |
 //! | [`windows`] | parsing, prefetching and running commands |
 //! | [`control`] | periodic work, settings |
+//! | [`replication`] | following a primary |
 //! | [`snapshot`] | the dataset in a file: `SAVE`, startup, shutdown |
 //! | [`aof`] | the append-only file |
 //! | [`replication`] | replicas and what they are sent |

@@ -17,6 +17,7 @@ use crate::config::{self, BUS_PORT_OFFSET, ConfigStore, DICTIONARIES_MAX, Execut
 use crate::host::{Facts, Server};
 use crate::process;
 use crate::renames::Renames;
+use crate::replication::Replica;
 use crate::snapshot::{self, Files, load_at_start};
 use crate::worker::Worker;
 
@@ -86,6 +87,9 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
             settings.port
         ));
     }
+    if settings.cluster_enabled && settings.replica.primary.is_some() {
+        return Err("replicaof directive not allowed in cluster mode".to_owned());
+    }
     let mut random = Random::from_entropy();
     let facts = Facts {
         backend,
@@ -138,6 +142,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     server.keyspace().set_storage(Box::new(files));
     server.replication().set_server(Arc::downgrade(&server));
     load_at_start(&server)?;
+    Replica::start(&server);
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }

@@ -8,6 +8,7 @@ use pantala_engine::acl::{Denied, Users};
 use pantala_engine::client::{Host, Session};
 use pantala_engine::command::{Command, Flags, Handler, TransactionPart};
 use pantala_engine::tuning::Tuning;
+use pantala_engine::tuning::refusal::Refusals;
 use pantala_resp::Args;
 
 /// The error for `DEBUG`, the only protected command, if `enable-debug-command` doesn't allow it.
@@ -75,6 +76,49 @@ pub fn forbidden(
 pub fn passes_password(command: &Command, session: &Session, users: &Users) -> bool {
     // Removing the password ends the requirement.
     session.is_authenticated() || command.flags.contains(Flags::NO_AUTH) || !users.requires_login()
+}
+
+/// The error of a write on a read-only replica.
+const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
+
+/// Returns why the server doesn't run a command at the moment, in Redis's order of reasons.
+/// Commands of its primary always run. `flags` returns those of the call.
+pub fn refused(
+    refusals: Refusals,
+    session: &Session,
+    command: &Command,
+    flags: impl FnOnce() -> Flags,
+) -> Option<&'static str> {
+    if session.primary.is_some() {
+        return None;
+    }
+    let transaction =
+        session.transaction.as_ref().filter(|_| matches!(command.handler, Handler::Transaction(TransactionPart::Exec)));
+    let flags = transaction.map_or_else(flags, |transaction| command.flags | transaction.flags());
+    let lacks = |flag: Flags| {
+        !flags.contains(flag)
+            || transaction.is_some_and(|it| it.queue().iter().any(|queued| !queued.command.flags.contains(flag)))
+    };
+    if refusals.contains(Refusals::READ_ONLY) && flags.contains(Flags::WRITE) {
+        Some(READ_ONLY)
+    } else if refusals.contains(Refusals::STALE) && lacks(Flags::STALE) {
+        Some("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
+    } else if refusals.contains(Refusals::LOADING) && lacks(Flags::LOADING) {
+        Some("LOADING Redis is loading the dataset in memory")
+    } else {
+        None
+    }
+}
+
+/// As [`refused`], for a call by a script.
+pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'static str> {
+    if refusals.contains(Refusals::READ_ONLY) && command.flags.contains(Flags::WRITE) {
+        Some(READ_ONLY)
+    } else if refusals.contains(Refusals::STALE) && !command.flags.contains(Flags::STALE) {
+        Some("ERR Can not execute the command on a stale replica")
+    } else {
+        None
+    }
 }
 
 /// Returns whether `CLIENT PAUSE` holds this command back. `flags` returns those of the call.

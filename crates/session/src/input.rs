@@ -118,6 +118,13 @@ impl<C: Lent> Input<C> {
         }
     }
 
+    /// Starts with bytes that were read before the event loop had the socket.
+    pub fn preload(&mut self, bytes: Vec<u8>) {
+        debug_assert!(self.chunk.is_none() && self.rest.is_empty(), "nothing was received yet");
+        self.unseen += bytes.len();
+        self.rest = bytes;
+    }
+
     /// As [`Input::receive`], behind pending bytes.
     #[inline(never)]
     fn receive_behind<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {

@@ -42,12 +42,11 @@ impl Kind {
     /// Returns the type of a client.
     pub(super) fn of(client: &Client) -> Self {
         // As in Redis: a monitor counts as a normal client.
-        if client.is_replica.load(Relaxed) {
-            Kind::Replica
-        } else if client.is_subscriber() {
-            Kind::PubSub
-        } else {
-            Kind::Normal
+        match (client.is_primary.load(Relaxed), client.is_replica.load(Relaxed)) {
+            (true, _) => Kind::Master,
+            (false, true) => Kind::Replica,
+            _ if client.is_subscriber() => Kind::PubSub,
+            _ => Kind::Normal,
         }
     }
 }
@@ -150,6 +149,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
 fn flags(client: &Client) -> String {
     let tracking = Options::from_bits_truncate(client.tracking.load(Relaxed));
     let letters = [
+        ('M', client.is_primary.load(Relaxed)),
         ('O', client.monitors.load(Relaxed)),
         ('S', client.is_replica.load(Relaxed)),
         ('P', client.is_subscriber()),

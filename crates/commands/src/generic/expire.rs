@@ -94,7 +94,7 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     let Some(at_ms) = requested_expiry_ms(number, unit, base, now_ms) else {
         return invalid_expire(command, reply);
     };
-    let key = access.first_key(args, 1);
+    let (key, is_past) = (access.first_key(args, 1), access.is_past(at_ms));
     let mut db = access.db(&key);
     let Some(current) = db.write(&key).map(|entry| entry.expire_at_ms()) else {
         return reply.integer(0);
@@ -102,7 +102,6 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     if !conditions.allow(current, at_ms) {
         return reply.integer(0);
     }
-    let is_past = at_ms <= now_ms;
     let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
     let done = if is_past {
         // Redis deletes the key at once; it doesn't count as expired.

@@ -134,9 +134,9 @@ fn set_expiries(
         None => (Condition::Always, 3),
     };
     let Some(first) = fields(args, at, "ERR Parameter `numFields` should be greater than 0", reply) else { return };
-    let key = access.first_key(args, 1);
+    let (key, is_past) = (access.first_key(args, 1), access.is_past(at_ms));
     let result = access.db(&key).change_hash(&key, Missing::Skip, Fields::from(args, first), |hash| {
-        let set = |index| set_expiry(hash, args.at(index), at_ms, now_ms, condition);
+        let set = |index| set_expiry(hash, args.at(index), at_ms, is_past, condition);
         let replies: Vec<i64> = (first..args.len()).map(set).collect();
         let change = if replies.contains(&DELETED) {
             Change::event(&Event(EventClass::Hash, "hdel"))
@@ -157,7 +157,7 @@ fn set_expiries(
 }
 
 /// Sets the expiry of one field and returns the reply for it.
-fn set_expiry(hash: &mut Hash, field: &[u8], at_ms: i64, now_ms: i64, condition: Condition) -> i64 {
+fn set_expiry(hash: &mut Hash, field: &[u8], at_ms: i64, is_past: bool, condition: Condition) -> i64 {
     let view = hash.view();
     if view.get(field).is_none() {
         return NO_FIELD;
@@ -165,7 +165,7 @@ fn set_expiry(hash: &mut Hash, field: &[u8], at_ms: i64, now_ms: i64, condition:
     if !condition.allows(view.expiry(field), at_ms) {
         return CONDITION_FAILED;
     }
-    if at_ms <= now_ms {
+    if is_past {
         hash.remove(field);
         return DELETED;
     }

@@ -124,11 +124,12 @@ pub(super) fn with_fields(
 ) {
     let key = access.first_key(args, 1);
     let now_ms = access.now_ms();
-    let is_paused = access.keyspace().tuning.is_paused(now_ms);
+    let keeps_expired = access.keyspace().tuning.keeps_expired(now_ms);
     match access.db(&key).read_as::<Hash>(&key) {
         Ok(Some(view)) if !view.may_have_expired(now_ms) => return work(view, reply),
-        Ok(Some(view)) if is_paused => {
-            // During a pause nothing is deleted: work on a copy without the expired fields.
+        Ok(Some(view)) if keeps_expired => {
+            // During a pause and on a replica nothing is deleted: work on a copy without the
+            // expired fields.
             return match view.without_expired(now_ms) {
                 Ok(rest) if rest.is_empty() => missing(reply),
                 Ok(rest) => work(rest.view(), reply),

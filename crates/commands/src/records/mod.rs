@@ -24,6 +24,7 @@ mod lookup;
 mod modules;
 mod not_built;
 mod pubsub;
+mod replicaof;
 mod replication;
 mod resolve;
 mod scripting;
@@ -74,6 +75,7 @@ const FAMILIES: &[&[Command]] = &[
     lists::COMMANDS,
     modules::COMMANDS,
     pubsub::COMMANDS,
+    replicaof::COMMANDS,
     replication::COMMANDS,
     scripting::COMMANDS,
     server::COMMANDS,

@@ -80,6 +80,4 @@ pub(super) static NOT_BUILT: &[NotBuilt] = &[
     outside("module|load", -3),
     outside("module|loadex", -3),
     outside("module|unload", 3),
-    outside("replicaof", 3),
-    outside("slaveof", 3),
 ];

@@ -66,7 +66,7 @@ struct Options {
 pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let tuning = &access.keyspace().tuning;
-    let options = match Options::parse(args, true, tuning) {
+    let options = match Options::parse(access, args, true) {
         Ok(options) => options,
         Err(error) => return reply.error(error),
     };
@@ -114,7 +114,7 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `XTRIM key MAXLEN | MINID [= | ~] threshold [LIMIT count]`.
 pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let how = match Options::parse(args, false, &access.keyspace().tuning) {
+    let how = match Options::parse(access, args, false) {
         Ok(Options { trimming: Some(how), .. }) => how,
         Ok(_) => return reply.error(NO_STRATEGY),
         Err(error) => return reply.error(error),
@@ -144,7 +144,7 @@ fn node_limits(tuning: &Tuning) -> NodeLimits {
 
 impl Options {
     /// Parses the options of `XADD` (`adds`) up to its ID, or those of `XTRIM`.
-    fn parse(args: &Args<'_>, adds: bool, tuning: &Tuning) -> Result<Options, &'static str> {
+    fn parse(access: &Access<'_>, args: &Args<'_>, adds: bool) -> Result<Options, &'static str> {
         let mut options = Options { trimming: None, no_mkstream: false, id: NewId::Auto, id_at: args.len() };
         let mut limit = None;
         let mut at = 2;
@@ -177,7 +177,12 @@ impl Options {
             }
             at += 1;
         }
-        options.resolve_limit(limit, adds, tuning)?;
+        let (tuning, of_primary) = (&access.keyspace().tuning, access.session().of_primary);
+        // The primary has trimmed, and says to what: its limit means nothing here.
+        options.resolve_limit(limit.filter(|_| !of_primary), adds, tuning)?;
+        if let (Some(trimming), true) = (&mut options.trimming, of_primary) {
+            trimming.limit = 0;
+        }
         Ok(options)
     }
 

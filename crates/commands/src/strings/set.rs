@@ -140,6 +140,7 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     };
     let key = access.first_key(args, 1);
     let (now_ms, keyspace) = (access.now_ms(), access.keyspace());
+    let is_replica = keyspace.tuning.is_replica();
     let mut db = access.db(&key);
     let Some(entry) = db.read(&key) else { return reply.null() };
     let had_expiry = entry.expire_at_ms().is_some();
@@ -147,7 +148,7 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     // Redis parses the time only here, so that a missing key hides an invalid one.
     let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return };
     string.write(reply);
-    let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms);
+    let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms) && !is_replica;
     if past {
         let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
         db.remove(&key, lazy);

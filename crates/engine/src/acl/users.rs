@@ -114,6 +114,11 @@ impl Users {
         self.catalog
     }
 
+    /// Returns a user who may do everything and is in no list: that of the link to a primary.
+    pub fn superuser(&self) -> Arc<User> {
+        User::new(b"(superuser)", Rules::of_default_user(self.catalog))
+    }
+
     /// Returns the user that connections have before they log in.
     pub fn default_user(&self) -> &Arc<User> {
         &self.default

@@ -90,6 +90,8 @@ pub struct Client {
     pub monitors: AtomicBool,
     /// It is a replica (`SYNC`, `PSYNC`).
     pub is_replica: AtomicBool,
+    /// It is the primary that this replica follows.
+    pub is_primary: AtomicBool,
     /// Options of `CLIENT TRACKING`, as bits.
     pub tracking: AtomicU8,
     /// The client that its invalidations are redirected to; 0: none; -1: it doesn't track.
@@ -153,6 +155,7 @@ impl Client {
             queued_bytes: AtomicU64::new(0),
             monitors: AtomicBool::new(false),
             is_replica: AtomicBool::new(false),
+            is_primary: AtomicBool::new(false),
             tracking: AtomicU8::new(0),
             redirect: AtomicI64::new(-1),
             gone: AtomicBool::new(false),

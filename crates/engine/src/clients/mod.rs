@@ -2,5 +2,6 @@
 
 pub mod client;
 pub mod listener;
+pub mod primary;
 pub mod waiter;
 pub mod watch;

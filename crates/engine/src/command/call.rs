@@ -32,6 +32,9 @@ pub struct SessionView {
     pub version: Version,
     /// `CLIENT NO-TOUCH`.
     pub no_touch: bool,
+    /// The connection is the link to the primary, whose commands see expired keys until it deletes
+    /// them.
+    pub of_primary: bool,
     /// A script runs the command.
     pub in_script: bool,
     /// When its user was last found to be allowed to run the command.

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::events::Events;
 use crate::events::pubsub::Kind;
-use crate::tuning::{Tuning, WATCHED};
+use crate::tuning::{KEPT, Tuning};
 
 /// The class of an event: a bit of [`EventClasses`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Tuning {
         // enough.
         let is_heard = classes.0 & (KEYSPACE | KEYEVENT) != 0;
         let heard = if is_heard { classes.0 } else { 0 };
-        let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & WATCHED | heard));
+        let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & KEPT | heard));
     }
 }
 

@@ -38,6 +38,15 @@ pub enum PreferredEndpoint {
     Unknown,
 }
 
+/// The result of a request to follow a primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// It follows another one now, or none.
+    Changed,
+    /// It did so already.
+    Same,
+}
+
 /// How a server is to stop (`SHUTDOWN`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shutdown {
@@ -132,6 +141,8 @@ pub trait Host: Send + Sync {
     fn script_kill(&self) -> Result<(), &'static str>;
     /// Returns replication.
     fn replication(&self) -> &dyn Replicator;
+    /// Makes the server follow a primary, by host and port, or none, as this client asks.
+    fn follow(&self, primary: Option<(&[u8], u16)>, client: &Client) -> Followed;
     /// Returns the services for functions.
     fn functions(&self) -> &dyn Functions;
 }

@@ -10,6 +10,7 @@ use pantala_resp::Version;
 use crate::acl::{Rules, User, Users};
 use crate::clients::client::Client;
 use crate::clients::listener::{KINDS, Listener};
+use crate::clients::primary::PrimaryLink;
 use crate::command::{Permit, SessionView};
 use crate::events::pubsub::Subscriptions;
 use crate::events::tracking::{Reader, SessionTracking};
@@ -91,6 +92,8 @@ pub struct Session {
     pub pause: Option<Box<Pause>>,
     /// `SHUTDOWN` has run, and the worker has not saved the dataset yet.
     pub shutdown: Option<Shutdown>,
+    /// It is the link to the primary that this replica follows.
+    pub primary: Option<Box<PrimaryLink>>,
 }
 
 impl Session {
@@ -124,6 +127,7 @@ impl Session {
             in_exec: false,
             pause: None,
             shutdown: None,
+            primary: None,
         };
         session.settle_permissions(epoch);
         session
@@ -155,6 +159,16 @@ impl Session {
             self.observes = self.monitors;
             following.leave(keyspace);
         }
+    }
+
+    /// Makes it the link to the primary: it may do everything, in the database that the stream has
+    /// selected.
+    pub fn follow_primary(&mut self, users: &Users, link: PrimaryLink, db: u32) {
+        let epoch = users.epoch();
+        self.log_in(users.superuser(), epoch);
+        self.client.is_primary.store(true, Relaxed);
+        self.primary = Some(Box::new(link));
+        self.select(db);
     }
 
     /// Returns the address for messages to it.
@@ -218,6 +232,7 @@ impl Session {
             db: self.db,
             version: self.version,
             no_touch: self.client.no_touch.load(Relaxed),
+            of_primary: self.primary.is_some(),
             in_script: false,
             permit: Permit::new(self.user_epoch, self.unrestricted_epoch != NEVER),
         }

@@ -43,6 +43,12 @@ impl<'a> Access<'a> {
         self.now_ms
     }
 
+    /// Returns whether a key with this deadline, unix time in ms, is to be deleted rather than
+    /// stored. Not on a replica: as in Redis, its primary deletes it.
+    pub fn is_past(&self, at_ms: i64) -> bool {
+        at_ms <= self.now_ms && !self.keyspace.tuning.is_replica()
+    }
+
     /// Returns the keyspace: settings and statistics.
     pub fn keyspace(&self) -> &'a Keyspace {
         self.keyspace
@@ -109,10 +115,13 @@ impl<'a> Access<'a> {
     /// If the command does not hold it: its route and its handler disagree.
     #[inline(always)]
     pub fn db_in(&mut self, db: u32, shard: u32) -> Db<'_> {
-        let (keyspace, now_ms, no_touch) = (self.keyspace, self.now_ms, self.session.no_touch);
+        let (keyspace, now_ms, session) = (self.keyspace, self.now_ms, self.session);
         let cell = keyspace.cell(shard);
         let index = self.index_of(shard);
-        Db::new(keyspace, cell.stats(), cell.state(&mut self.owned[index]), shard, db, now_ms, no_touch)
+        let state = cell.state(&mut self.owned[index]);
+        let mut db = Db::new(keyspace, cell.stats(), state, shard, db, now_ms, session.no_touch);
+        db.of_primary = session.of_primary;
+        db
     }
 
     /// Returns the collections of several keys, all at once, for reading; `None` for a missing key.
@@ -126,10 +135,7 @@ impl<'a> Access<'a> {
             self.db(key).read_as::<C>(key)?;
         }
         let db = self.keyspace.physical(self.session.db);
-        let found = keys.iter().map(|key| {
-            let entry = self.shard_ref(key.place.shard).databases.get(db)?.dict.find(key.place.hash, key.bytes)?;
-            Held::of(entry.payload(), entry.user_flags()).view::<C>()
-        });
+        let found = keys.iter().map(|key| self.held_in(db, key)?.view::<C>());
         Ok(found.collect())
     }
 
@@ -144,11 +150,18 @@ impl<'a> Access<'a> {
             }
         }
         let db = self.keyspace.physical(self.session.db);
-        let found = keys.iter().map(|key| {
-            let entry = self.shard_ref(key.place.shard).databases.get(db)?.dict.find(key.place.hash, key.bytes)?;
-            Some(Held::of(entry.payload(), entry.user_flags()))
-        });
-        found.collect()
+        keys.iter().map(|key| self.held_in(db, key)).collect()
+    }
+
+    /// Returns the value of a key that was read just now, in a database as it is stored.
+    fn held_in(&self, physical: usize, key: &Key<'_>) -> Option<Held<'_>> {
+        let database = self.shard_ref(key.place.shard).databases.get(physical)?;
+        let entry = database.dict.find(key.place.hash, key.bytes)?;
+        // Reading it has deleted an expired one, unless that is hidden and stays.
+        let is_hidden = entry.expire_at_ms().is_some_and(|at_ms| at_ms <= self.now_ms)
+            && self.keyspace.tuning.keeps_expired(self.now_ms)
+            && !self.session.of_primary;
+        (!is_hidden).then(|| Held::of(entry.payload(), entry.user_flags()))
     }
 
     /// Removes the key at which an empty result would be stored. Returns whether there was one.

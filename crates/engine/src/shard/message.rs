@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::clients::primary::NewPrimary;
 use crate::clients::waiter::{Waiter, Woken};
 use crate::events::pubsub::{Listener, Published};
 use crate::events::tracking::News;
@@ -58,6 +59,14 @@ pub enum Message {
     Whole,
     /// Saves a snapshot and stops all workers: a signal asks for it.
     Save,
+    /// Takes over the link to the primary that this replica follows.
+    Primary(Box<NewPrimary>),
+    /// Acquires all shards for the thread that loads a primary's dataset.
+    TakeAll,
+    /// Releases shards that such a thread held.
+    Release(Vec<Ownership>),
+    /// Disconnects blocked clients: the server has become a replica.
+    Demoted,
     /// Stops.
     Stop,
 }

@@ -12,10 +12,11 @@ use pantala_dict::EntryRef;
 use pantala_types::rdb_value::Loaded;
 use pantala_types::{OutOfMemory, Value};
 
-use crate::command::Key;
+use crate::command::{Key, SessionView};
 use crate::effect::Reader;
 use crate::effect::log::{Start, Wake};
 use crate::shard::access::Access;
+use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::{Freed, Ownership};
 use crate::store::db::{Change, Db, Expire};
@@ -89,6 +90,12 @@ impl Access<'_> {
 }
 
 impl Keyspace {
+    /// Returns the view of shards that a thread other than a worker holds.
+    pub fn access<'a>(&'a self, session: &'a SessionView, owned: &'a mut [Ownership], now_ms: i64) -> Access<'a> {
+        let (blocking, block) = (Blocking::Denied, None);
+        Access { keyspace: self, session, owned, first_key: None, now_ms, blocking, block, is_random: false }
+    }
+
     /// Calls `work` with all shards, before any worker runs. `now_ms` is unix time.
     ///
     /// # Panics

@@ -21,12 +21,14 @@ use crate::store::state::{Database, DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
 
 mod collections;
+mod expired;
 mod held;
 mod strings;
 pub(crate) mod transfer;
 
 pub use crate::effect::change::{self, Change};
 pub use collections::Missing;
+use expired::{Expired, Looks, expired};
 pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_inline, payload_of};
 pub use strings::EditError;
 pub use transfer::Spot;
@@ -47,17 +49,22 @@ pub enum Expire {
 }
 
 /// Returns an entry that was found unless it has expired. An expired one is deleted (unless
-/// `CLIENT PAUSE` forbids it), the change committed, and `$gone` evaluated, which leaves the
-/// function. A macro, since a function would borrow the whole view for as long as the entry.
+/// `CLIENT PAUSE` or the role of a replica forbids it), the change committed, and `$gone`
+/// evaluated, which leaves the function. A macro, since a function would borrow the whole view for
+/// as long as the entry.
 macro_rules! live {
-    ($view:ident, $found:ident, $key:ident, else $gone:expr) => {{
+    ($view:ident, $found:ident, $key:ident, $looks:expr, else $gone:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
-            if !$view.store.tuning.is_paused($view.now_ms) {
-                let removed = $found.remove();
-                forget($view.store, $view.stats, $view.figures, removed, $view.now_ms);
-                commit_expired($view.store, $view.waiters, $view.db, $key);
+            match expired(&$view.store.tuning, $view.of_primary, $looks, $view.now_ms) {
+                Expired::Found => {}
+                Expired::Hidden => $gone,
+                Expired::Deleted => {
+                    let removed = $found.remove();
+                    forget($view.store, $view.stats, $view.figures, removed, $view.now_ms);
+                    commit_expired($view.store, $view.waiters, $view.db, $key);
+                    $gone
+                }
             }
-            $gone
         }
         $found
     }};
@@ -77,6 +84,8 @@ pub struct Db<'s> {
     pub(crate) figures: &'s DatabaseStats,
     pub(crate) now_ms: i64,
     no_touch: bool,
+    /// The command is the primary's, on a replica.
+    pub(crate) of_primary: bool,
 }
 
 impl<'s> Db<'s> {
@@ -105,6 +114,7 @@ impl<'s> Db<'s> {
             figures: store.figures(number, physical),
             now_ms,
             no_touch,
+            of_primary: false,
         }
     }
 
@@ -133,7 +143,7 @@ impl<'s> Db<'s> {
     #[inline]
     pub(crate) fn find_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
-        Some(live!(self, found, key, else return None))
+        Some(live!(self, found, key, Looks::ToWrite, else return None))
     }
 
     /// Looks a key up even if it has expired, without deleting it.
@@ -148,7 +158,7 @@ impl<'s> Db<'s> {
             miss(self.store, self.stats, self.db, key.bytes);
             return None;
         };
-        let mut found = live!(self, found, key, else {
+        let mut found = live!(self, found, key, Looks::ToRead, else {
             miss(self.store, self.stats, self.db, key.bytes);
             return None;
         });
@@ -183,7 +193,7 @@ impl<'s> Db<'s> {
     #[inline]
     fn write_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
-        let mut found = live!(self, found, key, else return None);
+        let mut found = live!(self, found, key, Looks::ToWrite, else return None);
         if !self.no_touch {
             touch(&mut found, self.store, self.random, self.now_ms);
         }
@@ -269,7 +279,7 @@ impl<'s> Db<'s> {
             Entry::Occupied(mut found) => {
                 // An expired key counts as missing: its TTL must not be kept.
                 let had = found.expire_at_ms();
-                let is_over = had.is_some_and(|at| at <= now_ms);
+                let is_over = had.is_some_and(|at| at <= now_ms) && !self.of_primary;
                 if is_over {
                     self.stats.expired.add(1);
                     commit_expired(store, self.waiters, self.db, key);
@@ -345,7 +355,7 @@ impl<'s> Db<'s> {
     pub fn remove(&mut self, key: &Key<'_>, lazy: bool) -> bool {
         let now_ms = self.now_ms;
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
-        if removed.expire_at_ms().is_some_and(|at| at <= now_ms) {
+        if removed.expire_at_ms().is_some_and(|at| at <= now_ms) && !self.of_primary {
             forget(self.store, self.stats, self.figures, removed, self.now_ms);
             commit_expired(self.store, self.waiters, self.db, key);
             return false;

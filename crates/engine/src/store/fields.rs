@@ -129,7 +129,7 @@ pub(crate) fn is_timed(value: &Value) -> bool {
 /// Deletes due fields of some hashes of each database of a shard. Returns how many.
 pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number: u32, now_ms: i64) -> usize {
     let mut expired = 0;
-    if store.tuning.is_paused(now_ms) {
+    if store.tuning.keeps_expired(now_ms) {
         return expired;
     }
     for db in 0..store.databases() {
@@ -154,11 +154,11 @@ impl Db<'_> {
         fields: Fields<'_, '_>,
         work: impl FnOnce(&mut Hash) -> (Change, R),
     ) -> Result<Option<R>, WrongType> {
-        let (tuning, now_ms) = (&self.store.tuning, self.now_ms);
+        let (tuning, now_ms, of_primary) = (&self.store.tuning, self.now_ms, self.of_primary);
         let is_journaled = tuning.is_journaled();
         let mut names = Vec::new();
         let result = self.change_as(key, missing, |hash: &mut Hash| {
-            if !matches!(hash, Hash::Expiring(_)) {
+            if !matches!(hash, Hash::Expiring(_)) || of_primary {
                 return work(hash);
             }
             let expired = fields.expire(hash, now_ms, |field| {

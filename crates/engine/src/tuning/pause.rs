@@ -35,8 +35,15 @@ pub struct Pause {
     before: (i64, bool),
 }
 
+impl Pause {
+    /// Returns whether it holds back anything once its client has the reply.
+    pub fn lasts(&self) -> bool {
+        self.timeout_ms != 0
+    }
+}
+
 impl Tuning {
-    fn pauses(&self) -> MutexGuard<'_, Pauses> {
+    pub(super) fn pauses(&self) -> MutexGuard<'_, Pauses> {
         self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -187,6 +187,14 @@ fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H
     });
 }
 
+/// Answers a connection whose waiter was claimed with an error, and closes it then.
+pub(super) fn unblock_with<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, error: &str) {
+    clients.unblock(index, false, &mut |output, version| Reply::new(output, version).error(error));
+    if let Some(connection) = &mut clients.reactor.connections[index as usize] {
+        connection.state = State::Closing;
+    }
+}
+
 /// Publishes how many connections are blocked, and how many of them with a deadline.
 fn publish_blocked(stats: &WorkerStats, change: i64, with_deadline: usize) {
     stats.blocked.set(stats.blocked.get().saturating_add_signed(change));

@@ -7,7 +7,7 @@ use pantala_runtime::{EventLoop, Outgoing};
 use pantala_session::State;
 use pantala_session::output::Ahead;
 
-use super::{Abandon, Clients};
+use super::{Abandon, Clients, primary};
 
 /// Most output of closed connections that a turn frees, bytes: some tenths of a millisecond's work.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
@@ -49,8 +49,14 @@ impl Garbage {
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Closes a connection at once.
     pub fn close(&mut self, index: u32) {
+        if self.has_primary && primary::is_kept(self, index) {
+            return;
+        }
         self.stop_waiting(index);
         let Some(mut connection) = self.reactor.remove(index) else { return };
+        if self.has_primary {
+            primary::end(self.reactor.server, &mut connection);
+        }
         if connection.state == State::Paused {
             self.reactor.stats.paused.sub(1);
         }
@@ -93,6 +99,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             if self.frozen.holds(index) {
                 untouched = Some(index);
                 continue;
+            }
+            if self.has_primary {
+                primary::end_turn(self, index);
             }
             let Some(is_over) = self.reactor.finish(index) else { continue };
             if self.limits.weighing.is_on {

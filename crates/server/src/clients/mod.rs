@@ -13,6 +13,7 @@ pub mod frozen;
 mod limits;
 mod memory;
 mod output;
+pub mod primary;
 mod published;
 pub mod slow;
 mod tracking;
@@ -55,6 +56,8 @@ pub struct Clients<'s, L: EventLoop, H> {
     pub garbage: Garbage,
     /// Some connection may follow the stream of effects: the ends of sends matter.
     pub has_followers: bool,
+    /// One of the connections may be the link to the primary.
+    has_primary: bool,
     /// Timeouts of blocked connections: deadline in µs of the monotonic clock, ticket of the
     /// waiter, index of the connection.
     deadlines: BTreeSet<(i64, u64, u32)>,
@@ -72,6 +75,7 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
             frozen: Frozen::default(),
             garbage: Garbage::default(),
             has_followers: false,
+            has_primary: false,
             deadlines: BTreeSet::new(),
             reactor,
         }

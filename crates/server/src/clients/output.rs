@@ -9,7 +9,10 @@ use crate::config::{OutputLimit, Settings};
 
 /// Returns the output limit of a connection, which depends on its class.
 pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -> &'s OutputLimit {
-    if connection.session.follows.is_some() {
+    if connection.session.primary.is_some() {
+        // Its replies are dropped when the turn ends.
+        &OutputLimit { hard_bytes: 0, soft_bytes: 0, soft_seconds: 0 }
+    } else if connection.session.follows.is_some() {
         &settings.output_limit_replica
     } else if connection.session.subscriptions.is_some() {
         &settings.output_limit_pubsub

@@ -5,7 +5,7 @@
 //! | [`table`] | one record per directive ([`directive`] defines the record) |
 //! | [`quote`], [`number`] | words and numbers of a line |
 //! | [`value`], [`values`] | one directive's value, and all of them |
-//! | [`settings`], [`primary`], [`tls`] | the served values, typed, for the rest of the server |
+//! | [`settings`], [`primary`], [`replica`], [`tls`] | the served values, typed, for the server |
 //! | [`load`], [`host`] | reading file, standard input and options; the interface to files |
 //! | [`store`], [`rewrite`] | the running configuration |
 //!
@@ -18,6 +18,7 @@ pub mod load;
 pub mod number;
 pub mod primary;
 pub mod quote;
+pub mod replica;
 pub mod rewrite;
 pub mod settings;
 pub mod store;
@@ -30,6 +31,7 @@ use pantala_base::limits::{PARTITIONS_MAX, SHARDS_MAX};
 
 pub use host::{Host, System, reason};
 pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
+pub use replica::ReplicaSettings;
 pub use rewrite::replace_file;
 pub use settings::{
     Allowed, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy, SLOWLOG_FINE_US, Settings,

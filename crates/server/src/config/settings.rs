@@ -1,6 +1,7 @@
 //! The served settings, typed.
 
 use super::primary::PrimarySettings;
+use super::replica::ReplicaSettings;
 use super::tls::TlsSettings;
 use super::value::{OutputLimit, output_limits};
 use super::values::Values;
@@ -286,6 +287,8 @@ pub struct Settings {
     pub repl_ping_period_s: u64,
     /// Settings of a server that has replicas.
     pub primary: PrimarySettings,
+    /// Settings of a server that is a replica.
+    pub replica: ReplicaSettings,
     /// Most keys tracked for clients; 0: no limit.
     pub tracking_table_max_keys: u64,
     /// Classes of keyspace events that are published.
@@ -431,6 +434,7 @@ impl Settings {
             repl_backlog_bytes: bytes(values, "repl-backlog-size"),
             repl_ping_period_s: bytes(values, "repl-ping-replica-period"),
             primary: PrimarySettings::new(values),
+            replica: ReplicaSettings::new(values),
             tracking_table_max_keys: bytes(values, "tracking-table-max-keys"),
             notify_keyspace_events: EventClasses::from_bits(small(values, "notify-keyspace-events")),
             cluster_enabled: values.bool("cluster-enabled"),

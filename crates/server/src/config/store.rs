@@ -129,11 +129,25 @@ impl ConfigStore {
             return Err(failed(refusal.directive, &refusal.reason));
         }
         *values = new_values;
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        self.publish(new);
+        Ok(())
+    }
+
+    /// Sets `replicaof` to a primary's host and port, or to none: `REPLICAOF` has changed it.
+    pub fn note_replica_of(&self, primary: Option<(&str, u16)>) {
+        let mut values = self.lock();
+        let text = primary.map_or_else(Vec::new, |(host, port)| format!("{host} {port}").into_bytes());
+        if let Some(found) = find(b"replicaof") {
+            values.set(found.index, Value::Text(text));
+        }
+        self.publish(Settings::from_values(&values));
+    }
+
+    fn publish(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         // Release, paired with the acquire in `generation`: a reader of the new number sees the
         // settings stored above.
         self.generation.fetch_add(1, Ordering::Release);
-        Ok(())
     }
 
     /// Writes the values in force to the configuration file, keeping its comments and its order

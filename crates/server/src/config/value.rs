@@ -308,6 +308,8 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
             }
             quote(&mut line, text);
         }
+        // A primary has no such line.
+        (Kind::ReplicaOf, Value::Text(text)) if text.is_empty() => return Vec::new(),
         (Kind::KeyspaceEvents, _) => quote(&mut line, &show(directive.kind, value)),
         (Kind::Dir, Value::Text(text)) => {
             quote(&mut line, text);

@@ -6,7 +6,7 @@ use pantala_runtime::EventLoop;
 use pantala_session::State;
 
 use super::Control;
-use crate::clients::{look_at_follower, output_limit};
+use crate::clients::{look_at_follower, output_limit, primary};
 use crate::config::Settings;
 use crate::dispatch::{Connection, Dispatcher};
 use crate::snapshot::save_if_due;
@@ -40,8 +40,8 @@ impl Control {
             server.scripting().drop_flushed(number);
         }
         let now_ms = dispatcher.clients.reactor.clock.now_ms;
-        // While writes are paused nothing may change, as in Redis.
-        if server.paused_until_ms() <= now_ms {
+        // While writes are paused nothing may change, as in Redis; a replica's primary deletes.
+        if !server.keyspace().tuning.keeps_expired(now_ms) {
             self.work.borrow_mut().expiry.turn(&mut dispatcher.clients.executor, number, now_ms);
         }
         dispatcher.clients.reactor.stats.cpu_us.set(crate::process::thread_cpu_us());
@@ -73,7 +73,11 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
         }
         let reactor = &mut dispatcher.clients.reactor;
         let Some(connection) = &mut reactor.connections[index] else { continue };
-        if idle_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
+        if connection.session.primary.is_some() {
+            if primary::look_after(&mut dispatcher.clients, index as u32) {
+                dispatcher.clients.close(index as u32);
+            }
+        } else if idle_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
             tracing::debug!("Closing idle client");
             dispatcher.clients.close(index as u32);
         } else if connection.socket.tls.as_ref().is_some_and(|layer| layer.is_overdue(reactor.clock.now_ms)) {

@@ -26,6 +26,7 @@ pub(super) const NO_SESSION: SessionView = SessionView {
     db: 0,
     version: Version::Resp2,
     no_touch: true,
+    of_primary: false,
     in_script: false,
     permit: Permit::new(0, true),
 };

@@ -12,7 +12,8 @@ use pantala_runtime::EventLoop;
 use pantala_session::output::PIECE_BYTES_MIN;
 use pantala_session::replies::replies_wanted;
 
-use super::{Connection, Dispatcher, State, ending, whole};
+use super::{Connection, Dispatcher, State, ending, loading, whole};
+use crate::clients::primary::{self, note_error};
 use crate::clients::slow;
 use crate::reactor::{index_of, kind_of};
 
@@ -78,6 +79,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 // It has woken this worker.
                 Message::Snapshot => {}
                 Message::Whole => whole::take_all(self),
+                Message::Primary(new) => primary::follow(&mut self.clients, new),
+                Message::TakeAll => loading::take_all(self),
+                Message::Release(owned) => {
+                    let now_ms = self.clients.reactor.clock.now_ms;
+                    self.clients.executor.give_back(owned, now_ms);
+                }
+                Message::Demoted => primary::unblock_demoted(&mut self.clients),
                 Message::Save => ending::take_all_for_end(self),
                 Message::Stop => self.is_stopping = true,
             }
@@ -177,6 +185,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.clients.reactor.clock.now_ms,
                 );
                 self.clients.tally.time_late(step.command, took);
+            }
+            if reply.first() == Some(&b'-') {
+                note_error(&connection.session, step.command, reply);
             }
             self.clients.tally.count_late_reply(step.command, reply);
             if replies_wanted(&mut connection.session) {

@@ -9,6 +9,7 @@
 
 mod busy;
 pub mod ending;
+mod loading;
 mod mail;
 mod messages;
 mod pause;

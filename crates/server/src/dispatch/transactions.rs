@@ -23,6 +23,7 @@ use pantala_runtime::EventLoop;
 use pantala_session::replies::replies_wanted;
 
 use super::ending::{self, ENDING};
+use super::loading::{self, LOADING};
 use super::pause::PauseAnswer;
 use super::permissions::refuse_held;
 use super::scripts::{ScriptCall, copied};
@@ -30,6 +31,7 @@ use super::whole::{self, WHOLE};
 
 use super::window::Entry;
 use super::{Connection, Dispatcher, State};
+use crate::clients::primary::note_error;
 use crate::clients::slow::{self, Words};
 use crate::clients::{Abandon, Clients};
 use crate::host::Server;
@@ -228,7 +230,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         // Rejecting `WATCH` would let its transaction go on unprotected, which is worse than
         // waiting.
-        let may_be_refused = !matches!(held, Held::Watch(..));
+        // The primary's commands must not be lost.
+        let may_be_refused = !matches!(held, Held::Watch(..)) && connection.session.primary.is_none();
         let mut argument_bytes = held.argument_bytes();
         connection.socket.held = Some(held);
         let (view, token) = (connection.session.view(), connection.socket.token());
@@ -264,6 +267,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             let outcome = self.clients.tally.outcome(queued.command, part);
             self.clients.tally.count(queued.command, outcome);
             let Some(connection) = &self.clients.reactor.connections[index as usize] else { continue };
+            if outcome == Outcome::Failed {
+                note_error(&connection.session, queued.command, part);
+            }
             if let Some(took) = ran.took {
                 self.clients.tally.time_last(took);
                 let (keyspace, client) = (self.clients.executor.keyspace(), &connection.session.client);
@@ -303,6 +309,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         if parcel.value.connection == WHOLE {
             return whole::run_jobs(self, owned);
+        }
+        if parcel.value.connection == LOADING {
+            return loading::hand_over(self, owned);
         }
         // If the connection has closed, its queued commands have not started: as if it had never
         // sent EXEC.
@@ -576,6 +585,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let reply = &connection.output[before..];
         connection.session.close_after_reply |= is_aborted(reply);
         let outcome = self.clients.tally.outcome(command, reply);
+        if outcome == Outcome::Failed {
+            note_error(&connection.session, command, reply);
+        }
         self.clients.tally.count(command, outcome);
         if began.is_some() {
             let took = self.stopwatch.end(began);
@@ -603,7 +615,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
             _ => Flags::empty(),
         };
-        !self.memory.is_out() || !flags.contains(Flags::DENYOOM)
+        !self.memory.is_out() || !flags.contains(Flags::DENYOOM) || connection.session.primary.is_some()
     }
 }
 

@@ -69,18 +69,24 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
 
 pub(super) fn replication(text: &mut Text, server: &Server) {
     let primary = server.replication().primary_info(server);
-    text.field("role", "master");
+    let is_replica = super::replica::replica(text, server);
     text.field("connected_slaves", primary.replicas);
     if let Some(good) = primary.good {
         text.field("min_slaves_good_slaves", good);
     }
     text.lines(&primary.lines);
     text.field("master_failover_state", "no-failover");
-    let (id, second, second_offset) = primary.ids;
+    let replica = &server.replication().replica;
+    let (own, former, former_offset) = primary.ids;
+    let (id, second, second_offset) = match (replica.followed_id(), replica.former()) {
+        (Some(id), _) => (id.to_string(), "0".repeat(40), -1),
+        (None, Some((id, offset))) => (own, id.to_string(), offset as i64 + 1),
+        (None, None) => (own, former, former_offset),
+    };
     text.field("master_replid", id);
     text.field("master_replid2", second);
     let (held, _) = server.keyspace().journal().held();
-    text.field("master_repl_offset", held.end);
+    text.field("master_repl_offset", if is_replica { replica.applied() } else { held.end });
     text.field("second_repl_offset", second_offset);
     let is_active = primary.has_backlog;
     text.field("repl_backlog_active", u8::from(is_active));

@@ -59,7 +59,7 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     text.field("tracking_total_keys", tracked_keys);
     text.field("tracking_total_items", readers);
     text.field("tracking_total_prefixes", server.keyspace().tracking().prefix_count());
-    text.zeros(&["unexpected_error_replies"]);
+    text.field("unexpected_error_replies", server.replication().replica.unexpected_errors());
     text.field("total_error_replies", over_workers(server, |worker| worker.errors.get()));
     text.zeros(&["dump_payload_sanitizations"]);
     text.field("total_reads_processed", over_workers(server, |worker| worker.reads.get()));

@@ -28,6 +28,9 @@ static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Notice as u8);
 /// Whether the server has read its configuration: the role changes from `C` to `M`.
 static IS_SERVING: AtomicBool = AtomicBool::new(false);
 
+/// Whether the server is a replica, whose role is `S`.
+static IS_REPLICA: AtomicBool = AtomicBool::new(false);
+
 /// The log file; `None`: standard output.
 static FILE: RwLock<Option<PathBuf>> = RwLock::new(None);
 
@@ -44,6 +47,11 @@ pub fn configure(level: LogLevel, file: Option<PathBuf>) {
     *FILE.write().unwrap_or_else(PoisonError::into_inner) = file;
     IS_SERVING.store(true, Relaxed);
     set_log_level(level);
+}
+
+/// Sets the role that lines show.
+pub fn set_log_role(is_replica: bool) {
+    IS_REPLICA.store(is_replica, Relaxed);
 }
 
 /// Sets the level.
@@ -95,7 +103,11 @@ fn now() -> String {
 }
 
 fn format_line(time: &str, sign: char, message: &Message) -> String {
-    let role = if IS_SERVING.load(Relaxed) { 'M' } else { 'C' };
+    let role = match (IS_SERVING.load(Relaxed), IS_REPLICA.load(Relaxed)) {
+        (false, _) => 'C',
+        (true, false) => 'M',
+        (true, true) => 'S',
+    };
     format!("{}:{role} {time} {sign} {}{}\n", std::process::id(), message.text, message.fields)
 }
 

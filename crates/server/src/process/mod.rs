@@ -19,5 +19,5 @@ pub use limits::{
     allocated_resident_bytes, allow_clients, open_files_limit, raise_open_files, resident_bytes, thread_cpu_us,
 };
 pub use listen::{Kind, Listener, Listening, listen};
-pub use log::set_log_level;
+pub use log::{set_log_level, set_log_role};
 pub use signals::{Ending, watch as watch_signals};

@@ -76,6 +76,9 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                         return Happened::Nothing;
                     }
                     connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
+                    if let Some(link) = &mut connection.session.primary {
+                        link.receive(chunk.len(), self.clock.now_ms);
+                    }
                     connection.input.receive(&mut self.io, chunk);
                     // As `make_ready` and `touch`, without another lookup.
                     if !std::mem::replace(&mut connection.is_ready, true) {
@@ -135,18 +138,24 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
 
     /// Takes over a connection, which was counted when it was admitted.
     pub fn add(&mut self, socket: OwnedFd, kind: Kind) -> Happened {
+        self.add_socket(socket, kind).map_or(Happened::Nothing, Happened::Changed)
+    }
+
+    /// Adds a socket as [`Reactor::add`] does. Returns the index of the connection, unless the peer
+    /// has disconnected.
+    pub fn add_socket(&mut self, socket: OwnedFd, kind: Kind) -> Option<u32> {
         if let Err(error) = net::prepare(&socket, &self.settings) {
             tracing::debug!("setting options of an accepted socket: {error}");
         }
         // The peer may have disconnected since it was admitted.
         let Ok((address, local_address)) = net::endpoints(&socket) else {
             self.server.connection_refused(self.number);
-            return Happened::Nothing;
+            return None;
         };
         let layer = if kind == Kind::Tls { Layer::accept(self.server, self.clock.now_ms) } else { Ok(None) };
         let Ok(layer) = layer else {
             self.server.connection_refused(self.number);
-            return Happened::Nothing;
+            return None;
         };
         let fd = socket.as_raw_fd();
         let id = match self.io.add(socket) {
@@ -154,7 +163,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             Err(error) => {
                 tracing::warn!("could not watch an accepted connection: {error}");
                 self.server.connection_refused(self.number);
-                return Happened::Nothing;
+                return None;
             }
         };
         let client = self.server.client_joined(self.number, token(id), fd, address, local_address);
@@ -165,6 +174,6 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
         debug_assert!(self.connections[index].is_none(), "the loop reuses an index only after close");
         self.connections[index] = Some(Connection::new(Socket { tls: layer, ..Socket::new(id) }, session));
-        Happened::Changed(index as u32)
+        Some(index as u32)
     }
 }

@@ -8,6 +8,9 @@
 //! | `primary/full_sync` | a snapshot for the replicas that wait for one |
 //! | `primary/waits` | `WAIT` |
 //! | `primary/drain` | holds writes back until replicas have everything; continues a saved history |
+//! | `replica` | the state of a replica, and `REPLICAOF` |
+//! | `link` | the thread that connects to a primary, shakes hands and receives a snapshot |
+//! | `load` | replaces the dataset by that of a primary |
 //! | `primary/care` | timeouts, the backlog's end, replicas that are good enough for writes |
 //!
 //! # Who owns what
@@ -19,8 +22,15 @@
 //! | the stream | the journal's log, which replicas share |
 //!
 //! No thread holds two of these locks.
+//!
+//! When the stream of a primary starts, the thread hands the socket over to a worker, which runs
+//! its commands as those of any client ([`pantala_engine::client::PrimaryLink`],
+//! `clients/primary.rs`).
 
+mod link;
+mod load;
 mod primary;
+pub mod replica;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -31,6 +41,7 @@ use pantala_replication::{History, ReplId, Replicas};
 
 use crate::host::Server;
 use primary::{Link, PendingWait};
+pub use replica::{Address, Phase, Replica, Shown, Transfer};
 
 /// Counters of syncs, for `INFO stats`.
 #[derive(Debug, Default)]
@@ -77,6 +88,8 @@ pub struct Replication {
     is_syncing: AtomicBool,
     /// Counters.
     pub syncs: Syncs,
+    /// This server as a replica.
+    pub replica: Replica,
 }
 
 impl Replication {
@@ -99,6 +112,7 @@ impl Replication {
             server: OnceLock::new(),
             is_syncing: AtomicBool::new(false),
             syncs: Syncs::default(),
+            replica: Replica::default(),
         }
     }
 

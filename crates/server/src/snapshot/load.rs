@@ -215,7 +215,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
 }
 
 /// Raises limits for files: they may contain strings stored under another `proto-max-bulk-len`.
-pub(super) fn load_limits(limits: Limits) -> Limits {
+pub fn load_limits(limits: Limits) -> Limits {
     Limits { string_bytes_max: limits.string_bytes_max.max(STRING_BYTES_MIN), ..limits }
 }
 

@@ -18,7 +18,7 @@ mod background;
 mod bgsave;
 mod check;
 mod file;
-mod load;
+pub mod load;
 mod reload;
 mod save;
 
@@ -91,7 +91,7 @@ impl Snapshots {
     }
 
     /// Records and logs the counts of a load.
-    fn note_loaded(&self, counts: &Counts) {
+    pub fn note_loaded(&self, counts: &Counts) {
         let (loaded, expired) = (counts.loaded.load(Relaxed), counts.expired.load(Relaxed));
         self.keys_loaded.store(loaded, Relaxed);
         self.keys_expired.store(expired, Relaxed);

@@ -81,6 +81,7 @@ impl Runner {
         }
         if is_restricted(&connection.session, d.clients.executor.keyspace().users())
             || d.clients.reactor.server.paused_until_ms() > d.clients.reactor.clock.now_ms
+            || d.clients.executor.keyspace().tuning.refuses()
             || needs_settling(&connection.session)
             || connection.session.transaction.is_some()
             || connection.session.caching

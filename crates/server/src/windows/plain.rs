@@ -2,14 +2,16 @@
 //!
 //! A command is plain if only its shard affects how it runs: it has one key and takes about the
 //! same short time on any value, its connection may run it and wants its replies, and the server
-//! neither evicts, pauses nor times every command. One check of the session and the turn stands for
-//! the decisions that [`super::run`] makes for each other command. It holds for the commands behind
-//! it as well, since a plain command changes neither.
+//! neither evicts, rejects, pauses nor times every command. One check of the session and the turn
+//! stands for the decisions that [`super::run`] makes for each other command. It holds for the
+//! commands behind it as well, since a plain command changes neither.
 
 use std::ops::Range;
 
+use pantala_engine::command::Flags;
 use pantala_engine::executor::{Call, Ran};
 use pantala_engine::faults::{self, Fault};
+use pantala_engine::tuning::refusal::Unchecked;
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
 use pantala_session::State;
@@ -20,14 +22,14 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 use crate::reactor::token;
 
-/// Returns whether the server neither evicts, pauses nor times every command.
+/// Returns which commands the server neither evicts for, rejects, pauses nor times.
 #[inline]
-fn is_plain_turn<L: EventLoop>(d: &Dispatcher<'_, L>) -> bool {
+fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
     let server = d.clients.reactor.server;
-    !server.keyspace().tuning.is_limited()
-        && server.paused_until_ms() == 0
-        && !d.stopwatch.times_all()
-        && !faults::is_set(Fault::Overtaking)
+    if server.paused_until_ms() != 0 || d.stopwatch.times_all() || faults::is_set(Fault::Overtaking) {
+        return Unchecked::None;
+    }
+    server.keyspace().tuning.unchecked()
 }
 
 impl Runner {
@@ -44,7 +46,8 @@ impl Runner {
         looked_ahead: usize,
         is_shared: bool,
     ) -> usize {
-        if !is_plain_turn(d) {
+        let unchecked = unchecked(d);
+        if unchecked == Unchecked::None {
             return 0;
         }
         let entries = &window.entries[..end];
@@ -57,6 +60,11 @@ impl Runner {
             || !(is_unrestricted || connection.session.knows_rules(epoch))
             || !connection.session.is_plain()
         {
+            return 0;
+        }
+        // Commands of a replica's primary are never rejected.
+        let reads_only = unchecked == Unchecked::Reads && connection.session.primary.is_none();
+        if reads_only && counted.flags.contains(Flags::WRITE) {
             return 0;
         }
         if connection.output.capacity() == 0 {
@@ -100,6 +108,9 @@ impl Runner {
                 break;
             }
             if !std::ptr::eq(counted, command) {
+                if reads_only && command.flags.contains(Flags::WRITE) {
+                    break;
+                }
                 if calls > 0 {
                     d.clients.tally.count_calls(counted, calls);
                 }

@@ -5,21 +5,49 @@ use std::borrow::Cow;
 use pantala_commands::Unresolved;
 use pantala_engine::acl::Context;
 use pantala_engine::client::Host;
-use pantala_engine::command::Flags;
+use pantala_engine::command::{Command, Flags};
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 use pantala_session::State;
-use pantala_session::access::{Forbidden, NO_AUTH, forbidden};
+use pantala_session::access::{Forbidden, NO_AUTH, forbidden, refused};
 
 use super::Runner;
 use crate::dispatch::window::{Entry, What};
-use crate::dispatch::{Dispatcher, refusal};
+use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
 
 /// The error for a command whose keys have several slots.
 pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
 impl Runner {
+    /// Rejects a command that the server doesn't run at the moment: see
+    /// [`pantala_engine::tuning::refusal`]. Returns whether it has.
+    #[cold]
+    pub(super) fn rejects<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        entry: &Entry,
+        command: &'static Command,
+        ranges: &[ArgRange],
+    ) -> bool {
+        let server = d.clients.reactor.server;
+        let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return false };
+        let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
+        let (session, refusals) = (&mut connection.session, server.keyspace().tuning.refusals());
+        let Some(why) = refused(refusals, session, command, || flags_of(server, command, &args)) else { return false };
+        let before = connection.output.len();
+        if let Some(transaction) = &mut session.transaction {
+            transaction.aborted = true;
+        }
+        let why = refusal(command, session, why.as_bytes());
+        Reply::new(&mut connection.output, session.version).error_bytes(&why);
+        d.clients.tally.count_reply(&connection.output[before..]);
+        d.clients.tally.count(command, Outcome::Rejected);
+        connection.end_reply(before);
+        connection.input.done(entry.end);
+        true
+    }
+
     /// Rejects a command that can't or may not run.
     #[cold]
     pub(super) fn refuse_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {

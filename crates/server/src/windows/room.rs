@@ -47,7 +47,7 @@ impl Runner {
             }
             None => flags_of(d.clients.reactor.server, command, &args).contains(Flags::DENYOOM),
         };
-        if !needs_memory {
+        if !needs_memory || session.primary.is_some() {
             return true;
         }
         let before = connection.output.len();

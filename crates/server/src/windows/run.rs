@@ -21,6 +21,7 @@ use pantala_types::table::PREFETCH_KEYS_MAX;
 use super::hand_over::HANDED_BYTES_MIN;
 use super::waits::wait_for_replicas;
 use super::{Runner, Windows};
+use crate::clients::primary::{self, note_error};
 use crate::clients::slow::LARGE_BYTES;
 use crate::config::Settings;
 use crate::dispatch::ending::take_all_for_shutdown;
@@ -121,7 +122,11 @@ impl Windows {
         // before.
         let is_alone = !connection.session.is_authenticated();
         let (keyspace, renames, db) = (reactor.server.keyspace(), reactor.server.renames(), connection.session.db);
-        let max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
+        let mut max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
+        if connection.session.primary.is_some() {
+            // Its limit may be another one.
+            max_bulk_len = usize::MAX;
+        }
         loop {
             if *left == 0 {
                 return Fill::TurnOver;
@@ -361,6 +366,9 @@ impl Runner {
             self.refuse_entry(d, entry, ranges);
             return false;
         };
+        if connection.session.primary.is_some() {
+            primary::begin_command(connection, &d.clients.reactor.io, entry.begin);
+        }
         let session = &connection.session;
         session.client.set_command(command);
         // Commands of a transaction may call `CLIENT CACHING` themselves, which isn't known before
@@ -375,6 +383,11 @@ impl Runner {
                 return is_cached;
             }
         }
+        if d.clients.reactor.server.keyspace().tuning.refuses() && self.rejects(d, entry, command, ranges) {
+            return is_cached;
+        }
+        let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return false };
+        let session = &connection.session;
         if d.clients.reactor.server.is_paused(command, session, d.clients.reactor.clock.now_ms, || {
             flags_of(
                 d.clients.reactor.server,
@@ -473,7 +486,9 @@ impl Runner {
                 }
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);
-                    let answer = PauseAnswer::new(*pause, Some((command, ranges.len())), true);
+                    // One that holds back nothing waits for a change of the role, which stands.
+                    let may_be_refused = pause.lasts();
+                    let answer = PauseAnswer::new(*pause, Some((command, ranges.len())), may_be_refused);
                     return d.answer_paused(entry.connection, before, Box::new(answer));
                 }
                 if let Some(wait) = connection.session.awaits.take() {
@@ -531,6 +546,7 @@ impl Runner {
                 d.clients.tally.count(command, Outcome::Ok);
                 return d.clients.close_over_limit(index);
             }
+            note_error(&connection.session, command, reply);
             d.clients.tally.count_failure(command, reply)
         } else {
             Outcome::Ok

@@ -22,6 +22,7 @@ fn waiter(ticket: u64, keys: &[&str], wakes_on: WakesOn) -> Arc<Waiter> {
         db: 2,
         version: Version::Resp2,
         no_touch: false,
+        of_primary: false,
         in_script: false,
         permit: Permit::default(),
     };

@@ -201,6 +201,7 @@ impl Model {
             db: 0,
             version: Version::Resp2,
             no_touch: false,
+            of_primary: false,
             in_script: false,
             permit: Permit::default(),
         };

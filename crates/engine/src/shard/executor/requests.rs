@@ -39,9 +39,11 @@ impl Executor<'_> {
             let arrived = self.keyspace.gate(ownership.shard()).waiting(ownership);
             let backlog = self.keyspace.backlog(ownership);
             backlog.extend(arrived.into_iter().flatten());
-            let is_refused = |request: &Request| {
-                matches!(request.task, Task::Commands | Task::Exec)
-                    || matches!(request.task, Task::Bring) && request.may_be_refused
+            let is_refused = |request: &Request| match request.task {
+                // The commands of a replica's primary must not be lost.
+                Task::Commands | Task::Exec => !request.session.of_primary,
+                Task::Bring => request.may_be_refused,
+                _ => false,
             };
             for mut parcel in std::mem::take(backlog) {
                 if is_refused(&parcel.value) {

@@ -37,6 +37,7 @@ fn run(keyspace: &Keyspace, handlers: &[KeyedHandler]) {
             db: 0,
             version: Version::Resp2,
             no_touch: false,
+            of_primary: false,
             in_script: false,
             permit: Permit::default(),
         };

@@ -111,23 +111,21 @@ fn repeated_lines_add_up_where_redis_adds() {
 
 #[test]
 fn unserved_directives_are_named_once_and_keep_their_default() {
-    let text = "save 60 5\nsave 900 1\nappendonly yes\nappendfsync everysec\ndbfilename x\nslave-priority 7\n\
+    let text = "save 60 5\nsave 900 1\nappendonly yes\nappendfsync everysec\ndbfilename x\nrepl-diskless-load swapdb\n\
         io-threads 4\nset-proc-title no\nlua-replicate-commands yes\ndbfilename dump.rdb";
     let loaded = load_text(text).expect("a configuration");
     let named: Vec<&str> = loaded.warnings.iter().map(|warning| warning.directive.as_str()).collect();
-    assert_eq!(named, ["appendonly", "slave-priority", "io-threads"]);
+    assert_eq!(named, ["appendonly", "repl-diskless-load", "io-threads"]);
     assert_eq!(loaded.values.text("save"), b"60 5 900 1");
     assert!(!loaded.values.bool("appendonly"));
     assert!(loaded.warnings[0].text.contains("'appendonly'"));
 }
 
 /// Lines that prevent the start, and the consequence of ignoring each.
-const UNSAFE: [(&str, &str); 9] = [
+const UNSAFE: [(&str, &str); 7] = [
     ("tls-port 6380", "encrypted"),
     ("tls-replication yes", "encrypted"),
     ("tls-cluster yes", "encrypted"),
-    ("replicaof 127.0.0.1 6379", "writable primary"),
-    ("slaveof 127.0.0.1 6379", "writable primary"),
     ("min-replicas-to-write 1", "no replica"),
     ("min-slaves-to-write 1", "no replica"),
     ("loadmodule /x.so", "no module"),
@@ -166,7 +164,7 @@ fn the_last_line_decides_what_prevents_the_start() {
     }
     assert!(load_text("tls-port 0\ntls-port 6380").is_err());
     // These change nothing without the directives that they depend on.
-    for text in ["masterauth x", "tls-cert-file x", "tls-auth-clients no", "replica-read-only no"] {
+    for text in ["tls-cert-file x", "tls-auth-clients no"] {
         assert_eq!(load_text(text).expect(text).warnings.len(), 1, "{text}");
     }
 }

@@ -25,6 +25,7 @@ use pantala_engine::undo::{TooLarge, Undo};
 use pantala_resp::{Args, Reply, Version};
 use pantala_runtime::EventLoop;
 use pantala_scripting::{Called, Caller, Interrupt};
+use pantala_session::access::refused_in_script;
 
 use super::super::Dispatcher;
 use super::super::busy::TURN_EVERY_MS;
@@ -259,6 +260,11 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             Some(denied.message_in_script())
         } else if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.call.is_read_only {
             Some("ERR Write commands are not allowed from read-only scripts.")
+        } else if tuning.refuses()
+            && !self.view.of_primary
+            && let Some(why) = refused_in_script(tuning.refusals(), command)
+        {
+            Some(why)
         } else if self.is_out_of_memory && command.flags.contains(Flags::DENYOOM) {
             Some(OUT_OF_MEMORY)
         } else if self.dispatcher.clients.executor.keyspace().is_cluster() {

@@ -164,13 +164,16 @@ pub fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
 /// Returns the flags of a call of a script with these declared flags.
 fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     if declared.contains(ScriptFlags::COMPATIBLE) {
-        command.flags
-    } else if declared.contains(ScriptFlags::NO_WRITES) {
-        command.flags.difference(Flags::WRITE | Flags::MAY_REPLICATE | Flags::DENYOOM)
+        return command.flags;
+    }
+    let allows_stale = declared.contains(ScriptFlags::ALLOW_STALE);
+    let flags = if allows_stale { command.flags | Flags::STALE } else { command.flags - Flags::STALE };
+    if declared.contains(ScriptFlags::NO_WRITES) {
+        flags.difference(Flags::WRITE | Flags::MAY_REPLICATE | Flags::DENYOOM)
     } else if declared.contains(ScriptFlags::ALLOW_OOM) {
-        command.flags.difference(Flags::DENYOOM) | Flags::WRITE
+        flags.difference(Flags::DENYOOM) | Flags::WRITE
     } else {
-        command.flags | Flags::DENYOOM | Flags::WRITE
+        flags | Flags::DENYOOM | Flags::WRITE
     }
 }
 

@@ -82,6 +82,16 @@ impl Replication {
         self.end_backlog_if_due(server);
     }
 
+    /// Starts another history, for this reason: replicas need a full sync.
+    pub fn start_history(&self, why: &str) {
+        {
+            let mut state = self.state();
+            let id = state.new_id();
+            state.history.change(id);
+        }
+        self.drop_replicas(why);
+    }
+
     /// Closes the connections of all replicas: they must attach again.
     pub fn drop_replicas(&self, why: &str) {
         let links: Vec<Arc<Link>> = self.state().links.iter().map(Arc::clone).collect();

@@ -12,7 +12,8 @@ use pantala_resp::Reply;
 use super::following::LinkReader;
 use super::{Link, Phase};
 use crate::host::Server;
-use crate::replication::Replication;
+use crate::replication::replica::Phase as ReplicaPhase;
+use crate::replication::{Replication, Shown};
 
 /// Returns the address of a client's peer, without its port.
 fn peer(endpoint: &Endpoint) -> String {
@@ -32,6 +33,9 @@ impl Replicator for Server {
     fn sync(&self, session: &mut Session, psync: Option<&[&[u8]]>, reply: &mut Reply<'_>) {
         if session.follows.is_some() {
             return;
+        }
+        if self.replication().replica.lacks_link() {
+            return reply.error("NOMASTERLINK Can't SYNC while not connected with my master");
         }
         let handshake = handshake_of(session).clone();
         if handshake.filter.is_any() && !handshake.finds_mark {
@@ -75,11 +79,24 @@ impl Replicator for Server {
             Ok(Heard::Ack(offset)) if session.follows.is_some() => {
                 self.replication().acked(self, session.client.id, offset);
             }
-            Ok(Heard::Ack(_) | Heard::GetAck | Heard::Nothing) => {}
+            Ok(Heard::GetAck) => {
+                if let Some(link) = &mut session.primary {
+                    link.wants_ack = true;
+                }
+            }
+            Ok(Heard::Ack(_) | Heard::Nothing) => {}
         }
     }
 
     fn role(&self, reply: &mut Reply<'_>) {
+        if let Some(Shown { primary, phase, offsets, .. }) = self.replication().replica.shown() {
+            reply.array(5);
+            reply.bulk(b"slave");
+            reply.bulk(primary.host.as_bytes());
+            reply.integer(i64::from(primary.port));
+            reply.bulk(phase.name().as_bytes());
+            return reply.integer(if phase == ReplicaPhase::Connected { offsets.0 as i64 } else { -1 });
+        }
         let offset = self.keyspace().journal().held().0.end;
         let state = self.replication().state();
         reply.array(3);

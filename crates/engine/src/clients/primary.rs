@@ -1,0 +1,116 @@
+//! The link of a replica to its primary, as the worker that owns its connection sees it.
+//!
+//! Offsets count bytes of the primary's stream. What was *applied* is what a partial resync
+//! continues at: all commands before it have run, and those of a transaction only with its `EXEC`.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+/// How far a replica has come, for other threads.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// The offset up to which the stream has been applied.
+    pub applied: AtomicU64,
+    /// The offset up to which it has been received.
+    pub received: AtomicU64,
+    /// When bytes last arrived, unix time in ms.
+    pub heard_ms: AtomicI64,
+    /// Commands of the stream that were answered with an error.
+    pub errors: AtomicU64,
+}
+
+/// The link, which belongs to its connection's session.
+#[derive(Debug)]
+pub struct PrimaryLink {
+    /// The number of the attempt that made it: later links have higher ones.
+    pub number: u64,
+    received: u64,
+    applied: u64,
+    /// When the offset was last sent, unix time in ms.
+    acknowledged_ms: i64,
+    /// The offset is to be sent at the end of the turn.
+    pub wants_ack: bool,
+    progress: Arc<Progress>,
+}
+
+impl PrimaryLink {
+    /// Returns a link that continues at `offset`, and sends it first.
+    pub fn new(number: u64, offset: u64, progress: Arc<Progress>) -> Self {
+        progress.applied.store(offset, Relaxed);
+        progress.received.store(offset, Relaxed);
+        PrimaryLink { number, received: offset, applied: offset, acknowledged_ms: 0, wants_ack: true, progress }
+    }
+
+    /// Counts received bytes of the stream.
+    pub fn receive(&mut self, bytes: usize, now_ms: i64) {
+        self.received += bytes as u64;
+        self.progress.received.store(self.received, Relaxed);
+        self.progress.heard_ms.store(now_ms, Relaxed);
+    }
+
+    /// Notes that all received bytes but the last `pending` have been applied.
+    pub fn apply_but(&mut self, pending: usize) {
+        self.applied = self.received - pending as u64;
+        self.progress.applied.store(self.applied, Relaxed);
+    }
+
+    /// Counts a command that was answered with an error.
+    pub fn count_error(&self) {
+        self.progress.errors.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the offset up to which the stream has been applied.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Returns the command that tells the primary the offset, if it is to be sent: once a second,
+    /// and when the primary has asked.
+    pub fn acknowledge(&mut self, now_ms: i64) -> Option<Vec<u8>> {
+        if !std::mem::take(&mut self.wants_ack) {
+            return None;
+        }
+        self.acknowledged_ms = now_ms;
+        let offset = self.applied.to_string();
+        Some(format!("*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n${}\r\n{offset}\r\n", offset.len()).into_bytes())
+    }
+
+    /// Returns whether the offset has not been sent for a second.
+    pub fn is_ack_due(&self, now_ms: i64) -> bool {
+        now_ms - self.acknowledged_ms >= 1000
+    }
+}
+
+/// A link to be taken over by a worker.
+#[derive(Debug)]
+pub struct NewPrimary {
+    /// Its socket.
+    pub socket: OwnedFd,
+    /// Bytes of the stream that have been read from the socket already.
+    pub rest: Vec<u8>,
+    /// The database that the stream has selected.
+    pub db: u32,
+    /// The link.
+    pub link: PrimaryLink,
+    /// The worker that gets it was chosen.
+    pub is_placed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offset_is_that_of_what_was_applied() {
+        let progress = Arc::new(Progress::default());
+        let mut link = PrimaryLink::new(1, 1000, Arc::clone(&progress));
+        let ack =
+            |link: &mut PrimaryLink, now_ms| link.acknowledge(now_ms).map(|ack| String::from_utf8(ack).expect("text"));
+        assert_eq!(ack(&mut link, 5000).expect("at once"), "*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$4\r\n1000\r\n");
+        assert_eq!((ack(&mut link, 5000), link.is_ack_due(5999), link.is_ack_due(6000)), (None, false, true));
+        link.receive(120, 5500);
+        link.apply_but(20);
+        assert_eq!((link.applied(), progress.received.load(Relaxed)), (1100, 1120));
+    }
+}

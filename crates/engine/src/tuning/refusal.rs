@@ -1,0 +1,111 @@
+//! What the whole server rejects at the moment, of any client: writes on a read-only replica, reads
+//! of data that may be stale, everything that needs the dataset while it is being loaded.
+//!
+//! Commands read one bit of the word that they check anyway ([`Tuning::unchecked`]). Only if it is
+//! set, each command's flags are compared with the reasons (`session::access`).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{LIMITED, REFUSES, Tuning};
+
+bitflags::bitflags! {
+    /// Reasons to reject commands.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Refusals: u32 {
+        /// The server is a replica and `replica-read-only` is set.
+        const READ_ONLY = 1 << 0;
+        /// The server is a replica without a link, and `replica-serve-stale-data` is not set.
+        const STALE = 1 << 1;
+        /// The dataset of a primary is being loaded.
+        const LOADING = 1 << 2;
+    }
+}
+
+/// Which plain commands run without a check of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unchecked {
+    /// All of them.
+    All,
+    /// Those that don't write.
+    Reads,
+    /// None.
+    None,
+}
+
+impl Tuning {
+    /// Returns which plain commands run without a check: all, unless memory is limited or the
+    /// server rejects some commands.
+    #[inline]
+    pub fn unchecked(&self) -> Unchecked {
+        match self.events.load(Relaxed) & (LIMITED | REFUSES) {
+            0 => Unchecked::All,
+            bits => self.unchecked_of(bits),
+        }
+    }
+
+    #[cold]
+    fn unchecked_of(&self, bits: u32) -> Unchecked {
+        let is_read_only = self.refusals() == Refusals::READ_ONLY;
+        if bits & LIMITED == 0 && is_read_only { Unchecked::Reads } else { Unchecked::None }
+    }
+
+    /// Returns whether the server rejects some commands.
+    #[inline]
+    pub fn refuses(&self) -> bool {
+        self.events.load(Relaxed) & REFUSES != 0
+    }
+
+    /// Returns why the server rejects commands.
+    pub fn refusals(&self) -> Refusals {
+        Refusals::from_bits_retain(self.refusals.load(Relaxed))
+    }
+
+    /// Starts or stops rejecting commands for some reasons.
+    pub fn set_refusals(&self, reasons: Refusals, is_set: bool) {
+        // Under a lock, so that the bit and the word agree when several threads change them.
+        let _lock = self.pauses();
+        let before = self.refusals();
+        let after = if is_set { before | reasons } else { before - reasons };
+        self.refusals.store(after.bits(), Relaxed);
+        self.set_watched(REFUSES, !after.is_empty());
+    }
+
+    /// Returns whether the server is a replica: keys expire when its primary says so.
+    #[inline]
+    pub fn is_replica(&self) -> bool {
+        self.is_replica.load(Relaxed)
+    }
+
+    /// Makes the server a replica, or a primary.
+    pub fn set_replica(&self, is_replica: bool) {
+        self.is_replica.store(is_replica, Relaxed);
+    }
+
+    /// Returns whether expired keys are hidden, but stay: because writes are paused, or because a
+    /// replica deletes them when its primary does.
+    #[inline]
+    pub fn keeps_expired(&self, now_ms: i64) -> bool {
+        self.is_replica() || self.is_paused(now_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_stay_plain_on_a_read_only_replica() {
+        let tuning = Tuning::new();
+        assert_eq!(tuning.unchecked(), Unchecked::All);
+        tuning.set_refusals(Refusals::READ_ONLY, true);
+        assert_eq!(tuning.unchecked(), Unchecked::Reads);
+        tuning.set_refusals(Refusals::STALE | Refusals::LOADING, true);
+        assert_eq!(tuning.unchecked(), Unchecked::None);
+        tuning.set_refusals(Refusals::STALE | Refusals::LOADING, false);
+        tuning.set_limited(true);
+        assert_eq!(tuning.unchecked(), Unchecked::None);
+        tuning.set_refusals(Refusals::READ_ONLY, false);
+        tuning.set_limited(false);
+        assert_eq!((tuning.unchecked(), tuning.refuses()), (Unchecked::All, false));
+    }
+}

@@ -1,0 +1,377 @@
+//! The handshake: lines of a primary in, commands out.
+
+use crate::ReplId;
+
+/// What a replica authenticates with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// `masteruser`; empty: the default user.
+    pub user: Vec<u8>,
+    /// `masterauth`.
+    pub password: Vec<u8>,
+}
+
+/// What a replica says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// `None`: it does not authenticate.
+    pub credentials: Option<Credentials>,
+    /// Its port for clients.
+    pub port: u16,
+    /// The address that it announces; empty: that of its socket.
+    pub ip: String,
+}
+
+/// Where a replica could continue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The replication ID.
+    pub id: ReplId,
+    /// Number of bytes of its stream that were applied.
+    pub offset: u64,
+}
+
+/// What the replica does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Sends these bytes.
+    Send(Vec<u8>),
+    /// Reads a line and passes it to [`Handshake::hear`].
+    Read,
+    /// Nothing more: this came of it.
+    Done(Outcome),
+}
+
+/// The result of a handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A snapshot follows, and then the stream from this position on. `None`: the primary does not
+    /// know `PSYNC`, so that this stream can't be continued.
+    Full(Option<Position>),
+    /// The stream follows from where the replica asked. The primary has this ID now.
+    Continues(ReplId),
+    /// The primary can't serve replicas yet, and said so.
+    NotYet(String),
+    /// The attempt has failed for this reason.
+    Failed(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ping,
+    PingReply,
+    /// So many replies of those in `asked` are missing.
+    Replies(usize),
+    Psync,
+    PsyncReply,
+    Sync,
+    Over,
+}
+
+/// What a reply belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Auth,
+    Option(&'static str),
+}
+
+/// See the head of the module [`crate::replica`].
+#[derive(Debug)]
+pub struct Handshake {
+    identity: Identity,
+    position: Option<Position>,
+    state: State,
+    asked: Vec<Asked>,
+    notes: Vec<String>,
+    outcome: Option<Outcome>,
+}
+
+/// Appends a command.
+fn command(bytes: &mut Vec<u8>, words: &[&[u8]]) {
+    bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+fn shown(line: &[u8]) -> String {
+    line.escape_ascii().to_string()
+}
+
+impl Handshake {
+    /// Starts a handshake. `position`: where the replica could continue.
+    #[must_use]
+    pub fn new(identity: Identity, position: Option<Position>) -> Self {
+        Handshake { identity, position, state: State::Ping, asked: Vec::new(), notes: Vec::new(), outcome: None }
+    }
+
+    /// Takes the lines for the log.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Returns what to do next.
+    pub fn step(&mut self) -> Step {
+        let mut bytes = Vec::new();
+        match self.state {
+            State::Ping => {
+                command(&mut bytes, &[b"PING"]);
+                self.state = State::PingReply;
+            }
+            State::Psync => {
+                let (id, offset) = match self.position {
+                    Some(Position { id, offset }) => (id.to_string(), (offset + 1).to_string()),
+                    None => ("?".to_owned(), "-1".to_owned()),
+                };
+                command(&mut bytes, &[b"PSYNC", id.as_bytes(), offset.as_bytes()]);
+                self.state = State::PsyncReply;
+            }
+            State::Sync => {
+                bytes.extend_from_slice(b"SYNC\r\n");
+                self.end(Outcome::Full(None));
+            }
+            State::PingReply | State::Replies(_) | State::PsyncReply => return Step::Read,
+            State::Over => {
+                let failed = || Outcome::Failed("the handshake is over".to_owned());
+                return Step::Done(self.outcome.take().unwrap_or_else(failed));
+            }
+        }
+        Step::Send(bytes)
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        self.state = State::Over;
+        self.outcome = Some(outcome);
+    }
+
+    fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// Takes a line of the primary, without its end. Returns the commands to be sent at once.
+    pub fn hear(&mut self, line: &[u8]) -> Option<Vec<u8>> {
+        match self.state {
+            State::PingReply => self.hear_pong(line),
+            State::Replies(missing) => {
+                self.hear_reply(line, missing);
+                None
+            }
+            State::PsyncReply => {
+                self.hear_psync(line);
+                None
+            }
+            State::Ping | State::Psync | State::Sync | State::Over => None,
+        }
+    }
+
+    fn hear_pong(&mut self, line: &[u8]) -> Option<Vec<u8>> {
+        // A primary that wants a password says so here, and is asked on.
+        let is_alive = line.first() == Some(&b'+')
+            || [&b"-NOAUTH"[..], b"-NOPERM", b"-ERR operation not permitted"].iter().any(|it| line.starts_with(it));
+        if !is_alive {
+            self.end(Outcome::Failed(format!("Error reply to PING from master: '{}'", shown(line))));
+            return None;
+        }
+        self.note("Master replied to PING, replication can continue...");
+        let mut bytes = Vec::new();
+        if let Some(Credentials { user, password }) = &self.identity.credentials {
+            if user.is_empty() {
+                command(&mut bytes, &[b"AUTH", password]);
+            } else {
+                command(&mut bytes, &[b"AUTH", user, password]);
+            }
+            self.asked.push(Asked::Auth);
+        }
+        command(&mut bytes, &[b"REPLCONF", b"listening-port", self.identity.port.to_string().as_bytes()]);
+        self.asked.push(Asked::Option("listening-port"));
+        if !self.identity.ip.is_empty() {
+            command(&mut bytes, &[b"REPLCONF", b"ip-address", self.identity.ip.as_bytes()]);
+            self.asked.push(Asked::Option("ip-address"));
+        }
+        command(&mut bytes, &[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
+        self.asked.push(Asked::Option("capa"));
+        self.state = State::Replies(self.asked.len());
+        Some(bytes)
+    }
+
+    fn hear_reply(&mut self, line: &[u8], missing: usize) {
+        let asked = self.asked[self.asked.len() - missing];
+        if line.first() == Some(&b'-') {
+            match asked {
+                Asked::Auth => {
+                    return self.end(Outcome::Failed(format!("Unable to AUTH to MASTER: {}", shown(line))));
+                }
+                Asked::Option(name) => {
+                    let reply = shown(line);
+                    self.note(format!("(Non critical) Master does not understand REPLCONF {name}: {reply}"));
+                }
+            }
+        }
+        if missing > 1 {
+            self.state = State::Replies(missing - 1);
+            return;
+        }
+        self.state = State::Psync;
+        match self.position {
+            Some(Position { id, offset }) => {
+                self.note(format!("Trying a partial resynchronization (request {id}:{}).", offset + 1));
+            }
+            None => self.note("Partial resynchronization not possible (no cached master)"),
+        }
+    }
+
+    fn hear_psync(&mut self, line: &[u8]) {
+        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
+        match words.as_slice() {
+            // The primary is alive and prepares its reply.
+            [] => {}
+            [b"+FULLRESYNC", rest @ ..] => {
+                let position = match rest {
+                    [id, offset] => parse_position(id, offset),
+                    _ => None,
+                };
+                match position {
+                    Some(position) => {
+                        self.note(format!("Full resync from master: {}:{}", position.id, position.offset));
+                        self.end(Outcome::Full(Some(position)));
+                    }
+                    None => self.end(Outcome::Failed("Master replied with wrong +FULLRESYNC syntax.".to_owned())),
+                }
+            }
+            [b"+CONTINUE", rest @ ..] => self.hear_continue(rest.first().copied()),
+            [b"-NOMASTERLINK" | b"-LOADING", ..] => {
+                let why = format!("Master is currently unable to PSYNC but should be in the future: {}", shown(line));
+                self.end(Outcome::NotYet(why));
+            }
+            _ => {
+                if line.starts_with(b"-ERR") {
+                    let reply = shown(line);
+                    self.note(format!("Master does not support PSYNC or is in error state (reply: {reply})"));
+                } else {
+                    self.note(format!("Unexpected reply to PSYNC from master: {}", shown(line)));
+                }
+                self.note("Retrying with SYNC...");
+                self.state = State::Sync;
+            }
+        }
+    }
+
+    fn hear_continue(&mut self, id: Option<&[u8]>) {
+        let Some(asked) = self.position else {
+            return self.end(Outcome::Failed("Master continues a stream that was not asked for".to_owned()));
+        };
+        // Before PSYNC2 no ID followed.
+        match id.map_or(Some(asked.id), ReplId::parse) {
+            Some(id) => {
+                self.note("Successful partial resynchronization with master.");
+                if id != asked.id {
+                    self.note(format!("Master replication ID changed to {id}"));
+                }
+                self.end(Outcome::Continues(id));
+            }
+            None => self.end(Outcome::Failed("Master replied with wrong +CONTINUE syntax.".to_owned())),
+        }
+    }
+}
+
+fn parse_position(id: &[u8], offset: &[u8]) -> Option<Position> {
+    let offset = std::str::from_utf8(offset).ok()?.parse::<i64>().ok()?;
+    Some(Position { id: ReplId::parse(id)?, offset: u64::try_from(offset).ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use pantala_base::Random;
+
+    use super::*;
+
+    fn id(seed: u64) -> ReplId {
+        ReplId::random(&mut Random::from_seed(seed))
+    }
+
+    /// Runs a handshake against these lines. Returns what was sent, without framing, and the
+    /// outcome; `None` if it wants to read more.
+    fn run(identity: Identity, position: Option<Position>, lines: &[&str]) -> (Vec<String>, Option<Outcome>) {
+        let mut handshake = Handshake::new(identity, position);
+        let (mut sent, mut lines) = (Vec::new(), lines.iter());
+        let words = |bytes: &[u8]| {
+            let text = String::from_utf8(bytes.to_vec()).expect("text");
+            let words = text.split("\r\n").filter(|word| !word.is_empty() && !word.starts_with(['*', '$']));
+            words.collect::<Vec<_>>().join(" ")
+        };
+        loop {
+            match handshake.step() {
+                Step::Send(bytes) => sent.push(words(&bytes)),
+                Step::Done(outcome) => return (sent, Some(outcome)),
+                Step::Read => match lines.next() {
+                    Some(line) => sent.extend(handshake.hear(line.as_bytes()).map(|bytes| words(&bytes))),
+                    None => return (sent, None),
+                },
+            }
+        }
+    }
+
+    fn plain() -> Identity {
+        Identity { port: 7000, ..Identity::default() }
+    }
+
+    #[test]
+    fn a_full_sync_without_a_position() {
+        let line = format!("+FULLRESYNC {} 1234", id(1));
+        let (sent, outcome) = run(plain(), None, &["+PONG", "+OK", "+OK", "", "", &line]);
+        let options = "REPLCONF listening-port 7000 REPLCONF capa eof capa psync2";
+        assert_eq!(sent, ["PING", options, "PSYNC ? -1"]);
+        assert_eq!(outcome, Some(Outcome::Full(Some(Position { id: id(1), offset: 1234 }))));
+    }
+
+    #[test]
+    fn a_partial_sync_at_the_next_byte() {
+        let position = Some(Position { id: id(1), offset: 99 });
+        let lines = ["+PONG", "+OK", "+OK"];
+        let (sent, outcome) = run(plain(), position, &lines);
+        assert_eq!((sent.last().map(String::as_str), outcome), (Some(&*format!("PSYNC {} 100", id(1))), None));
+        let ends = |reply: String| run(plain(), position, &[&lines[..], &[&*reply]].concat()).1;
+        assert_eq!(ends("+CONTINUE".to_owned()), Some(Outcome::Continues(id(1))));
+        assert_eq!(ends(format!("+CONTINUE {}", id(2))), Some(Outcome::Continues(id(2))));
+        assert!(matches!(ends("+CONTINUE x".to_owned()), Some(Outcome::Failed(_))));
+    }
+
+    #[test]
+    fn credentials_and_addresses_are_sent_first() {
+        let credentials = Some(Credentials { user: b"replica".to_vec(), password: b"secret".to_vec() });
+        let identity = Identity { credentials, port: 1, ip: "10.0.0.9".to_owned() };
+        let (sent, outcome) = run(identity.clone(), None, &["-NOAUTH Authentication required.", "-WRONGPASS no"]);
+        assert!(sent[1].starts_with("AUTH replica secret REPLCONF listening-port 1 REPLCONF ip-address 10.0.0.9"));
+        let wrong = "Unable to AUTH to MASTER: -WRONGPASS no".to_owned();
+        assert_eq!(outcome, Some(Outcome::Failed(wrong)));
+        // Options that a primary doesn't know are no reason to stop.
+        let (sent, _) = run(identity, None, &["+PONG", "+OK", "-ERR x", "-ERR x", "-ERR x"]);
+        assert_eq!(sent.last().map(String::as_str), Some("PSYNC ? -1"));
+    }
+
+    #[test]
+    fn errors_end_it() {
+        let failed = |lines: &[&str]| match run(plain(), None, lines).1 {
+            Some(Outcome::Failed(why) | Outcome::NotYet(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        let with = |reply: &'static str| failed(&["+PONG", "+OK", "+OK", reply]);
+        assert_eq!(failed(&["-DENIED no"]), "Error reply to PING from master: '-DENIED no'");
+        assert!(failed(&[""]).starts_with("Error reply to PING"));
+        assert!(with("+FULLRESYNC").contains("syntax"));
+        assert!(with("+FULLRESYNC x 1").contains("syntax"));
+        assert!(with("+CONTINUE").contains("not asked for"));
+        assert!(with("-NOMASTERLINK Can't SYNC while not connected with my master").contains("currently unable"));
+        let negative = format!("+FULLRESYNC {} -1", id(1));
+        assert!(failed(&["+PONG", "+OK", "+OK", &negative]).contains("syntax"));
+    }
+
+    #[test]
+    fn a_primary_without_psync_gets_sync() {
+        let (sent, outcome) = run(plain(), None, &["+PONG", "-ERR x", "-ERR x", "-ERR unknown command 'PSYNC'"]);
+        assert_eq!(sent.last().map(String::as_str), Some("SYNC"));
+        assert_eq!(outcome, Some(Outcome::Full(None)));
+    }
+}

@@ -1,0 +1,142 @@
+//! The snapshot of a full sync: where it ends.
+
+/// Bytes of the mark behind a snapshot whose length its primary does not know.
+const MARK_BYTES: usize = 40;
+
+/// What the line before a snapshot says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// Nothing: the primary is alive, and the snapshot is not ready.
+    Waiting,
+    /// The snapshot follows.
+    Payload(Payload),
+}
+
+/// A snapshot that is being received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// So many more bytes follow.
+    Length(u64),
+    /// It ends with a mark, behind which the primary sends nothing until it is acknowledged.
+    Mark {
+        /// The mark.
+        mark: [u8; MARK_BYTES],
+        /// The last bytes received: they may be the mark.
+        tail: Vec<u8>,
+    },
+}
+
+impl Header {
+    /// Reads the line before a snapshot, without its end.
+    ///
+    /// # Errors
+    /// The reason why none follows, for the log.
+    pub fn parse(line: &[u8]) -> Result<Self, String> {
+        let shown = line.escape_ascii();
+        match line {
+            [] => Ok(Header::Waiting),
+            [b'-', error @ ..] => Err(format!("MASTER aborted replication with an error: {}", error.escape_ascii())),
+            [b'$', b'E', b'O', b'F', b':', mark @ ..] => match mark.try_into() {
+                Ok(mark) => Ok(Header::Payload(Payload::Mark { mark, tail: Vec::new() })),
+                Err(_) => Err(format!("Bad protocol from MASTER: the mark in '{shown}' has not 40 bytes")),
+            },
+            [b'$', length @ ..] => {
+                let length = std::str::from_utf8(length).ok().and_then(|text| text.parse().ok());
+                let length = length.ok_or_else(|| format!("Bad protocol from MASTER: no length in '{shown}'"))?;
+                Ok(Header::Payload(Payload::Length(length)))
+            }
+            _ => Err(format!(
+                "Bad protocol from MASTER, the first byte is not '$' (we received '{shown}'), are you sure the host and port are right?"
+            )),
+        }
+    }
+}
+
+impl Payload {
+    /// Returns the length of the whole snapshot, bytes, if it is known. To be called before any of
+    /// it was received.
+    #[must_use]
+    pub fn length(&self) -> Option<u64> {
+        if let Payload::Length(bytes) = self { Some(*bytes) } else { None }
+    }
+
+    /// Takes received bytes. Appends those of the snapshot to `into`, and returns how many of
+    /// `bytes` it has taken, and whether the snapshot is complete: the others belong to the stream.
+    pub fn feed(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> (usize, bool) {
+        match self {
+            Payload::Length(left) => {
+                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                into.extend_from_slice(&bytes[..taken]);
+                *left -= taken as u64;
+                (taken, *left == 0)
+            }
+            Payload::Mark { mark, tail } => {
+                tail.extend_from_slice(bytes);
+                let is_over = tail.ends_with(&mark[..]);
+                let ended = tail.len().saturating_sub(MARK_BYTES);
+                into.extend(tail.drain(..ended));
+                (bytes.len(), is_over)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Receives `bytes` in pieces of `piece`. Returns the snapshot and the rest.
+    fn receive(mut payload: Payload, bytes: &[u8], piece: usize) -> (Vec<u8>, Option<Vec<u8>>) {
+        let (mut into, mut at) = (Vec::new(), 0);
+        while at < bytes.len() {
+            let end = bytes.len().min(at + piece);
+            let (taken, is_over) = payload.feed(&bytes[at..end], &mut into);
+            at += taken;
+            if is_over {
+                return (into, Some(bytes[at..].to_vec()));
+            }
+        }
+        (into, None)
+    }
+
+    fn payload(line: &str) -> Payload {
+        match Header::parse(line.as_bytes()) {
+            Ok(Header::Payload(payload)) => payload,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_length_ends_a_snapshot_within_a_read() {
+        for piece in [1, 3, 100] {
+            let (snapshot, rest) = receive(payload("$5"), b"12345*1\r\n", piece);
+            assert_eq!(snapshot, b"12345", "{piece}");
+            let rest = rest.expect("it is over");
+            assert!(b"*1\r\n".starts_with(&rest), "{piece}");
+        }
+        assert_eq!(receive(payload("$5"), b"1234", 2), (b"1234".to_vec(), None));
+        assert_eq!(payload("$18446744073709551615").length(), Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_mark_ends_a_snapshot_however_it_arrives() {
+        let mark = "0123456789abcdefghijklmnopqrstuvwxyz-+*/";
+        for (snapshot, piece) in [("", 1), ("x", 40), ("long enough", 7), ("0123456789", 1), ("a", 1000)] {
+            let bytes = [snapshot, mark].concat();
+            let (received, rest) = receive(payload(&format!("$EOF:{mark}")), bytes.as_bytes(), piece);
+            assert_eq!((received, rest), (snapshot.as_bytes().to_vec(), Some(Vec::new())), "{piece}");
+        }
+        let cut = [&"x".repeat(100), &mark[..39]].concat();
+        assert_eq!(receive(payload(&format!("$EOF:{mark}")), cut.as_bytes(), 9).1, None);
+    }
+
+    #[test]
+    fn other_lines_are_rejected() {
+        assert_eq!(Header::parse(b""), Ok(Header::Waiting));
+        let error = |line: &[u8]| Header::parse(line).expect_err("no snapshot follows");
+        assert_eq!(error(b"-ERR no"), "MASTER aborted replication with an error: ERR no");
+        for line in [&b"$"[..], b"$-1", b"$x", b"$EOF:short", b"+OK", b"*1", b"HTTP/1.1 400 Bad Request"] {
+            assert!(error(line).starts_with("Bad protocol from MASTER"), "{}", line.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The connection to the primary that this replica follows.
+//!
+//! Its commands run as those of any client: in order, a transaction as a whole. What differs is
+//! here. Replies are dropped, except the offset that the primary is sent once a second. What was
+//! applied is counted, so that a lost link is continued there. A link that ends while a command of
+//! its is in flight is closed only when that has run: the offset then includes it.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::client::{NewPrimary, Session};
+use pantala_engine::command::Command;
+use pantala_engine::message::Message;
+use pantala_runtime::EventLoop;
+use pantala_session::State;
+
+use super::blocked::unblock_with;
+use super::{Abandon, Clients};
+use crate::host::Server;
+use crate::process::Kind;
+use crate::reactor::Connection;
+
+/// The error for clients that are blocked when the server becomes a replica.
+const DEMOTED: &str = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+
+/// Takes over the link to the primary, or passes it to the worker with the fewest connections.
+pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new: Box<NewPrimary>) {
+    let server = clients.reactor.server;
+    if !std::mem::replace(&mut new.is_placed, true) {
+        let worker = server.least_loaded_worker();
+        if worker != clients.reactor.number {
+            return server.port(worker).send(Message::Primary(new));
+        }
+    }
+    let NewPrimary { socket, rest, db, link, .. } = *new;
+    let (number, offset) = (link.number, link.applied());
+    let Some(index) = clients.reactor.add_socket(socket, Kind::Tcp) else {
+        return server.replication().replica.link_ended(server, number, offset, db);
+    };
+    clients.has_primary = true;
+    let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
+    connection.session.follow_primary(server.keyspace().users(), link, db);
+    connection.input.preload(rest);
+    clients.reactor.make_ready(index);
+    clients.reactor.touch(index);
+}
+
+/// Ends a turn of the link: drops replies, counts what was applied, and sends the offset if it
+/// is due. Does nothing for other connections.
+#[cold]
+pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
+    let now_ms = clients.reactor.clock.now_ms;
+    let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
+    if connection.session.primary.is_none() {
+        return;
+    }
+    note_applied(connection);
+    connection.output.clear();
+    drop(connection.ahead.take());
+    connection.news.clear();
+    if let Some(ack) = connection.session.primary.as_mut().and_then(|link| link.acknowledge(now_ms)) {
+        connection.output.extend_from_slice(&ack);
+    }
+}
+
+/// Looks after the link a few times a second. Returns whether it must be closed: the primary
+/// has been silent for too long.
+pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
+    let (now_ms, timeout_s) = (clients.reactor.clock.now_ms, clients.reactor.settings.primary.timeout_s);
+    let Some(connection) = &mut clients.reactor.connections[index as usize] else { return false };
+    let silent_ms = now_ms - connection.session.client.active_ms.load(Relaxed);
+    let Some(link) = &mut connection.session.primary else { return false };
+    if silent_ms > i64::try_from(timeout_s).unwrap_or(i64::MAX).saturating_mul(1000) {
+        tracing::warn!("MASTER timeout: no data nor PING received...");
+        return true;
+    }
+    if link.is_ack_due(now_ms) {
+        link.wants_ack = true;
+        clients.reactor.touch(index);
+    }
+    false
+}
+
+/// Returns whether the link is not closed yet: one of its commands is in flight.
+#[cold]
+pub(super) fn is_kept<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
+    let Some(Some(connection)) = clients.reactor.connections.get_mut(index as usize) else { return false };
+    let keeps = connection.session.primary.is_some()
+        && connection.state == State::Parked
+        && !clients.reactor.server.is_stopping();
+    if keeps {
+        connection.session.close_after_reply = true;
+    }
+    keeps
+}
+
+/// Disconnects blocked clients, with an error: the server has become a replica.
+pub fn unblock_demoted<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
+    for index in 0..clients.reactor.connections.len() as u32 {
+        let Some(connection) = &clients.reactor.connections[index as usize] else { continue };
+        let claims = connection.waits.blocked.as_ref().is_some_and(|blocked| blocked.waiter.claim());
+        if claims && connection.session.primary.is_none() {
+            unblock_with(clients, index, DEMOTED);
+        }
+    }
+}
+
+/// Counts and logs an error reply to a command, if it is one of the primary: the dataset may differ
+/// from the primary's now.
+#[cold]
+pub fn note_error(session: &Session, command: &Command, reply: &[u8]) {
+    let Some(link) = &session.primary else { return };
+    link.count_error();
+    let line = reply.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    tracing::warn!(
+        "== CRITICAL == This replica is sending an error to its master: '{}' after processing the command '{}'",
+        line.escape_ascii(),
+        command.shown_name()
+    );
+}
+
+/// Counts the commands of the link before the one that begins at `begin` of its input.
+#[cold]
+pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, begin: usize) {
+    let pending_bytes = connection.input.bytes(io).len() - begin;
+    let Session { primary, transaction, .. } = &mut connection.session;
+    if let (Some(link), None) = (primary, transaction) {
+        link.apply_but(pending_bytes);
+    }
+}
+
+/// Counts the commands of the link that have run. A transaction counts with its `EXEC`.
+fn note_applied<H>(connection: &mut Connection<H>) {
+    let Session { primary, transaction, .. } = &mut connection.session;
+    let is_between = !matches!(connection.state, State::Parked | State::Blocked) && transaction.is_none();
+    if let (Some(link), true) = (primary, is_between) {
+        link.apply_but(connection.input.waiting_bytes());
+    }
+}
+
+/// Reports the end of a link whose connection was closed.
+#[cold]
+pub(super) fn end<H>(server: &Server, connection: &mut Connection<H>) {
+    note_applied(connection);
+    let db = connection.session.db;
+    if let Some(link) = connection.session.primary.take() {
+        server.replication().replica.link_ended(server, link.number, link.applied(), db);
+    }
+}

@@ -1,0 +1,56 @@
+//! Settings of a server that is a replica.
+
+use super::values::Values;
+use crate::replication::Address;
+
+/// See the head of this module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaSettings {
+    /// `replicaof`: the primary that the server follows.
+    pub primary: Option<Address>,
+    /// `masteruser`: user name for the primary; empty: the default user.
+    pub user: Vec<u8>,
+    /// `masterauth`: password for the primary.
+    pub password: Option<Vec<u8>>,
+    /// `replica-priority`: rank for Sentinel; 0: never promoted.
+    pub priority: i128,
+    /// `replica-announced`: Sentinel sees this replica.
+    pub is_announced: bool,
+    /// `replica-announce-ip`: address announced to the primary; empty: that of the link.
+    pub announced_ip: String,
+    /// `replica-announce-port`: port announced to the primary; 0: the real one.
+    pub announced_port: i128,
+    /// `replica-serve-stale-data`: serve reads while the link is down.
+    pub serves_stale_data: bool,
+    /// `replica-read-only`: reject writes of clients.
+    pub is_read_only: bool,
+    /// `replica-ignore-maxmemory`: leave eviction to the primary.
+    pub ignores_maxmemory: bool,
+    /// `replica-lazy-flush`: free the old dataset in the background.
+    pub flushes_lazily: bool,
+}
+
+impl ReplicaSettings {
+    pub(super) fn new(values: &Values) -> Self {
+        ReplicaSettings {
+            primary: address(values.text("replicaof")),
+            user: values.text("masteruser").to_vec(),
+            password: Some(values.text("masterauth").to_vec()).filter(|password| !password.is_empty()),
+            priority: values.number("replica-priority"),
+            is_announced: values.bool("replica-announced"),
+            announced_ip: String::from_utf8_lossy(values.text("replica-announce-ip")).into_owned(),
+            announced_port: values.number("replica-announce-port"),
+            serves_stale_data: values.bool("replica-serve-stale-data"),
+            is_read_only: values.bool("replica-read-only"),
+            ignores_maxmemory: values.bool("replica-ignore-maxmemory"),
+            flushes_lazily: values.bool("replica-lazy-flush"),
+        }
+    }
+}
+
+/// Parses the value of `replicaof`, which was checked: host and port, or nothing.
+fn address(value: &[u8]) -> Option<Address> {
+    let text = String::from_utf8_lossy(value);
+    let (host, port) = text.rsplit_once(' ')?;
+    Some(Address { host: host.to_owned(), port: port.parse().ok()? })
+}

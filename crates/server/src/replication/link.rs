@@ -1,0 +1,319 @@
+//! The thread of a replica: connects to the primary, shakes hands, receives a snapshot, and hands
+//! the socket over to a worker when the stream starts. When that link is lost it starts again.
+//!
+//! A thread of its own, which may block: an attempt does one thing after the other, and only the
+//! stream, which is the bulk of the work for as long as all goes well, belongs to a worker.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use pantala_engine::client::{NewPrimary, PrimaryLink};
+use pantala_persistence::rdb::{Check, Reader};
+use pantala_replication::replica::{Credentials, Handshake, Header, Identity, Outcome, Payload, Position, Step};
+
+use super::load;
+use super::replica::{Address, Known, Phase, Replica, Transfer};
+use crate::config::{ReplicaSettings, Settings};
+use crate::host::Server;
+use crate::net;
+
+/// How long a read waits before the thread looks whether it is still wanted.
+const READ_WAIT: Duration = Duration::from_millis(100);
+/// Bytes per read.
+const READ_BYTES: usize = 256 * 1024;
+/// Longest line of a handshake, bytes.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// Why an attempt has ended.
+enum End {
+    /// For this reason, which the log gets. It is tried again.
+    Failed(String),
+    /// `REPLICAOF`, or the server stops.
+    Unwanted,
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        End::Failed(error.to_string())
+    }
+}
+
+/// Runs attempts until the server stops.
+pub(super) fn run(server: &Weak<Server>) {
+    loop {
+        let Some(strong) = server.upgrade() else { return };
+        let Some((address, term, known)) = strong.replication().replica.next_attempt(server) else { return };
+        let attempt = Attempt { server: &strong, term, known, settings: strong.config().settings() };
+        match attempt.run(&address) {
+            Ok(()) | Err(End::Unwanted) => {}
+            Err(End::Failed(why)) => {
+                tracing::warn!("{why}");
+                if strong.replication().replica.enter(term, Phase::Connect) {
+                    strong.replication().replica.wait_to_retry(term);
+                }
+            }
+        }
+    }
+}
+
+/// One attempt to follow a primary.
+struct Attempt<'s> {
+    server: &'s Arc<Server>,
+    term: u64,
+    known: Option<Known>,
+    settings: Arc<Settings>,
+}
+
+impl Attempt<'_> {
+    fn replica(&self) -> &Replica {
+        &self.server.replication().replica
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.replica().term() == self.term && !self.server.is_stopping()
+    }
+
+    fn enter(&self, phase: Phase) -> Result<(), End> {
+        if self.replica().enter(self.term, phase) && self.is_wanted() { Ok(()) } else { Err(End::Unwanted) }
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.settings.primary.timeout_s)
+    }
+
+    fn run(&self, address: &Address) -> Result<(), End> {
+        self.enter(Phase::Connecting)?;
+        let Address { host, port } = address;
+        tracing::info!("Connecting to MASTER {host}:{port}");
+        let stream = self.connect(address)?;
+        tracing::info!("MASTER <-> REPLICA sync started");
+        self.enter(Phase::Handshake)?;
+        let mut wire = Wire { stream, buffer: Vec::new(), at: 0, heard: Instant::now() };
+        match self.shake_hands(&mut wire)? {
+            Outcome::Failed(why) | Outcome::NotYet(why) => Err(End::Failed(why)),
+            Outcome::Continues(id) => {
+                let Some(Known { position, db }) = self.known else { return Err(End::Unwanted) };
+                let position = Position { id, ..position };
+                self.replica().know(self.term, Some(Known { position, db }));
+                self.hand_over(wire, position.offset, db)
+            }
+            Outcome::Full(position) => {
+                self.enter(Phase::Sync)?;
+                let mut received = self.receive(&mut wire)?;
+                let stream_db = load::load(self.server, self.term, &mut received, &wire.stream)
+                    .map_err(|why| why.map_or(End::Unwanted, End::Failed))?;
+                // A primary that doesn't know PSYNC starts its stream at 0, as far as we know.
+                let offset = position.map_or(0, |position| position.offset);
+                let known = position.map(|position| Known { position, db: stream_db });
+                if !self.replica().know(self.term, known) {
+                    return Err(End::Unwanted);
+                }
+                tracing::info!("MASTER <-> REPLICA sync: Finished with success");
+                self.hand_over(wire, offset, stream_db)
+            }
+        }
+    }
+
+    fn connect(&self, Address { host, port }: &Address) -> Result<TcpStream, End> {
+        let failed = |why: String| End::Failed(format!("Unable to connect to MASTER: {why}"));
+        let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+        let mut why = "no address".to_owned();
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, self.timeout()) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(READ_WAIT))?;
+                    stream.set_write_timeout(Some(self.timeout()))?;
+                    return Ok(stream);
+                }
+                Err(error) => why = error.to_string(),
+            }
+            if !self.is_wanted() {
+                return Err(End::Unwanted);
+            }
+        }
+        Err(failed(why))
+    }
+
+    fn shake_hands(&self, wire: &mut Wire) -> Result<Outcome, End> {
+        let settings = &self.settings;
+        let ReplicaSettings { user, password, announced_ip, announced_port, .. } = &settings.replica;
+        let credentials =
+            password.as_ref().map(|password| Credentials { user: user.clone(), password: password.clone() });
+        let announced_port = u16::try_from(*announced_port).unwrap_or(0);
+        let port = if announced_port == 0 { settings.port } else { announced_port };
+        let identity = Identity { credentials, port, ip: announced_ip.clone() };
+        let mut handshake = Handshake::new(identity, self.known.map(|known| known.position));
+        loop {
+            for note in handshake.take_notes() {
+                tracing::info!("{note}");
+            }
+            match handshake.step() {
+                Step::Send(bytes) => wire.stream.write_all(&bytes)?,
+                Step::Done(outcome) => return Ok(outcome),
+                Step::Read => {
+                    let line = wire.line(self)?;
+                    if let Some(bytes) = handshake.hear(&line) {
+                        wire.stream.write_all(&bytes)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Receives a snapshot to a file, checking it on the way. The dataset stays as it is.
+    fn receive(&self, wire: &mut Wire) -> Result<Received, End> {
+        let mut payload = loop {
+            match Header::parse(&wire.line(self)?).map_err(End::Failed)? {
+                Header::Waiting => {}
+                Header::Payload(payload) => break payload,
+            }
+        };
+        let total_bytes = payload.length();
+        match total_bytes {
+            Some(bytes) => tracing::info!("MASTER <-> REPLICA sync: receiving {bytes} bytes from master to disk"),
+            None => tracing::info!("MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF to disk"),
+        }
+        let mut received = Received::create(&self.settings)?;
+        let now_ms = self.server.now_ms();
+        let limits = load::limits(self.server);
+        let databases = self.server.keyspace().databases();
+        let reader = Reader::new(total_bytes, databases, limits.string_bytes_max, self.settings.rdb_checksum);
+        let mut stream_db = None;
+        let mut tell = |_: u64, line: &str| {
+            if let Some(db) = line.strip_prefix("AUX FIELD repl-stream-db = '") {
+                stream_db = db.trim_end_matches('\'').parse::<u32>().ok();
+            }
+        };
+        let mut check = Check::new(reader, limits, now_ms, &mut tell);
+        let wrong = |why: String| End::Failed(format!("Bad snapshot from MASTER, the dataset stays as it is: {why}"));
+        let (mut is_checked, mut read_bytes) = (false, 0);
+        loop {
+            let mut part = Vec::new();
+            let is_over = wire.feed(&mut payload, &mut part);
+            if !part.is_empty() {
+                if is_checked {
+                    return Err(wrong("bytes behind its end".to_owned()));
+                }
+                is_checked = check.feed(&part).map_err(|error| wrong(error.to_string()))?;
+                received.file.write_all(&part)?;
+                read_bytes += part.len() as u64;
+                let transfer = Transfer { total_bytes, read_bytes };
+                self.replica().show_transfer(self.term, transfer, self.server.now_ms());
+            }
+            if is_over {
+                break;
+            }
+            wire.read(self)?;
+        }
+        if !is_checked {
+            check.feed(&[]).map_err(|error| wrong(error.to_string()))?;
+        }
+        received.stream_db = stream_db.filter(|db| *db < databases).unwrap_or(0);
+        received.file.seek(SeekFrom::Start(0))?;
+        Ok(received)
+    }
+
+    fn hand_over(&self, wire: Wire, offset: u64, db: u32) -> Result<(), End> {
+        let rest = wire.buffer[wire.at..].to_vec();
+        wire.stream.set_read_timeout(None)?;
+        wire.stream.set_write_timeout(None)?;
+        wire.stream.set_nonblocking(true)?;
+        let mut link = PrimaryLink::new(self.term, offset, Arc::clone(self.replica().progress()));
+        link.receive(rest.len(), self.server.now_ms());
+        let new = NewPrimary { socket: wire.stream.into(), rest, db, link, is_placed: false };
+        net::prepare(&new.socket, &self.settings)?;
+        if self.replica().hand_over(self.server, self.term, new) { Ok(()) } else { Err(End::Unwanted) }
+    }
+}
+
+/// A snapshot that was received. Dropping it deletes the file.
+pub(super) struct Received {
+    pub(super) file: File,
+    path: PathBuf,
+    /// The database that the stream has selected.
+    pub(super) stream_db: u32,
+}
+
+impl Received {
+    fn create(settings: &Settings) -> io::Result<Self> {
+        // As in Redis, in `dir`: a file system for data.
+        let path = settings.dir.join(format!("temp-repl-{}.rdb", std::process::id()));
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+        Ok(Received { file, path, stream_db: 0 })
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The socket, and bytes that have been read from it.
+struct Wire {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that have been used.
+    at: usize,
+    heard: Instant,
+}
+
+impl Wire {
+    /// Reads more.
+    fn read(&mut self, attempt: &Attempt<'_>) -> Result<(), End> {
+        self.buffer.drain(..self.at);
+        self.at = 0;
+        let len = self.buffer.len();
+        self.buffer.resize(len + READ_BYTES, 0);
+        let read = loop {
+            match self.stream.read(&mut self.buffer[len..]) {
+                Ok(0) => break Err(End::Failed("I/O error trying to sync with MASTER: connection lost".to_owned())),
+                Ok(read) => break Ok(read),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    if !attempt.is_wanted() {
+                        break Err(End::Unwanted);
+                    }
+                    if self.heard.elapsed() > attempt.timeout() {
+                        break Err(End::Failed("Timeout connecting to the MASTER...".to_owned()));
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(End::Failed(format!("I/O error trying to sync with MASTER: {error}"))),
+            }
+        };
+        self.buffer.truncate(len + *read.as_ref().unwrap_or(&0));
+        read?;
+        self.heard = Instant::now();
+        attempt.replica().hear(attempt.server.now_ms());
+        if attempt.is_wanted() { Ok(()) } else { Err(End::Unwanted) }
+    }
+
+    /// Returns the next line, without its end.
+    fn line(&mut self, attempt: &Attempt<'_>) -> Result<Vec<u8>, End> {
+        loop {
+            let unread = &self.buffer[self.at..];
+            if let Some(len) = unread.iter().position(|byte| *byte == b'\n') {
+                let line = unread[..len].strip_suffix(b"\r").unwrap_or(&unread[..len]).to_vec();
+                self.at += len + 1;
+                return Ok(line);
+            }
+            if unread.len() > LINE_BYTES_MAX {
+                return Err(End::Failed("Bad protocol from MASTER: a line without an end".to_owned()));
+            }
+            self.read(attempt)?;
+        }
+    }
+
+    /// Passes what was read to a snapshot. Returns whether that is complete.
+    fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
+        let (taken, is_over) = payload.feed(&self.buffer[self.at..], into);
+        self.at += taken;
+        is_over
+    }
+}

@@ -1,0 +1,455 @@
+//! The state of a replica: whom it follows, how far it has come, and the changes of both.
+//!
+//! Each `REPLICAOF` starts another *term*. What belongs to an earlier one (an attempt to connect,
+//! a snapshot, a link) ends as soon as it notices, and changes nothing more.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use pantala_engine::client::{Client, Followed, NewPrimary, Progress};
+use pantala_engine::message::Message;
+use pantala_engine::ownership::Ownership;
+use pantala_engine::tuning::refusal::Refusals;
+use pantala_replication::ReplId;
+use pantala_replication::replica::Position;
+
+use super::link;
+use crate::config::Settings;
+use crate::host::{Server, admit_link};
+use crate::process;
+
+/// The state of the link to the primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It is to be made.
+    Connect,
+    /// The socket is being connected.
+    Connecting,
+    /// Both sides shake hands.
+    Handshake,
+    /// A snapshot is awaited, received or loaded.
+    Sync,
+    /// The stream is applied.
+    Connected,
+}
+
+impl Phase {
+    /// Returns its name in `ROLE`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Connect => "connect",
+            Phase::Connecting => "connecting",
+            Phase::Handshake => "handshake",
+            Phase::Sync => "sync",
+            Phase::Connected => "connected",
+        }
+    }
+}
+
+/// A primary's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Host name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// A snapshot that is being received.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Transfer {
+    /// Its length, bytes, if the primary has told it.
+    pub total_bytes: Option<u64>,
+    /// Bytes received.
+    pub read_bytes: u64,
+}
+
+/// The state as `INFO` and `ROLE` show it.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The primary.
+    pub primary: Address,
+    /// The link.
+    pub phase: Phase,
+    /// The snapshot that is being received.
+    pub transfer: Option<Transfer>,
+    /// For how long the link has been down, s.
+    pub down_s: u64,
+    /// When bytes last arrived, unix time in ms; 0: never.
+    pub heard_ms: i64,
+    /// Offset up to which the stream was applied, and received.
+    pub offsets: (u64, u64),
+}
+
+/// What is known of the stream, to continue it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) position: Position,
+    /// The database that the stream has selected there.
+    pub(super) db: u32,
+}
+
+struct State {
+    primary: Option<Address>,
+    phase: Phase,
+    transfer: Option<Transfer>,
+    known: Option<Known>,
+    down_since: Instant,
+    /// The stream that the dataset continues, and its offset, since the server is no replica any
+    /// more.
+    former: Option<(ReplId, u64)>,
+    has_thread: bool,
+    /// The term of the link that a worker has.
+    link: Option<u64>,
+    /// Shards that were acquired for the thread.
+    shards: Option<Vec<Ownership>>,
+}
+
+/// See the head of this module.
+pub struct Replica {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Number of the current term.
+    term: AtomicU64,
+    progress: Arc<Progress>,
+    server: OnceLock<Weak<Server>>,
+}
+
+impl Default for Replica {
+    fn default() -> Self {
+        let state = State {
+            primary: None,
+            phase: Phase::Connect,
+            transfer: None,
+            known: None,
+            down_since: Instant::now(),
+            former: None,
+            has_thread: false,
+            link: None,
+            shards: None,
+        };
+        Replica {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            term: AtomicU64::new(0),
+            progress: Arc::default(),
+            server: OnceLock::new(),
+        }
+    }
+}
+
+impl Replica {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each holder changes a few fields that are valid by themselves.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts to follow the primary of the settings, if there is one. To be called when the dataset
+    /// has been loaded, before any worker runs.
+    pub fn start(server: &Arc<Server>) {
+        let replica = &server.replication().replica;
+        // A server is started once.
+        let _ = replica.server.set(Arc::downgrade(server));
+        if let Some(address) = server.config().settings().replica.primary.clone() {
+            replica.change(server, Some(address));
+        }
+    }
+
+    /// Returns the number of the current term.
+    pub(super) fn term(&self) -> u64 {
+        self.term.load(Relaxed)
+    }
+
+    /// Returns the primary that it follows.
+    pub fn primary(&self) -> Option<Address> {
+        self.lock().primary.clone()
+    }
+
+    /// Returns the replication ID of the primary whose data it has; `None` if it is no replica, or
+    /// has none yet.
+    pub fn followed_id(&self) -> Option<ReplId> {
+        let state = self.lock();
+        state.primary.as_ref().and(state.known).map(|known| known.position.id)
+    }
+
+    /// Returns the stream that the dataset continues, and its offset, if the server was a replica.
+    pub fn former(&self) -> Option<(ReplId, u64)> {
+        self.lock().former
+    }
+
+    /// Returns whether it is a replica without a link: it can't serve replicas of its own.
+    pub fn lacks_link(&self) -> bool {
+        let state = self.lock();
+        state.primary.is_some() && state.phase != Phase::Connected
+    }
+
+    /// Returns the number of commands of primaries that were answered with an error.
+    pub fn unexpected_errors(&self) -> u64 {
+        self.progress.errors.load(Relaxed)
+    }
+
+    /// Returns the offset up to which the stream was applied.
+    pub fn applied(&self) -> u64 {
+        self.progress.applied.load(Relaxed)
+    }
+
+    /// Returns the state for `INFO` and `ROLE`; `None` if it follows nobody.
+    pub fn shown(&self) -> Option<Shown> {
+        let state = self.lock();
+        let primary = state.primary.clone()?;
+        let is_up = state.phase == Phase::Connected;
+        Some(Shown {
+            primary,
+            phase: state.phase,
+            transfer: state.transfer,
+            down_s: if is_up { 0 } else { state.down_since.elapsed().as_secs() },
+            heard_ms: self.progress.heard_ms.load(Relaxed),
+            offsets: (self.progress.applied.load(Relaxed), self.progress.received.load(Relaxed)),
+        })
+    }
+
+    /// Runs `REPLICAOF`, of a client.
+    pub fn follow(&self, server: &Server, primary: Option<Address>, client: &Client) -> Followed {
+        if self.primary() == primary {
+            if let Some(Address { .. }) = primary {
+                tracing::info!(
+                    "REPLICAOF would result into synchronization with the master we are already connected with. No operation performed."
+                );
+            }
+            return Followed::Same;
+        }
+        match &primary {
+            Some(Address { host, port }) => {
+                tracing::info!("REPLICAOF {host}:{port} enabled (user request from '{}')", shown(client));
+            }
+            None => tracing::info!("MASTER MODE enabled (user request from '{}')", shown(client)),
+        }
+        server.config().note_replica_of(primary.as_ref().map(|it| (it.host.as_str(), it.port)));
+        self.change(server, primary);
+        Followed::Changed
+    }
+
+    /// Follows another primary, or nobody. The link to the current one ends.
+    pub fn change(&self, server: &Server, primary: Option<Address>) {
+        let is_replica = primary.is_some();
+        {
+            let mut state = self.lock();
+            self.term.fetch_add(1, Relaxed);
+            let was_replica = state.primary.is_some();
+            if was_replica && !is_replica {
+                // The stream ends here.
+                let known = state.known.take();
+                state.former = known.map(|known| (known.position.id, self.applied()));
+                log_promotion(state.former);
+            } else if !was_replica {
+                // What clients have written is not the stream of any primary.
+                (state.known, state.former) = (None, None);
+            }
+            state.primary = primary;
+            state.phase = Phase::Connect;
+            state.transfer = None;
+            state.down_since = Instant::now();
+        }
+        process::set_log_role(is_replica);
+        self.settle_role(server);
+        self.end_link(server);
+        if is_replica {
+            self.start_thread();
+            server.keyspace().ports().iter().for_each(|port| port.send(Message::Demoted));
+        }
+        self.changed.notify_all();
+    }
+
+    fn start_thread(&self) {
+        if std::mem::replace(&mut self.lock().has_thread, true) {
+            return;
+        }
+        let server = self.server.get().cloned().unwrap_or_default();
+        let thread = std::thread::Builder::new().name("pantala-replica".into());
+        if let Err(error) = thread.spawn(move || link::run(&server)) {
+            tracing::warn!("Can't start the thread of the link to the master: {error}");
+            self.lock().has_thread = false;
+        }
+    }
+
+    /// Closes the connection of the link, if there is one.
+    fn end_link(&self, server: &Server) {
+        for client in server.keyspace().clients().all() {
+            if client.is_primary.load(Relaxed) && !client.gone.load(Relaxed) {
+                pantala_engine::client::Host::kill(server, &client);
+            }
+        }
+    }
+
+    /// Publishes the role to where commands look: who expires keys, and what is rejected.
+    pub fn settle_role(&self, server: &Server) {
+        self.tune(server, &server.config().settings());
+    }
+
+    /// Publishes the role as [`Replica::settle_role`] does, with these settings.
+    pub fn tune(&self, server: &Server, settings: &Settings) {
+        let (is_replica, is_connected) = {
+            let state = self.lock();
+            (state.primary.is_some(), state.phase == Phase::Connected)
+        };
+        let tuning = &server.keyspace().tuning;
+        tuning.set_replica(is_replica);
+        tuning.set_refusals(Refusals::READ_ONLY, is_replica && settings.replica.is_read_only);
+        let is_stale = is_replica && !is_connected && !settings.replica.serves_stale_data;
+        tuning.set_refusals(Refusals::STALE, is_stale);
+        // The primary limits the memory.
+        let is_unlimited = is_replica && settings.replica.ignores_maxmemory;
+        server.keyspace().limit_memory(if is_unlimited { 0 } else { settings.maxmemory_bytes });
+    }
+
+    /// Waits until there is a primary to connect to. Returns it, the term, and where to continue;
+    /// `None` if the server stops.
+    pub(super) fn next_attempt(&self, server: &Weak<Server>) -> Option<(Address, u64, Option<Known>)> {
+        let mut state = self.lock();
+        loop {
+            if server.upgrade().is_none_or(|server| server.is_stopping()) {
+                return None;
+            }
+            // The last link's end tells where the stream continues.
+            if let (Some(primary), Phase::Connect, None) = (&state.primary, state.phase, state.link) {
+                return Some((primary.clone(), self.term(), state.known));
+            }
+            state = self.changed.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits between two attempts, unless `REPLICAOF` comes.
+    pub(super) fn wait_to_retry(&self, term: u64) {
+        let state = self.lock();
+        let is_same = |_: &mut State| self.term() == term;
+        drop(self.changed.wait_timeout_while(state, RETRY_AFTER, is_same).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Changes the state if the term is still the current one. Returns whether it is.
+    fn in_term(&self, term: u64, change: impl FnOnce(&mut State)) -> bool {
+        let mut state = self.lock();
+        let is_current = self.term() == term;
+        if is_current {
+            change(&mut state);
+        }
+        drop(state);
+        self.changed.notify_all();
+        is_current
+    }
+
+    /// Enters a phase of the link. Returns whether the term is still the current one.
+    pub(super) fn enter(&self, term: u64, phase: Phase) -> bool {
+        self.in_term(term, |state| {
+            if state.phase == Phase::Connected {
+                state.down_since = Instant::now();
+            }
+            state.phase = phase;
+            state.transfer = None;
+        })
+    }
+
+    /// Publishes how much of a snapshot was received.
+    pub(super) fn show_transfer(&self, term: u64, transfer: Transfer, now_ms: i64) {
+        self.progress.heard_ms.store(now_ms, Relaxed);
+        self.in_term(term, |state| state.transfer = Some(transfer));
+    }
+
+    /// Notes that bytes have arrived.
+    pub(super) fn hear(&self, now_ms: i64) {
+        self.progress.heard_ms.store(now_ms, Relaxed);
+    }
+
+    /// Notes where the stream continues: `None` if it can't be continued.
+    pub(super) fn know(&self, term: u64, known: Option<Known>) -> bool {
+        self.in_term(term, |state| state.known = known)
+    }
+
+    /// Notes that the dataset is no longer that of a stream.
+    pub(super) fn forget(&self) {
+        self.lock().known = None;
+    }
+
+    /// Returns the counters of the link.
+    pub(super) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Hands the link over to a worker. Returns whether the term was still the current one.
+    pub(super) fn hand_over(&self, server: &Server, term: u64, link: NewPrimary) -> bool {
+        if !self.enter(term, Phase::Connected) {
+            return false;
+        }
+        self.lock().link = Some(term);
+        self.settle_role(server);
+        admit_link(server);
+        server.port(server.facts().first_io_worker).send(Message::Primary(Box::new(link)));
+        true
+    }
+
+    /// Notes that the link has ended, where the stream was applied up to `offset`, with database
+    /// `db` selected.
+    pub fn link_ended(&self, server: &Server, term: u64, offset: u64, db: u32) {
+        let was_lost = {
+            let mut locked = self.lock();
+            let state = &mut *locked;
+            state.link = None;
+            let was_lost = self.term() == term && state.phase == Phase::Connected;
+            if was_lost {
+                state.phase = Phase::Connect;
+                state.down_since = Instant::now();
+            }
+            if let Some(known) = &mut state.known {
+                *known = Known { position: Position { offset, ..known.position }, db };
+            } else if let (None, Some((_, former_offset))) = (&state.primary, &mut state.former) {
+                // It was promoted, and a command of the stream has ended after that.
+                *former_offset = offset;
+            }
+            was_lost
+        };
+        self.changed.notify_all();
+        if was_lost {
+            tracing::warn!("Connection with master lost.");
+            self.settle_role(server);
+        }
+    }
+
+    /// Takes over the shards that were acquired for the thread.
+    pub fn bring(&self, owned: Vec<Ownership>) {
+        self.lock().shards = Some(owned);
+        self.changed.notify_all();
+    }
+
+    /// Acquires all shards for the thread; `None` if the server stops.
+    pub(super) fn take_all(&self, server: &Server) -> Option<Vec<Ownership>> {
+        server.port(server.facts().first_io_worker).send(Message::TakeAll);
+        let mut state = self.lock();
+        loop {
+            if let Some(owned) = state.shards.take() {
+                return Some(owned);
+            }
+            if server.is_stopping() {
+                return None;
+            }
+            state = self.changed.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Returns a client as the log names it.
+fn shown(client: &Client) -> String {
+    format!("id={} addr={} laddr={} name={}", client.id, client.address, client.local_address, {
+        String::from_utf8_lossy(&client.names().name).into_owned()
+    })
+}
+
+/// How often waiting threads look whether the server stops.
+const WAKE_EVERY: Duration = Duration::from_millis(200);
+/// Time between two attempts to connect, as in Redis.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+fn log_promotion(former: Option<(ReplId, u64)>) {
+    if let Some((id, offset)) = former {
+        tracing::warn!("Setting secondary replication ID to {id}, valid up to offset: {}.", offset + 1);
+    }
+}

@@ -1,0 +1,517 @@
+//! Pantala as a replica: it follows redis-server, holds what that holds, continues a lost link, and
+//! treats its clients as Redis's replicas do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pantala_tests::effects::wait_for_expiry;
+use pantala_tests::following::{FakePrimary, PRIMARY, assert_same, follow, info, wait_for_link, wait_until_applied};
+use pantala_tests::generator::Generator;
+use pantala_tests::waiting::{eventually, waiting};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
+
+/// Random commands that a primary runs while it is followed.
+const COMMANDS: usize = 6_000;
+
+const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
+
+/// Arguments of a replica.
+const REPLICA: [&str; 4] = ["--workers", "2", "--shards", "12"];
+
+fn now_s() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}
+
+/// Ends the writers of a scene, also one that fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn error(text: &str) -> Reply {
+    Reply::Error(text.to_owned())
+}
+
+/// Sends random commands of all types, whatever the replies. Limits of encodings stay: a packed
+/// sorted set forgets the sign of a score -0, and the replica must pack what its primary packs.
+fn write_randomly(server: &Server, seed: u64, commands: usize) {
+    let mut generator = Generator::new(seed, now_s());
+    let mut clients: Vec<Client> = (0..pantala_tests::generator::CONNECTIONS).map(|_| server.connect()).collect();
+    for _ in 0..commands {
+        let step = generator.step();
+        if !step.args[0].eq_ignore_ascii_case(b"CONFIG") {
+            clients[step.connection].command(&step.args);
+        }
+    }
+}
+
+/// Counts under several keys, in transactions and scripts: a command that is applied twice, or not
+/// at all, shows.
+fn count(server: &Server, is_over: &AtomicBool, number: usize) {
+    let mut client = server.connect();
+    let mut round = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        round += 1;
+        client.call(&format!("SELECT {}", round % 3));
+        client.call(&format!("INCR count:{number}"));
+        client.call("MULTI");
+        client.call(&format!("INCR a:{}", round % 7));
+        client.call(&format!("RPUSH list:{number} {round}"));
+        client.call("EXEC");
+        client.command(&["EVAL", "redis.call('incr', KEYS[1]) redis.call('incr', KEYS[2])", "2", "x", "y"]);
+        client.call(&format!("SET t:{number}:{round} 1 PX {}", round % 50 + 1));
+    }
+}
+
+#[test]
+fn a_replica_of_redis_holds_what_its_primary_holds() {
+    let test = "a_replica_of_redis_holds_what_its_primary_holds";
+    let announced = Random::seed(test);
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let seed = Random::seed_of(announced, &format!("{test} on {}", backend.name()));
+        write_randomly(&primary, seed, COMMANDS);
+        let mut replica = Server::pantala(backend, &REPLICA);
+        replica.connect().call("SET own 1");
+        follow(&replica, &primary);
+        assert_same(&replica, &primary);
+        assert_eq!(replica.connect().call("GET own"), Reply::Null, "its own keys are gone");
+        write_randomly(&primary, seed + 1, COMMANDS);
+        let mut client = primary.connect();
+        for words in ["SELECT 2", "FLUSHDB", "SELECT 0", "SET a 1", "SWAPDB 0 1", "FUNCTION FLUSH"] {
+            client.call(words);
+        }
+        let function = "function_name='f', callback=function() return 7 end, flags={'no-writes'}";
+        client.command(&["FUNCTION", "LOAD", &format!("#!lua name=lib\nredis.register_function{{{function}}}")]);
+        assert_same(&replica, &primary);
+        assert_eq!(replica.connect().call("FCALL f 0"), Reply::Integer(7));
+        assert_eq!(info(&primary, "stats", "sync_full"), "1");
+        client.call("FLUSHALL");
+        assert_same(&replica, &primary);
+        replica.assert_sound();
+    });
+}
+
+#[test]
+fn a_lost_link_continues_where_it_was() {
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let mut replica = Server::pantala(backend, &REPLICA);
+        follow(&replica, &primary);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (primary, is_over) = (&primary, &is_over);
+            let _end = End(is_over);
+            (0..3).for_each(|number| _ = scope.spawn(move || count(primary, is_over, number)));
+            for round in 0..8 {
+                let links = info(primary, "stats", "sync_partial_ok");
+                let (server, kind) = if round % 2 == 0 { (&replica, "master") } else { (primary, "replica") };
+                let mut client = server.connect();
+                eventually("there is a link to be cut", || {
+                    client.call(&format!("CLIENT KILL TYPE {kind}")) == Reply::Integer(1)
+                });
+                eventually("the link is made again", || info(primary, "stats", "sync_partial_ok") != links);
+            }
+        });
+        wait_for_expiry(&primary);
+        assert_same(&replica, &primary);
+        assert_eq!(info(&primary, "stats", "sync_full"), "1", "all others were partial");
+        replica.assert_sound();
+    });
+}
+
+#[test]
+fn a_primary_that_restarts_empty_is_followed_again() {
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let replica = Server::pantala(backend, &REPLICA);
+        primary.connect().call("SET a 1");
+        follow(&replica, &primary);
+        wait_until_applied(&replica, &primary);
+        let id = info(&replica, "replication", "master_replid");
+        // The connection breaks instead of a reply.
+        let mut client = primary.connect();
+        client.send(&["DEBUG", "RESTART"]);
+        client.read_to_end();
+        eventually("another history is followed", || {
+            info(&replica, "replication", "master_link_status") == "up"
+                && info(&replica, "replication", "master_replid") != id
+        });
+        primary.connect().call("SET b 2");
+        assert_same(&replica, &primary);
+        let mut client = replica.connect();
+        assert_eq!((client.call("GET a"), client.call("GET b")), (Reply::Null, Reply::bulk("2")));
+    });
+}
+
+#[test]
+fn credentials_are_those_of_the_settings() {
+    let Some(primary) = Server::redis(&[&PRIMARY[..], &["--requirepass", "secret"]].concat()) else { return };
+    let replica = Server::pantala(Backend::all()[0], &["--masterauth", "wrong"]);
+    let mut client = replica.connect();
+    client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    eventually("the password is rejected", || replica.log().contains("Unable to AUTH to MASTER: -WRONGPASS"));
+    assert_eq!(info(&replica, "replication", "master_link_status"), "down");
+    client.call("CONFIG SET masterauth secret");
+    wait_for_link(&replica);
+    let mut admin = primary.connect();
+    admin.call("AUTH secret");
+    admin.call("ACL SETUSER syncer on >other +psync +replconf +ping");
+    client.call("CONFIG SET masteruser syncer masterauth other");
+    client.call("CLIENT KILL TYPE master");
+    eventually("the user is another one", || admin.call("CLIENT LIST TYPE replica").text().contains("user=syncer"));
+}
+
+#[test]
+fn a_wrong_snapshot_leaves_the_dataset_as_it_is() {
+    let id = "0123456789012345678901234567890123456789";
+    let mark = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn";
+    let head = format!("+FULLRESYNC {id} 7\r\n");
+    let framed = |rdb: &[u8]| [head.as_bytes(), format!("${}\r\n", rdb.len()).as_bytes(), rdb].concat();
+    let marked = |rdb: &[u8]| [head.as_bytes(), format!("$EOF:{mark}\r\n").as_bytes(), rdb, mark.as_bytes()].concat();
+    let answers = vec![
+        framed(b"REDIS9999\xff\0\0\0\0\0\0\0\0"),
+        framed(b"REDIS0010\xff\x01\x02\x03\x04\x05\x06\x07\x08"),
+        marked(b"REDIS0010\xfe\0\0\x03key"),
+        marked(b"not a snapshot at all"),
+        framed(b""),
+        [head.as_bytes(), b"$99999999999999\r\nREDIS0010"].concat(),
+        [head.as_bytes(), b"$-5\r\n"].concat(),
+        [head.as_bytes(), b"-ERR no\r\n"].concat(),
+        b"+FULLRESYNC x y\r\n".to_vec(),
+        b"+CONTINUE\r\n".to_vec(),
+        b"-NOMASTERLINK Can't SYNC while not connected with my master\r\n".to_vec(),
+        vec![b'x'; 100_000],
+    ];
+    let count = answers.len();
+    let primary = FakePrimary::start(answers);
+    let mut replica = Server::pantala(Backend::all()[0], &REPLICA);
+    let mut client = replica.connect();
+    client.call("SET kept 1");
+    client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let received = primary.finish();
+    assert_eq!(received.len(), count);
+    assert_eq!(client.call("GET kept"), Reply::bulk("1"), "{}", replica.log());
+    let log = replica.log();
+    for part in ["9999", "checksum", "aborted replication", "wrong +FULLRESYNC", "not asked for", "unable to PSYNC"] {
+        assert!(log.contains(part), "no {part} in {log}");
+    }
+    let files = std::fs::read_dir(replica.folder()).expect("its folder").flatten();
+    let left: Vec<_> =
+        files.map(|file| file.file_name()).filter(|name| name.to_string_lossy().contains("temp")).collect();
+    assert!(left.is_empty(), "{left:?}");
+    replica.assert_sound();
+}
+
+#[test]
+fn clients_of_a_replica_may_not_write() {
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let mut replica = Server::pantala(backend, &REPLICA);
+        let mut client = replica.connect();
+        client.call("SET before 1");
+        primary.connect().call("SET a 1");
+        let judge = Server::redis(&[]).expect("there is one");
+        let is_same = |words: &[&str]| {
+            let (given, right) = (replica.connect().command(words), judge.connect().command(words));
+            assert_eq!(given, right, "{words:?}");
+            given
+        };
+        follow(&replica, &primary);
+        follow(&judge, &primary);
+        wait_until_applied(&replica, &primary);
+        for words in [
+            &["SET", "a", "2"][..],
+            &["DEL", "a"],
+            &["BLPOP", "l", "0"],
+            &["FLUSHALL"],
+            &["EVAL", "return redis.pcall('set', 'a', 2)", "0"],
+            &["EVAL", "#!lua\nreturn redis.call('set', 'a', 2)", "0"],
+            &["EVAL", "return redis.call('get', 'a')", "0"],
+            &["EVAL", "#!lua flags=no-writes\nreturn redis.call('get', 'a')", "0"],
+            &["EVAL_RO", "return redis.call('get', 'a')", "0"],
+            &["FUNCTION", "FLUSH"],
+            &["PUBLISH", "channel", "message"],
+            &["GET", "a"],
+            &["XREAD", "STREAMS", "s", "0"],
+            &["GETEX", "a"],
+            &["PFCOUNT", "h"],
+            &["SORT", "l"],
+            &["SORT_RO", "l"],
+        ] {
+            is_same(words);
+        }
+        assert_eq!(client.call("SET a 2"), error(READ_ONLY));
+        // A pipeline of reads and writes, plain ones among them.
+        let pipeline: Vec<Vec<&str>> =
+            ["GET a", "SET a 2", "GET a", "INCR a", "GET a"].map(|it| it.split(' ').collect()).into();
+        let one = Reply::bulk("1");
+        let replies = [one.clone(), error(READ_ONLY), one.clone(), error(READ_ONLY), one];
+        assert_eq!(client.pipeline(&pipeline), replies);
+        // A transaction with a write, and one that was queued before the server was a replica.
+        client.call("MULTI");
+        assert_eq!(client.call("INCR a"), error(READ_ONLY));
+        assert!(client.call("EXEC").text().starts_with("EXECABORT"));
+        client.call("REPLICAOF NO ONE");
+        client.call("MULTI");
+        client.call("INCR a");
+        follow(&replica, &primary);
+        let aborted = format!("EXECABORT Transaction discarded because of: {READ_ONLY}");
+        assert_eq!(client.call("EXEC"), error(&aborted));
+        // A writable replica takes writes, until the next full sync.
+        client.call("CONFIG SET replica-read-only no");
+        assert_eq!(client.call("SET local 1"), Reply::ok());
+        client.call("CONFIG SET replica-read-only yes");
+        assert_eq!(client.call("SET local 2"), error(READ_ONLY));
+        assert_eq!(client.call("GET local"), Reply::bulk("1"));
+        assert_same_role(&mut client);
+        replica.assert_sound();
+    });
+}
+
+fn assert_same_role(client: &mut Client) {
+    let hello = client.call("HELLO 2");
+    let words: Vec<String> =
+        hello.elements().iter().filter(|it| matches!(it, Reply::Bulk(_))).map(Reply::text).collect();
+    let at = words.iter().position(|word| word == "role").expect("a role");
+    assert_eq!(words[at + 1], "replica");
+}
+
+#[test]
+fn keys_expire_when_the_primary_says_so() {
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let replica = Server::pantala(backend, &REPLICA);
+        follow(&replica, &primary);
+        let (mut client, mut writer) = (replica.connect(), primary.connect());
+        writer.call("DEBUG SET-ACTIVE-EXPIRE 0");
+        writer.call("SET short 1 PX 30");
+        writer.call("RPUSH list a");
+        writer.call("PEXPIRE list 30");
+        writer.call("SADD set a b");
+        writer.call("PEXPIRE set 30");
+        wait_until_applied(&replica, &primary);
+        eventually("the keys have expired", || client.call("EXISTS short list set") == Reply::Integer(0));
+        let nothing = ["GET short", "TTL short", "TYPE list", "LRANGE list 0 -1", "SMEMBERS set", "SUNION set none"];
+        for words in nothing {
+            let reply = client.call(words);
+            let is_nothing = match &reply {
+                Reply::Array(all) => all.is_empty(),
+                reply => matches!(reply, Reply::Null | Reply::Integer(-2)) || reply.text() == "none",
+            };
+            assert!(is_nothing, "{words}: {reply:?}");
+        }
+        assert_eq!(client.call("SCAN 0 COUNT 1000").elements()[1].elements().len(), 0);
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(3), "they are hidden, not deleted");
+        // The primary's own commands find them, as long as it has not deleted them.
+        writer.call("PERSIST none");
+        assert_eq!(writer.call("GET short"), Reply::Null);
+        writer.call("EXISTS list set");
+        assert_same(&replica, &primary);
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
+    });
+}
+
+#[test]
+fn stale_data_is_served_as_the_settings_say() {
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let replica = Server::pantala(backend, &REPLICA);
+        primary.connect().call("SET a 1");
+        follow(&replica, &primary);
+        let mut client = replica.connect();
+        primary.kill();
+        eventually("the link is down", || info(&replica, "replication", "master_link_status") == "down");
+        assert_eq!(client.call("GET a"), Reply::bulk("1"));
+        client.call("CONFIG SET replica-serve-stale-data no");
+        let stale = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+        assert_eq!(client.call("GET a"), error(stale));
+        assert_eq!(client.call("PING"), error(stale), "as in Redis");
+        assert!(client.call("INFO replication").text().contains("role:slave"));
+        client.call("MULTI");
+        assert_eq!(client.call("GET a"), error(stale));
+        assert!(client.call("EXEC").text().starts_with("EXECABORT"));
+        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+        assert_eq!(client.call("GET a"), Reply::bulk("1"));
+    });
+}
+
+#[test]
+fn a_promoted_replica_is_a_primary_of_its_own() {
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let replica = Server::pantala(backend, &REPLICA);
+        primary.connect().call("SET a 1");
+        follow(&replica, &primary);
+        wait_until_applied(&replica, &primary);
+        let mut client = replica.connect();
+        let (id, offset) =
+            (info(&primary, "replication", "master_replid"), info(&replica, "replication", "slave_repl_offset"));
+        assert_eq!(info(&replica, "replication", "master_replid"), id);
+        assert_eq!(
+            client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())).text(),
+            "OK Already connected to specified master"
+        );
+        assert_eq!(client.call("SLAVEOF no one"), Reply::ok());
+        assert_eq!(info(&replica, "replication", "role"), "master");
+        assert_eq!(info(&replica, "replication", "master_replid2"), id);
+        let second: u64 = info(&replica, "replication", "second_repl_offset").parse().expect("a number");
+        assert!(second > offset.parse().expect("a number"));
+        assert_ne!(info(&replica, "replication", "master_replid"), id);
+        assert_eq!(client.call("INCR a"), Reply::Integer(2));
+        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+        for (words, reply) in
+            [("REPLICAOF a x", "ERR Invalid master port"), ("REPLICAOF a 65536", "ERR Invalid master port")]
+        {
+            assert_eq!(client.call(words), error(reply));
+        }
+        // The old primary's stream is not applied any more.
+        primary.connect().call("SET a 100");
+        assert_eq!(client.call("GET a"), Reply::bulk("2"));
+    });
+}
+
+#[test]
+fn blocked_clients_are_disconnected_from_a_new_replica() {
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let replica = Server::pantala(backend, &REPLICA);
+        let mut blocked = [waiting(&replica, "BLPOP l 0", 1), waiting(&replica, "XREAD BLOCK 0 STREAMS s $", 2)];
+        follow(&replica, &primary);
+        for client in &mut blocked {
+            let reply = client.receive().text();
+            assert!(
+                reply.starts_with("UNBLOCKED force unblock from blocking operation, instance state changed"),
+                "{reply}"
+            );
+            assert!(client.read_to_end().is_empty());
+        }
+    });
+}
+
+/// Accounts of the bank.
+const ACCOUNTS: usize = 6;
+
+#[test]
+fn no_reader_of_a_replica_sees_half_a_transaction() {
+    let seed = Random::seed("no_reader_of_a_replica_sees_half_a_transaction");
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let mut replica = Server::pantala(backend, &["--workers", "3", "--shards", "7"]);
+        let mut client = replica.connect();
+        for fault in ["pause-taking", "pause-holding", "pause-replying"] {
+            // A release build has none.
+            client.call(&format!("DEBUG FAULT {fault} 20"));
+        }
+        let all: Vec<String> = (0..ACCOUNTS).map(|number| format!("account:{number}")).collect();
+        all.iter().for_each(|account| _ = primary.connect().command(&["SET", account, "100"]));
+        follow(&replica, &primary);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for writer in 0..3 {
+                let (primary, all, is_over) = (&primary, &all, &is_over);
+                scope.spawn(move || {
+                    let (mut client, mut random) = (primary.connect(), Random::from_seed(seed + writer));
+                    while !is_over.load(Ordering::Relaxed) {
+                        let (from, to) = (random.pick(all).as_str(), random.pick(all).as_str());
+                        if random.one_in(2) {
+                            client.call("MULTI");
+                            client.command(&["DECR", from]);
+                            client.command(&["INCR", to]);
+                            client.call("EXEC");
+                        } else {
+                            let script = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2])";
+                            client.command(&["EVAL", script, "2", from, to]);
+                        }
+                    }
+                });
+            }
+            let _end = End(&is_over);
+            let words: Vec<&str> = std::iter::once("MGET").chain(all.iter().map(String::as_str)).collect();
+            for _ in 0..2000 {
+                let replies = client.command(&words);
+                let sum: i64 = replies.elements().iter().map(|it| it.text().parse::<i64>().expect("a number")).sum();
+                assert_eq!(sum, 100 * ACCOUNTS as i64, "PANTALA_SEED={seed}");
+            }
+        });
+        assert_same(&replica, &primary);
+        replica.assert_sound();
+    });
+}
+
+#[test]
+fn the_primary_of_the_configuration_is_followed() {
+    let Some(primary) = Server::redis(&PRIMARY) else { return };
+    primary.connect().call("SET a 1");
+    let port = primary.port();
+    let (replica, folder) = pantala_tests::server::pantala_with_file(
+        &format!("replicaof 127.0.0.1 {port}\nreplica-priority 7\n"),
+        &["--enable-debug-command", "yes"],
+    );
+    wait_for_link(&replica);
+    let mut client = replica.connect();
+    assert_eq!(client.call("GET a"), Reply::bulk("1"));
+    assert_eq!(client.call("CONFIG GET replicaof").elements()[1], Reply::bulk(format!("127.0.0.1 {port}")));
+    assert_eq!(info(&replica, "replication", "slave_priority"), "7");
+    let text = || {
+        let file = std::fs::read_dir(folder.path()).expect("a folder").flatten().next().expect("the file");
+        std::fs::read_to_string(file.path()).expect("text")
+    };
+    client.call("REPLICAOF NO ONE");
+    assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
+    assert!(!text().contains("replicaof"), "{}", text());
+    client.call(&format!("REPLICAOF 127.0.0.1 {port}"));
+    assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
+    assert!(text().contains(&format!("replicaof 127.0.0.1 {port}")), "{}", text());
+}
+
+#[test]
+fn pantala_follows_pantala_and_is_followed() {
+    let test = "pantala_follows_pantala_and_is_followed";
+    let announced = Random::seed(test);
+    for_each_backend(|backend| {
+        let seed = Random::seed_of(announced, &format!("{test} on {}", backend.name()));
+        let primary = Server::pantala(backend, &PRIMARY);
+        let mut replica = Server::pantala(backend, &[&REPLICA[..], &PRIMARY].concat());
+        let below = Server::redis(&[]);
+        write_randomly(&primary, seed, COMMANDS / 4);
+        follow(&replica, &primary);
+        below.iter().for_each(|below| follow(below, &replica));
+        assert_same(&replica, &primary);
+        primary.connect().call("FLUSHALL");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (primary, is_over) = (&primary, &is_over);
+            let _end = End(is_over);
+            (0..3).for_each(|number| _ = scope.spawn(move || count(primary, is_over, number)));
+            for round in 0..4 {
+                let links = info(primary, "stats", "sync_partial_ok");
+                let (server, kind) = if round % 2 == 0 { (&replica, "master") } else { (primary, "replica") };
+                let mut client = server.connect();
+                eventually("there is a link to be cut", || {
+                    client.call(&format!("CLIENT KILL TYPE {kind}")) == Reply::Integer(1)
+                });
+                eventually("the link is made again", || info(primary, "stats", "sync_partial_ok") != links);
+            }
+        });
+        wait_for_expiry(&primary);
+        assert_same(&replica, &primary);
+        assert_eq!(info(&primary, "stats", "sync_full"), "1");
+        let mut client = primary.connect();
+        client.call("SET last 1");
+        assert_eq!(client.call("WAIT 1 10000"), Reply::Integer(1), "the replica acknowledges what it is asked for");
+        assert_eq!(replica.connect().call("GET last"), Reply::bulk("1"));
+        let role = replica.connect().call("ROLE");
+        let words: Vec<String> = role.elements()[..2].iter().map(Reply::text).collect();
+        assert_eq!((words[0].as_str(), words[1].as_str()), ("slave", "127.0.0.1"));
+        if let Some(below) = below {
+            let last = || below.connect().call("GET last");
+            eventually("the replica's replica has it too", || last() == Reply::bulk("1"));
+            assert_eq!(below.connect().call("DEBUG DIGEST"), primary.connect().call("DEBUG DIGEST"));
+        }
+        replica.assert_sound();
+    });
+}
