@@ -145,6 +145,9 @@ fn under_load(server: &Server, seed: u64, work: impl FnOnce(&mut Client)) {
         client.call(&format!("SELECT {db}"));
         assert_eq!(client.call("DEBUG POPULATE 10000 key 30"), Reply::ok());
     }
+    client.call("SELECT 5");
+    add_large(&mut client);
+    client.call("SELECT 0");
     assert_eq!(client.call("DEBUG FAULT slow-walk 950"), Reply::ok());
     let (is_over, rests) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -189,6 +192,22 @@ fn a_snapshot_without_changed_entries_is_noticed() {
     });
 }
 
+/// Adds collections that are encoded in pieces. Some change often, some hardly ever.
+fn add_large(client: &mut Client) {
+    for name in 0..8 {
+        let mut commands = Vec::new();
+        for number in 0..3000 {
+            let text = format!("element:{name}:{number}:{}", "x".repeat(20));
+            commands.push(format!("ZADD z{name} {number} {text}"));
+            commands.push(format!("SADD s{name} {text}"));
+            commands.push(format!("HSET h{name} {text} {number}"));
+            commands.push(format!("RPUSH l{name} {text}{text}"));
+        }
+        let commands: Vec<Vec<&str>> = commands.iter().map(|command| command.split(' ').collect()).collect();
+        client.pipeline(&commands);
+    }
+}
+
 /// Sets, deletes, flushes and swaps what the other writers leave alone.
 fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
     let mut random = Random::from_seed(Random::seed_of(seed, "databases"));
@@ -200,7 +219,20 @@ fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
             1 => vec!["SWAPDB 7 1".to_owned()],
             2 => vec![format!("SELECT {db}"), "FLUSHDB ASYNC".to_owned(), "DEBUG POPULATE 10000 key 30".to_owned()],
             3 => vec![format!("SELECT {db}"), "FLUSHDB SYNC".to_owned(), "DEBUG POPULATE 10000 key 30".to_owned()],
-            4..500 => vec![format!("SELECT {db}"), format!("DEL key:{key}")],
+            4..480 | 490..500 => vec![format!("SELECT {db}"), format!("DEL key:{key}")],
+            480..490 => {
+                let (name, member) = (random.below(8), format!("element:{0}:{0}:", random.below(3000)));
+                vec![
+                    "SELECT 5".to_owned(),
+                    format!("ZADD z{name} {} {member}", random.below(9000)),
+                    format!("SADD s{name} {member}"),
+                    format!("HSET h{name} {member} {}", random.below(9000)),
+                    format!("LPUSH l{name} {member}"),
+                    format!("ZPOPMIN z{name}"),
+                    format!("SPOP s{name}"),
+                    format!("RPOP l{name}"),
+                ]
+            }
             500..750 => vec![format!("SELECT {db}"), format!("MOVE key:{key} {}", (db + 1) % 3)],
             750..1000 => vec![format!("SELECT {db}"), format!("EXPIRE key:{key} 100000")],
             _ => vec![format!("SELECT {db}"), format!("SET key:{key} changed:{key}")],

@@ -31,9 +31,10 @@ const KEEPS: u8 = 2;
 
 /// Keeps the entries of a snapshot.
 pub trait Keeper<V>: Send {
-    /// Called once with each entry that existed when the snapshot began. `is_forced`: it is about
-    /// to change; otherwise the walk has reached it.
-    fn keep(&mut self, entry: EntryRef<'_, V>, is_forced: bool);
+    /// Called with each entry that existed when the snapshot began, until it returns `true`: the
+    /// entry has been kept. `is_forced`: it is about to change, and must be kept now; otherwise the
+    /// walk has reached it, and continues here if only a part of it has been kept.
+    fn keep(&mut self, entry: EntryRef<'_, V>, is_forced: bool) -> bool;
 }
 
 /// A [`Keeper`] of a table, which doesn't know its values' type.
@@ -42,16 +43,16 @@ pub(crate) trait KeepRecord: Send {
     ///
     /// The record is in use in the dictionary that the keeper was given to, and nothing writes it
     /// during the call.
-    unsafe fn keep(&mut self, record: Record, is_forced: bool);
+    unsafe fn keep(&mut self, record: Record, is_forced: bool) -> bool;
 }
 
 struct Typed<V, K>(K, PhantomData<fn(V)>);
 
 impl<V, K: Keeper<V>> KeepRecord for Typed<V, K> {
-    unsafe fn keep(&mut self, record: Record, is_forced: bool) {
+    unsafe fn keep(&mut self, record: Record, is_forced: bool) -> bool {
         // SAFETY: by the caller's promise; the dictionary is one of `V`, since only
         // `Dict::begin_snapshot` makes such a keeper.
-        self.0.keep(unsafe { EntryRef::new(record) }, is_forced);
+        self.0.keep(unsafe { EntryRef::new(record) }, is_forced)
     }
 }
 
@@ -64,27 +65,29 @@ impl Table {
         }
     }
 
-    /// Passes a record to the keeper unless it has been, or is newer than the snapshot.
+    /// Passes a record to the keeper unless it has been, or is newer than the snapshot. Returns
+    /// whether it has been kept.
     #[cold]
     #[inline(never)]
-    fn keep(&mut self, record: Record, is_forced: bool) {
+    fn keep(&mut self, record: Record, is_forced: bool) -> bool {
         let parity = self.epoch & PARITY;
         // SAFETY: the callers pass records in use of this table, which they hold exclusively.
         unsafe {
             if record.parity() == parity {
-                return;
+                return true;
             }
-            record.set_parity(parity);
-            if let Some(keeper) = &mut self.keeper {
-                keeper.keep(record, is_forced);
+            let is_kept = self.keeper.as_mut().is_none_or(|keeper| keeper.keep(record, is_forced));
+            if is_kept || is_forced {
+                record.set_parity(parity);
             }
+            is_kept || is_forced
         }
     }
 }
 
 impl<V: 'static> Dict<V> {
     /// Starts a snapshot of all present entries. [`Self::walk_snapshot`] must be called until it
-    /// returns 0, then [`Self::end_snapshot`].
+    /// returns `None`, then [`Self::end_snapshot`].
     ///
     /// # Panics
     ///
@@ -103,9 +106,9 @@ impl<V> Dict<V> {
     }
 
     /// Passes the entries of at most `max_buckets` buckets (at least one) from a cursor on to the
-    /// keeper, unless it has them already. Returns the next cursor, as [`Self::scan`]; 0 starts and
-    /// ends the walk.
-    pub fn walk_snapshot(&mut self, cursor: u64, max_buckets: usize) -> u64 {
+    /// keeper, unless it has them already. Returns where to continue, `None` at the end. 0 starts
+    /// the walk.
+    pub fn walk_snapshot(&mut self, cursor: u64, max_buckets: usize) -> Option<u64> {
         let table = &mut self.table;
         let (mut cursor, mut words) = (cursor & ((1 << CURSOR_BITS) - 1), Vec::with_capacity(2 * GATHERED));
         if cursor == 0 {
@@ -113,14 +116,14 @@ impl<V> Dict<V> {
             for index in 0..table.stash.len() {
                 let word = table.stash[index].load(Relaxed);
                 // SAFETY: the stash holds slots in use.
-                table.keep(unsafe { Record::from_slot(word) }, false);
+                if !table.keep(unsafe { Record::from_slot(word) }, false) {
+                    return Some(0);
+                }
             }
         }
+        let mut gathered_from = cursor;
         for left in (0..max_buckets.max(1)).rev() {
-            let Some(part) = table.part(cursor) else {
-                cursor = 0;
-                break;
-            };
+            let part = table.part(cursor)?;
             part.for_each(|slot| {
                 let word = slot.load(Relaxed);
                 // SAFETY: a slot in use leads to a record in use.
@@ -132,14 +135,17 @@ impl<V> Dict<V> {
                 for word in words.drain(..) {
                     // SAFETY: the slot was in use above, and nothing was changed since but bits of
                     // records.
-                    table.keep(unsafe { Record::from_slot(word) }, false);
+                    if !table.keep(unsafe { Record::from_slot(word) }, false) {
+                        return Some(gathered_from);
+                    }
                 }
+                gathered_from = cursor;
             }
             if cursor == 0 {
-                break;
+                return None;
             }
         }
-        cursor
+        Some(cursor)
     }
 
     /// Ends a snapshot whose walk has ended, and drops its keeper.

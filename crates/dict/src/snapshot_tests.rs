@@ -27,14 +27,25 @@ fn content(dict: &Dict<u64>) -> Content {
 
 /// Kept entries, each once, and how many were forced.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<(Content, usize)>>);
+struct Kept {
+    all: Arc<Mutex<(Content, usize)>>,
+    /// The key that the walk has reached and that is kept in two pieces.
+    half: Option<Vec<u8>>,
+}
 
 impl Keeper<u64> for Kept {
-    fn keep(&mut self, entry: EntryRef<'_, u64>, is_forced: bool) {
-        let mut kept = self.0.lock().expect("no test panics within");
+    fn keep(&mut self, entry: EntryRef<'_, u64>, is_forced: bool) -> bool {
+        let is_half = self.half.as_deref() == Some(entry.key());
+        if !is_forced && !is_half && self.half.is_none() && entry.key().ends_with(b"7") {
+            self.half = Some(entry.key().to_vec());
+            return false;
+        }
+        self.half.take_if(|_| is_half);
+        let mut kept = self.all.lock().expect("no test panics within");
         let before = kept.0.insert(entry.key().to_vec(), content_of(&entry));
         assert_eq!(before, None, "{} was kept twice", entry.key().escape_ascii());
         kept.1 += usize::from(is_forced);
+        true
     }
 }
 
@@ -81,22 +92,19 @@ fn change(dict: &mut Dict<u64>, random: &mut Random, keys: u64) {
 fn run(dict: &mut Dict<u64>, random: &mut Random, keys: u64, changes: usize) {
     let (kept, frozen) = (Kept::default(), content(dict));
     dict.begin_snapshot(kept.clone());
-    let mut cursor = 0;
-    loop {
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
         (0..changes).for_each(|_| change(dict, random, keys));
         if random.next().is_multiple_of(50) {
             dict.walk_expiring(random.next() >> 16, 4, &mut |_| true, &mut drop);
         }
-        cursor = dict.walk_snapshot(cursor, 1 + (random.next() % 3) as usize);
-        if cursor == 0 {
-            break;
-        }
+        cursor = dict.walk_snapshot(at, 1 + (random.next() % 3) as usize);
     }
-    let forced = kept.0.lock().expect("no test panics within").1;
+    let forced = kept.all.lock().expect("no test panics within").1;
     dict.end_snapshot();
     dict.check();
     assert!(changes == 0 || frozen.len() < 100 || forced > 0, "no change came before the walk");
-    assert_eq!(kept.0.lock().expect("no test panics within").0, frozen);
+    assert_eq!(kept.all.lock().expect("no test panics within").0, frozen);
 }
 
 #[test]
@@ -133,16 +141,18 @@ fn a_snapshot_survives_growth_and_shrinking() {
             } else if number % 10 != 0 {
                 dict.remove(h, &key);
             }
-            if cursor != 0 && random.next().is_multiple_of(8) {
-                cursor = dict.walk_snapshot(cursor, 1);
+            if let Some(at) = cursor
+                && random.next().is_multiple_of(8)
+            {
+                cursor = dict.walk_snapshot(at, 1);
             }
         }
-        while cursor != 0 {
-            cursor = dict.walk_snapshot(cursor, 7);
+        while let Some(at) = cursor {
+            cursor = dict.walk_snapshot(at, 7);
         }
         dict.end_snapshot();
         dict.check();
-        assert_eq!(kept.0.lock().expect("no test panics within").0, frozen);
+        assert_eq!(kept.all.lock().expect("no test panics within").0, frozen);
     }
 }
 
@@ -161,11 +171,11 @@ fn a_dictionary_that_is_taken_keeps_its_snapshot() {
     assert!(taken.is_in_snapshot() && !dict.is_in_snapshot());
     (0..keys).for_each(|_| change(&mut dict, &mut random, keys));
     dict.check();
-    let mut cursor = taken.walk_snapshot(cursor, 1);
-    while cursor != 0 {
-        cursor = taken.walk_snapshot(cursor, 1);
+    let mut cursor = cursor;
+    while let Some(at) = cursor {
+        cursor = taken.walk_snapshot(at, 1);
     }
     taken.end_snapshot();
-    assert_eq!(kept.0.lock().expect("no test panics within").0, frozen);
+    assert_eq!(kept.all.lock().expect("no test panics within").0, frozen);
     run(&mut dict, &mut random, keys, 2);
 }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use pantala_dict::{Dict, EntryRef, Keeper};
+use pantala_dict::{Dict, EntryRef, Keeper, Payload};
 use pantala_types::Value;
 
 use crate::faults::{self, Fault};
@@ -42,6 +42,9 @@ const PART_CAPACITY: usize = PART_BYTES + 4 * 1024;
 /// How long the snapshot's thread waits for a part before it looks whether it was aborted.
 const WAIT: Duration = Duration::from_millis(20);
 
+/// Memory usage from which a collection is encoded in pieces, bytes.
+const LARGE_BYTES: usize = 64 * 1024;
+
 /// Emptied buffers that are kept for the next parts.
 const BUFFERS_KEPT: usize = 64;
 
@@ -53,15 +56,33 @@ pub trait Encoder: Send + Sync {
     /// Appends an entry unless it had expired when the snapshot began. Returns whether it did.
     /// `is_forced`: a command waits for it.
     fn append(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> bool;
+
+    /// Appends a piece of an entry, from an index on; 0 starts. Returns where the next piece
+    /// starts, `None` behind the last one.
+    fn append_piece(
+        &self,
+        entry: EntryRef<'_, Value>,
+        from: usize,
+        is_forced: bool,
+        part: &mut Vec<u8>,
+    ) -> Option<usize>;
 }
 
-/// Encoded entries of one database.
+/// Encoded entries of one database, or a large one alone.
 #[derive(Debug)]
 pub struct Part {
     /// Their bytes.
     pub bytes: Vec<u8>,
+    /// The bytes behind those, of a large entry.
+    pub more: Vec<Vec<u8>>,
     /// Their number.
     pub keys: u64,
+}
+
+impl Part {
+    fn len(&self) -> u64 {
+        (self.bytes.len() + self.more.iter().map(Vec::len).sum::<usize>()) as u64
+    }
 }
 
 /// What a snapshot's thread receives.
@@ -118,7 +139,7 @@ impl Input {
     pub fn next_part(&self) -> Next {
         match self.parts.recv_timeout(WAIT) {
             Ok(part) => {
-                self.progress.queued_bytes.fetch_sub(part.bytes.len() as u64, Relaxed);
+                self.progress.queued_bytes.fetch_sub(part.len(), Relaxed);
                 Next::Part(part)
             }
             Err(RecvTimeoutError::Timeout) if !self.progress.is_abandoned.load(Relaxed) => Next::Later,
@@ -175,7 +196,7 @@ impl Beginning {
                 continue;
             }
             let (db, output) = (store.logical(physical), Arc::clone(&self.output));
-            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0 });
+            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0, large: None });
             walks.push(Walk { place: Place::Live(physical), cursor: 0 });
         }
         if !walks.is_empty() {
@@ -191,13 +212,27 @@ struct DictKeeper {
     db: u32,
     part: Vec<u8>,
     keys: u64,
+    /// A large entry, of which the walk has encoded some pieces.
+    large: Option<Large>,
+}
+
+/// A large entry that is encoded in pieces.
+struct Large {
+    key: Box<[u8]>,
+    pieces: Vec<Vec<u8>>,
+    /// Where its next piece starts.
+    at: usize,
 }
 
 impl Keeper<Value> for DictKeeper {
-    fn keep(&mut self, entry: EntryRef<'_, Value>, is_forced: bool) {
+    fn keep(&mut self, entry: EntryRef<'_, Value>, is_forced: bool) -> bool {
         let Output { encoder, empty, progress, .. } = &*self.output;
         if progress.is_discarding.load(Relaxed) || is_forced && faults::hits(Fault::UnkeptEntry) {
-            return;
+            return true;
+        }
+        let is_large = matches!(entry.payload(), Payload::Heap(value) if value.allocated_bytes() >= LARGE_BYTES);
+        if is_large && !matches!(entry.payload(), Payload::Heap(Value::String(_))) {
+            return self.keep_large(entry, is_forced);
         }
         if self.part.is_empty() {
             self.part = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(PART_CAPACITY));
@@ -211,17 +246,58 @@ impl Keeper<Value> for DictKeeper {
         if self.part.len() >= PART_BYTES {
             self.hand_over();
         }
+        true
     }
 }
 
 impl DictKeeper {
+    /// Encodes a piece of a large entry or, before a change, all of the rest. Returns whether that
+    /// was the last piece.
+    fn keep_large(&mut self, entry: EntryRef<'_, Value>, is_forced: bool) -> bool {
+        let is_begun = self.large.as_ref().is_some_and(|large| *large.key == *entry.key());
+        // Only one entry waits for the walk.
+        let is_whole = is_forced || !is_begun && self.large.is_some();
+        let mut large = self.large.take_if(|_| is_begun).unwrap_or_else(|| Large {
+            key: entry.key().into(),
+            pieces: Vec::new(),
+            at: 0,
+        });
+        let Output { encoder, progress, .. } = &*self.output;
+        loop {
+            let mut piece = Vec::new();
+            if large.at == 0 {
+                encoder.select(self.db, &mut piece);
+            }
+            let next = encoder.append_piece(entry, large.at, is_forced, &mut piece);
+            if is_forced {
+                progress.forced_bytes.fetch_add(piece.len() as u64, Relaxed);
+            }
+            large.pieces.push(piece);
+            match next {
+                None => break,
+                Some(at) => large.at = at,
+            }
+            if !is_whole {
+                self.large = Some(large);
+                return false;
+            }
+        }
+        let mut pieces = large.pieces.into_iter();
+        self.send(Part { bytes: pieces.next().unwrap_or_default(), more: pieces.collect(), keys: 1 });
+        true
+    }
+
     fn hand_over(&mut self) {
         let (bytes, keys) = (std::mem::take(&mut self.part), std::mem::take(&mut self.keys));
         if keys > 0 {
-            self.output.progress.queued_bytes.fetch_add(bytes.len() as u64, Relaxed);
-            // The snapshot's thread takes all parts, even of a snapshot that has failed.
-            let _ = self.output.parts.send(Part { bytes, keys });
+            self.send(Part { bytes, more: Vec::new(), keys });
         }
+    }
+
+    fn send(&self, part: Part) {
+        self.output.progress.queued_bytes.fetch_add(part.len(), Relaxed);
+        // The snapshot's thread takes all parts, even of a snapshot that has failed.
+        let _ = self.output.parts.send(part);
     }
 }
 
@@ -276,8 +352,8 @@ pub(crate) fn walk(store: &Store, shard: &mut Shard, buckets: usize) -> Step {
         Place::Taken(dict) => Some(&mut **dict),
     };
     if let Some(dict) = dict.filter(|dict| dict.is_in_snapshot()) {
-        *cursor = dict.walk_snapshot(*cursor, buckets);
-        if *cursor != 0 {
+        if let Some(next) = dict.walk_snapshot(*cursor, buckets) {
+            *cursor = next;
             return Step::More;
         }
         dict.end_snapshot();

@@ -8,10 +8,10 @@ use pantala_engine::db::Holds;
 use pantala_engine::eviction::Rank;
 use pantala_engine::tuning::Tuning;
 use pantala_engine::whole::Whole;
-use pantala_types::rdb_value::{self, ValueRef};
+use pantala_types::rdb_value::{self, ValueRef, write_piece};
 use pantala_types::{Hash, Value, access};
 
-use super::writer::{Attributes, Sink, Version, Writer, append_entry};
+use super::writer::{Attributes, Sink, Version, Writer, append_entry, append_head};
 use super::{MAGIC_REDIS, opcode};
 
 /// What a file holds besides the keys, and how it is written.
@@ -42,6 +42,12 @@ enum Access {
     Idle,
     Frequency { decay_time_min: u32 },
 }
+
+/// Elements of a piece of a large collection: some ten microseconds.
+const PIECE_ELEMENTS: usize = 256;
+
+/// Nodes of a piece of a list, of 8 KiB by default.
+const PIECE_NODES: usize = 4;
 
 /// How the entries of a file are written: fixed when it is started.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +101,18 @@ impl EntryForm {
         let Some((value, attributes)) = self.value(&entry) else { return false };
         append_entry(&mut rdb_value::Writer::new(part, self.compresses), entry.key(), value, attributes);
         true
+    }
+
+    /// Appends a piece of an entry, from an index on; 0 starts. Returns where the next piece
+    /// starts, `None` behind the last one.
+    pub fn append_piece(&self, entry: EntryRef<'_, Value>, from: usize, part: &mut Vec<u8>) -> Option<usize> {
+        let (value, attributes) = self.value(&entry)?;
+        let most = if matches!(value, ValueRef::List(_)) { PIECE_NODES } else { PIECE_ELEMENTS };
+        let mut writer = rdb_value::Writer::new(part, self.compresses);
+        if from == 0 {
+            append_head(&mut writer, entry.key(), value, attributes);
+        }
+        write_piece(value, from, most, &mut writer)
     }
 }
 

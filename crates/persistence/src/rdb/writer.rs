@@ -142,6 +142,12 @@ pub(super) fn append_entry(
     value: ValueRef<'_>,
     attributes: Attributes,
 ) {
+    append_head(writer, key, value, attributes);
+    write_body(value, writer);
+}
+
+/// Appends what stands in front of a value's body.
+pub(super) fn append_head(writer: &mut rdb_value::Writer<'_>, key: &[u8], value: ValueRef<'_>, attributes: Attributes) {
     if let Some(at_ms) = attributes.expire_at_ms {
         writer.put(&[opcode::EXPIRE_MS]);
         writer.put(&at_ms.to_le_bytes());
@@ -155,5 +161,4 @@ pub(super) fn append_entry(
     }
     writer.put(&[kind_of(value)]);
     writer.string(key);
-    write_body(value, writer);
 }

@@ -308,6 +308,17 @@ impl Encoder for Parts {
         let form = if is_forced { &self.forced } else { &self.walked };
         form.append(entry, part)
     }
+
+    fn append_piece(
+        &self,
+        entry: EntryRef<'_, Value>,
+        from: usize,
+        is_forced: bool,
+        part: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let form = if is_forced { &self.forced } else { &self.walked };
+        form.append_piece(entry, from, part)
+    }
 }
 
 /// A snapshot's work without the shards.
@@ -353,9 +364,12 @@ fn write(
     take(&mut head.to_bytes(&more), Some(&mut tail))?;
     loop {
         match input.next_part() {
-            Next::Part(Part { bytes: mut part, keys }) => {
+            Next::Part(Part { bytes: mut part, more, keys }) => {
                 take(&mut part, Some(&mut tail))?;
                 input.recycle(part);
+                for mut part in more {
+                    take(&mut part, Some(&mut tail))?;
+                }
                 running.keys_done.fetch_add(keys, Relaxed);
             }
             Next::Later if running.is_aborted.load(Relaxed) => return Err(Failure::Aborted),

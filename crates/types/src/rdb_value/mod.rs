@@ -50,7 +50,7 @@ pub use extent::{Extent, extent, string_extent};
 pub use read::{read, read_body};
 pub use read_newer::read_newer;
 pub use reader::Reader;
-pub use write::{kind_of, write, write_body};
+pub use write::{kind_of, write, write_body, write_piece};
 pub use writer::{DRAIN_BYTES, Drain, Writer};
 
 /// The version that is written, and the newest that is read.

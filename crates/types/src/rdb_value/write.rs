@@ -49,6 +49,50 @@ pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     }
 }
 
+/// Writes some elements of a value's body, from an index on; with index 0 the head of the body too.
+/// Returns the index of the next piece, `None` behind the last one. The pieces together are what
+/// [`write_body`] writes, if the value has not changed between them.
+///
+/// Lists, hashes, sets and sorted sets in their large forms have pieces; any other value is written
+/// as a whole. An index is that of an element or, in a list, of a node.
+pub fn write_piece(value: ValueRef<'_>, from: usize, most: usize, writer: &mut Writer<'_>) -> Option<usize> {
+    let len = match value {
+        ValueRef::List(list) => list.runs(),
+        ValueRef::Hash(hash @ HashView::Table(_)) => hash.len(),
+        ValueRef::Set(set @ SetView::Table(_)) => set.len(),
+        ValueRef::SortedSet(set @ SortedSetView::Large(_)) => set.len(),
+        _ => {
+            write_body(value, writer);
+            return None;
+        }
+    };
+    if from == 0 {
+        writer.length(len as u64);
+    }
+    let to = from.saturating_add(most.max(1)).min(len);
+    match value {
+        ValueRef::List(list) => {
+            for number in from..to {
+                list.with_run(number, |run| write_run(run, writer));
+            }
+        }
+        ValueRef::Hash(hash) => {
+            for (field, value) in (from..to).filter_map(|index| hash.nth(index)) {
+                field.with_bytes(|bytes| writer.string(bytes));
+                value.with_bytes(|bytes| writer.string(bytes));
+            }
+        }
+        ValueRef::Set(set) => {
+            for member in (from..to).filter_map(|index| set.nth(index)) {
+                member.with_bytes(|bytes| writer.string(bytes));
+            }
+        }
+        ValueRef::SortedSet(set) => write_scores(set, len - to..len - from, writer),
+        _ => {}
+    }
+    (to < len).then_some(to)
+}
+
 fn write_list(list: ListView<'_>, writer: &mut Writer<'_>) {
     writer.length(list.runs() as u64);
     for number in 0..list.runs() {
@@ -119,8 +163,13 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
         return writer.string(&listpack::of(pack.as_ref().entries(), pack.as_ref().len()));
     }
     writer.length(set.len() as u64);
-    // From the highest score down, as Redis does: the fastest order to build a skip list.
-    for (member, score) in set.range(0..set.len(), true) {
+    write_scores(set, 0..set.len(), writer);
+}
+
+/// Writes the members of some ranks, from the highest score down, as Redis does: the fastest order
+/// to build a skip list.
+fn write_scores(set: SortedSetView<'_>, ranks: std::ops::Range<usize>, writer: &mut Writer<'_>) {
+    for (member, score) in set.range(ranks, true) {
         member.with_bytes(|member| writer.string(member));
         writer.put(&score.to_le_bytes());
         writer.drain_if_full();
