@@ -14,6 +14,8 @@ const EXEC: &str = "*1\r\n$4\r\nEXEC\r\n";
 
 /// What a program said: exit code and output.
 type Said = (Option<i32>, String);
+/// Files with their texts, of which the first is checked, and options.
+type Scene<'s> = (Vec<(&'s str, String)>, &'s [&'s str]);
 
 fn write_all(files: &[(&str, String)]) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
@@ -67,7 +69,7 @@ fn reports_and_repairs_are_those_of_redis() {
             ("a.1.incr.aof", increment.to_owned()),
         ]
     };
-    let scenes: Vec<(Vec<(&str, String)>, &[&str])> = vec![
+    let scenes: Vec<Scene<'_>> = vec![
         (one(whole.clone()), &[]),
         (one(String::new()), &[]),
         (one(format!("{SET}{MULTI}{SET}")), &[]),

@@ -56,15 +56,6 @@ fn the_file_of_the_distribution_starts() {
 }
 
 #[test]
-fn the_log_says_what_a_crash_loses() {
-    for (args, says) in [(&["--appendonly", "yes"][..], true), (&[], false)] {
-        let server = Server::pantala(Backend::Epoll, args);
-        let log = server.log();
-        assert_eq!(log.contains("WARNING: a crash loses"), says, "{args:?}:\n{log}");
-    }
-}
-
-#[test]
 fn the_log_says_that_maxmemory_leaves_no_room() {
     for (limit, says) in [("100kb", true), ("1gb", false), ("0", false)] {
         let server = Server::pantala(Backend::Epoll, &["--maxmemory", limit]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pantala_base::number::parse_memory;
 use pantala_engine::Occupancy;
 use pantala_engine::access::Access;
-use pantala_engine::client::LocalContext;
+use pantala_engine::client::{AllShards, LocalContext};
 use pantala_engine::db::Holds;
 use pantala_engine::whole::Reload;
 use pantala_resp::{Args, Reply, Version};
@@ -211,6 +211,11 @@ pub fn reload(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Some(Err(error)) => reply.error(&error),
         None => reply.error("ERR"),
     }
+}
+
+/// Runs `DEBUG LOADAOF`: the worker continues as soon as it holds all shards.
+pub fn load_aof(context: &mut LocalContext<'_>, _: &Args<'_>, _: &mut Reply<'_>) {
+    context.session.needs_all = Some(AllShards::LoadAof);
 }
 
 /// `DEBUG QUICKLIST-PACKED-THRESHOLD size`: elements of at least this many bytes get their own

@@ -2,7 +2,7 @@
 //! `TIME`.
 
 use pantala_engine::access::Access;
-use pantala_engine::client::{LocalContext, Shutdown};
+use pantala_engine::client::{AllShards, LocalContext, Shutdown};
 use pantala_engine::whole::Background;
 use pantala_resp::{Args, Reply};
 
@@ -45,6 +45,14 @@ pub fn bgsave(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Some(Ok(Background::Scheduled)) => reply.simple("Background saving scheduled"),
         Some(Err(why)) => reply.error(why),
         None => reply.error("ERR"),
+    }
+}
+
+/// Runs `BGREWRITEAOF`.
+pub fn bgrewriteaof(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    match context.host.rewrite_append_only_file() {
+        Ok(text) => reply.simple(text),
+        Err(error) => reply.error(error),
     }
 }
 
@@ -92,7 +100,7 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     }
     if context.host.saves_before(how) {
         // The worker continues as soon as it holds all shards.
-        context.session.shutdown = Some(how);
+        context.session.needs_all = Some(AllShards::Shutdown(how));
         return;
     }
     match context.host.shutdown(how) {
@@ -105,6 +113,8 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
 
 #[cfg(test)]
 mod tests {
+    use pantala_engine::client::AllShards;
+
     use crate::testing_host::{LocalTest, START_MS};
 
     #[test]
@@ -132,7 +142,7 @@ mod tests {
             ("SHUTDOWN SAVE", ""),
             ("SHUTDOWN ABORT", "+OK|"),
         ]);
-        let saving = test.session.shutdown.take().expect("the worker saves");
+        let Some(AllShards::Shutdown(saving)) = test.session.needs_all.take() else { panic!("the worker saves") };
         assert!(saving.save && !saving.force);
         let flags = |save, no_save, now, force, abort| {
             format!("{:?}", pantala_engine::client::Shutdown { save, no_save, now, force, abort })

@@ -129,6 +129,10 @@ impl Host for FakeHost {
     fn saves_before(&self, how: Shutdown) -> bool {
         how.save
     }
+    fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str> {
+        Ok("Background append only file rewriting started")
+    }
+
     fn last_save_s(&self) -> i64 {
         START_MS / 1000
     }

@@ -85,7 +85,7 @@ pub mod client {
     pub use crate::clients::client::{Client, ClientMemory, Clients, Endpoint, LIMIT_BYTES_MIN, Names};
     pub use crate::clients::primary::{NewPrimary, PrimaryLink, Progress};
     pub use crate::session::host::{
-        ClusterNode, Followed, Host, LocalContext, MemoryFigures, PreferredEndpoint, Shutdown,
+        AllShards, ClusterNode, Followed, Host, LocalContext, MemoryFigures, PreferredEndpoint, Shutdown,
     };
     pub use crate::session::replication::{Acknowledged, Following, Next, Replicator};
     pub use crate::session::{ReplyMode, Session};

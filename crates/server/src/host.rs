@@ -15,6 +15,7 @@ use pantala_engine::keyspace::{Keyspace, WorkerPort};
 use pantala_engine::message::Message;
 use pantala_runtime::Backend;
 
+use crate::aof;
 use crate::config::{ConfigStore, Refusal, Settings};
 use crate::net;
 use crate::process;
@@ -134,7 +135,7 @@ impl Server {
             scripting: Scripting::new(workers),
             stopping: AtomicBool::new(false),
             kept_messages: Arc::default(),
-            snapshots: Snapshots::new(started_ms),
+            snapshots: Snapshots::new(started_ms, workers),
             replication: Replication::new(Random::from_entropy()),
             stats: ServerStats::default(),
         };
@@ -424,6 +425,13 @@ impl Server {
         if old.requirepass != new.requirepass {
             self.keyspace.users().set_default_password(new.requirepass.as_deref());
         }
+        match (old.aof.is_on, new.aof.is_on) {
+            (false, true) => {
+                aof::turn_on(self).map_err(|reason| Refusal { directive: "appendonly", reason })?;
+            }
+            (true, false) => aof::turn_off(self),
+            _ => {}
+        }
         process::set_log_level(new.loglevel);
         self.tune(new);
         let (used, limit) = (self.keyspace.memory().used_bytes(), new.maxmemory_bytes);
@@ -483,6 +491,7 @@ impl Server {
         tuning.maxmemory_samples.store(settings.maxmemory_samples, Relaxed);
         tuning.maxmemory_eviction_tenacity.store(settings.maxmemory_eviction_tenacity, Relaxed);
         self.replication().replica.tune(self, settings);
+        aof::tune(self, &settings.aof);
     }
 }
 
@@ -627,6 +636,10 @@ impl Host for Server {
 
     fn saves_before(&self, how: Shutdown) -> bool {
         Server::saves_before(self, how)
+    }
+
+    fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str> {
+        aof::rewrite_in_background(self)
     }
 
     fn last_save_s(&self) -> i64 {

@@ -141,12 +141,17 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let files = Files(Arc::downgrade(&server));
     server.keyspace().set_storage(Box::new(files));
     server.replication().set_server(Arc::downgrade(&server));
-    load_at_start(&server)?;
+    if settings.aof.is_on {
+        aof::start(&server)?;
+    } else {
+        load_at_start(&server)?;
+    }
     Replica::start(&server);
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
     let ended = run_workers(&server, &settings, doorbells);
+    aof::end(&server);
     server.snapshots().background.end_at_exit();
     ended
 }

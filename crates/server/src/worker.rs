@@ -79,7 +79,11 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
             run_commands(dispatcher, windows);
             end_turn(dispatcher, control, true);
         }
-        self.dispatcher.clients.close_all()
+        let closed = self.dispatcher.clients.close_all();
+        let Clients { executor, reactor, .. } = &mut self.dispatcher.clients;
+        executor.flush_stream();
+        reactor.server.keyspace().journal().rest(reactor.number);
+        closed
     }
 
     /// Waits for events, unless there is work to do at once.
@@ -96,6 +100,9 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         dispatcher.clients.executor.flush_stream();
         let may_sleep = timeout != Duration::ZERO && server.port(number).mailbox().try_sleep();
         let journal = server.keyspace().journal();
+        if !dispatcher.clients.reactor.unsynced.is_empty() {
+            journal.demand();
+        }
         if may_sleep {
             journal.rest(number);
         }

@@ -81,6 +81,10 @@ pub fn passes_password(command: &Command, session: &Session, users: &Users) -> b
 /// The error of a write on a read-only replica.
 const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
 
+/// The errors of a write while the append-only file can't be written.
+const DISK_FULL: &str = "MISCONF Errors writing to the AOF file: No space left on device";
+const DISK_ERROR: &str = "MISCONF Errors writing to the AOF file: Input/output error";
+
 /// Returns why the server doesn't run a command at the moment, in Redis's order of reasons.
 /// Commands of its primary always run. `flags` returns those of the call.
 pub fn refused(
@@ -99,7 +103,12 @@ pub fn refused(
         !flags.contains(flag)
             || transaction.is_some_and(|it| it.queue().iter().any(|queued| !queued.command.flags.contains(flag)))
     };
-    if refusals.contains(Refusals::READ_ONLY) && flags.contains(Flags::WRITE) {
+    let is_stored = flags.contains(Flags::WRITE);
+    if is_stored && refusals.contains(Refusals::DISK_FULL) {
+        Some(DISK_FULL)
+    } else if is_stored && refusals.contains(Refusals::DISK_ERROR) {
+        Some(DISK_ERROR)
+    } else if refusals.contains(Refusals::READ_ONLY) && flags.contains(Flags::WRITE) {
         Some(READ_ONLY)
     } else if refusals.contains(Refusals::STALE) && lacks(Flags::STALE) {
         Some("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")

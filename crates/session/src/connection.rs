@@ -27,6 +27,9 @@ pub enum State {
     /// Its replies have reached the bound for one turn; at the turn's end it is open again, and
     /// ready.
     Yielding,
+    /// Its replies wait until the effects of its commands are synced; then it is open again, and
+    /// ready.
+    Syncing,
     /// It runs no more commands, and closes when its replies are sent.
     Closing,
 }

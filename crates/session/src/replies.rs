@@ -53,7 +53,7 @@ impl<C: Lent, S> Connection<C, S> {
         match self.state {
             State::Parked => true,
             State::Blocked => self.waits.blocked.as_ref().is_some_and(|blocked| blocked.waiter.is_claimed()),
-            State::Open | State::Paused | State::Yielding | State::Closing => false,
+            State::Open | State::Paused | State::Yielding | State::Syncing | State::Closing => false,
         }
     }
 

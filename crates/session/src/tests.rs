@@ -191,6 +191,7 @@ fn a_connection_ends_when_all_is_run_and_sent() {
         (State::Paused, true),
         (State::Parked, false),
         (State::Yielding, false),
+        (State::Syncing, false),
         (State::Closing, true),
     ] {
         open.state = state;

@@ -52,7 +52,7 @@ impl<C: Lent, S> Connection<C, S> {
         let has_enough = match self.state {
             State::Open => self.is_ready,
             State::Blocked => false,
-            State::Parked | State::Paused | State::Yielding | State::Closing => true,
+            State::Parked | State::Paused | State::Yielding | State::Syncing | State::Closing => true,
         };
         has_enough && self.input.waiting_bytes() > WAITING_BYTES_MAX
     }
@@ -110,7 +110,7 @@ impl<C: Lent, S> Connection<C, S> {
             State::Open => self.eof && !self.is_ready,
             // As in Redis, a close ends the wait, whatever was sent behind the command.
             State::Blocked | State::Paused => self.eof,
-            State::Parked | State::Yielding => false,
+            State::Parked | State::Yielding | State::Syncing => false,
         };
         match ends {
             true if self.pending_bytes() == 0 => Fate::Over,

@@ -23,6 +23,7 @@ pub(crate) const DEBUG: Command = Command {
         DEBUG_ERROR,
         DEBUG_HELP,
         DEBUG_HTSTATS,
+        DEBUG_LOADAOF,
         DEBUG_OBJECT,
         DEBUG_PAUSE_CRON,
         DEBUG_POPULATE,
@@ -97,6 +98,17 @@ pub(crate) const DEBUG_HTSTATS: Command = Command {
     arguments: &[Argument::integer("dbid")],
     route: Route::All,
     handler: Handler::Keyed(crate::debug::hash_table_statistics),
+    ..DEBUGGING
+};
+
+pub(crate) const DEBUG_LOADAOF: Command = Command {
+    name: "loadaof",
+    full_name: "debug|loadaof",
+    summary: "Empties the dataset and loads the append-only file",
+    complexity: "O(N), N: size of the file",
+    arity: 2,
+    flags: DEBUGGING.flags.union(Flags::NO_MULTI),
+    handler: Handler::Local(crate::debug::load_aof),
     ..DEBUGGING
 };
 

@@ -58,7 +58,6 @@ const fn outside(full_name: &'static str, arity: i32) -> NotBuilt {
 /// Commands and subcommands without a record, sorted bytewise. Implementing a command removes it
 /// from this list.
 pub(super) static NOT_BUILT: &[NotBuilt] = &[
-    outside("bgrewriteaof", 1),
     anywhere("cluster|addslots", -3),
     anywhere("cluster|addslotsrange", -4),
     anywhere("cluster|bumpepoch", 2),

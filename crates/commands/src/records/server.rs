@@ -5,8 +5,23 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, R
 use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
 /// The commands of this file.
-pub(super) const COMMANDS: &[Command] =
-    &[BGSAVE, COMMAND, CONFIG, DBSIZE, FLUSHALL, FLUSHDB, INFO, LASTSAVE, LOLWUT, MEMORY, SAVE, SHUTDOWN, SWAPDB, TIME];
+pub(super) const COMMANDS: &[Command] = &[
+    BGREWRITEAOF,
+    BGSAVE,
+    COMMAND,
+    CONFIG,
+    DBSIZE,
+    FLUSHALL,
+    FLUSHDB,
+    INFO,
+    LASTSAVE,
+    LOLWUT,
+    MEMORY,
+    SAVE,
+    SHUTDOWN,
+    SWAPDB,
+    TIME,
+];
 
 /// Common fields of the server commands: they run without a shard unless they choose shards.
 pub(super) const SERVER: Command = Command { group: "server", ..Command::BLANK };
@@ -396,6 +411,18 @@ pub(crate) const LASTSAVE: Command = Command {
     acl: acl![ADMIN, DANGEROUS],
     tips: &["nondeterministic_output"],
     handler: Handler::Local(crate::server::lastsave),
+    ..SERVER
+};
+
+pub(crate) const BGREWRITEAOF: Command = Command {
+    name: "bgrewriteaof",
+    full_name: "bgrewriteaof",
+    summary: "Rewrites the append-only file in the background",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 1,
+    flags: flags![ADMIN, NOSCRIPT, NO_ASYNC_LOADING],
+    handler: Handler::Local(crate::server::bgrewriteaof),
     ..SERVER
 };
 

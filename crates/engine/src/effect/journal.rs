@@ -92,6 +92,8 @@ struct Shared {
     replica_bytes_max: Arc<AtomicU64>,
     control: Mutex<Control>,
     work: Condvar,
+    /// An epoch is to end even if there are no units ([`Journal::demand`]).
+    is_demanded: AtomicBool,
 }
 
 /// The journal of a keyspace. See the head of this module.
@@ -125,6 +127,7 @@ impl Journal {
                 marks: Vec::new(),
             }),
             work: Condvar::new(),
+            is_demanded: AtomicBool::new(false),
         };
         Journal { shared: Arc::new(shared) }
     }
@@ -211,6 +214,20 @@ impl Journal {
         lock(&self.shared.libraries)
     }
 
+    /// Returns a stamp that is later than those of all units committed so far: the first one of the
+    /// next epoch.
+    pub fn epoch_end(&self) -> u64 {
+        (self.shared.epoch.load(Ordering::SeqCst) + 1) << EPOCH_SHIFT
+    }
+
+    /// Ends the current epoch soon: a reply waits until its units are synced.
+    pub fn demand(&self) {
+        if !self.shared.is_demanded.swap(true, Ordering::AcqRel) {
+            let _control = lock(&self.shared.control);
+            self.shared.work.notify_one();
+        }
+    }
+
     /// Records that a worker is between two turns: it has handed over all committed units.
     #[inline]
     pub fn attend(&self, worker: u32) {
@@ -283,6 +300,27 @@ impl Reader {
     /// cut off. An offset stands for the same byte for as long as the server runs.
     pub fn position(&self) -> Option<u64> {
         lock(&self.shared.control).log.position(self.id)
+    }
+
+    /// Reads as [`Reader::read`] does. Also returns a stamp if it has read all units with earlier
+    /// ones. An eager reader that has read everything makes the current epoch end.
+    pub fn read_through(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> (Ahead, Option<u64>) {
+        let (ahead, before, aftermath, is_awaited) = {
+            let mut control = lock(&self.shared.control);
+            let ahead = control.log.read(self.id, bytes, into);
+            (ahead, control.log.read_before(self.id), control.log.free(), control.log.is_awaited())
+        };
+        aftermath.settle();
+        if is_awaited {
+            self.shared.work.notify_one();
+        }
+        (ahead, before)
+    }
+
+    /// Sets whether epochs end as soon as it has read everything, and whether it is woken at each
+    /// end. Otherwise units are gathered for a millisecond.
+    pub fn set_eager(&self, is_eager: bool) {
+        lock(&self.shared.control).log.set_eager(self.id, is_eager);
     }
 
     /// Returns the number of bytes it has not read.
@@ -398,7 +436,8 @@ impl<'s> Merger<'s> {
 
     fn run(&mut self) {
         while self.wait_for_work() {
-            std::thread::sleep(EPOCH_TIME);
+            self.gather();
+            self.shared.is_demanded.store(false, Ordering::Release);
             self.shared.has_units.store(false, Ordering::Release);
             let Some(epoch) = self.end_epoch() else { return };
             for (own, segment) in self.segments.iter_mut().zip(&self.shared.segments) {
@@ -411,8 +450,15 @@ impl<'s> Merger<'s> {
                 self.pinged = Instant::now();
                 merged.push(b"*1\r\n$4\r\nPING\r\n".to_vec());
             }
-            self.deliver(merged);
+            self.deliver(merged, end);
         }
+    }
+
+    /// Gathers units for a while, unless an eager reader waits for them.
+    fn gather(&self) {
+        let control = lock(&self.shared.control);
+        let is_early = |control: &mut Control| !control.is_stopping && !control.log.is_awaited();
+        drop(self.shared.work.wait_timeout_while(control, EPOCH_TIME, is_early));
     }
 
     /// Returns how long it is until the next `PING`.
@@ -433,7 +479,9 @@ impl<'s> Merger<'s> {
             let (ping_due_in, has_readers) = (self.ping_due_in(), has_replicas && control.log.has_readers());
             let is_ping_due = ping_due_in.is_zero() && has_readers;
             let is_awaited = control.log.has_joining() || !control.marks.is_empty();
-            if is_awaited || self.shared.has_units.load(Ordering::Acquire) || is_ping_due {
+            let is_due =
+                self.shared.has_units.load(Ordering::Acquire) || self.shared.is_demanded.load(Ordering::Acquire);
+            if is_awaited || is_due || is_ping_due {
                 return true;
             }
             control = if has_readers {
@@ -507,8 +555,9 @@ impl<'s> Merger<'s> {
         }
     }
 
-    fn deliver(&mut self, merged: Vec<Vec<u8>>) {
-        let aftermath = {
+    /// Appends all units with stamps below `end`.
+    fn deliver(&mut self, merged: Vec<Vec<u8>>, end: u64) {
+        let (aftermath, eager) = {
             let mut control = lock(&self.shared.control);
             let (has_started, aftermath) = control.log.append(merged);
             if has_started {
@@ -516,9 +565,10 @@ impl<'s> Merger<'s> {
                 self.selected = None;
             }
             self.drop_unwanted(&control);
-            aftermath
+            (aftermath, control.log.complete(end))
         };
         aftermath.settle();
+        eager.iter().for_each(|wake| wake());
         self.reach_marks();
     }
 

@@ -99,6 +99,8 @@ struct Place {
     is_waiting: bool,
     /// It discards everything at once; it only keeps the stream recorded.
     discards: bool,
+    /// It is woken whenever the log is complete up to a later stamp, also without new bytes.
+    is_eager: bool,
 }
 
 struct Chunk {
@@ -123,6 +125,8 @@ pub(crate) struct Log {
     last_id: ReaderId,
     /// The next start is behind a gap.
     skips_offset: bool,
+    /// All units with earlier stamps are in the log.
+    complete_before: u64,
     /// Memory of chunks, including those that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
 }
@@ -153,6 +157,7 @@ impl Log {
             places: Vec::new(),
             last_id: 0,
             skips_offset: true,
+            complete_before: 0,
             chunk_bytes: Arc::default(),
         }
     }
@@ -218,7 +223,15 @@ impl Log {
 
     fn add(&mut self, state: State, bytes_max: Arc<AtomicU64>, wake: Wake, discards: bool) -> ReaderId {
         self.last_id += 1;
-        self.places.push(Place { id: self.last_id, state, bytes_max, wake, is_waiting: true, discards });
+        self.places.push(Place {
+            id: self.last_id,
+            state,
+            bytes_max,
+            wake,
+            is_waiting: true,
+            discards,
+            is_eager: false,
+        });
         self.last_id
     }
 
@@ -226,6 +239,35 @@ impl Log {
     pub(crate) fn leave(&mut self, id: ReaderId) -> Aftermath {
         self.places.retain(|place| place.id != id);
         self.free()
+    }
+
+    /// Sets whether a reader is woken whenever the log is complete up to a later stamp.
+    pub(crate) fn set_eager(&mut self, id: ReaderId, is_eager: bool) {
+        self.places.iter_mut().filter(|place| place.id == id).for_each(|place| place.is_eager = is_eager);
+    }
+
+    /// Returns whether an eager reader has read everything.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.places.iter().any(|place| place.is_eager && place.is_waiting && matches!(place.state, State::At(_)))
+    }
+
+    /// Notes that all units with earlier stamps are in the log, once those of an epoch have been
+    /// appended. Returns how eager readers that wait are woken.
+    pub(crate) fn complete(&mut self, before: u64) -> Vec<Wake> {
+        self.complete_before = before;
+        let waits = |place: &&mut Place| place.is_eager && place.is_waiting && matches!(place.state, State::At(_));
+        let waiting = self.places.iter_mut().filter(waits);
+        waiting
+            .map(|place| {
+                place.is_waiting = false;
+                Arc::clone(&place.wake)
+            })
+            .collect()
+    }
+
+    /// Returns a stamp if a reader has read all units with earlier ones.
+    pub(crate) fn read_before(&self, id: ReaderId) -> Option<u64> {
+        (self.position(id)? == self.end).then_some(self.complete_before)
     }
 
     /// Notes that an epoch ends next: readers that have joined by now may start behind it.

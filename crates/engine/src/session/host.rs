@@ -62,6 +62,15 @@ pub struct Shutdown {
     pub abort: bool,
 }
 
+/// Work of a connection that its worker does once it holds all shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllShards {
+    /// `SHUTDOWN`: saves the dataset and stops the server.
+    Shutdown(Shutdown),
+    /// `DEBUG LOADAOF`: loads the append-only file.
+    LoadAof,
+}
+
 /// The memory usage of the process, bytes (`MEMORY STATS`, `INFO memory`). That of the data is in
 /// [`Keyspace::memory_bytes`](crate::shard::keyspace::Keyspace::memory_bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +118,11 @@ pub trait Host: Send + Sync {
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
     /// Returns whether the server saves a snapshot before such a shutdown.
     fn saves_before(&self, how: Shutdown) -> bool;
+    /// Runs `BGREWRITEAOF`. Returns the reply.
+    ///
+    /// # Errors
+    /// The whole error reply.
+    fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str>;
     /// Returns when the last snapshot was saved, or the server started: unix time in s.
     fn last_save_s(&self) -> i64;
     /// Returns the text of `INFO` for these section names (lower case; empty: the default ones).

@@ -24,7 +24,7 @@ mod permissions;
 pub mod replication;
 mod tracking;
 
-use host::Shutdown;
+use host::AllShards;
 use permissions::NEVER;
 use replication::{Acknowledged, Following};
 
@@ -90,8 +90,8 @@ pub struct Session {
     pub in_exec: bool,
     /// `CLIENT PAUSE` has run, and its worker hasn't sent the reply yet.
     pub pause: Option<Box<Pause>>,
-    /// `SHUTDOWN` has run, and the worker has not saved the dataset yet.
-    pub shutdown: Option<Shutdown>,
+    /// A command has run whose work the worker has not done yet.
+    pub needs_all: Option<AllShards>,
     /// It is the link to the primary that this replica follows.
     pub primary: Option<Box<PrimaryLink>>,
 }
@@ -126,7 +126,7 @@ impl Session {
             tracking: None,
             in_exec: false,
             pause: None,
-            shutdown: None,
+            needs_all: None,
             primary: None,
         };
         session.settle_permissions(epoch);

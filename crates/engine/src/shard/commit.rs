@@ -111,6 +111,7 @@ impl Executor<'_> {
                     // A single command, as most writes are: its effect needs no batch.
                     let stamp = self.stamp(owned);
                     self.stream.push_args(stamp, call.session.db, &call.args);
+                    self.seen = stamp;
                     return self.set_clocks(owned, stamp);
                 }
                 self.unit.batch.push_args(call.session.db, &call.args);
@@ -161,6 +162,19 @@ impl Executor<'_> {
         result
     }
 
+    /// Drops the effects of the unit that is being gathered: what was loaded from a file is not
+    /// propagated.
+    pub fn drop_effects(&mut self) {
+        self.unit.batch.clear();
+    }
+
+    /// Ends a unit without committing it.
+    pub fn abandon_unit(&mut self, owned: &mut [Ownership]) {
+        self.gather_deletions(owned);
+        self.drop_effects();
+        self.unit.depth -= 1;
+    }
+
     /// Suspends the unit of a script in whose midst other commands run.
     pub fn suspend_unit(&mut self) -> Unit {
         std::mem::take(&mut self.unit)
@@ -195,6 +209,7 @@ impl Executor<'_> {
         self.stream.push_each(stamp, batch);
         batch.clear();
         let last = self.stream.clock();
+        self.seen = last;
         self.set_clocks(owned, last);
     }
 
@@ -215,6 +230,7 @@ impl Executor<'_> {
             return;
         }
         self.stream.push(stamp, &self.unit.batch);
+        self.seen = stamp;
         self.unit.batch.clear();
         self.set_clocks(owned, stamp);
     }
@@ -224,7 +240,9 @@ impl Executor<'_> {
         let keyspace = self.keyspace;
         let clocks = owned.iter_mut().map(|ownership| keyspace.shard(ownership).waiters.pending.clock);
         let own = self.stream.clock();
-        let latest = if faults::hits(Fault::UnorderedEffects) { own } else { clocks.fold(own, u64::max) };
+        let of_shards = clocks.fold(0, u64::max);
+        self.seen = self.seen.max(of_shards);
+        let latest = if faults::hits(Fault::UnorderedEffects) { own } else { own.max(of_shards) };
         latest.max(keyspace.journal().epoch_floor()) + 1
     }
 
@@ -246,6 +264,13 @@ impl Executor<'_> {
     /// Returns the stamp of the latest unit that this worker's connections may know of.
     pub(crate) fn effect_clock(&self) -> u64 {
         self.stream.clock()
+    }
+
+    /// Returns the latest stamp among the units that commands have made, or have read the results
+    /// of, since the last call; 0: none. Recorded while the journal is on.
+    #[inline]
+    pub fn take_seen(&mut self) -> u64 {
+        std::mem::take(&mut self.seen)
     }
 
     /// Advances to the clock that came with a reply from another worker: the connection's next

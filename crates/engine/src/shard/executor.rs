@@ -118,10 +118,11 @@ pub struct Executor<'k> {
     pub(crate) changed: BTreeMap<KeyName, u64>,
     /// Picks the shards to evict from.
     pub(crate) weights: Weights,
-    /// Effects of the running command, until they are committed.
+    /// Effects of the running command, and those committed in this turn.
     pub(crate) unit: Unit,
-    /// Effects committed in this turn.
     pub(crate) stream: Stream,
+    /// See [`Executor::take_seen`].
+    pub(crate) seen: u64,
 }
 
 impl<'k> Executor<'k> {
@@ -146,6 +147,7 @@ impl<'k> Executor<'k> {
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
             unit: Unit::default(),
             stream: Stream::default(),
+            seen: 0,
         }
     }
 

@@ -51,6 +51,8 @@ pub enum Message {
     Settled(u64),
     /// Reads the settings again.
     Reload,
+    /// More effects are synced: replies that wait for them can be sent.
+    Synced,
     /// Returns freed memory of this thread to the kernel.
     Purge,
     /// A snapshot has begun: its walk may need this worker.

@@ -91,6 +91,8 @@ pub struct Request {
     /// Stamp of the latest effect known to its connection; in the answer, of the latest one that
     /// the answer may depend on.
     pub effect_clock: u64,
+    /// With an answer: the latest unit that its commands have made or read.
+    pub seen_clock: u64,
     /// The worker of its connection.
     pub worker: u32,
     /// That worker's token of the connection.
@@ -120,6 +122,7 @@ impl Request {
             reply: Vec::new(),
             reply_bytes_max: u64::MAX,
             effect_clock: 0,
+            seen_clock: 0,
             worker,
             connection,
             now_ms,

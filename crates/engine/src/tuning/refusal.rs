@@ -18,6 +18,10 @@ bitflags::bitflags! {
         const STALE = 1 << 1;
         /// The dataset of a primary is being loaded.
         const LOADING = 1 << 2;
+        /// The append-only file can't be written: the disk is full.
+        const DISK_FULL = 1 << 3;
+        /// It can't be written for another reason.
+        const DISK_ERROR = 1 << 4;
     }
 }
 

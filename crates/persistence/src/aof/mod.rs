@@ -15,14 +15,19 @@
 //! | [`names`] | names of the files |
 //! | [`reader`] | commands and annotations of a file |
 //! | [`transactions`] | which commands of a file belong together |
+//! | [`filter`] | leaves out what only replicas need |
+//! | [`base`] | a base of commands |
 //! | [`check`] | `check-aof`: one file, as redis-check-aof checks it |
 
+pub mod base;
 pub mod check;
+pub mod filter;
 pub mod manifest;
 pub mod names;
 pub mod reader;
 pub mod transactions;
 
+pub use base::Commands;
 pub use check::{Analysis, Check, Outcome};
 pub use manifest::{Kind, Listed, Manifest, ManifestError};
 pub use reader::{Error, Fault, Next, Reader};

@@ -102,7 +102,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Why a record was not read.
-enum Stop {
+pub(super) enum Stop {
     /// The input ends within it: at least this many bytes from its start are needed. The offset
     /// from the start of the record, and the fault, if there is no more input.
     Short { needed: usize, at: usize, fault: Fault },
@@ -243,7 +243,7 @@ fn command(input: &[u8], ranges: &mut Vec<ArgRange>) -> Result<usize, Stop> {
 }
 
 /// Reads the number behind the prefix at `at`. Returns it, and where the next line starts.
-fn number(input: &[u8], at: usize) -> Result<(i64, usize), Stop> {
+pub(super) fn number(input: &[u8], at: usize) -> Result<(i64, usize), Stop> {
     let line = &input[at + 1..input.len().min(at + NUMBER_LINE_BYTES_MAX)];
     let (sign, digits) = match line.split_first() {
         Some((b'-', digits)) => (-1, digits),

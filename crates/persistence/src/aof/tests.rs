@@ -140,6 +140,22 @@ fn damage_is_located() {
 }
 
 #[test]
+fn commands_for_replicas_are_left_out() {
+    let (ping, publish) = (&b"*1\r\n$4\r\nPING\r\n"[..], &b"*3\r\n$7\r\npublish\r\n$1\r\nc\r\n$1\r\nm\r\n"[..]);
+    let kept = |parts: &[&[u8]]| {
+        let part = parts.concat();
+        let ranges = filter::kept(&part);
+        (ranges.len(), ranges.into_iter().map(|range| part[range].to_vec()).collect::<Vec<_>>().concat())
+    };
+    assert_eq!(kept(&[]), (0, vec![]));
+    assert_eq!(kept(&[ping]), (0, vec![]));
+    assert_eq!(kept(&[SET, SET]), (1, [SET, SET].concat()));
+    assert_eq!(kept(&[ping, SET, SET, publish, ping, SET]), (2, [SET, SET, SET].concat()));
+    assert_eq!(kept(&[SET, publish]), (1, SET.to_vec()));
+    assert_eq!(kept(&[SET, &SET[..9]]), (1, [SET, &SET[..9]].concat()));
+}
+
+#[test]
 fn times_are_read_from_annotations() {
     assert_eq!(timestamp_of(b"#TS:1700000000"), Some(Ok(1_700_000_000)));
     assert_eq!(timestamp_of(b"#TS:x"), Some(Err(NoTimestamp)));

@@ -1,9 +1,26 @@
-//! The append-only file.
+//! The append-only file: effects on disk, in the order in which they were committed.
 //!
 //! | file | what |
 //! | --- | --- |
+//! | `state` | what workers, commands and `INFO` see |
+//! | `start` | turns it on and off |
+//! | `directory` | the directory and its manifest |
+//! | `load`, `replay` | loads the files: a base, then commands |
+//! | `writer`, `output` | the thread that writes the increments |
+//! | `rewrite` | makes a new base |
 //! | `check` | `pantala check-aof` |
 
 mod check;
+mod directory;
+mod load;
+mod output;
+mod replay;
+mod rewrite;
+mod start;
+mod state;
+mod writer;
 
 pub use check::{Arguments, check_aof};
+pub use rewrite::{rewrite_if_due, run as rewrite_in_background};
+pub use start::{end, reload, restart, start, turn_off, turn_on};
+pub use state::{Aof, State, tune};

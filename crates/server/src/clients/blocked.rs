@@ -14,7 +14,7 @@ use pantala_engine::slowlog::Sender;
 use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
-use super::{Abandon, Blocked, Clients, State, slow};
+use super::{Abandon, Blocked, Clients, State, note_unsynced_until, slow};
 use crate::stats::WorkerStats;
 
 /// The error of a command that `CLIENT UNBLOCK … ERROR` has unblocked.
@@ -51,6 +51,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.executor.observe_clock(woken.effect_clock);
         // The connection may have closed meanwhile. The reply is lost, as in Redis.
         let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
+        note_unsynced_until(self, index, woken.effect_clock);
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         match &connection.waits.blocked {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {

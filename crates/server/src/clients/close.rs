@@ -94,26 +94,39 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     pub fn finish_turn(&mut self) {
         faults::pause(Fault::PauseReplying);
         self.reactor.touch_listed();
-        let mut untouched = None;
-        while let Some(index) = self.reactor.next_touched() {
-            if self.frozen.holds(index) {
-                untouched = Some(index);
-                continue;
+        finish_touched(self);
+        // A sync may have ended since they were looked at: only those that are noted as waiting are
+        // notified.
+        while !self.reactor.unsynced.is_empty() {
+            self.reactor.server.snapshots().aof.await_sync(self.reactor.number);
+            if !self.reactor.release_synced() {
+                break;
             }
-            if self.has_primary {
-                primary::end_turn(self, index);
-            }
-            let Some(is_over) = self.reactor.finish(index) else { continue };
-            if self.limits.weighing.is_on {
-                self.weigh(index);
-            }
-            if is_over {
-                self.close(index);
-            }
+            finish_touched(self);
         }
-        self.reactor.touch_again(untouched);
         if self.limits.weighing.is_on {
             self.limits.end_turn(self.reactor.server);
         }
     }
+}
+
+fn finish_touched<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
+    let mut untouched = None;
+    while let Some(index) = clients.reactor.next_touched() {
+        if clients.frozen.holds(index) {
+            untouched = Some(index);
+            continue;
+        }
+        if clients.has_primary {
+            primary::end_turn(clients, index);
+        }
+        let Some(is_over) = clients.reactor.finish(index) else { continue };
+        if clients.limits.weighing.is_on {
+            clients.weigh(index);
+        }
+        if is_over {
+            clients.close(index);
+        }
+    }
+    clients.reactor.touch_again(untouched);
 }

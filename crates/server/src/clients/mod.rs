@@ -17,6 +17,7 @@ pub mod primary;
 mod published;
 pub mod slow;
 mod tracking;
+mod unsynced;
 
 use std::collections::BTreeSet;
 
@@ -33,6 +34,7 @@ use frozen::Frozen;
 use limits::Limits;
 pub use memory::Memory;
 pub use output::output_limit;
+pub use unsynced::{note_unsynced, note_unsynced_until};
 
 /// What a connection does with the shards that it has requested.
 pub trait Abandon {

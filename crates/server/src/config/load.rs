@@ -130,8 +130,6 @@ pub struct Loaded {
     pub users: Vec<Line>,
     /// Absolute path of the file.
     pub file: Option<PathBuf>,
-    /// Whether Redis with this configuration would write an append-only file.
-    pub asks_for_files: bool,
 }
 
 impl Loaded {
@@ -443,10 +441,9 @@ impl Loader<'_> {
         if self.values.number("io-threads") > 1 && self.values.text("execution") != b"owner" {
             self.warn("io-threads", "Directive 'io-threads' has an effect with 'execution owner' only".into());
         }
-        let asks_for_files = self.asked.bool("appendonly");
         let settings = Settings::from_values(&self.values);
         let Loader { values, warnings, renames, users, .. } = self;
-        Ok(Loaded { settings, values, warnings, renames, users, file, asks_for_files })
+        Ok(Loaded { settings, values, warnings, renames, users, file })
     }
 }
 

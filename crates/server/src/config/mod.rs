@@ -34,7 +34,8 @@ pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
 pub use replica::ReplicaSettings;
 pub use rewrite::replace_file;
 pub use settings::{
-    Allowed, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy, SLOWLOG_FINE_US, Settings,
+    Allowed, AofSettings, AppendFsync, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy,
+    SLOWLOG_FINE_US, Settings,
 };
 pub use store::{Apply, ConfigStore, Refusal};
 pub use tls::TlsSettings;

@@ -121,6 +121,65 @@ pub enum ClientsLimit {
     Percent(u8),
 }
 
+/// `appendfsync`: when effects in the append-only file are synced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AppendFsync {
+    /// Before the replies to the commands that made them.
+    Always,
+    /// Once a second.
+    #[default]
+    EverySecond,
+    /// When the kernel does it.
+    No,
+}
+
+/// The directives of the append-only file that are not paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AofSettings {
+    /// The file is written, and loaded at the start (`appendonly`).
+    pub is_on: bool,
+    /// `appendfsync`.
+    pub fsync: AppendFsync,
+    /// Nothing is synced while a snapshot is written (`no-appendfsync-on-rewrite`).
+    pub no_fsync_on_rewrite: bool,
+    /// Growth in percent at which the file is rewritten; 0: never (`auto-aof-rewrite-percentage`).
+    pub rewrite_percentage: u64,
+    /// Size below which it is not, bytes (`auto-aof-rewrite-min-size`).
+    pub rewrite_min_bytes: u64,
+    /// A file that ends within a command is cut and loaded (`aof-load-truncated`).
+    pub load_truncated: bool,
+    /// The base is an RDB file (`aof-use-rdb-preamble`).
+    pub uses_rdb: bool,
+    /// The time of effects is annotated (`aof-timestamp-enabled`).
+    pub writes_times: bool,
+    /// Sync a base while it is written, not only at its end (`aof-rewrite-incremental-fsync`).
+    pub rewrite_incremental_fsync: bool,
+    /// Files that a rewrite has replaced are kept (`aof-disable-auto-gc`).
+    pub keeps_history: bool,
+}
+
+impl AofSettings {
+    fn from_values(values: &Values) -> Self {
+        AofSettings {
+            is_on: values.bool("appendonly"),
+            fsync: match values.text("appendfsync") {
+                b"always" => AppendFsync::Always,
+                b"no" => AppendFsync::No,
+                _ => AppendFsync::EverySecond,
+            },
+            no_fsync_on_rewrite: values.bool("no-appendfsync-on-rewrite"),
+            rewrite_percentage: bytes(values, "auto-aof-rewrite-percentage"),
+            rewrite_min_bytes: bytes(values, "auto-aof-rewrite-min-size"),
+            load_truncated: values.bool("aof-load-truncated"),
+            uses_rdb: values.bool("aof-use-rdb-preamble"),
+            writes_times: values.bool("aof-timestamp-enabled"),
+            rewrite_incremental_fsync: values.bool("aof-rewrite-incremental-fsync"),
+            keeps_history: values.bool("aof-disable-auto-gc"),
+        }
+    }
+}
+
 /// Lowest `hz` that has an effect: `CONFIG SET hz 0` means this.
 pub const HZ_MIN: i128 = 1;
 /// Highest `hz` that has an effect.
@@ -201,6 +260,12 @@ pub struct Settings {
     pub rdb_save_incremental_fsync: bool,
     /// Name of the snapshot's file in `dir`.
     pub dbfilename: PathBuf,
+    /// The append-only file.
+    pub aof: AofSettings,
+    /// Name of the directory of the append-only file, in `dir` (`appenddirname`).
+    pub appenddirname: PathBuf,
+    /// Start of the names of its files (`appendfilename`).
+    pub appendfilename: Vec<u8>,
     /// Points of `save`; empty: none.
     pub save_points: String,
     /// How SIGINT stops the server.
@@ -385,6 +450,9 @@ impl Settings {
             rdb_checksum: values.bool("rdbchecksum"),
             rdb_save_incremental_fsync: values.bool("rdb-save-incremental-fsync"),
             dbfilename: path(values.text("dbfilename")).unwrap_or_default(),
+            aof: AofSettings::from_values(values),
+            appenddirname: path(values.text("appenddirname")).unwrap_or_default(),
+            appendfilename: values.text("appendfilename").to_vec(),
             save_points: text(values, "save"),
             shutdown_on_sigint: shutdown(values.text("shutdown-on-sigint")),
             shutdown_on_sigterm: shutdown(values.text("shutdown-on-sigterm")),

@@ -6,6 +6,7 @@ use pantala_runtime::EventLoop;
 use pantala_session::State;
 
 use super::Control;
+use crate::aof::rewrite_if_due;
 use crate::clients::{look_at_follower, output_limit, primary};
 use crate::config::Settings;
 use crate::dispatch::{Connection, Dispatcher};
@@ -49,6 +50,7 @@ impl Control {
             server.sample(now_ms);
             save_if_due(server, now_ms);
             server.replication().look_after(server);
+            rewrite_if_due(server);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! acknowledged after the snapshot would be lost.
 
 use pantala_engine::access::SessionView;
-use pantala_engine::client::Shutdown;
+use pantala_engine::client::{AllShards, Shutdown};
 use pantala_engine::command::Permit;
 use pantala_engine::executor::Ran;
 use pantala_engine::ownership::Ownership;
@@ -14,6 +14,7 @@ use pantala_runtime::EventLoop;
 
 use super::Dispatcher;
 use super::transactions::Held;
+use crate::aof::reload;
 use crate::clients::Clients;
 use crate::snapshot::save_before_end;
 
@@ -33,13 +34,15 @@ pub(super) const NO_SESSION: SessionView = SessionView {
 
 const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
-/// Acquires all shards for a client's `SHUTDOWN` with a snapshot.
+/// Acquires all shards for a client's `SHUTDOWN` with a snapshot, or its `DEBUG LOADAOF`.
 #[cold]
-pub fn take_all_for_shutdown<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, how: Shutdown) -> Ran {
-    tracing::warn!("User requested shutdown...");
+pub fn take_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work: AllShards) -> Ran {
+    if matches!(work, AllShards::Shutdown(_)) {
+        tracing::warn!("User requested shutdown...");
+    }
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    d.gather_for(index, Held::Shutdown(how), false)
+    d.gather_for(index, Held::All(work), false)
 }
 
 /// Acquires all shards for a signal.
@@ -65,6 +68,26 @@ pub(super) fn end<L: EventLoop>(
         None => tracing::warn!(
             "Signal received but errors trying to shut down the server, check the logs for more information"
         ),
+    }
+    d.clients.executor.done()
+}
+
+/// Loads the append-only file, with all shards held, for the `DEBUG LOADAOF` of a connection.
+pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut owned: Vec<Ownership>) -> Ran {
+    let Clients { executor, reactor, .. } = &mut d.clients;
+    let journal = reactor.server.keyspace().journal();
+    executor.flush_stream();
+    // The file is synced up to here first, for which the current epoch must end.
+    journal.rest(reactor.number);
+    let loaded = reload(reactor.server, executor, &mut owned, NO_SESSION);
+    journal.attend(reactor.number);
+    executor.give_back(owned, reactor.clock.now_ms);
+    if let Some(connection) = &mut reactor.connections[index as usize] {
+        let mut reply = Reply::new(&mut connection.output, connection.session.version);
+        match loaded {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(&error),
+        }
     }
     d.clients.executor.done()
 }

@@ -14,7 +14,7 @@ use pantala_session::replies::replies_wanted;
 
 use super::{Connection, Dispatcher, State, ending, loading, whole};
 use crate::clients::primary::{self, note_error};
-use crate::clients::slow;
+use crate::clients::{note_unsynced_until, slow};
 use crate::reactor::{index_of, kind_of};
 
 impl<L: EventLoop> Dispatcher<'_, L> {
@@ -75,6 +75,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 // The message has woken this worker, and the next turn starts with the settings.
                 // The listening sockets may have changed even where the settings have not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
+                Message::Synced => {
+                    self.clients.reactor.release_synced();
+                }
                 Message::Purge => self.memory.purge(),
                 // It has woken this worker.
                 Message::Snapshot => {}
@@ -138,6 +141,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // The connection may have closed meanwhile. Its commands have run all the same, as in
         // Redis.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else { return };
+        note_unsynced_until(&mut self.clients, index, parcel.value.seen_clock);
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         debug_assert!(connection.waits.requests > 0, "an answer without a request");
         if let Some(waiter) = parcel.value.blocked.take() {

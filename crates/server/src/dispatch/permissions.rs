@@ -88,7 +88,7 @@ fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u
         Some(Held::Watch(command, words)) => (command, copied(words.iter().map(|word| &**word))),
         Some(Held::Script(call)) => (call.command(), call.words()),
         // SHUTDOWN runs already: as in Redis, a change of rules doesn't stop it.
-        Some(Held::Exec(..) | Held::Pause(_) | Held::Shutdown(_)) | None => return None,
+        Some(Held::Exec(..) | Held::Pause(_) | Held::All(_)) | None => return None,
     };
     let args = Args::new(&bytes, &ranges);
     let checked = if session.follow_rules(users) { session.check(command, &args) } else { Err(Denied::Command) };

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use pantala_engine::client::{LocalContext, Session, Shutdown};
+use pantala_engine::client::{AllShards, LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
 use pantala_engine::exec::Exec;
 use pantala_engine::executor::{Call, Ran};
@@ -33,7 +33,7 @@ use super::window::Entry;
 use super::{Connection, Dispatcher, State};
 use crate::clients::primary::note_error;
 use crate::clients::slow::{self, Words};
-use crate::clients::{Abandon, Clients};
+use crate::clients::{Abandon, Clients, note_unsynced};
 use crate::host::Server;
 use crate::reactor::Reactor;
 use crate::stats::Outcome;
@@ -48,8 +48,8 @@ pub enum Held {
     Script(Box<ScriptCall>),
     /// Replies once a pause is in force.
     Pause(Box<PauseAnswer>),
-    /// `SHUTDOWN`: saves the dataset and stops the server.
-    Shutdown(Shutdown),
+    /// Does work that needs all shards.
+    All(AllShards),
 }
 
 /// `EXEC` as the client spelled it, for monitors.
@@ -61,7 +61,7 @@ impl Held {
     fn argument_bytes(&self) -> usize {
         match self {
             Held::Watch(_, words) => words.iter().map(|word| word.len()).sum(),
-            Held::Exec(..) | Held::Pause(_) | Held::Shutdown(_) => 0,
+            Held::Exec(..) | Held::Pause(_) | Held::All(_) => 0,
             Held::Script(call) => call.kept_bytes(),
         }
     }
@@ -327,8 +327,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         };
         match parcel.value.refused {
             Some(why) => refuse_held(&mut self.clients.reactor, index, why),
-            None if self.run_held(index, owned, true) == Ran::Parked => return,
-            None => {}
+            None => {
+                let ran = self.run_held(index, owned, true);
+                note_unsynced(&mut self.clients, index);
+                if ran == Ran::Parked {
+                    return;
+                }
+            }
         }
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         connection.end_caching();
@@ -383,7 +388,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 }
                 return Ran::Parked;
             }
-            Some(Held::Shutdown(how)) => return ending::end(self, Some(index), how, owned),
+            Some(Held::All(AllShards::Shutdown(how))) => return ending::end(self, Some(index), how, owned),
+            Some(Held::All(AllShards::LoadAof)) => return ending::load_aof(self, index, owned),
             Some(Held::Pause(answer)) => {
                 let ran = self.end_pause_answer(index, answer);
                 self.clients.executor.give_back(owned, now_ms);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_engine::client::Host;
 
 use super::{Text, human, percent};
+use crate::aof::State;
 use crate::host::Server;
 use crate::scripting::Kind;
 use crate::snapshot::Purpose;
@@ -109,11 +110,33 @@ pub(super) fn persistence(text: &mut Text, server: &Server) {
     let (loaded, expired) = snapshots.loaded();
     text.field("rdb_last_load_keys_expired", expired);
     text.field("rdb_last_load_keys_loaded", loaded);
-    text.zeros(&["aof_enabled", "aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
-    text.field("aof_last_rewrite_time_sec", -1);
-    text.field("aof_current_rewrite_time_sec", -1);
-    text.field("aof_last_bgrewrite_status", "ok");
-    text.zeros(&["aof_rewrites", "aof_rewrites_consecutive_failures"]);
-    text.field("aof_last_write_status", "ok");
+    append_only_file(text, server);
+}
+
+/// Writes the fields of the append-only file. The last ones are there only while it is on.
+fn append_only_file(text: &mut Text, server: &Server) {
+    let aof = &server.snapshots().aof;
+    let (rewrites, written) = (&aof.rewrites, &aof.written);
+    let is_on = aof.state() != State::Off;
+    let is_running = rewrites.is_running.load(Relaxed);
+    let status = |is_well: bool| if is_well { "ok" } else { "err" };
+    let runs_s = (server.monotonic_ms() - rewrites.since_ms.load(Relaxed)) / 1000;
+    text.field("aof_enabled", u8::from(is_on));
+    text.field("aof_rewrite_in_progress", u8::from(is_running));
+    text.field("aof_rewrite_scheduled", u8::from(rewrites.is_scheduled.load(Relaxed)));
+    text.field("aof_last_rewrite_time_sec", rewrites.last_took_s.load(Relaxed));
+    text.field("aof_current_rewrite_time_sec", if is_running { runs_s } else { -1 });
+    text.field("aof_last_bgrewrite_status", status(rewrites.failures.load(Relaxed) == 0));
+    text.field("aof_rewrites", rewrites.count.load(Relaxed));
+    text.field("aof_rewrites_consecutive_failures", rewrites.failures.load(Relaxed));
+    text.field("aof_last_write_status", status(aof.write_error().is_none()));
     text.zeros(&["aof_last_cow_size", "module_fork_in_progress", "module_fork_last_cow_size"]);
+    if is_on {
+        text.field("aof_current_size", written.current_bytes.load(Relaxed));
+        text.field("aof_base_size", written.base_bytes.load(Relaxed));
+        text.field("aof_pending_rewrite", 0);
+        text.field("aof_buffer_length", written.pending_bytes.load(Relaxed));
+        text.field("aof_pending_bio_fsync", 0);
+        text.field("aof_delayed_fsync", written.delayed_syncs.load(Relaxed));
+    }
 }

@@ -88,15 +88,7 @@ const REDIS_FIELDS: [(&str, &str); 13] = [
 fn server() -> Server {
     let values = Values::new();
     let settings = Settings::from_values(&values);
-    let loaded = Loaded {
-        settings,
-        values,
-        warnings: Vec::new(),
-        renames: Vec::new(),
-        users: Vec::new(),
-        file: None,
-        asks_for_files: false,
-    };
+    let loaded = Loaded { settings, values, warnings: Vec::new(), renames: Vec::new(), users: Vec::new(), file: None };
     let layout = Layout {
         shards: 3,
         partitions: 3,

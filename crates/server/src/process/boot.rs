@@ -75,12 +75,6 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
     for warning in &loaded.warnings {
         tracing::warn!("{}", warning.text);
     }
-    if loaded.asks_for_files {
-        tracing::warn!(
-            "WARNING: a crash loses all changes since the last snapshot: 'appendonly' is not served yet. Set \
-             'appendonly no' if that is enough."
-        );
-    }
     let workers = loaded.settings.workers + loaded.settings.io_threads;
     let clients = limits::raise_open_files(loaded.settings.maxclients, workers).map_err(|text| fail(&text))?;
     loaded.limit_clients(clients);

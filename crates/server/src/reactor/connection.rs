@@ -20,6 +20,10 @@ pub struct Socket<H> {
     pub is_touched: bool,
     /// It is in the list of connections that have only messages to be sent.
     pub is_listed: bool,
+    /// The latest stamp of the units that its replies tell of; 0: none of them waits for a sync.
+    pub unsynced: u64,
+    /// It is in the list of connections whose replies wait.
+    pub is_unsynced: bool,
     /// Encrypts it.
     pub tls: Option<Box<Layer>>,
 }
@@ -27,7 +31,16 @@ pub struct Socket<H> {
 impl<H> Socket<H> {
     /// Creates the record of a newly accepted socket.
     pub fn new(id: ConnId) -> Self {
-        Socket { id, held: None, is_held: false, is_touched: false, is_listed: false, tls: None }
+        Socket {
+            id,
+            held: None,
+            is_held: false,
+            is_touched: false,
+            is_listed: false,
+            unsynced: 0,
+            is_unsynced: false,
+            tls: None,
+        }
     }
 
     /// Returns the reactor's token for the connection, used in requests and messages.

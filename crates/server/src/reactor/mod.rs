@@ -15,6 +15,7 @@ mod clock;
 mod connection;
 mod sockets;
 mod tls;
+mod unsynced;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -75,6 +76,8 @@ pub struct Reactor<'s, L: EventLoop, H> {
     ready: Vec<u32>,
     touched: Vec<u32>,
     listed: VecDeque<u32>,
+    /// Connections whose replies wait for a sync.
+    pub unsynced: Vec<u32>,
     /// Spare output buffers for connections that have none.
     pub spare: Vec<Vec<u8>>,
     listeners: Listeners,
@@ -95,6 +98,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
             ready: Vec::new(),
             touched: Vec::new(),
             listed: VecDeque::new(),
+            unsynced: Vec::new(),
             spare: Vec::new(),
             listeners: Listeners::default(),
             handshakes: Handshakes::default(),
@@ -228,6 +232,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     pub fn finish(&mut self, index: u32) -> Option<bool> {
         let connection = self.connections[index as usize].as_mut()?;
         connection.socket.is_touched = false;
+        let waits = connection.socket.unsynced != 0 && self.waits_for_sync(index);
+        let connection = self.connections[index as usize].as_mut()?;
         let hold = connection.end_input(&mut self.io);
         if connection.state == State::Yielding {
             // The others had their turn.
@@ -243,6 +249,9 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
             } else {
                 self.io.resume_receive(connection.socket.id);
             }
+        }
+        if waits {
+            return Some(false);
         }
         if connection.socket.tls.is_some() {
             return self.finish_encrypted(index);

@@ -18,6 +18,7 @@ use pantala_resp::Version;
 use pantala_types::rdb_value::Limits;
 
 use super::link::Received;
+use crate::aof;
 use crate::host::Server;
 use crate::snapshot::load as file;
 use crate::snapshot::load::Duty;
@@ -61,7 +62,10 @@ pub(super) fn load(
             let loaded = if replica.term() == term {
                 replica.forget();
                 server.replication().start_history("the server follows another stream");
-                while_alive(stream, || replace(server, received, &mut owned)).map_err(Some)
+                let replaced = while_alive(stream, || replace(server, received, &mut owned)).map_err(Some);
+                // The append-only file has effects on another dataset.
+                aof::restart(server);
+                replaced
             } else {
                 Err(None)
             };
@@ -81,8 +85,8 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
     access.flush(0..keyspace.databases(), settings.replica.flushes_lazily);
     tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
     let mut loaded = file::load(server, &received.file, &mut access.whole(), Duty::Store)
-        .and_then(|(libraries, counts)| {
-            file::restore_libraries(server, libraries, RestorePolicy::Flush).map(|()| counts)
+        .and_then(|loaded| {
+            file::restore_libraries(server, loaded.libraries, RestorePolicy::Flush).map(|()| loaded.counts)
         })
         .map_err(|error| format!("Failed trying to load the MASTER synchronization DB from disk: {error}"));
     if loaded.is_err() {

@@ -136,7 +136,7 @@ pub fn load_at_start(server: &Server) -> Result<(), String> {
     };
     let began = Instant::now();
     let loaded = server.keyspace().with_whole(server.now_ms(), |whole| {
-        let (libraries, counts) = load(server, &file, whole, Duty::Store)?;
+        let Loaded { libraries, counts, .. } = load(server, &file, whole, Duty::Store)?;
         whole.measure();
         restore_libraries(server, libraries, RestorePolicy::Append)?;
         Ok::<_, LoadError>(counts)
@@ -170,11 +170,21 @@ pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestoreP
     })
 }
 
-/// Reads a file and handles its entries as `duty` says. Returns its libraries.
+/// What a file held.
+pub struct Loaded {
+    /// Its function libraries, which are not restored yet.
+    pub libraries: Libraries,
+    /// Counts of its keys.
+    pub counts: Counts,
+    /// The offset behind the snapshot: a file of effects may follow.
+    pub end: u64,
+}
+
+/// Reads a file and handles its entries as `duty` says.
 ///
 /// # Errors
 /// It can't be read, or is damaged. Part of its entries may be stored.
-pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> Result<(Libraries, Counts), LoadError> {
+pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> Result<Loaded, LoadError> {
     let settings = server.config().settings();
     let limits = load_limits(server.keyspace().tuning.rdb_limits());
     let file_bytes = file.metadata()?.len();
@@ -186,7 +196,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
     // A small file isn't worth a thread.
     let threads = if file_bytes <= BATCH_BYTES as u64 { 1 } else { settings.workers.min(LOADERS_MAX) };
     let keyspace = server.keyspace();
-    let libraries = std::thread::scope(|scope| {
+    let (libraries, end) = std::thread::scope(|scope| {
         let parts = whole.parts(threads);
         let firsts: Vec<u32> = parts.iter().map(Part::first_shard).collect();
         let mut loaders = Vec::new();
@@ -211,7 +221,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
             None => read,
         }
     })?;
-    Ok((libraries, counts))
+    Ok(Loaded { libraries, counts, end })
 }
 
 /// Raises limits for files: they may contain strings stored under another `proto-max-bulk-len`.
@@ -219,14 +229,15 @@ pub fn load_limits(limits: Limits) -> Limits {
     Limits { string_bytes_max: limits.string_bytes_max.max(STRING_BYTES_MIN), ..limits }
 }
 
-/// Reads to the end of the file and sends its entries to the loaders.
+/// Reads to the end of the snapshot and sends its entries to the loaders. Returns its libraries and
+/// that end.
 fn read_all(
     mut file: &File,
     mut reader: Reader,
     feeds: &mut [Feed],
     counts: &Counts,
     part_of: impl Fn(&[u8]) -> usize,
-) -> Result<Libraries, LoadError> {
+) -> Result<(Libraries, u64), LoadError> {
     let mut input = vec![0; INPUT_BYTES];
     let mut libraries = Libraries::new();
     loop {
@@ -246,14 +257,14 @@ fn read_all(
             Next::Piece(_, Piece::Entry(entry)) => {
                 if !feeds[part_of(entry.key)].add(&entry) {
                     // A loader has failed and returns the reason.
-                    return Ok(libraries);
+                    return Ok((libraries, reader.offset()));
                 }
             }
             Next::Piece(_, Piece::End) => {
                 feeds.iter_mut().for_each(|feed| {
                     feed.send();
                 });
-                return Ok(libraries);
+                return Ok((libraries, reader.offset()));
             }
         }
     }

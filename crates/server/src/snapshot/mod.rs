@@ -31,19 +31,23 @@ use pantala_engine::client::Shutdown;
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::whole::{self as engine, Reload, Storage, Whole};
 
+use crate::aof::Aof;
 use crate::config::Settings;
 use crate::host::Server;
-use load::Counts;
+pub use load::Counts;
 
 pub use background::{
     Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Running, Written, start, with_all_shards,
 };
 pub use bgsave::{Saves, save_if_due};
 pub use check::{Arguments, check_rdb, check_start};
-pub use load::load_at_start;
+pub use load::{Duty, LoadError, Loaded, load, load_at_start, restore_libraries};
+pub use save::facts;
 
-/// State of snapshots (`INFO persistence`).
+/// State of the files that hold the dataset (`INFO persistence`).
 pub struct Snapshots {
+    /// The append-only file.
+    pub aof: Aof,
     /// Snapshots in the background.
     pub background: Background,
     /// Snapshots of the file.
@@ -59,9 +63,10 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// Returns the state of a server that starts at `now_ms`, unix time.
-    pub fn new(now_ms: i64) -> Self {
+    /// Returns the state of a server that starts at `now_ms`, unix time, with so many workers.
+    pub fn new(now_ms: i64, workers: u32) -> Self {
         Snapshots {
+            aof: Aof::new(workers),
             background: Background::default(),
             saves: Saves::new(now_ms),
             other_changes: AtomicU64::new(0),
@@ -82,7 +87,7 @@ impl Snapshots {
     }
 
     /// Sets [`Snapshots::unsaved_changes`].
-    fn set_unsaved_changes(&self, keyspace: &Keyspace, changes: u64) {
+    pub fn set_unsaved_changes(&self, keyspace: &Keyspace, changes: u64) {
         self.saves.set_saved_changes(self.all_changes(keyspace).wrapping_sub(changes));
     }
 

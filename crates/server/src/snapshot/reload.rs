@@ -42,7 +42,7 @@ pub fn reload(server: &Server, access: &mut Access<'_>, how: Reload) -> Result<(
 fn load_checked(server: &Server, access: &mut Access<'_>, how: Reload) -> Result<Counts, LoadError> {
     let path = path_of(&server.config().settings());
     let check = if how.no_flush && !how.merge { Duty::CheckNew } else { Duty::Check };
-    let (libraries, _) = load::load(server, &File::open(&path)?, &mut access.whole(), check)?;
+    let libraries = load::load(server, &File::open(&path)?, &mut access.whole(), check)?.libraries;
     let policy = match (how.no_flush, how.merge) {
         (false, _) => RestorePolicy::Flush,
         (true, true) => RestorePolicy::Replace,
@@ -64,5 +64,5 @@ fn load_checked(server: &Server, access: &mut Access<'_>, how: Reload) -> Result
         tracing::warn!("The dataset is empty now.");
     }
     access.whole().measure();
-    loaded.map(|(_, counts)| counts)
+    loaded.map(|loaded| loaded.counts)
 }

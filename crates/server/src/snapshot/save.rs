@@ -85,7 +85,7 @@ pub(super) fn note_version(version: Version) {
 }
 
 /// Returns what a file holds besides the keys, and how it is written.
-pub(super) fn facts(server: &Server, is_aof_base: bool) -> Facts {
+pub fn facts(server: &Server, is_aof_base: bool) -> Facts {
     let settings = server.config().settings();
     Facts {
         redis_version: REDIS_VERSION.to_owned(),

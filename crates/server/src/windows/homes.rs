@@ -12,6 +12,7 @@ use pantala_session::replies::needs_settling;
 
 use super::Runner;
 use super::run::may_be_script;
+use crate::clients::note_unsynced;
 use crate::clients::output_limit;
 use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
@@ -31,6 +32,7 @@ impl Runner {
             let entry = &window.entries[at];
             if let Some(command) = may_be_script(entry) {
                 window = self.run_suspended(d, window, at, command)?;
+                note_unsynced(&mut d.clients, window.entries[at].connection);
                 at += 1;
                 continue;
             }

@@ -21,10 +21,11 @@ use pantala_types::table::PREFETCH_KEYS_MAX;
 use super::hand_over::HANDED_BYTES_MIN;
 use super::waits::wait_for_replicas;
 use super::{Runner, Windows};
+use crate::clients::note_unsynced;
 use crate::clients::primary::{self, note_error};
 use crate::clients::slow::LARGE_BYTES;
 use crate::config::Settings;
-use crate::dispatch::ending::take_all_for_shutdown;
+use crate::dispatch::ending::take_all_for;
 use crate::dispatch::window::{Entry, What, Window, classify};
 use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseAnswer, flags_of};
 use crate::reactor::token;
@@ -206,6 +207,7 @@ impl Windows {
                 if !is_beside_scripts && matches!(entry.what, What::Single(..)) {
                     let plain = runner.run_plain(d, window, at..window.entries.len(), looked_ahead, is_shared);
                     if plain > 0 {
+                        note_unsynced(&mut d.clients, entry.connection);
                         at += plain;
                         continue;
                     }
@@ -218,6 +220,7 @@ impl Windows {
                             return 0;
                         }
                     }
+                    note_unsynced(&mut d.clients, window.entries[at].connection);
                     at += 1;
                     continue;
                 }
@@ -335,6 +338,7 @@ impl Runner {
         if self.run_one(d, entry, ranges) {
             self.end_caching_of(d, entry);
         }
+        note_unsynced(&mut d.clients, entry.connection);
     }
 
     /// As [`Runner::run_entry`]. Returns whether `CLIENT CACHING` may have applied to this command.
@@ -499,9 +503,9 @@ impl Runner {
                     connection.input.done(entry.end);
                     return Ran::Blocked;
                 }
-                if let Some(how) = connection.session.shutdown.take() {
+                if let Some(work) = connection.session.needs_all.take() {
                     connection.input.done(entry.end);
-                    return take_all_for_shutdown(d, entry.connection, how);
+                    return take_all_for(d, entry.connection, work);
                 }
                 Ran::Done
             }

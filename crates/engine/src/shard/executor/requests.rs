@@ -173,7 +173,10 @@ impl Executor<'_> {
 
     /// Runs a request that has all its shards, and sends the reply.
     fn complete(&mut self, parcel: Parcel) {
+        // This worker's own replies don't depend on what it does.
+        let own_seen = self.take_seen();
         self.outside_unit(|executor| executor.complete_alone(parcel));
+        self.seen = own_seen;
     }
 
     fn complete_alone(&mut self, mut parcel: Parcel) {
@@ -221,6 +224,7 @@ impl Executor<'_> {
         }
         self.commit_deletions(&mut owned);
         parcel.value.effect_clock = self.effect_clock();
+        parcel.value.seen_clock = self.seen;
         faults::pause(Fault::PauseReplying);
         // Sent before its shards are released: if a step has blocked, waking it needs one of these
         // shards, so that reply can't overtake this one.

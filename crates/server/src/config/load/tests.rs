@@ -111,14 +111,14 @@ fn repeated_lines_add_up_where_redis_adds() {
 
 #[test]
 fn unserved_directives_are_named_once_and_keep_their_default() {
-    let text = "save 60 5\nsave 900 1\nappendonly yes\nappendfsync everysec\ndbfilename x\nrepl-diskless-load swapdb\n\
+    let text = "save 60 5\nsave 900 1\nactivedefrag yes\nappendfsync everysec\ndbfilename x\nrepl-diskless-load swapdb\n\
         io-threads 4\nset-proc-title no\nlua-replicate-commands yes\ndbfilename dump.rdb";
     let loaded = load_text(text).expect("a configuration");
     let named: Vec<&str> = loaded.warnings.iter().map(|warning| warning.directive.as_str()).collect();
-    assert_eq!(named, ["appendonly", "repl-diskless-load", "io-threads"]);
+    assert_eq!(named, ["activedefrag", "repl-diskless-load", "io-threads"]);
     assert_eq!(loaded.values.text("save"), b"60 5 900 1");
-    assert!(!loaded.values.bool("appendonly"));
-    assert!(loaded.warnings[0].text.contains("'appendonly'"));
+    assert!(!loaded.values.bool("activedefrag"));
+    assert!(loaded.warnings[0].text.contains("'activedefrag'"));
 }
 
 /// Lines that prevent the start, and the consequence of ignoring each.
@@ -189,15 +189,8 @@ fn users_are_read_and_their_rules_are_not_shown() {
 }
 
 #[test]
-fn an_append_only_file_is_asked_for() {
-    for (text, asks) in [("", false), ("appendonly yes", true), ("appendonly yes\nappendonly no", false)] {
-        assert_eq!(load_text(text).expect(text).asks_for_files, asks, "{text:?}");
-    }
-}
-
-#[test]
 fn bad_values_of_unserved_directives_are_refused() {
-    assert!(load_text("appendonly maybe").is_err());
+    assert!(load_text("activedefrag maybe").is_err());
     assert!(load_text("slave-priority x").is_err());
     assert!(load_text("foo.bar 1").is_err());
 }

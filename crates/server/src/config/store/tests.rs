@@ -81,8 +81,8 @@ fn set_refuses_in_redis_words() {
         assert_eq!(set(&store, &[(name, "1")]), failed(name, "can't set immutable config"));
     }
     assert_eq!(
-        set(&store, &[("appendonly", "yes")]),
-        failed("appendonly", "Pantala doesn't serve 'appendonly' yet: it stays as it is")
+        set(&store, &[("activedefrag", "yes")]),
+        failed("activedefrag", "Pantala doesn't serve 'activedefrag' yet: it stays as it is")
     );
     assert_eq!(store.generation(), 0);
 }
@@ -90,7 +90,7 @@ fn set_refuses_in_redis_words() {
 #[test]
 fn setting_what_is_there_is_fine_even_if_not_served() {
     let store = store("");
-    for (name, value) in [("save", ""), ("appendonly", "no"), ("maxmemory", "0"), ("notify-keyspace-events", "")] {
+    for (name, value) in [("save", ""), ("activedefrag", "no"), ("maxmemory", "0"), ("notify-keyspace-events", "")] {
         assert_eq!(set(&store, &[(name, value)]), Ok(()), "{name}");
     }
     assert_eq!(set(&store, &[("list-max-listpack-size", "-2"), ("list-max-ziplist-size", "-2")]), Ok(()));

@@ -1,0 +1,64 @@
+//! A base of commands (`aof-use-rdb-preamble no`): an RDB file translated, `RESTORE` by `RESTORE`.
+//!
+//! Redis writes commands of each type instead. Both load the other's; a payload is shorter, and
+//! keeps encodings.
+
+use pantala_types::rdb_value::payload::seal;
+
+use crate::rdb::{Error, Next, Piece, Reader};
+
+/// Translates an RDB file, which has no hash fields with an expiry: `RESTORE` knows none.
+pub struct Commands {
+    reader: Reader,
+    db: Option<u32>,
+    payload: Vec<u8>,
+}
+
+impl Commands {
+    /// Starts a file of a server with this many databases, and strings of at most this many bytes.
+    #[must_use]
+    pub fn new(databases: u32, string_bytes_max: u64) -> Self {
+        Commands { reader: Reader::new(None, databases, string_bytes_max, false), db: None, payload: Vec::new() }
+    }
+
+    /// Translates the next bytes of the RDB file, and appends the commands to `out`.
+    ///
+    /// # Errors
+    /// The RDB file is wrong.
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+        self.reader.feed(bytes)?;
+        loop {
+            match self.reader.next_piece()? {
+                Next::NeedsInput | Next::Piece(_, Piece::End) => return Ok(()),
+                Next::Piece(_, Piece::Aux(..) | Piece::Database(_)) => {}
+                Next::Piece(_, Piece::Function(text)) => command(out, &[b"FUNCTION", b"LOAD", text]),
+                Next::Piece(_, Piece::Entry(entry)) => {
+                    if self.db != Some(entry.db) {
+                        self.db = Some(entry.db);
+                        command(out, &[b"SELECT", entry.db.to_string().as_bytes()]);
+                    }
+                    self.payload.clear();
+                    self.payload.push(entry.kind);
+                    self.payload.extend_from_slice(entry.body);
+                    seal(&mut self.payload);
+                    let at_ms = entry.expire_at_ms.unwrap_or(0).to_string();
+                    let mut words: Vec<&[u8]> = vec![b"RESTORE", entry.key, at_ms.as_bytes(), &self.payload];
+                    if entry.expire_at_ms.is_some() {
+                        words.push(b"ABSTTL");
+                    }
+                    command(out, &words);
+                }
+            }
+        }
+    }
+}
+
+/// Appends a command.
+fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+}

@@ -1,0 +1,137 @@
+//! The directory of the append-only file, and its manifest.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use pantala_persistence::aof::{Listed, Manifest, ManifestError, names};
+
+use crate::config::Settings;
+
+/// Where the files are. Paths are absolute, because `CONFIG SET dir` may move the process.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    path: PathBuf,
+    prefix: Vec<u8>,
+}
+
+/// Why a manifest could not be read.
+#[derive(Debug)]
+pub enum Unread {
+    /// The system's error.
+    Io(io::Error),
+    /// It is wrong.
+    Wrong(ManifestError),
+}
+
+impl Directory {
+    /// Returns the directory of these settings.
+    pub fn of(settings: &Settings) -> Self {
+        Directory { path: settings.dir.join(&settings.appenddirname), prefix: settings.appendfilename.clone() }
+    }
+
+    /// Returns the start of the files' names.
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// Returns the path of a file in it.
+    pub fn join(&self, name: &[u8]) -> PathBuf {
+        self.path.join(OsString::from_vec(name.to_vec()))
+    }
+
+    /// Creates it unless it exists.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create(&self) -> io::Result<()> {
+        match fs::create_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => sync_directory(self.path.parent().unwrap_or(Path::new("/"))),
+        }
+    }
+
+    /// Reads the manifest; an empty one if there is none.
+    ///
+    /// # Errors
+    /// It can't be read, or is wrong.
+    pub fn read_manifest(&self) -> Result<Manifest, Unread> {
+        match fs::read(self.join(&names::manifest(&self.prefix))) {
+            Ok(text) => Manifest::parse(&text).map_err(Unread::Wrong),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Manifest::default()),
+            Err(error) => Err(Unread::Io(error)),
+        }
+    }
+
+    /// Replaces the manifest: afterwards the new one is on disk, or after an error the former one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_manifest(&self, manifest: &Manifest) -> io::Result<()> {
+        let temporary = self.join(&names::temporary_manifest(&self.prefix));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary)?;
+        file.write_all(&manifest.text())?;
+        file.sync_all()?;
+        fs::rename(&temporary, self.join(&names::manifest(&self.prefix)))?;
+        self.sync()
+    }
+
+    /// Opens a file for appending. A new file's name is synced.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_to_append(&self, name: &[u8], is_new: bool) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.append(true).create(true);
+        let file = options.open(self.join(name))?;
+        if is_new {
+            file.set_len(0)?;
+            self.sync()?;
+        }
+        Ok(file)
+    }
+
+    /// Renames a file within it, or into it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn rename(&self, from: &Path, to: &[u8]) -> io::Result<()> {
+        fs::rename(from, self.join(to))?;
+        self.sync()
+    }
+
+    /// Deletes files of the manifest's history.
+    pub fn delete(&self, history: &[Listed]) {
+        for listed in history {
+            let path = self.join(&listed.name);
+            tracing::info!("Removing the history file {} in the background", listed.name.escape_ascii());
+            if let Err(error) = fs::remove_file(&path) {
+                tracing::warn!("Can't remove the file {}: {error}", path.display());
+            }
+        }
+    }
+
+    /// Returns the size of a listed file, bytes; 0 if it can't be read.
+    pub fn size_of(&self, listed: &Listed) -> u64 {
+        fs::metadata(self.join(&listed.name)).map_or(0, |metadata| metadata.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        sync_directory(&self.path)
+    }
+}
+
+/// Makes the names of a directory durable.
+///
+/// # Errors
+/// The system's.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    match File::open(path)?.sync_all() {
+        // Some file systems can't sync a directory.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
+}

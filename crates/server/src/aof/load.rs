@@ -1,0 +1,235 @@
+//! Loads the files of a manifest: the base, then the increments.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Instant;
+
+use pantala_engine::access::SessionView;
+use pantala_engine::executor::Executor;
+use pantala_engine::functions::RestorePolicy;
+use pantala_engine::ownership::Ownership;
+use pantala_persistence::aof::{Listed, Manifest, Next, RDB_SIGNATURE, Reader};
+
+use super::directory::{Directory, Unread};
+use super::replay::{Replay, time_before_deadlines};
+use crate::host::Server;
+use crate::snapshot::{Duty, Loaded, load as load_snapshot, restore_libraries};
+
+/// Bytes per read.
+const INPUT_BYTES: usize = 1024 * 1024;
+
+/// What was loaded.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// The files that there are.
+    pub manifest: Manifest,
+    /// Size of the base, bytes.
+    pub base_bytes: u64,
+    /// Size of all files, bytes.
+    pub all_bytes: u64,
+}
+
+/// The end of one file.
+enum End {
+    Whole,
+    /// The file ended within a command or transaction, and was cut there.
+    Cut,
+}
+
+/// The reason why a file was not loaded, for the log.
+struct Failed(String);
+
+/// The shards to load into.
+pub struct Target<'t, 'k> {
+    /// Runs the commands.
+    pub executor: &'t mut Executor<'k>,
+    /// All shards.
+    pub owned: &'t mut Vec<Ownership>,
+    /// The view of no session.
+    pub view: SessionView,
+}
+
+/// Loads the files into an empty dataset.
+///
+/// # Errors
+/// The reason why they can't be loaded, for the operator. Part of them may be loaded.
+pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, String> {
+    let settings = server.config().settings();
+    let directory = Directory::of(&settings);
+    let mut manifest = directory.read_manifest().map_err(|unread| match unread {
+        Unread::Io(error) => format!("Fatal error: can't open the AOF manifest file for reading: {error}"),
+        Unread::Wrong(error) => format!("*** FATAL AOF MANIFEST FILE ERROR *** {error}"),
+    })?;
+    adopt_single_file(&settings.dir, &directory, &mut manifest)?;
+    let began = Instant::now();
+    let mut files = Files { manifest, ..Files::default() };
+    for listed in files.manifest.to_load() {
+        let path = directory.join(&listed.name);
+        let size = fs::metadata(&path)
+            .map_err(|error| format!("Fatal error: can't open the append log file {}: {error}", path.display()))?
+            .len();
+        files.all_bytes += size;
+    }
+    if files.all_bytes == 0 {
+        return Ok(files);
+    }
+    let now_ms = time_before_deadlines(server.now_ms());
+    let count = files.manifest.to_load().count();
+    for (index, listed) in files.manifest.to_load().enumerate() {
+        let (is_base, is_last) = (files.manifest.base() == Some(listed), index + 1 == count);
+        let file_began = Instant::now();
+        let single = Single { server, directory: &directory, listed, now_ms };
+        let end = single.load(target).map_err(|Failed(why)| why)?;
+        if matches!(end, End::Cut) && !is_last {
+            return Err("Fatal error: the truncated file is not the last file".to_owned());
+        }
+        let kind = if is_base { "base" } else { "incr" };
+        tracing::info!(
+            "DB loaded from {kind} file {}: {:.3} seconds",
+            listed.name.escape_ascii(),
+            file_began.elapsed().as_secs_f64()
+        );
+    }
+    // Sizes may have changed by a cut.
+    files.base_bytes = files.manifest.base().map_or(0, |base| directory.size_of(base));
+    files.all_bytes = files.manifest.to_load().map(|listed| directory.size_of(listed)).sum();
+    let mut access = target.executor.look(&target.view, target.owned, server.now_ms());
+    access.whole().measure();
+    server.snapshots().set_unsaved_changes(server.keyspace(), 0);
+    tracing::info!("DB loaded from append only file: {:.3} seconds", began.elapsed().as_secs_f64());
+    Ok(files)
+}
+
+/// Moves the single file of Redis 6 into the directory, as the base, if there is one and it was not
+/// moved already.
+fn adopt_single_file(dir: &Path, directory: &Directory, manifest: &mut Manifest) -> Result<(), String> {
+    let name = directory.prefix();
+    let single = dir.join(std::ffi::OsStr::from_bytes(name));
+    if !single.is_file() {
+        return Ok(());
+    }
+    // The manifest may have been written before the file was moved.
+    let is_half_done = manifest.increments().is_empty()
+        && manifest.base().is_some_and(|base| base.name == name && !directory.join(name).exists());
+    if !manifest.is_empty() && !is_half_done {
+        return Ok(());
+    }
+    tracing::info!(
+        "Successfully migrated an old-style AOF configuration ({}) into a multi part AOF.",
+        name.escape_ascii()
+    );
+    let failed = |error: io::Error| format!("Error trying to upgrade the AOF file {}: {error}", single.display());
+    manifest.adopt_single_file(name);
+    directory.create().map_err(failed)?;
+    directory.write_manifest(manifest).map_err(failed)?;
+    directory.rename(&single, name).map_err(failed)
+}
+
+/// One file to load.
+struct Single<'s> {
+    server: &'s Server,
+    directory: &'s Directory,
+    listed: &'s Listed,
+    /// The time that its commands see.
+    now_ms: i64,
+}
+
+impl Single<'_> {
+    fn load(&self, target: &mut Target<'_, '_>) -> Result<End, Failed> {
+        let (name, path) = (self.name(), self.directory.join(&self.listed.name));
+        let unread = |error| Failed(format!("Fatal error: can't open the append log file {name} for reading: {error}"));
+        let mut file = File::open(&path).map_err(unread)?;
+        let offset = self.load_preamble(&mut file, target)?;
+        file.seek(SeekFrom::Start(offset)).map_err(unread)?;
+        let mut reader = Reader::new(offset);
+        let mut replay = Replay::new(self.server, target.executor, target.owned, self.now_ms);
+        let mut input = vec![0; INPUT_BYTES];
+        let mut valid_up_to = offset;
+        let cut_at = loop {
+            match reader.next_record() {
+                Ok(Next::NeedsInput) => match file.read(&mut input) {
+                    Ok(0) => reader.end_input(),
+                    Ok(len) => reader.feed(&input[..len]),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        return Err(Failed(format!(
+                            "Unrecoverable error reading the append only file {name}: {error}"
+                        )));
+                    }
+                },
+                Ok(Next::Annotation(..)) => {}
+                Ok(Next::Command(offset, args)) => {
+                    replay.run(offset, &args).map_err(|why| Failed(format!("{why} {name} (at offset {offset})")))?;
+                    valid_up_to = reader.offset();
+                }
+                Ok(Next::End) => match replay.open_since() {
+                    None => return Ok(End::Whole),
+                    Some(start) => {
+                        tracing::warn!("Revert incomplete MULTI/EXEC transaction from AOF file {name}");
+                        break start;
+                    }
+                },
+                Err(error) if error.fault.is_truncation() => break replay.open_since().unwrap_or(valid_up_to),
+                Err(error) => {
+                    return Err(Failed(format!(
+                        "Bad file format reading the append only file {name}: {error}. Make a backup of your AOF \
+                         file, then use pantala check-aof --fix <filename.manifest>"
+                    )));
+                }
+            }
+        };
+        self.cut(&path, cut_at)
+    }
+
+    fn name(&self) -> String {
+        self.listed.name.escape_ascii().to_string()
+    }
+
+    /// Loads the snapshot at the start of the file, if there is one. Returns the offset behind it.
+    fn load_preamble(&self, file: &mut File, target: &mut Target<'_, '_>) -> Result<u64, Failed> {
+        let mut start = [0; RDB_SIGNATURE.len()];
+        if file.read_exact(&mut start).is_err() || start != *RDB_SIGNATURE {
+            return Ok(0);
+        }
+        let name = self.name();
+        let is_single = self.listed.name == self.directory.prefix();
+        tracing::info!("Reading RDB {} AOF...", if is_single { "preamble from" } else { "base file on loading the" });
+        let what = if is_single { "RDB preamble of the AOF" } else { "RDB base" };
+        let failed = |why: &dyn std::fmt::Display| {
+            Failed(format!("Error reading the {what} file {name}, AOF loading aborted: {why}"))
+        };
+        file.seek(SeekFrom::Start(0)).map_err(|error| failed(&error))?;
+        let mut access = target.executor.look(&target.view, target.owned, self.now_ms);
+        let loaded = load_snapshot(self.server, file, &mut access.whole(), Duty::Store);
+        let Loaded { libraries, counts, end } = loaded.map_err(|error| failed(&error))?;
+        restore_libraries(self.server, libraries, RestorePolicy::Append).map_err(|error| failed(&error))?;
+        self.server.snapshots().note_loaded(&counts);
+        if is_single {
+            tracing::info!("Reading the remaining AOF tail...");
+        }
+        Ok(end)
+    }
+
+    /// Cuts a file that ends within a command or transaction, if that is allowed.
+    fn cut(&self, path: &Path, at: u64) -> Result<End, Failed> {
+        let name = self.name();
+        if !self.server.config().settings().aof.load_truncated {
+            return Err(Failed(format!(
+                "Unexpected end of file reading the append only file {name} (after offset {at}). You can: 1) Make a \
+                 backup of your AOF file, then use pantala check-aof --fix <filename.manifest>. 2) Alternatively you \
+                 can set the 'aof-load-truncated' configuration option to yes and restart the server."
+            )));
+        }
+        tracing::warn!("!!! Warning: short read while loading the AOF file {name}!!!");
+        tracing::warn!("!!! Truncating the AOF {name} at offset {at} !!!");
+        let cut = OpenOptions::new().write(true).open(path).and_then(|file| {
+            file.set_len(at)?;
+            file.sync_all()
+        });
+        cut.map_err(|error| Failed(format!("Error truncating the AOF file {name}: {error}")))?;
+        tracing::warn!("AOF {name} loaded anyway because aof-load-truncated is enabled");
+        Ok(End::Cut)
+    }
+}

@@ -1,0 +1,161 @@
+//! The increment that is being written.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::ops::Range;
+
+use pantala_base::Outgoing;
+use pantala_persistence::aof::{filter, timestamp};
+
+/// Most slices of one system call.
+const SLICES_MAX: usize = 256;
+
+/// An increment, and the effects that are to be written to it. See the head of this module.
+pub struct Output {
+    file: File,
+    /// Its length up to the last whole batch, bytes.
+    len: u64,
+    /// Parts of the stream, and annotations.
+    parts: Vec<Outgoing>,
+    /// The ranges to write: index of the part, and range in it.
+    batch: Vec<(usize, Range<usize>)>,
+    batch_bytes: u64,
+    /// How much of the batch is in the file already, bytes.
+    done: u64,
+    /// The file has bytes that are not synced.
+    is_dirty: bool,
+    /// A sync has failed: the kernel may have dropped what it could not write, and another sync
+    /// would report success.
+    is_lost: bool,
+    /// The time of the last annotation, unix time in s.
+    annotated_s: i64,
+}
+
+impl Output {
+    /// Continues a file of this length.
+    pub fn new(file: File, len: u64) -> Self {
+        Output {
+            file,
+            len,
+            parts: Vec::new(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            done: 0,
+            is_dirty: false,
+            is_lost: false,
+            annotated_s: 0,
+        }
+    }
+
+    /// Adds a part of the stream, which consists of whole units, from an offset in it on.
+    /// `now_s`: the time to annotate, unix time in s.
+    pub fn add(&mut self, part: Outgoing, range: Range<usize>, now_s: Option<i64>) {
+        let kept = filter::kept(&part.bytes()[range.clone()]);
+        if kept.is_empty() {
+            return;
+        }
+        if let Some(now_s) = now_s.filter(|now_s| *now_s != self.annotated_s) {
+            self.annotated_s = now_s;
+            let annotation = timestamp(now_s);
+            let whole = 0..annotation.len();
+            self.parts.push(annotation.into());
+            self.push(whole);
+        }
+        self.parts.push(part);
+        kept.into_iter().for_each(|kept| self.push(range.start + kept.start..range.start + kept.end));
+    }
+
+    /// Adds a range of the last part.
+    fn push(&mut self, range: Range<usize>) {
+        self.batch_bytes += range.len() as u64;
+        self.batch.push((self.parts.len() - 1, range));
+    }
+
+    /// Returns the bytes that are not written.
+    pub fn pending_bytes(&self) -> u64 {
+        self.batch_bytes - self.done
+    }
+
+    /// Returns whether the file has bytes that are not synced.
+    pub fn is_dirty(&self) -> bool {
+        self.is_dirty
+    }
+
+    /// Returns the file's length, bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns whether a sync has failed: the file must not be used any more.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Writes the batch. After an error it can be called again.
+    ///
+    /// # Errors
+    /// The system's. The file ends with a whole batch, unless it could not be cut.
+    pub fn write(&mut self) -> io::Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        while self.done < self.batch_bytes {
+            let (mut skipped, mut slices) = (self.done as usize, Vec::with_capacity(self.batch.len().min(SLICES_MAX)));
+            for (part, range) in &self.batch {
+                if skipped >= range.len() {
+                    skipped -= range.len();
+                    continue;
+                }
+                slices.push(IoSlice::new(&self.parts[*part].bytes()[range.start + skipped..range.end]));
+                skipped = 0;
+                if slices.len() == SLICES_MAX {
+                    break;
+                }
+            }
+            let written = match self.file.write_vectored(&slices) {
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                other => other,
+            };
+            match written {
+                Ok(written) => {
+                    self.done += written as u64;
+                    self.is_dirty = true;
+                }
+                Err(error) => {
+                    // A command that is there in part would make the file look damaged.
+                    if self.done > 0 && self.file.set_len(self.len).is_ok() {
+                        self.done = 0;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        self.len += self.batch_bytes;
+        self.drop_batch();
+        Ok(())
+    }
+
+    /// Makes what was written durable.
+    ///
+    /// # Errors
+    /// The system's: what was written since the last sync may be lost, and the file must not be
+    /// synced again.
+    pub fn sync(&mut self) -> io::Result<()> {
+        if self.is_lost {
+            return Err(io::Error::other("a sync of the file has failed before"));
+        }
+        if self.is_dirty {
+            self.file.sync_data().inspect_err(|_| self.is_lost = true)?;
+            self.is_dirty = false;
+        }
+        Ok(())
+    }
+
+    /// Drops the batch: a base that holds its effects was written since.
+    pub fn drop_batch(&mut self) {
+        self.batch.clear();
+        self.parts.clear();
+        (self.batch_bytes, self.done) = (0, 0);
+    }
+}

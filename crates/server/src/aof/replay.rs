@@ -1,0 +1,197 @@
+//! Runs the commands of a file on the dataset, before the workers run or while all shards are held.
+//!
+//! Commands run as those of a transaction do: by their own handlers, on held shards. Their time is
+//! one at which no deadline has passed, as Redis expires nothing while it loads: commands behind
+//! may still need a key. Keys that have expired are deleted afterwards like all others.
+
+use std::sync::Arc;
+
+use pantala_engine::client::{Client, Endpoint, LocalContext, Session};
+use pantala_engine::command::{Command, Handler};
+use pantala_engine::executor::{Call, Executor};
+use pantala_engine::ownership::Ownership;
+use pantala_engine::routing::add_shards;
+use pantala_persistence::aof::{Found, Transactions};
+use pantala_resp::{ArgRange, Args, Reply};
+
+use crate::host::Server;
+
+/// Most errors of commands that the log shows.
+const ERRORS_TOLD: u64 = 10;
+
+/// Replayed commands after which their effects are dropped, where some are recorded.
+const EFFECTS_DROPPED_EVERY: u64 = 1024;
+
+/// Access words repeat after this long: 2^24 s for LRU, 2^16 min for LFU.
+const ACCESS_PERIOD_MS: i64 = 15 * (1 << 24) * 1000;
+
+/// Returns a time, unix time in ms, that access words can't tell from `now_ms` and at which no
+/// deadline has passed: it is in the seventies of the last century.
+pub fn time_before_deadlines(now_ms: i64) -> i64 {
+    now_ms.rem_euclid(ACCESS_PERIOD_MS)
+}
+
+/// Why a command could not be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No such command.
+    Unknown(Vec<u8>),
+    /// `MULTI` or `EXEC` where it does not belong.
+    Unexpected(&'static str),
+    /// A script: Redis has not written any into the file since version 7.
+    Script(Vec<u8>),
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refused::Unknown(name) => {
+                write!(f, "Unknown command '{}' reading the append only file", name.escape_ascii())
+            }
+            Refused::Unexpected(name) => write!(f, "Unexpected {name}"),
+            Refused::Script(name) => write!(
+                f,
+                "The command '{}' runs a script: rewrite the file by BGREWRITEAOF where it was written",
+                name.escape_ascii()
+            ),
+        }
+    }
+}
+
+/// The runs of a file's commands. See the head of this module.
+pub struct Replay<'r, 'k> {
+    server: &'r Server,
+    executor: &'r mut Executor<'k>,
+    /// All shards.
+    owned: &'r mut [Ownership],
+    session: Session,
+    transactions: Transactions,
+    /// Commands since `MULTI`, each with the ranges of its arguments.
+    queued: Vec<(&'static Command, Vec<u8>, Vec<ArgRange>)>,
+    shards: Vec<u32>,
+    reply: Vec<u8>,
+    now_ms: i64,
+    replayed: u64,
+    errors: u64,
+}
+
+impl<'r, 'k> Replay<'r, 'k> {
+    /// Starts a run on all shards, held as `owned`, at a time of [`time_before_deadlines`].
+    pub fn new(server: &'r Server, executor: &'r mut Executor<'k>, owned: &'r mut [Ownership], now_ms: i64) -> Self {
+        let nowhere = || Endpoint::Unix("AOF".to_owned());
+        let client = Client::new(server.keyspace().clients().next_id(), 0, -1, nowhere(), nowhere(), now_ms);
+        Replay {
+            server,
+            executor,
+            owned,
+            session: Session::new(Arc::new(client), server.keyspace().users()),
+            transactions: Transactions::default(),
+            queued: Vec::new(),
+            shards: Vec::new(),
+            reply: Vec::new(),
+            now_ms,
+            replayed: 0,
+            errors: 0,
+        }
+    }
+
+    /// Returns where the transaction that has not ended starts.
+    pub fn open_since(&self) -> Option<u64> {
+        self.transactions.open_since()
+    }
+
+    /// Runs the command at this offset, or queues it until `EXEC`.
+    ///
+    /// # Errors
+    /// It can't be run.
+    pub fn run(&mut self, offset: u64, args: &Args<'_>) -> Result<(), Refused> {
+        match self.transactions.note(offset, args.at(0)) {
+            Found::Start => Ok(()),
+            Found::UnexpectedMulti => Err(Refused::Unexpected("MULTI")),
+            Found::UnexpectedExec => Err(Refused::Unexpected("EXEC")),
+            Found::Alone => {
+                let command = resolve(self.server, args)?;
+                self.run_command(command, args);
+                Ok(())
+            }
+            Found::Within => {
+                let command = resolve(self.server, args)?;
+                let (mut bytes, mut ranges) = (Vec::with_capacity(args.len_bytes()), Vec::with_capacity(args.len()));
+                for arg in args.iter() {
+                    ranges.push(ArgRange::new(bytes.len(), arg.len()));
+                    bytes.extend_from_slice(arg);
+                }
+                self.queued.push((command, bytes, ranges));
+                Ok(())
+            }
+            Found::End => {
+                for (command, bytes, ranges) in std::mem::take(&mut self.queued) {
+                    self.run_command(command, &Args::new(&bytes, &ranges));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn run_command(&mut self, command: &'static Command, args: &Args<'_>) {
+        self.reply.clear();
+        match command.handler {
+            Handler::Local(handler) => {
+                let keyspace = self.server.keyspace();
+                let version = self.session.version;
+                let mut context =
+                    LocalContext { session: &mut self.session, keyspace, host: self.server, now_ms: self.now_ms };
+                handler(&mut context, args, &mut Reply::new(&mut self.reply, version));
+            }
+            Handler::Keyed(_) => self.run_keyed(command, args),
+            Handler::Transaction(_) | Handler::Container => {}
+        }
+        self.replayed += 1;
+        if self.replayed.is_multiple_of(EFFECTS_DROPPED_EVERY) {
+            self.executor.drop_effects();
+        }
+        if self.reply.first() == Some(&b'-') {
+            self.tell_error(command);
+        }
+    }
+
+    fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>) {
+        let keyspace = self.server.keyspace();
+        let session = self.session.view();
+        self.shards.clear();
+        add_shards(keyspace, &session, command, args, &mut self.shards);
+        if self.shards.is_empty() {
+            self.shards.push(0);
+        }
+        self.shards.sort_unstable();
+        self.shards.dedup();
+        let call = Call {
+            command,
+            args: *args,
+            first_key: None,
+            session,
+            reads_as: None,
+            connection: u64::MAX,
+            now_ms: self.now_ms,
+        };
+        self.executor.run_held(&call, &self.shards, self.owned, &mut self.reply);
+    }
+
+    #[cold]
+    fn tell_error(&mut self, command: &Command) {
+        self.errors += 1;
+        if self.errors <= ERRORS_TOLD {
+            let error = self.reply.strip_prefix(b"-").unwrap_or(&self.reply).trim_ascii_end().escape_ascii();
+            tracing::warn!("'{}' failed while loading the append only file: {error}", command.full_name);
+        }
+    }
+}
+
+/// Returns the command to run.
+fn resolve(server: &Server, args: &Args<'_>) -> Result<&'static Command, Refused> {
+    let command = server.renames().resolve(args).map_err(|_| Refused::Unknown(args.at(0).to_vec()))?;
+    match command.handler {
+        Handler::Transaction(_) | Handler::Container => Err(Refused::Script(args.at(0).to_vec())),
+        Handler::Local(_) | Handler::Keyed(_) => Ok(command),
+    }
+}

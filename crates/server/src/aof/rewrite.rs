@@ -1,0 +1,321 @@
+//! Rewrites: a snapshot becomes the base, and the effects before it are deleted.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pantala_engine::whole::Whole;
+use pantala_persistence::aof::{Commands, names};
+
+use super::directory::Directory;
+use super::output::Output;
+use super::state::{Place, State, lock};
+use super::writer::{self, Inbox, Order};
+use crate::host::Server;
+use crate::snapshot::{
+    Consumer, Failure, JournalStart, NotStarted, Purpose, Written, start as start_snapshot, with_all_shards,
+};
+
+/// Bytes between two syncs with `aof-rewrite-incremental-fsync`, as in Redis.
+const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
+/// Failures after which automatic rewrites are delayed, and by how much, as in Redis.
+const FAILURES_MAX: u64 = 3;
+const DELAY_MS_MAX: i64 = 60 * 60 * 1000;
+const DELAY_MS_MIN: i64 = 60 * 1000;
+
+/// The replies of `BGREWRITEAOF`.
+pub const STARTED: &str = "Background append only file rewriting started";
+const SCHEDULED: &str = "Background append only file rewriting scheduled";
+const IN_PROGRESS: &str = "ERR Background append only file rewriting already in progress";
+
+/// A snapshot on disk that can become the base.
+#[derive(Debug)]
+pub struct Base {
+    /// Its temporary path.
+    pub path: PathBuf,
+    /// It is an RDB file.
+    pub is_rdb: bool,
+    /// Its size, bytes.
+    pub bytes: u64,
+}
+
+impl Base {
+    /// Deletes it.
+    pub fn discard(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Runs `BGREWRITEAOF`. Returns the reply.
+///
+/// # Errors
+/// The error reply.
+pub fn run(server: &Server) -> Result<&'static str, &'static str> {
+    let rewrites = &server.snapshots().aof.rewrites;
+    if rewrites.is_running.load(Relaxed) {
+        return Err(IN_PROGRESS);
+    }
+    if server.snapshots().background.running().is_some() {
+        rewrites.is_scheduled.store(true, Relaxed);
+        return Ok(SCHEDULED);
+    }
+    request(server);
+    Ok(STARTED)
+}
+
+/// Starts a rewrite as soon as a worker holds all shards, unless one runs.
+pub fn request(server: &Server) {
+    let rewrites = &server.snapshots().aof.rewrites;
+    if rewrites.is_running.swap(true, Relaxed) {
+        return;
+    }
+    rewrites.since_ms.store(server.monotonic_ms(), Relaxed);
+    rewrites.is_scheduled.store(false, Relaxed);
+    with_all_shards(server, Box::new(start));
+}
+
+/// Starts a rewrite if one is scheduled or the file has grown enough. The first worker calls it
+/// several times a second.
+pub fn rewrite_if_due(server: &Server) {
+    let (aof, background) = (&server.snapshots().aof, &server.snapshots().background);
+    if aof.rewrites.is_running.load(Relaxed) || background.running().is_some() {
+        return;
+    }
+    if aof.rewrites.is_scheduled.load(Relaxed) {
+        if !is_delayed(server) {
+            request(server);
+        }
+        return;
+    }
+    let settings = server.config().settings().aof;
+    let (current, base) = (aof.written.current_bytes.load(Relaxed), aof.written.base_bytes.load(Relaxed).max(1));
+    if aof.state() != State::On || settings.rewrite_percentage == 0 || current <= settings.rewrite_min_bytes {
+        return;
+    }
+    let growth = (u128::from(current) * 100 / u128::from(base)).saturating_sub(100);
+    if growth >= u128::from(settings.rewrite_percentage) && !is_delayed(server) {
+        tracing::info!("Starting automatic rewriting of AOF on {growth}% growth");
+        request(server);
+    }
+}
+
+/// Returns whether rewrites have failed repeatedly, so that the next one waits.
+fn is_delayed(server: &Server) -> bool {
+    let rewrites = &server.snapshots().aof.rewrites;
+    let failures = rewrites.failures.load(Relaxed);
+    if failures < FAILURES_MAX {
+        return false;
+    }
+    let doublings = u32::try_from(failures - FAILURES_MAX).unwrap_or(u32::MAX).min(6);
+    let delay_ms = (DELAY_MS_MIN << doublings).min(DELAY_MS_MAX);
+    server.monotonic_ms() - rewrites.failed_ms.load(Relaxed) < delay_ms
+}
+
+/// Starts a rewrite here, where all shards are held.
+fn start(server: &Server, whole: &mut Whole<'_>) {
+    let Some(shared) = server.snapshots().background.server() else { return };
+    let aof = &server.snapshots().aof;
+    let mut handle = lock(&aof.writer);
+    let inbox = handle.as_ref().map_or_else(Arc::default, |handle| Arc::clone(&handle.inbox));
+    let started = Arc::new(Mutex::new(()));
+    // The snapshot must not end before the thread knows its cut.
+    let starting = lock(&started);
+    let uses_rdb = server.config().settings().aof.uses_rdb || whole.has_expiring_fields();
+    let consumer = match Rewriting::new(&shared, uses_rdb, Arc::clone(&inbox), Arc::clone(&started)) {
+        Ok(consumer) => consumer,
+        Err(error) => return note_ended(server, &Err(error.to_string())),
+    };
+    let is_written = aof.state() != State::Off;
+    let journal = is_written.then(|| JournalStart { bytes_max: unbounded(), wake: waking(&inbox) });
+    let reader = match start_snapshot(server, whole, Purpose::Rewrite, journal, Box::new(consumer)) {
+        Ok(reader) => reader,
+        Err(NotStarted::Running(_)) => {
+            aof.rewrites.is_running.store(false, Relaxed);
+            aof.rewrites.is_scheduled.store(true, Relaxed);
+            return;
+        }
+        Err(NotStarted::Thread(error)) => return note_ended(server, &Err(error.to_string())),
+    };
+    tracing::info!("Background append only file rewriting started");
+    let Some(reader) = reader else { return };
+    match &*handle {
+        Some(_) => inbox.order(Order::Cut(reader)),
+        None => {
+            let opened = aof.place().as_ref().map_or(Err(io::ErrorKind::NotFound.into()), |place| {
+                place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)
+            });
+            let begun = opened.and_then(|file| writer::start(&shared, inbox, reader, Output::new(file, 0)));
+            match begun {
+                Ok(begun) => *handle = Some(begun),
+                Err(error) => {
+                    tracing::warn!("Can't write the append only file: {error}");
+                    server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
+                }
+            }
+        }
+    }
+    drop(starting);
+}
+
+/// Returns a bound that no reader reaches: a slow disk costs memory, never effects.
+pub fn unbounded() -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(u64::MAX))
+}
+
+/// Returns what wakes the thread of this inbox.
+pub fn waking(inbox: &Arc<Inbox>) -> pantala_engine::effect::log::Wake {
+    let inbox = Arc::clone(inbox);
+    Arc::new(move || inbox.wake())
+}
+
+/// Records the end of a rewrite, and deletes the files that it has replaced.
+pub fn note_ended(server: &Server, outcome: &Result<(), String>) {
+    let (aof, now_ms) = (&server.snapshots().aof, server.monotonic_ms());
+    let rewrites = &aof.rewrites;
+    let took_ms = now_ms - rewrites.since_ms.load(Relaxed);
+    rewrites.last_took_s.store(took_ms / 1000, Relaxed);
+    rewrites.count.fetch_add(1, Relaxed);
+    match outcome {
+        Ok(()) => {
+            tracing::info!("Background AOF rewrite finished successfully");
+            rewrites.failures.store(0, Relaxed);
+            if let Some(place) = aof.place().as_mut() {
+                place.collect(server);
+            }
+            aof.written.base_bytes.store(aof.written.current_bytes.load(Relaxed), Relaxed);
+        }
+        Err(why) => {
+            tracing::warn!("Background AOF rewrite failed: {why}");
+            rewrites.failures.fetch_add(1, Relaxed);
+            rewrites.failed_ms.store(now_ms, Relaxed);
+            // Without a base nothing of the file counts.
+            if aof.state() == State::AwaitsBase {
+                rewrites.is_scheduled.store(true, Relaxed);
+            }
+        }
+    }
+    rewrites.is_running.store(false, Relaxed);
+}
+
+impl Place {
+    /// Deletes the files that a rewrite has replaced, unless they are to be kept.
+    pub(super) fn collect(&mut self, server: &Server) {
+        if self.manifest.history().is_empty() || server.config().settings().aof.keeps_history {
+            return;
+        }
+        let history = self.manifest.take_history();
+        self.directory.delete(&history);
+        if let Err(error) = self.directory.write_manifest(&self.manifest) {
+            tracing::warn!("Can't write the AOF manifest: {error}");
+        }
+    }
+}
+
+/// Writes a base.
+pub struct Rewriting {
+    server: Arc<Server>,
+    inbox: Arc<Inbox>,
+    /// Locked until the thread knows the cut.
+    started: Arc<Mutex<()>>,
+    path: PathBuf,
+    file: File,
+    /// Translates the snapshot, unless the base is an RDB file.
+    commands: Option<Commands>,
+    /// Sync while writing, too.
+    syncs: bool,
+    unsynced_bytes: usize,
+    bytes: u64,
+}
+
+impl Rewriting {
+    fn new(server: &Arc<Server>, uses_rdb: bool, inbox: Arc<Inbox>, started: Arc<Mutex<()>>) -> io::Result<Self> {
+        let settings = server.config().settings();
+        let mut held = server.snapshots().aof.place();
+        if held.is_none() {
+            *held = Some(place_of(server)?);
+        }
+        let path = settings.dir.join(format!("temp-rewriteaof-bg-{}.aof", std::process::id()));
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
+        let commands =
+            (!uses_rdb).then(|| Commands::new(server.keyspace().databases(), settings.proto_max_bulk_len_bytes));
+        let syncs = settings.aof.rewrite_incremental_fsync;
+        drop(held);
+        Ok(Rewriting {
+            server: Arc::clone(server),
+            inbox,
+            started,
+            path,
+            file,
+            commands,
+            syncs,
+            unsynced_bytes: 0,
+            bytes: 0,
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.bytes += bytes.len() as u64;
+        self.unsynced_bytes += bytes.len();
+        if self.syncs && self.unsynced_bytes >= SYNC_EVERY_BYTES {
+            self.file.sync_data()?;
+            self.unsynced_bytes = 0;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, outcome: Result<Written, Failure>) -> Result<Base, String> {
+        outcome.map_err(|failure| failure.to_string())?;
+        self.file.sync_all().map_err(|error| error.to_string())?;
+        Ok(Base { path: self.path.clone(), is_rdb: self.commands.is_none(), bytes: self.bytes })
+    }
+}
+
+impl Consumer for Rewriting {
+    fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let Some(commands) = &mut self.commands else {
+            let taken = std::mem::take(bytes);
+            return self.write(&taken);
+        };
+        let mut translated = Vec::new();
+        commands.feed(bytes, &mut translated).map_err(io::Error::other)?;
+        self.write(&translated)
+    }
+
+    fn finished(mut self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) {
+        let ended = self.end(outcome);
+        if ended.is_err() {
+            let _ = fs::remove_file(&self.path);
+        }
+        drop(lock(&self.started));
+        let (server, aof) = (&self.server, &self.server.snapshots().aof);
+        let is_written = aof.state() != State::Off;
+        let is_known = lock(&aof.writer).as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox));
+        if is_written && is_known {
+            return self.inbox.order(Order::Base(ended));
+        }
+        let installed = ended.and_then(|base| {
+            let installed = match (is_written, aof.place().as_mut()) {
+                (false, Some(place)) => place.install(&base, false, 0).map_err(|error| error.to_string()),
+                _ => Err("the append-only file was turned off".to_owned()),
+            };
+            installed.inspect_err(|_| base.discard())
+        });
+        note_ended(server, &installed);
+    }
+}
+
+/// Reads which files there are.
+///
+/// # Errors
+/// The directory can't be created, or its manifest is wrong.
+pub fn place_of(server: &Server) -> io::Result<Place> {
+    let directory = Directory::of(&server.config().settings());
+    directory.create()?;
+    let manifest = directory.read_manifest().map_err(|unread| io::Error::other(format!("{unread:?}")))?;
+    let others_bytes = manifest.to_load().map(|listed| directory.size_of(listed)).sum();
+    Ok(Place { directory, manifest, others_bytes })
+}

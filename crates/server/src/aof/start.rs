@@ -1,0 +1,228 @@
+//! Turns the append-only file on and off.
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
+
+use pantala_engine::access::SessionView;
+use pantala_engine::client::{Client, Endpoint, Session};
+use pantala_engine::executor::Executor;
+use pantala_engine::functions::Functions;
+use pantala_engine::ownership::Ownership;
+use pantala_engine::whole::Whole;
+use pantala_persistence::aof::{Manifest, names};
+use pantala_persistence::rdb::{Sink, write_dataset};
+
+use super::directory::Directory;
+use super::load::{self, Files, Target};
+use super::output::Output;
+use super::rewrite::{self, unbounded, waking};
+use super::state::{Place, State, lock, refuse_writes_on_error};
+use super::writer::{self, Inbox, Order};
+use crate::host::Server;
+use crate::snapshot::facts;
+
+/// Loads the files, and starts to write, before the workers run.
+///
+/// # Errors
+/// The reason for the operator: the server must not start.
+pub fn start(server: &Arc<Server>) -> Result<(), String> {
+    let now_ms = server.now_ms();
+    let client = Client::new(0, 0, -1, Endpoint::Unix(String::new()), Endpoint::Unix(String::new()), now_ms);
+    let view = Session::new(Arc::new(client), server.keyspace().users()).view();
+    let mut executor = Executor::new(server.keyspace(), 0);
+    let all = 0..server.keyspace().partition_count();
+    let mut owned: Vec<Ownership> = all.filter_map(|shard| executor.try_take(shard)).collect();
+    let files = load::load(server, &mut Target { executor: &mut executor, owned: &mut owned, view })?;
+    let failed = |error: io::Error| format!("Can't open the append-only file: {error}");
+    let mut access = executor.look(&view, &mut owned, server.now_ms());
+    open(server, &mut access.whole(), files).map_err(failed)?;
+    executor.give_back(owned, now_ms);
+    Ok(())
+}
+
+/// Opens the last increment, or makes the first files, and starts the thread.
+fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: Files) -> io::Result<()> {
+    let aof = &server.snapshots().aof;
+    let directory = Directory::of(&server.config().settings());
+    directory.create()?;
+    let mut place = Place { directory, manifest: files.manifest, others_bytes: files.base_bytes };
+    let mut next = place.manifest.clone();
+    if next.is_empty() {
+        place.others_bytes = make_empty_base(server, whole, &place.directory, &mut next)?;
+    }
+    let (name, is_new) = match next.increments().last() {
+        Some(last) => (last.name.clone(), false),
+        None => (next.add_increment(place.directory.prefix()), true),
+    };
+    let doing = if is_new { "Creating" } else { "Opening" };
+    tracing::info!("{doing} AOF incr file {} on server start", name.escape_ascii());
+    let file = place.directory.open_to_append(&name, is_new)?;
+    let len = file.metadata()?.len();
+    if next != place.manifest {
+        place.directory.write_manifest(&next)?;
+        place.manifest = next;
+    }
+    if !is_new {
+        place.others_bytes = files.all_bytes - len;
+    }
+    place.collect(server);
+    aof.written.current_bytes.store(place.others_bytes + len, Relaxed);
+    // Not known; as in Redis the first rewrite may come early.
+    let base_bytes = if files.base_bytes > 0 { files.base_bytes } else { place.others_bytes };
+    aof.written.base_bytes.store(base_bytes, Relaxed);
+    *aof.place() = Some(place);
+    let inbox = Arc::new(Inbox::default());
+    let order = server.keyspace().journal().order_libraries();
+    let reader = whole.cut_journal(&order, unbounded(), waking(&inbox))?;
+    drop(order);
+    *lock(&aof.writer) = Some(writer::start(server, inbox, reader, Output::new(file, len))?);
+    aof.set_state(server, State::On);
+    Ok(())
+}
+
+/// Takes a whole file into memory.
+#[derive(Default)]
+struct Text(Vec<u8>);
+
+impl Sink for Text {
+    fn take(&mut self, chunk: &mut Vec<u8>) -> bool {
+        self.0.append(chunk);
+        true
+    }
+}
+
+/// Writes a base without keys. Returns its size, bytes.
+fn make_empty_base(
+    server: &Server,
+    whole: &mut Whole<'_>,
+    directory: &Directory,
+    manifest: &mut Manifest,
+) -> io::Result<u64> {
+    let uses_rdb = server.config().settings().aof.uses_rdb;
+    let name = manifest.replace_base(directory.prefix(), uses_rdb);
+    tracing::info!("Creating AOF base file {} on server start", name.escape_ascii());
+    let mut text = Text::default();
+    if uses_rdb {
+        write_dataset(whole, &facts(server, true), &mut text);
+    }
+    let Text(text) = text;
+    let mut file = directory.open_to_append(&name, true)?;
+    io::Write::write_all(&mut file, &text)?;
+    file.sync_all()?;
+    Ok(text.len() as u64)
+}
+
+/// Empties the dataset and loads the files, up to all that was committed. The caller holds all
+/// shards as `owned`, and keeps no epoch from ending.
+///
+/// # Errors
+/// The error reply. The dataset is empty unless the files can't be written.
+pub fn reload<'k>(
+    server: &Server,
+    executor: &mut Executor<'k>,
+    owned: &mut Vec<Ownership>,
+    view: SessionView,
+) -> Result<(), String> {
+    const FAILED: &str = "ERR Error trying to load the AOF files, check server logs";
+    if !sync(server) {
+        return Err(FAILED.to_owned());
+    }
+    let databases = 0..server.keyspace().databases();
+    let empty = |executor: &mut Executor<'k>, owned: &mut Vec<Ownership>| {
+        executor.look(&view, owned, server.now_ms()).flush(databases.clone(), false);
+    };
+    // What is loaded is in the file already.
+    executor.begin_unit();
+    empty(executor, owned);
+    let cleared = server.flush();
+    let loaded = load::load(server, &mut Target { executor, owned, view });
+    if let Err(error) = &loaded {
+        tracing::warn!("{error}");
+        empty(executor, owned);
+    }
+    executor.abandon_unit(owned);
+    match (cleared, loaded) {
+        (Ok(()), Ok(_)) => {
+            tracing::warn!("Append Only File loaded by DEBUG LOADAOF");
+            Ok(())
+        }
+        _ => Err(FAILED.to_owned()),
+    }
+}
+
+/// Turns the append-only file on: effects are written from now on, and a base with what was
+/// there before.
+///
+/// # Errors
+/// The files can't be created; the log says why.
+pub fn turn_on(server: &Server) -> Result<(), String> {
+    let aof = &server.snapshots().aof;
+    let place = rewrite::place_of(server).and_then(|place| {
+        // Whether files can be created is known now; the thread does it again.
+        place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)?;
+        Ok(place)
+    });
+    match place {
+        Ok(place) => *aof.place() = Some(place),
+        Err(error) => {
+            tracing::warn!("Can't open the append-only file: {error}");
+            return Err("Unable to turn on AOF. Check server logs.".to_owned());
+        }
+    }
+    aof.set_state(server, State::AwaitsBase);
+    if server.snapshots().background.running().is_some() || aof.rewrites.is_running.load(Relaxed) {
+        tracing::info!(
+            "AOF was enabled but there is already a background operation. An AOF background was scheduled to \
+             start when possible."
+        );
+        aof.rewrites.is_scheduled.store(true, Relaxed);
+    } else {
+        rewrite::request(server);
+    }
+    Ok(())
+}
+
+/// Turns the append-only file off: what was committed until now is still written.
+pub fn turn_off(server: &Server) {
+    let aof = &server.snapshots().aof;
+    aof.set_state(server, State::Off);
+    aof.rewrites.is_scheduled.store(false, Relaxed);
+    aof.written.error.store(0, Relaxed);
+    refuse_writes_on_error(server);
+    server.snapshots().background.abort(|purpose| purpose == crate::snapshot::Purpose::Rewrite);
+    if let Some(handle) = lock(&aof.writer).take() {
+        handle.inbox.order(Order::Stop);
+    }
+}
+
+/// Writes and syncs what the workers have committed, once they have ended.
+pub fn end(server: &Server) {
+    let handle = lock(&server.snapshots().aof.writer).take();
+    if let Some(handle) = handle {
+        tracing::info!("Calling fsync() on the AOF file.");
+        handle.inbox.order(Order::Stop);
+        handle.join();
+    }
+}
+
+/// Writes and syncs what was committed until now, and waits for it: not while this thread
+/// keeps an epoch from ending. Returns whether that succeeded.
+fn sync(server: &Server) -> bool {
+    let (sender, synced) = mpsc::channel();
+    match &*lock(&server.snapshots().aof.writer) {
+        Some(handle) => handle.inbox.order(Order::Sync(sender)),
+        None => return true,
+    }
+    synced.recv().unwrap_or(false)
+}
+
+/// Writes a new base if the file is on: the dataset was replaced by another one.
+pub fn restart(server: &Server) {
+    if server.snapshots().aof.state() != State::Off {
+        turn_off(server);
+        if let Err(error) = turn_on(server) {
+            tracing::error!("The append-only file is off after the dataset was replaced: {error}");
+        }
+    }
+}

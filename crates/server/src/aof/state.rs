@@ -1,0 +1,243 @@
+//! The state of the append-only file that workers, commands and `INFO` see.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pantala_engine::message::Message;
+use pantala_engine::tuning::refusal::Refusals;
+use pantala_persistence::aof::Manifest;
+
+use super::directory::Directory;
+use super::writer::Handle;
+use crate::config::{AofSettings, AppendFsync};
+use crate::host::Server;
+
+/// Whether the file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// It is not.
+    Off,
+    /// Effects are written, and their base is being written.
+    AwaitsBase,
+    /// It is.
+    On,
+}
+
+/// How rewrites went (`INFO persistence`).
+#[derive(Debug)]
+pub struct Rewrites {
+    /// One runs, or a worker is acquiring the shards for it.
+    pub is_running: AtomicBool,
+    /// When it was requested, in ms of the monotonic clock.
+    pub since_ms: AtomicI64,
+    /// One waits for another snapshot to end.
+    pub is_scheduled: AtomicBool,
+    /// Successful and failed ones since the start.
+    pub count: AtomicU64,
+    /// Failed ones since the last successful one.
+    pub failures: AtomicU64,
+    /// When the last one failed, in ms of the monotonic clock.
+    pub failed_ms: AtomicI64,
+    /// How long the last one took, s; -1: there was none.
+    pub last_took_s: AtomicI64,
+}
+
+impl Default for Rewrites {
+    fn default() -> Self {
+        Rewrites {
+            is_running: AtomicBool::new(false),
+            since_ms: AtomicI64::new(0),
+            is_scheduled: AtomicBool::new(false),
+            count: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            failed_ms: AtomicI64::new(0),
+            last_took_s: AtomicI64::new(-1),
+        }
+    }
+}
+
+/// The size of the files, and how writing went (`INFO persistence`).
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Size of all files, bytes.
+    pub current_bytes: AtomicU64,
+    /// That after the last rewrite.
+    pub base_bytes: AtomicU64,
+    /// Bytes that are read from the journal and not written.
+    pub pending_bytes: AtomicU64,
+    /// Syncs that have delayed writes.
+    pub delayed_syncs: AtomicU64,
+    /// The system's number of the error of the last write or sync; 0: none.
+    pub error: AtomicI32,
+}
+
+/// Where the files are, and which there are.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Where they are.
+    pub directory: Directory,
+    /// Which there are.
+    pub manifest: Manifest,
+    /// Size of all of them but the last increment, bytes.
+    pub others_bytes: u64,
+}
+
+/// See the head of this module.
+pub struct Aof {
+    state: AtomicU8,
+    /// `appendfsync`.
+    fsync: AtomicU8,
+    /// `aof-timestamp-enabled`.
+    pub writes_times: AtomicBool,
+    /// `no-appendfsync-on-rewrite`.
+    pub no_fsync_on_rewrite: AtomicBool,
+    /// All effects with earlier stamps are on disk.
+    synced: AtomicU64,
+    /// Replies wait until effects are on disk.
+    gates: AtomicBool,
+    /// By worker: it has replies that wait.
+    waiting: Box<[AtomicBool]>,
+    /// Rewrites.
+    pub rewrites: Rewrites,
+    /// Sizes and errors.
+    pub written: Written,
+    /// The files, once they were read or created.
+    place: Mutex<Option<Place>>,
+    /// The thread that writes.
+    pub(super) writer: Mutex<Option<Handle>>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Aof {
+    /// Returns the state of a server with this many workers, without a file.
+    pub fn new(workers: u32) -> Self {
+        Aof {
+            state: AtomicU8::new(State::Off as u8),
+            fsync: AtomicU8::new(AppendFsync::EverySecond as u8),
+            writes_times: AtomicBool::new(false),
+            no_fsync_on_rewrite: AtomicBool::new(false),
+            synced: AtomicU64::new(0),
+            gates: AtomicBool::new(false),
+            waiting: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            rewrites: Rewrites::default(),
+            written: Written::default(),
+            place: Mutex::new(None),
+            writer: Mutex::new(None),
+        }
+    }
+
+    /// Returns whether the file is written.
+    pub fn state(&self) -> State {
+        match self.state.load(Relaxed) {
+            0 => State::Off,
+            1 => State::AwaitsBase,
+            _ => State::On,
+        }
+    }
+
+    /// Sets whether the file is written, and with it whether replies wait.
+    pub fn set_state(&self, server: &Server, state: State) {
+        self.state.store(state as u8, Relaxed);
+        self.set_gates(server);
+    }
+
+    /// Returns `appendfsync`.
+    pub fn fsync(&self) -> AppendFsync {
+        match self.fsync.load(Relaxed) {
+            0 => AppendFsync::Always,
+            1 => AppendFsync::EverySecond,
+            _ => AppendFsync::No,
+        }
+    }
+
+    /// Sets `appendfsync`.
+    pub fn set_fsync(&self, server: &Server, fsync: AppendFsync) {
+        self.fsync.store(fsync as u8, Relaxed);
+        self.set_gates(server);
+        if let Some(handle) = &*lock(&self.writer) {
+            handle.wake();
+        }
+    }
+
+    fn set_gates(&self, server: &Server) {
+        let gates = self.state() == State::On && self.fsync() == AppendFsync::Always;
+        if self.gates.swap(gates, SeqCst) == gates {
+            return;
+        }
+        if !gates {
+            self.release(server);
+        }
+        // It must see at once that replies wait for it, or no longer do.
+        if let Some(handle) = &*lock(&self.writer) {
+            handle.wake();
+        }
+    }
+
+    /// Returns whether replies wait until effects are on disk.
+    #[inline]
+    pub fn gates(&self) -> bool {
+        self.gates.load(Relaxed)
+    }
+
+    /// Returns the stamp before which all effects are on disk, or need not be.
+    pub fn synced(&self) -> u64 {
+        if self.gates.load(SeqCst) { self.synced.load(SeqCst) } else { u64::MAX }
+    }
+
+    /// Notes that a worker has replies that wait. It must look at [`Aof::synced`] afterwards:
+    /// either it sees the latest stamp, or the thread that syncs sees the note.
+    pub fn await_sync(&self, worker: u32) {
+        self.waiting[worker as usize].store(true, SeqCst);
+    }
+
+    /// Notes that all effects with earlier stamps are on disk.
+    pub(super) fn note_synced(&self, server: &Server, before: u64) {
+        if self.synced.fetch_max(before, SeqCst) < before {
+            self.release(server);
+        }
+    }
+
+    /// Notifies the workers that have replies that wait.
+    fn release(&self, server: &Server) {
+        for (worker, waits) in self.waiting.iter().enumerate() {
+            if waits.load(SeqCst) && waits.swap(false, SeqCst) {
+                server.port(worker as u32).send(Message::Synced);
+            }
+        }
+    }
+
+    /// Returns the error of the last write or sync.
+    pub fn write_error(&self) -> Option<io::Error> {
+        match self.written.error.load(Relaxed) {
+            0 => None,
+            number => Some(io::Error::from_raw_os_error(number)),
+        }
+    }
+
+    /// Returns the files.
+    pub(super) fn place(&self) -> MutexGuard<'_, Option<Place>> {
+        lock(&self.place)
+    }
+}
+
+/// Publishes the settings of the append-only file.
+pub fn tune(server: &Server, settings: &AofSettings) {
+    let aof = &server.snapshots().aof;
+    aof.writes_times.store(settings.writes_times, Relaxed);
+    aof.no_fsync_on_rewrite.store(settings.no_fsync_on_rewrite, Relaxed);
+    aof.set_fsync(server, settings.fsync);
+}
+
+/// Makes writes fail while the file can't be written, and succeed otherwise.
+pub(super) fn refuse_writes_on_error(server: &Server) {
+    let number = server.snapshots().aof.written.error.load(Relaxed);
+    let is_full = number == rustix::io::Errno::NOSPC.raw_os_error();
+    let tuning = &server.keyspace().tuning;
+    tuning.set_refusals(Refusals::DISK_FULL, is_full);
+    tuning.set_refusals(Refusals::DISK_ERROR, number != 0 && !is_full);
+}

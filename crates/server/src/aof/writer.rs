@@ -1,0 +1,513 @@
+//! The thread that writes the increments.
+//!
+//! ```text
+//! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► workers send replies
+//! ```
+//!
+//! It reads the log at its own pace, so no worker ever waits for the disk, except for replies that
+//! must ([`Aof::gates`](super::Aof::gates)). One sync covers everything that has arrived meanwhile.
+//!
+//! # Rewrites
+//!
+//! A rewrite makes a cut of the stream and starts a snapshot there. This thread writes the effects
+//! before the cut to the current increment, opens the next one, and lists both in the manifest.
+//! When the snapshot is on disk, it becomes the base, and the increments before the cut history.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pantala_base::Outgoing;
+use pantala_engine::effect::Reader;
+use pantala_engine::effect::log::Ahead;
+use pantala_persistence::aof::names;
+
+use super::output::Output;
+use super::rewrite::{self, Base};
+use super::state::{Place, State, lock, refuse_writes_on_error};
+use crate::config::AppendFsync;
+use crate::host::Server;
+use crate::snapshot::Purpose;
+
+/// Most bytes that are read and written together.
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// How often `everysec` syncs, and a failed write is retried.
+const PERIOD: Duration = Duration::from_secs(1);
+/// A sync that takes longer than this counts as delaying writes, as in Redis.
+const DELAY_MIN: Duration = Duration::from_secs(2);
+
+/// What the thread is asked to do.
+pub enum Order {
+    /// A cut was made: effects behind it go into a new increment.
+    Cut(Reader),
+    /// The snapshot of the last cut is on disk, or failed.
+    Base(Result<Base, String>),
+    /// Writes and syncs everything up to now, then replies.
+    Sync(Sender<bool>),
+    /// Writes and syncs everything up to now, and ends.
+    Stop,
+}
+
+/// The orders that have not been taken.
+#[derive(Default)]
+struct Orders {
+    has_more: bool,
+    orders: VecDeque<Order>,
+}
+
+/// The thread's inbox.
+#[derive(Default)]
+pub struct Inbox {
+    orders: Mutex<Orders>,
+    arrived: Condvar,
+}
+
+impl Inbox {
+    /// Wakes the thread: there is more to read, or a setting has changed.
+    pub fn wake(&self) {
+        lock(&self.orders).has_more = true;
+        self.arrived.notify_one();
+    }
+
+    /// Gives it an order.
+    pub fn order(&self, order: Order) {
+        lock(&self.orders).orders.push_back(order);
+        self.arrived.notify_one();
+    }
+
+    /// Waits for orders, for more to read, or for a time.
+    fn wait(&self, until: Option<Instant>) -> VecDeque<Order> {
+        let mut orders = lock(&self.orders);
+        while !orders.has_more && orders.orders.is_empty() {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            orders = match left {
+                Some(Duration::ZERO) => break,
+                Some(left) => self.arrived.wait_timeout(orders, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.arrived.wait(orders).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        orders.has_more = false;
+        std::mem::take(&mut orders.orders)
+    }
+}
+
+/// A running thread.
+pub struct Handle {
+    /// Its inbox.
+    pub inbox: Arc<Inbox>,
+    thread: JoinHandle<()>,
+}
+
+impl Handle {
+    /// Wakes it.
+    pub fn wake(&self) {
+        self.inbox.wake();
+    }
+
+    /// Waits for its end.
+    pub fn join(self) {
+        // A panic has been reported already.
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// The system has no more threads.
+pub fn start(server: &Arc<Server>, inbox: Arc<Inbox>, reader: Reader, output: Output) -> io::Result<Handle> {
+    let writer = Writer {
+        server: Arc::downgrade(server),
+        inbox: Arc::clone(&inbox),
+        reader,
+        output,
+        cut: None,
+        behind_cut: Vec::new(),
+        is_rotated: true,
+        rotation_error: None,
+        awaits_base: false,
+        base: None,
+        synced_at: Instant::now(),
+        read_before: 0,
+        failed_at: None,
+        awaited: Vec::new(),
+        is_ending: false,
+    };
+    let thread = std::thread::Builder::new().name("pantala-aof".into()).spawn(move || writer.run())?;
+    Ok(Handle { inbox, thread })
+}
+
+/// The state of the thread.
+struct Writer {
+    server: Weak<Server>,
+    inbox: Arc<Inbox>,
+    reader: Reader,
+    output: Output,
+    /// A cut that the reader has not reached.
+    cut: Option<Reader>,
+    /// Parts that were read with those before the cut.
+    behind_cut: Vec<(Outgoing, Range<usize>)>,
+    /// The increment behind the last cut is open.
+    is_rotated: bool,
+    /// Why it is not, so that the snapshot can't become the base.
+    rotation_error: Option<String>,
+    /// A sync has failed: what is on disk is not known until there is a new base.
+    awaits_base: bool,
+    /// The snapshot of the last cut has ended.
+    base: Option<Result<Base, String>>,
+    synced_at: Instant,
+    /// All effects with earlier stamps are written.
+    read_before: u64,
+    /// When the last write or sync failed.
+    failed_at: Option<Instant>,
+    /// Callers that wait until all effects with earlier stamps are synced.
+    awaited: Vec<(u64, Option<Sender<bool>>)>,
+    is_ending: bool,
+}
+
+/// The writer ends.
+struct Ended;
+
+impl Writer {
+    fn run(mut self) {
+        let mut is_eager = false;
+        loop {
+            let orders = self.inbox.wait(self.due());
+            // The server has ended without stopping this thread.
+            let Some(server) = self.server.upgrade() else { return };
+            let aof = &server.snapshots().aof;
+            let wants_eager = aof.gates() || self.is_ending || !self.awaited.is_empty();
+            if is_eager != wants_eager {
+                is_eager = wants_eager;
+                self.reader.set_eager(is_eager);
+            }
+            for order in orders {
+                self.obey(&server, order);
+            }
+            if self.turn(&server).is_err() {
+                let is_rewriting = !self.is_rotated || self.base.is_some();
+                for reader in [Some(self.reader), self.cut].into_iter().flatten() {
+                    server.keyspace().leave_journal(&reader);
+                }
+                if is_rewriting {
+                    rewrite::note_ended(&server, &Err("the append-only file was turned off".to_owned()));
+                }
+                return;
+            }
+        }
+    }
+
+    /// Returns when there is something to do without an order.
+    fn due(&self) -> Option<Instant> {
+        match self.failed_at {
+            Some(failed_at) => Some(failed_at + PERIOD),
+            None => self.output.is_dirty().then(|| self.synced_at + PERIOD),
+        }
+    }
+
+    fn obey(&mut self, server: &Arc<Server>, order: Order) {
+        match order {
+            Order::Cut(reader) => {
+                // A rewrite whose cut was not reached has ended.
+                if let Some(former) = self.cut.replace(reader) {
+                    server.keyspace().leave_journal(&former);
+                }
+                self.is_rotated = false;
+                (self.base, self.rotation_error) = (None, None);
+            }
+            Order::Base(base) => self.base = Some(base),
+            Order::Sync(sender) => self.await_epoch(server, Some(sender)),
+            Order::Stop => {
+                self.is_ending = true;
+                self.await_epoch(server, None);
+            }
+        }
+    }
+
+    /// Waits for the end of the current epoch: what was committed until now is in it, or in earlier
+    /// ones.
+    fn await_epoch(&mut self, server: &Server, sender: Option<Sender<bool>>) {
+        let journal = server.keyspace().journal();
+        self.awaited.push((journal.epoch_end(), sender));
+        self.reader.set_eager(true);
+        journal.demand();
+    }
+
+    /// Reads, writes and syncs what there is.
+    fn turn(&mut self, server: &Arc<Server>) -> Result<(), Ended> {
+        let aof = &server.snapshots().aof;
+        if let Some(failed_at) = self.failed_at
+            && failed_at.elapsed() < PERIOD
+            && !self.is_ending
+        {
+            return Ok(());
+        }
+        loop {
+            let has_more = if self.output.pending_bytes() == 0 { self.read(server) } else { false };
+            let written = self.output.write().map_err(|error| ("write", error));
+            let synced = written.and_then(|()| self.sync_if_due(server).map_err(|error| ("sync", error)));
+            aof.written.pending_bytes.store(self.output.pending_bytes(), Relaxed);
+            match synced {
+                Ok(()) => self.note_well(server),
+                Err((what, error)) => {
+                    self.note_failed(server, what, &error);
+                    break;
+                }
+            }
+            if self.is_at_cut() {
+                self.rotate(server);
+            } else if !has_more {
+                break;
+            }
+        }
+        if self.is_rotated
+            && let Some(base) = self.base.take()
+        {
+            self.install(server, base);
+        }
+        self.answer_awaited(server)
+    }
+
+    /// Reads the next part of the stream into the batch. Returns whether there is more.
+    fn read(&mut self, server: &Server) -> bool {
+        let mut parts = Vec::new();
+        let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
+        // Bytes behind a cut can be read only once its position is known.
+        let cut = self.cut.as_ref().and_then(Reader::position);
+        let read_bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
+        let mut at = self.reader.position().unwrap_or_default() - read_bytes;
+        let now_s = annotated_s(server);
+        for part in parts {
+            let len = part.bytes().len();
+            let start = at;
+            at += len as u64;
+            match cut {
+                Some(cut) if cut <= start => self.behind_cut.push((part, 0..len)),
+                Some(cut) if cut < at => {
+                    let split = (cut - start) as usize;
+                    self.output.add(part.bytes()[..split].to_vec().into(), 0..split, now_s);
+                    self.behind_cut.push((part, split..len));
+                }
+                _ => self.output.add(part, 0..len, now_s),
+            }
+        }
+        // Parts behind the cut are not in the batch.
+        if let (Some(before), true) = (before, self.behind_cut.is_empty()) {
+            self.read_before = before;
+        }
+        matches!(ahead, Ahead::More)
+    }
+
+    /// Returns whether everything before the cut is in the batch, or written.
+    fn is_at_cut(&self) -> bool {
+        let Some(cut) = self.cut.as_ref().and_then(Reader::position) else { return false };
+        self.reader.position().is_some_and(|position| position >= cut)
+    }
+
+    /// Syncs what was written if the policy says so.
+    fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
+        let aof = &server.snapshots().aof;
+        let is_wanted = !self.awaited.is_empty() || self.is_ending;
+        match aof.fsync() {
+            AppendFsync::Always => {}
+            _ if is_wanted => {}
+            AppendFsync::EverySecond if self.synced_at.elapsed() >= PERIOD => {
+                let is_suspended =
+                    aof.no_fsync_on_rewrite.load(Relaxed) && server.snapshots().background.running().is_some();
+                if is_suspended {
+                    self.synced_at = Instant::now();
+                    return Ok(());
+                }
+            }
+            AppendFsync::EverySecond | AppendFsync::No => {
+                if aof.fsync() == AppendFsync::No {
+                    self.synced_at = Instant::now();
+                }
+                return Ok(());
+            }
+        }
+        let began = Instant::now();
+        self.output.sync()?;
+        self.synced_at = Instant::now();
+        if began.elapsed() > DELAY_MIN {
+            aof.written.delayed_syncs.fetch_add(1, Relaxed);
+        }
+        aof.note_synced(server, self.read_before);
+        Ok(())
+    }
+
+    fn note_well(&mut self, server: &Server) {
+        let written = &server.snapshots().aof.written;
+        self.failed_at = None;
+        if !self.awaits_base && written.error.load(Relaxed) != 0 {
+            tracing::warn!("AOF write error looks solved, Pantala can write again.");
+            written.error.store(0, Relaxed);
+            refuse_writes_on_error(server);
+        }
+        let others = server.snapshots().aof.place().as_ref().map_or(0, |place| place.others_bytes);
+        written.current_bytes.store(others + self.output.len(), Relaxed);
+    }
+
+    fn note_failed(&mut self, server: &Arc<Server>, what: &str, error: &io::Error) {
+        if self.failed_at.is_none() {
+            tracing::warn!("Error on AOF {what}: {error}");
+        }
+        if server.snapshots().aof.fsync() == AppendFsync::Always && server.snapshots().aof.state() == State::On {
+            tracing::error!("Can't recover from AOF {what} error when the AOF fsync policy is 'always'. Exiting...");
+            // No reply that waits is sent.
+            std::process::exit(1);
+        }
+        self.failed_at = Some(Instant::now());
+        server
+            .snapshots()
+            .aof
+            .written
+            .error
+            .store(error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()), Relaxed);
+        refuse_writes_on_error(server);
+        if self.output.is_lost() {
+            self.awaits_base = true;
+            // The same pages are not synced again: the next base holds their effects.
+            rewrite::request(server);
+        }
+    }
+
+    /// Continues with a new increment: the reader has reached the cut.
+    fn rotate(&mut self, server: &Server) {
+        let Some(cut) = self.cut.take() else { return };
+        server.keyspace().leave_journal(&cut);
+        match self.open_next(server) {
+            Ok(output) => {
+                self.output = output;
+                self.is_rotated = true;
+                self.synced_at = Instant::now();
+            }
+            Err(error) => {
+                tracing::warn!("Can't open a new AOF increment: {error}");
+                // A base without it would lose the effects since the cut.
+                self.rotation_error = Some(format!("no increment could be opened: {error}"));
+                self.is_rotated = true;
+                server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
+            }
+        }
+        let now_s = annotated_s(server);
+        for (part, range) in std::mem::take(&mut self.behind_cut) {
+            self.output.add(part, range, now_s);
+        }
+    }
+
+    fn open_next(&mut self, server: &Server) -> io::Result<Output> {
+        let aof = &server.snapshots().aof;
+        let mut held = aof.place();
+        let Some(place) = held.as_mut() else { return Err(io::ErrorKind::NotFound.into()) };
+        if aof.state() == State::AwaitsBase {
+            // No manifest lists it before its base.
+            let name = names::temporary_increment(place.directory.prefix());
+            return Ok(Output::new(place.directory.open_to_append(&name, true)?, 0));
+        }
+        if !self.output.is_lost() {
+            self.output.sync()?;
+            aof.note_synced(server, self.read_before);
+        }
+        let mut manifest = place.manifest.clone();
+        let name = manifest.add_increment(place.directory.prefix());
+        let file = place.directory.open_to_append(&name, true)?;
+        place.directory.write_manifest(&manifest)?;
+        tracing::info!("Creating AOF incr file {} on background rewrite", name.escape_ascii());
+        place.manifest = manifest;
+        place.others_bytes += self.output.len();
+        Ok(Output::new(file, 0))
+    }
+
+    /// Makes a snapshot the base.
+    fn install(&mut self, server: &Arc<Server>, base: Result<Base, String>) {
+        let is_new = server.snapshots().aof.state() == State::AwaitsBase;
+        let rotation_error = self.rotation_error.take();
+        let installed = base.and_then(|base| {
+            let installed = self.make_base(server, &base, is_new, rotation_error);
+            installed.inspect_err(|_| base.discard())
+        });
+        if installed.is_ok() {
+            self.awaits_base = false;
+            if is_new {
+                server.snapshots().aof.set_state(server, State::On);
+            }
+            self.note_well(server);
+        }
+        rewrite::note_ended(server, &installed);
+    }
+
+    fn make_base(
+        &mut self,
+        server: &Server,
+        base: &Base,
+        is_new: bool,
+        rotation_error: Option<String>,
+    ) -> Result<(), String> {
+        if let Some(error) = rotation_error {
+            return Err(error);
+        }
+        // The files before it may be gone then.
+        self.output.sync().map_err(|error| format!("a sync of its increment failed: {error}"))?;
+        let mut held = server.snapshots().aof.place();
+        let Some(place) = held.as_mut() else { return Err("it was turned off".to_owned()) };
+        place.install(base, is_new, 1).map_err(|error| error.to_string())
+    }
+
+    /// Replies to callers that wait until everything is synced. Returns an error if the thread
+    /// ends.
+    fn answer_awaited(&mut self, server: &Server) -> Result<(), Ended> {
+        if self.awaited.is_empty() {
+            return Ok(());
+        }
+        let is_failed = self.failed_at.is_some();
+        let written_before = if self.output.pending_bytes() == 0 { self.read_before } else { 0 };
+        self.awaited.retain(|(stamp, sender)| {
+            let is_done = is_failed || *stamp <= written_before;
+            if let (true, Some(sender)) = (is_done, sender) {
+                // It may not wait any more.
+                let _ = sender.send(!is_failed);
+            }
+            !is_done
+        });
+        if !self.awaited.is_empty() {
+            server.keyspace().journal().demand();
+            return Ok(());
+        }
+        if self.is_ending { Err(Ended) } else { Ok(()) }
+    }
+}
+
+/// Returns the time to annotate effects with, if that is wanted.
+fn annotated_s(server: &Server) -> Option<i64> {
+    server.snapshots().aof.writes_times.load(Relaxed).then(|| server.now_ms() / 1000)
+}
+
+impl Place {
+    /// Makes a snapshot the base, and all increments history but the last `kept`. `is_new`: the
+    /// increment has its temporary name until now.
+    ///
+    /// # Errors
+    /// The system's. The manifest lists the files as before.
+    pub(super) fn install(&mut self, base: &Base, is_new: bool, kept: usize) -> io::Result<()> {
+        let Place { directory, manifest, .. } = self;
+        let mut next = manifest.clone();
+        let name = next.replace_base(directory.prefix(), base.is_rdb);
+        directory.rename(&base.path, &name)?;
+        let temporary = directory.join(&names::temporary_increment(directory.prefix()));
+        if is_new {
+            let increment = next.add_increment(directory.prefix());
+            directory.rename(&temporary, &increment)?;
+        }
+        next.retire_increments(kept);
+        directory.write_manifest(&next)?;
+        *manifest = next;
+        self.others_bytes = base.bytes;
+        Ok(())
+    }
+}

@@ -1,0 +1,591 @@
+//! The append-only file: what it keeps through a crash, and that Pantala and redis-server read each
+//! other's.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use pantala_tests::effects::{delete_expired, digest, wait_for_expiry};
+use pantala_tests::server::{READY_MAX, run_to_exit};
+use pantala_tests::waiting::eventually;
+use pantala_tests::writers::write_until;
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+const INCREMENT: &str = "appendonlydir/appendonly.aof.1.incr.aof";
+const MANIFEST: &str = "appendonlydir/appendonly.aof.manifest";
+
+fn folder() -> TempDir {
+    tempfile::Builder::new().prefix("pantala-aof-").tempdir().expect("a folder for the files")
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("a path of letters").to_owned()
+}
+
+/// Starts Pantala with an append-only file in `dir`.
+fn start(backend: Backend, dir: &Path, more: &[&str]) -> Server {
+    let dir = text(dir);
+    let mut args = vec!["--dir", &dir, "--save", "", "--appendonly", "yes", "--workers", "3"];
+    args.extend_from_slice(more);
+    Server::pantala(backend, &args)
+}
+
+fn start_redis(dir: &Path, more: &[&str]) -> Option<Server> {
+    let dir = text(dir);
+    let mut args = vec!["--dir", &dir, "--appendonly", "yes"];
+    args.extend_from_slice(more);
+    Server::redis(&args)
+}
+
+/// Ends a server as `SHUTDOWN` does.
+fn shut_down(mut server: Server) {
+    server.signal(Signal::TERM);
+    let status = server.wait_exit(READY_MAX);
+    assert!(status.success(), "{status}: {}", server.log());
+}
+
+fn must(client: &mut Client, command: &str) -> Reply {
+    let reply = client.call(command);
+    assert!(!matches!(reply, Reply::Error(_)), "{command}: {reply:?}");
+    reply
+}
+
+/// A field of `INFO persistence`.
+fn info(client: &mut Client, field: &str) -> String {
+    let all = client.call("INFO persistence").text();
+    let line = all.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {field} in {all}")).trim().to_owned()
+}
+
+fn wait_for_rewrite(client: &mut Client) {
+    eventually("the rewrite ends", || {
+        info(client, "aof_rewrite_in_progress") == "0" && info(client, "aof_rewrite_scheduled") == "0"
+    });
+    assert_eq!(info(client, "aof_last_bgrewrite_status"), "ok");
+}
+
+/// Writes for a while, with many writers, rewriting meanwhile if `rewrites`.
+fn fill(server: &Server, seed: u64, rewrites: usize) {
+    let (is_over, rests) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| write_until(server, seed, 3, &is_over, &rests));
+        let mut client = server.connect();
+        for _ in 0..rewrites {
+            std::thread::sleep(Duration::from_millis(50));
+            must(&mut client, "BGREWRITEAOF");
+            wait_for_rewrite(&mut client);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        is_over.store(true, Relaxed);
+        writing.join().expect("all writes succeed");
+    });
+    let mut client = server.connect();
+    must(&mut client, "FUNCTION FLUSH");
+    let library = b"#!lua name=lib\nredis.register_function('f', function() return 'called' end)".as_slice();
+    assert_eq!(client.command(&[b"FUNCTION".as_slice(), b"LOAD", library]).text(), "lib");
+    must(&mut client, "PUBLISH channel message");
+    wait_for_expiry(server);
+    delete_expired(&mut client);
+}
+
+fn listed(dir: &Path) -> Vec<String> {
+    let manifest = fs::read_to_string(dir.join(MANIFEST)).expect("a manifest");
+    manifest.lines().map(|line| line.split(' ').nth(1).expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn writes_survive_a_restart() {
+    for_each_backend(|backend| {
+        let seed = Random::seed("writes_survive_a_restart");
+        let dir = folder();
+        for (round, rewrites) in [0, 1, 2].into_iter().enumerate() {
+            let server = start(backend, dir.path(), &[]);
+            fill(&server, seed + round as u64, rewrites);
+            let before = digest(&server);
+            shut_down(server);
+            let server = start(backend, dir.path(), &[]);
+            assert_eq!(digest(&server), before);
+            assert_eq!(server.connect().call("FCALL f 0").text(), "called");
+            shut_down(server);
+        }
+        let mut files: Vec<_> = fs::read_dir(dir.path().join("appendonlydir")).expect("a directory").collect();
+        files.retain(|file| !file.as_ref().expect("an entry").path().ends_with("appendonly.aof.manifest"));
+        assert_eq!(files.len(), listed(dir.path()).len(), "files that no manifest lists are deleted");
+    });
+}
+
+#[test]
+fn redis_and_pantala_read_each_others_files() {
+    let Some(checker) = tool::find("redis-check-aof") else { return };
+    let seed = Random::seed("redis_and_pantala_read_each_others_files");
+    for (round, more) in
+        [&[][..], &["--aof-use-rdb-preamble", "no", "--aof-timestamp-enabled", "yes"]].iter().enumerate()
+    {
+        let dir = folder();
+        for turn in 0..4 {
+            let is_ours = turn % 2 == 0;
+            let server =
+                if is_ours { Some(start(Backend::Epoll, dir.path(), more)) } else { start_redis(dir.path(), more) };
+            let Some(server) = server else { return };
+            // Effects only, then a base with effects behind it.
+            fill(&server, seed + turn + 10 * round as u64, usize::from(turn > 1));
+            let before = digest(&server);
+            shut_down(server);
+            let checked = Command::new(&checker).arg(dir.path().join(MANIFEST)).output().expect("it runs");
+            assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+            let other =
+                if is_ours { start_redis(dir.path(), more) } else { Some(start(Backend::Epoll, dir.path(), more)) };
+            let Some(other) = other else { return };
+            assert_eq!(digest(&other), before, "turn {turn} of {more:?}");
+            assert_eq!(other.connect().call("FCALL f 0").text(), "called");
+            shut_down(other);
+        }
+    }
+}
+
+/// What the writers of [`crash`] were told.
+struct Told {
+    /// By writer: the last number sent, and the last one acknowledged.
+    sent: Vec<AtomicU64>,
+    acknowledged: Vec<AtomicU64>,
+    /// By writer: the highest number that a reader has seen.
+    read: Vec<AtomicU64>,
+}
+
+/// Each writer appends ascending numbers to a list of its own, and stores them under two keys in a
+/// transaction; readers read one of those. Ends when the server is killed.
+fn write_numbers(server: &Server, told: &Told, base: &[u64], is_over: &AtomicBool) {
+    std::thread::scope(|scope| {
+        for (writer, base) in base.iter().enumerate() {
+            let port = server.port();
+            scope.spawn(move || {
+                let Ok(mut client) = Client::try_tcp(port) else { return };
+                for number in base + 1.. {
+                    told.sent[writer].store(number, Relaxed);
+                    let commands = [
+                        format!("RPUSH list:{writer} {number}"),
+                        "MULTI".to_owned(),
+                        format!("SET a:{writer} {number}"),
+                        format!("SET b:{writer} {number}"),
+                        "EXEC".to_owned(),
+                    ];
+                    let bytes: Vec<u8> = commands
+                        .iter()
+                        .flat_map(|command| {
+                            let words: Vec<_> = command.split(' ').collect();
+                            pantala_tests::client::encode(&words)
+                        })
+                        .collect();
+                    if client.try_send_raw(&bytes).is_err() {
+                        return;
+                    }
+                    for _ in &commands {
+                        match client.try_receive() {
+                            Ok((Reply::Error(error), _)) => panic!("{error}"),
+                            Ok(_) => {}
+                            Err(_) => return,
+                        }
+                    }
+                    told.acknowledged[writer].store(number, Relaxed);
+                }
+            });
+            scope.spawn(move || {
+                let Ok(mut client) = Client::try_tcp(port) else { return };
+                while !is_over.load(Relaxed) {
+                    if client.try_send_raw(format!("GET b:{writer}\r\n").as_bytes()).is_err() {
+                        return;
+                    }
+                    let Ok((reply, _)) = client.try_receive() else { return };
+                    if reply != Reply::Null {
+                        told.read[writer].fetch_max(reply.text().parse().expect("a number"), Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Kills a server that syncs always, `kills` times at random instants, and checks after each what
+/// it has kept.
+fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
+    const WRITERS: usize = 4;
+    let mut random = Random::from_seed(seed);
+    let dir = folder();
+    let mut base = vec![0; WRITERS];
+    for kill in 0..kills {
+        let mut all = vec!["--appendfsync", "always"];
+        all.extend_from_slice(more);
+        let mut server = start(backend, dir.path(), &all);
+        let numbers = || (0..WRITERS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let told = Told { sent: numbers(), acknowledged: numbers(), read: numbers() };
+        let is_over = AtomicBool::new(false);
+        let lives = Duration::from_millis(20 + random.below(150) as u64);
+        let rewrites = random.one_in(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| write_numbers(&server, &told, &base, &is_over));
+            if rewrites {
+                std::thread::sleep(lives / 2);
+                server.connect().call("BGREWRITEAOF");
+            }
+            std::thread::sleep(if rewrites { lives / 2 } else { lives });
+            server.signal(Signal::KILL);
+            is_over.store(true, Relaxed);
+        });
+        server.wait_exit(READY_MAX);
+        let server = start(backend, dir.path(), &all);
+        let mut client = server.connect();
+        for (writer, base) in base.iter_mut().enumerate() {
+            let value = |client: &mut Client, name: &str| -> u64 {
+                let reply = client.call(&format!("GET {name}:{writer}"));
+                if reply == Reply::Null { 0 } else { reply.text().parse().expect("a number") }
+            };
+            let list: Vec<u64> = client
+                .call(&format!("LRANGE list:{writer} 0 -1"))
+                .elements()
+                .iter()
+                .map(|element| element.text().parse().expect("a number"))
+                .collect();
+            let (a, b, last) = (value(&mut client, "a"), value(&mut client, "b"), list.len() as u64);
+            let (sent, acknowledged) = (told.sent[writer].load(Relaxed), told.acknowledged[writer].load(Relaxed));
+            let read = told.read[writer].load(Relaxed);
+            let what = format!(
+                "seed {seed}, kill {kill}, writer {writer}: list {last}, a {a}, b {b}, sent {sent}, acknowledged \
+                 {acknowledged}, read {read}\n{}",
+                server.log()
+            );
+            assert!(list.iter().copied().eq(1..=last), "a prefix: {what}");
+            assert_eq!(a, b, "transactions are whole: {what}");
+            assert!(a <= last && last <= a + 1, "in order: {what}");
+            assert!(a >= acknowledged && last <= sent.max(*base), "acknowledged writes are kept: {what}");
+            assert!(b >= read, "what was read is kept: {what}");
+            *base = last;
+        }
+        // The next round starts with equal numbers.
+        for (writer, base) in base.iter().enumerate() {
+            must(&mut client, &format!("MSET a:{writer} {base} b:{writer} {base}"));
+        }
+        server.kill();
+    }
+}
+
+#[test]
+fn acknowledged_and_read_writes_survive_kills() {
+    for_each_backend(|backend| {
+        let seed = Random::seed("acknowledged_and_read_writes_survive_kills");
+
+        crash(backend, seed, 5, &[]);
+        crash(backend, seed + 1, 2, &["--execution", "owner"]);
+    });
+}
+
+#[test]
+#[ignore = "minutes: .ci/nightly runs it"]
+fn acknowledged_writes_survive_many_kills() {
+    let kills = std::env::var("PANTALA_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(500);
+    let seed = Random::seed("acknowledged_writes_survive_many_kills");
+    for_each_backend(|backend| {
+        crash(backend, seed, kills / 4, &[]);
+        crash(backend, seed + 1, kills / 4, &["--execution", "owner"]);
+    });
+}
+
+#[test]
+fn a_truncated_file_is_cut_and_loaded_or_prevents_the_start() {
+    let dir = folder();
+    let server = start(Backend::Epoll, dir.path(), &[]);
+    let mut client = server.connect();
+    must(&mut client, "SET a 1");
+    for command in ["MULTI", "SET b 2", "SET c 3", "EXEC"] {
+        must(&mut client, command);
+    }
+    shut_down(server);
+    let path = dir.path().join(INCREMENT);
+    let whole = fs::read(&path).expect("an increment");
+    let multi = whole.windows(5).position(|word| word == b"MULTI").expect("a transaction") - b"*1\r\n$5\r\n".len();
+    for len in [whole.len() - 1, whole.len() - 14, multi + 20, multi + 5, multi + 1] {
+        fs::write(&path, &whole[..len]).expect("written");
+        let args = [
+            "--dir",
+            &text(dir.path()),
+            "--port",
+            "0",
+            "--unixsocket",
+            "socket",
+            "--appendonly",
+            "yes",
+            "--aof-load-truncated",
+            "no",
+        ];
+        let exit = run_to_exit(&args, b"");
+        assert!(!exit.status.success(), "{}", exit.output);
+        assert!(exit.output.contains("Unexpected end of file"), "{}", exit.output);
+        assert!(exit.output.contains(&format!("offset {multi}")), "{}", exit.output);
+        assert_eq!(fs::read(&path).expect("it is there").len(), len, "nothing is changed");
+        let server = start(Backend::Epoll, dir.path(), &[]);
+        assert!(server.log().contains(&format!("at offset {multi}")), "{}", server.log());
+        assert_eq!(server.connect().call("MGET a b c").elements(), [Reply::bulk("1"), Reply::Null, Reply::Null]);
+        drop(server);
+        assert_eq!(fs::read(&path).expect("it is there"), &whole[..multi]);
+    }
+}
+
+#[test]
+fn a_damaged_file_prevents_the_start() {
+    let dir = folder();
+    let server = start(Backend::Epoll, dir.path(), &[]);
+    must(&mut server.connect(), "SET a 1");
+    must(&mut server.connect(), "SET b 2");
+    shut_down(server);
+    let path = dir.path().join(INCREMENT);
+    let whole = fs::read(&path).expect("an increment");
+    let args = ["--dir", &text(dir.path()), "--port", "0", "--unixsocket", "socket", "--appendonly", "yes"];
+    let fails = |says: &str| {
+        let exit = run_to_exit(&args, b"");
+        assert!(!exit.status.success() && exit.output.contains(says), "{says}: {}", exit.output);
+    };
+    let damage = |at: usize, byte: u8| {
+        let mut damaged = whole.clone();
+        damaged[at] = byte;
+        fs::write(&path, damaged).expect("written");
+    };
+    damage(23, b'x');
+    fails(
+        "Bad file format reading the append only file appendonly.aof.1.incr.aof: Expected prefix '*', got: 'x' (at offset 23)",
+    );
+    damage(31, b'X');
+    fails("Unknown command 'XET'");
+    fs::write(&path, &whole).expect("written");
+    let base = dir.path().join("appendonlydir/appendonly.aof.1.base.rdb");
+    let right = fs::read(&base).expect("a base");
+    fs::write(&base, &right[..right.len() - 1]).expect("written");
+    fails("Error reading the RDB base file appendonly.aof.1.base.rdb");
+    fs::remove_file(&base).expect("it was there");
+    fails("Fatal error: can't open the append log file");
+    fs::write(dir.path().join(MANIFEST), "file x\n").expect("written");
+    fails("FATAL AOF MANIFEST FILE ERROR");
+}
+
+#[test]
+fn the_single_file_of_redis_6_becomes_the_base() {
+    let command = |words: &[&str]| pantala_tests::client::encode(words);
+    let effects = [
+        command(&["SELECT", "0"]),
+        command(&["SET", "k", "v"]),
+        command(&["SET", "gone", "v", "PXAT", "1700000000000"]),
+    ];
+    let preamble = [&b"REDIS0009\xfe\x00\x00\x01a\x01b\xff"[..], &[0; 8]].concat();
+    for (start_of_file, a) in [(vec![], Reply::Null), (preamble, Reply::bulk("b"))] {
+        let dir = folder();
+        fs::write(dir.path().join("appendonly.aof"), [start_of_file, effects.concat()].concat()).expect("written");
+        for _ in 0..2 {
+            let server = start(Backend::Epoll, dir.path(), &[]);
+            let mut client = server.connect();
+            assert_eq!(client.call("MGET a k gone").elements(), [a.clone(), Reply::bulk("v"), Reply::Null]);
+            shut_down(server);
+        }
+        assert!(!dir.path().join("appendonly.aof").exists());
+        assert_eq!(listed(dir.path()), ["appendonly.aof", "appendonly.aof.1.incr.aof"]);
+    }
+}
+
+#[test]
+fn it_can_be_turned_on_and_off_while_the_server_runs() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let seed = Random::seed("it_can_be_turned_on_and_off");
+        let server = Server::pantala(backend, &["--dir", &text(dir.path()), "--save", "", "--workers", "3"]);
+        let mut client = server.connect();
+        fill(&server, seed, 0);
+        assert_eq!(info(&mut client, "aof_enabled"), "0");
+        for round in 1..3 {
+            must(&mut client, "CONFIG SET appendonly yes");
+            assert_eq!(info(&mut client, "aof_enabled"), "1");
+            wait_for_rewrite(&mut client);
+            fill(&server, seed + round, 0);
+            must(&mut client, "CONFIG SET appendonly no");
+            must(&mut client, &format!("SET unwritten {round}"));
+        }
+        must(&mut client, "CONFIG SET appendfsync always appendonly yes");
+        wait_for_rewrite(&mut client);
+        must(&mut client, "SET last written");
+        delete_expired(&mut client);
+        let before = digest(&server);
+        server.kill();
+        let server = start(backend, dir.path(), &[]);
+        assert_eq!(digest(&server), before);
+    });
+}
+
+#[test]
+fn a_rewrite_works_without_the_file_being_on() {
+    let dir = folder();
+    let server = Server::pantala(Backend::Epoll, &["--dir", &text(dir.path()), "--save", ""]);
+    let mut client = server.connect();
+    must(&mut client, "SET a 1");
+    assert_eq!(client.call("BGREWRITEAOF").text(), "Background append only file rewriting started");
+    wait_for_rewrite(&mut client);
+    assert_eq!(listed(dir.path()), ["appendonly.aof.1.base.rdb"]);
+    drop(server);
+    let server = start(Backend::Epoll, dir.path(), &[]);
+    assert_eq!(server.connect().call("GET a").text(), "1");
+}
+
+#[test]
+fn the_file_is_rewritten_when_it_has_grown() {
+    let dir = folder();
+    let more = ["--auto-aof-rewrite-min-size", "100kb", "--auto-aof-rewrite-percentage", "100"];
+    let server = start(Backend::Epoll, dir.path(), &more);
+    let mut client = server.connect();
+    let value = "v".repeat(2000);
+    for _ in 0..100 {
+        must(&mut client, &format!("SET k {value}"));
+    }
+    eventually("the file is rewritten", || info(&mut client, "aof_rewrites") != "0");
+    wait_for_rewrite(&mut client);
+    let size: u64 = info(&mut client, "aof_current_size").parse().expect("a number");
+    assert!(size < 200_000, "{size}");
+    assert!(server.log().contains("Starting automatic rewriting of AOF on"), "{}", server.log());
+    drop(server);
+    let server = start(Backend::Epoll, dir.path(), &[]);
+    assert_eq!(server.connect().call("STRLEN k"), Reply::Integer(2000));
+}
+
+#[test]
+fn debug_loadaof_restores_what_was_committed() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let seed = Random::seed("debug_loadaof");
+        let server = start(backend, dir.path(), &["--appendfsync", "no"]);
+        let mut client = server.connect();
+        for round in 0..3 {
+            fill(&server, seed + round, usize::from(round == 1));
+            let before = digest(&server);
+            must(&mut client, "DEBUG LOADAOF");
+            assert_eq!(digest(&server), before);
+        }
+        must(&mut client, "MULTI");
+        assert!(matches!(client.call("DEBUG LOADAOF"), Reply::Error(_)));
+        let before = digest(&server);
+        shut_down(server);
+        assert_eq!(digest(&start(backend, dir.path(), &[])), before, "it does not write what it has loaded");
+    });
+}
+
+#[test]
+fn an_expired_key_is_there_for_the_commands_behind_it() {
+    let dir = folder();
+    fs::create_dir(dir.path().join("appendonlydir")).expect("created");
+    fs::write(dir.path().join(MANIFEST), "file appendonly.aof.1.incr.aof seq 1 type i\n").expect("written");
+    let commands: [&[&str]; 4] = [
+        &["SET", "k", "v", "PXAT", "1700000000000"],
+        &["APPEND", "k", "w"],
+        &["PERSIST", "k"],
+        &["SET", "gone", "v", "PXAT", "1700000000000"],
+    ];
+    let effects: Vec<u8> = commands.iter().flat_map(|words| pantala_tests::client::encode(words)).collect();
+    fs::write(dir.path().join(INCREMENT), effects).expect("written");
+    let server = start(Backend::Epoll, dir.path(), &[]);
+    let mut client = server.connect();
+    assert_eq!(client.call("GET k").text(), "vw");
+    assert_eq!(client.call("GET gone"), Reply::Null);
+    assert_eq!(client.call("OBJECT IDLETIME k"), Reply::Integer(0));
+}
+
+#[test]
+fn timestamps_are_annotated() {
+    let dir = folder();
+    let server = start(Backend::Epoll, dir.path(), &["--aof-timestamp-enabled", "yes"]);
+    let mut client = server.connect();
+    must(&mut client, "SET a 1");
+    must(&mut client, "PUBLISH c m");
+    eventually("it is written", || fs::read(dir.path().join(INCREMENT)).expect("it is there").ends_with(b"1\r\n"));
+    let text = String::from_utf8(fs::read(dir.path().join(INCREMENT)).expect("it is there")).expect("text");
+    assert!(text.starts_with("#TS:") && text.contains("\r\n*2\r\n$6\r\nSELECT"), "{text}");
+    assert!(!text.contains("PUBLISH") && !text.contains("PING"), "{text}");
+    shut_down(server);
+    assert_eq!(start(Backend::Epoll, dir.path(), &[]).connect().call("GET a").text(), "1");
+}
+
+/// The time that connections wait is that of the disk, not that of the journal.
+#[test]
+fn always_syncs_once_for_many_clients() {
+    for_each_backend(|backend| {
+        let dir = folder();
+        let server = start(backend, dir.path(), &["--appendfsync", "always"]);
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for writer in 0..20 {
+                let mut client = server.connect();
+                scope.spawn(move || {
+                    for number in 0..50 {
+                        must(&mut client, &format!("SET k:{writer} {number}"));
+                        assert_eq!(client.call(&format!("GET k:{writer}")).text(), number.to_string());
+                    }
+                });
+            }
+        });
+        println!("1000 synced writes of 20 clients took {:?}", began.elapsed());
+        let mut client = server.connect();
+        // A pipeline is answered in order, whatever it waits for.
+        let commands: Vec<Vec<String>> = (0..100)
+            .flat_map(|number| [vec!["SET".into(), "p".into(), format!("{number}")], vec!["GET".into(), "p".into()]])
+            .collect();
+        let replies = client.pipeline(&commands);
+        for (number, pair) in replies.chunks(2).enumerate() {
+            assert_eq!((pair[0].text(), pair[1].text()), ("OK".to_owned(), number.to_string()));
+        }
+        // A client that is blocked is served with what is synced.
+        let mut blocked = server.connect();
+        blocked.send(&["BLPOP", "queue", "0"]);
+        pantala_tests::waiting::wait_until_blocked(&mut client, 1);
+        must(&mut client, "RPUSH queue element");
+        assert_eq!(blocked.receive().elements()[1].text(), "element");
+        let size = fs::metadata(dir.path().join(INCREMENT)).expect("it is there").len();
+        assert!(size > 0);
+    });
+}
+
+/// A small file system in memory.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount(&self, options: &str) -> bool {
+        let ran = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(self.0.path()).status();
+        ran.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn writes_are_rejected_while_the_disk_is_full() {
+    let disk = SmallDisk(folder());
+    if !disk.mount("size=128k") {
+        return tool::skipped("a small file system can't be mounted");
+    }
+    let dir = disk.0.path();
+    let server = start(Backend::Epoll, dir, &[]);
+    let mut client = server.connect();
+    must(&mut client, "SET a 1");
+    must(&mut client, &format!("SET b {}", "v".repeat(200_000)));
+    eventually("writes are rejected", || {
+        client.call("SET c 1").text() == "MISCONF Errors writing to the AOF file: No space left on device"
+    });
+    assert_eq!(client.call("GET a").text(), "1");
+    assert_eq!(info(&mut client, "aof_last_write_status"), "err");
+    assert!(disk.mount("remount,size=4m"));
+    eventually("writes are accepted", || client.call("SET c 2") == Reply::ok());
+    assert_eq!(info(&mut client, "aof_last_write_status"), "ok");
+    shut_down(server);
+    let server = start(Backend::Epoll, dir, &[]);
+    let mut client = server.connect();
+    assert_eq!((client.call("STRLEN b"), client.call("GET c").text()), (Reply::Integer(200_000), "2".to_owned()));
+}
