@@ -341,6 +341,10 @@ impl Parser {
         args: &mut Vec<ArgRange>,
         limits: &Limits,
     ) -> Result<Option<usize>, ProtocolError> {
+        // A record of type "handshake", version 3.
+        if buf.starts_with(&[22, 3]) {
+            return Err(ProtocolError::Encrypted);
+        }
         let found = self.line_end(buf, b'\n', limits).map_err(|TooLong| ProtocolError::TooBigInline)?;
         let Some(end) = found else { return Ok(None) };
         if end >= limits.max_inline + REDIS_READ_LEN {

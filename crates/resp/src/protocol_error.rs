@@ -22,6 +22,8 @@ pub enum ProtocolError {
     InvalidBulkLength,
     /// An argument of more than 16,384 bytes before authentication.
     UnauthenticatedBulkLength,
+    /// The start of a TLS handshake, on a connection in plain text. (Redis waits for a line end.)
+    Encrypted,
     /// An inline command with an unclosed quote, or with something other than whitespace after a
     /// closing one.
     UnbalancedQuotes,
@@ -39,6 +41,7 @@ impl ProtocolError {
             Self::ExpectedDollar(_) => "expected '$', got '",
             Self::InvalidBulkLength => "invalid bulk length",
             Self::UnauthenticatedBulkLength => "unauthenticated bulk length",
+            Self::Encrypted => "a TLS handshake on a port without TLS",
             Self::UnbalancedQuotes => "unbalanced quotes in request",
         }
     }

@@ -224,6 +224,8 @@ pub struct Settings {
     pub tcp_keepalive_s: u32,
     /// Close a client after this many idle seconds; 0: never.
     pub timeout_s: u32,
+    /// Close a client that has not authenticated after this many seconds; 0: never.
+    pub unauthenticated_timeout_s: u32,
     /// Most clients at a time.
     pub maxclients: u32,
     /// Run in the background.
@@ -432,6 +434,7 @@ impl Settings {
             tcp_backlog: i32::try_from(values.number("tcp-backlog")).unwrap_or(i32::MAX),
             tcp_keepalive_s: small(values, "tcp-keepalive"),
             timeout_s: small(values, "timeout"),
+            unauthenticated_timeout_s: small(values, "unauthenticated-timeout"),
             maxclients: small(values, "maxclients"),
             daemonize: values.bool("daemonize"),
             pidfile: path(values.text("pidfile")),

@@ -79,6 +79,9 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
             if primary::look_after(&mut dispatcher.clients, index as u32) {
                 dispatcher.clients.close(index as u32);
             }
+        } else if unauthenticated_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
+            tracing::debug!("Closing a client that has not authenticated");
+            dispatcher.clients.close(index as u32);
         } else if idle_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
             tracing::debug!("Closing idle client");
             dispatcher.clients.close(index as u32);
@@ -91,6 +94,17 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
         }
     }
     dispatcher.clients.has_followers &= has_followers;
+}
+
+/// Returns whether the client should have authenticated by now, or finished its TLS handshake.
+fn unauthenticated_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
+    let is_stranger = || {
+        let is_handshaking = connection.socket.tls.as_ref().is_some_and(|layer| layer.is_handshaking());
+        is_handshaking || !connection.session.is_authenticated()
+    };
+    settings.unauthenticated_timeout_s > 0
+        && now_ms - connection.session.client.created_ms > i64::from(settings.unauthenticated_timeout_s) * 1000
+        && is_stranger()
 }
 
 fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {

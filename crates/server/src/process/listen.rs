@@ -256,6 +256,10 @@ fn open_address(address: SocketAddr, backlog: i32) -> Result<OwnedFd, OpenError>
 /// Binds a socket and listens.
 fn start(socket: Socket, address: &SockAddr, backlog: i32) -> Result<OwnedFd, OpenError> {
     socket.bind(address).map_err(step("bind"))?;
+    listen_on(socket, backlog)
+}
+
+fn listen_on(socket: Socket, backlog: i32) -> Result<OwnedFd, OpenError> {
     socket.listen(backlog).map_err(step("listen"))?;
     socket.set_nonblocking(true).map_err(step("fcntl"))?;
     Ok(socket.into())
@@ -269,12 +273,13 @@ fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
     let address = SockAddr::unix(path).map_err(|error| format!("bind: {}", reason(&error)))?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)
         .map_err(|error| format!("creating socket: {}", reason(&error)))?;
-    let socket = start(socket, &address, settings.tcp_backlog).map_err(|(wrong, _)| wrong)?;
+    socket.bind(&address).map_err(|error| format!("bind: {}", reason(&error)))?;
+    // Before anybody can connect.
     if settings.unixsocketperm != 0 {
         let permissions = Permissions::from_mode(settings.unixsocketperm);
         std::fs::set_permissions(path, permissions).map_err(|error| format!("chmod: {}", reason(&error)))?;
     }
-    Ok(socket)
+    listen_on(socket, settings.tcp_backlog).map_err(|(wrong, _)| wrong)
 }
 
 /// Removes the Unix socket's file at exit.

@@ -61,6 +61,11 @@ impl Layer {
         Ok(Some(Box::new(layer)))
     }
 
+    /// Returns whether its handshake is not finished.
+    pub fn is_handshaking(&self) -> bool {
+        self.connection.is_handshaking()
+    }
+
     /// Returns whether its handshake has taken too long.
     pub fn is_overdue(&self, now_ms: i64) -> bool {
         self.connection.is_handshaking() && now_ms - self.accepted_ms > HANDSHAKE_MS_MAX

@@ -6,9 +6,14 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::Settings;
+
+/// Permissions of snapshots. Redis leaves them to the umask, but they hold all data: only their
+/// owner reads them.
+const FILE_MODE: u32 = 0o600;
 
 /// Bytes between two syncs with `rdb-save-incremental-fsync`, as in Redis.
 const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
@@ -79,7 +84,7 @@ impl Target {
     /// # Errors
     /// The system's.
     pub fn create(self) -> Result<Unfinished, Failed> {
-        let opened = OpenOptions::new().write(true).create(true).truncate(true).open(&self.temporary);
+        let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&self.temporary);
         let file = opened.map_err(|error| Failed::during("opening a temporary file", error))?;
         Ok(Unfinished { target: self, file, unsynced_bytes: 0, is_finished: false })
     }

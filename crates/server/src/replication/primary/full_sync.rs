@@ -18,6 +18,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -228,7 +229,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
 fn nameless_file(server: &Server) -> io::Result<File> {
     let path: PathBuf =
         server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
 }

@@ -1,0 +1,122 @@
+//! Attacks on Redis that were published since 6.0, tried on Pantala: what docs/security.md names.
+//! Those by scripts are in `scripts/escapes.rs`.
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::{Reply, Server, for_each_backend};
+
+/// More than enough for any of these commands on a busy host.
+const COMMAND_MAX: Duration = Duration::from_secs(20);
+
+/// Commands with numbers, sizes and rules that overran something. Each must be answered.
+const COMMANDS: &[(&str, &str)] = &[
+    ("CVE-2023-22458", "HRANDFIELD hash -9223372036854775808 WITHVALUES"),
+    ("CVE-2023-22458", "ZRANDMEMBER zset -9223372036854775808 WITHSCORES"),
+    ("CVE-2023-25155", "SRANDMEMBER set -9223372036854775808"),
+    ("CVE-2023-25155", "HRANDFIELD hash 9223372036854775807"),
+    ("CVE-2022-35977", "SETRANGE string 9223372036854775807 x"),
+    ("CVE-2022-35977", "SORT list LIMIT 9223372036854775807 9223372036854775807"),
+    ("CVE-2022-35977", "SORT list LIMIT -9223372036854775808 9223372036854775807"),
+    ("CVE-2023-28425", "MSETNX new 1 new 2"),
+    ("CVE-2023-28856", "HINCRBYFLOAT hash field nan"),
+    ("CVE-2023-28856", "HINCRBYFLOAT hash field inf"),
+    ("CVE-2023-36824", "COMMAND GETKEYS EVAL return 9223372036854775807 key"),
+    ("CVE-2023-36824", "COMMAND GETKEYSANDFLAGS ZUNIONSTORE to 2147483647 key"),
+    ("CVE-2023-36824", "COMMAND GETKEYS SORT key STORE"),
+    ("CVE-2022-35951", "XAUTOCLAIM stream group consumer 0 0 COUNT 1152921504606846976"),
+    ("CVE-2022-31144", "XAUTOCLAIM stream group consumer 0 0 COUNT 100"),
+    ("CVE-2024-31227", "ACL SETUSER user (+@all ~*"),
+    ("CVE-2024-31227", "ACL SETUSER user ) ("),
+    ("CVE-2024-51741", "ACL SETUSER user %R"),
+    ("CVE-2024-51741", "ACL SETUSER user (%~a)"),
+    ("CVE-2021-32761", "GETBIT string 18446744073709551615"),
+    ("CVE-2021-32761", "BITFIELD string SET u63 18446744073709551615 1"),
+    ("CVE-2021-32761", "BITPOS string 1 -9223372036854775808 9223372036854775807"),
+    ("CVE-2021-29477", "LCS string other IDX MINMATCHLEN 9223372036854775807 WITHMATCHLEN"),
+];
+
+#[test]
+fn numbers_and_rules_that_overran_are_answered() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &[]);
+        let mut client = server.connect();
+        for setup in [
+            "HSET hash field 1 other 2",
+            "ZADD zset 1 a 2 b",
+            "SADD set a b",
+            "RPUSH list 3 1 2",
+            "MSET string abcabc other bcbc",
+            "XADD stream 1-1 f v",
+            "XADD stream 2-1 f v",
+            "XGROUP CREATE stream group 0",
+            "XREADGROUP GROUP group one STREAMS stream >",
+            "XDEL stream 1-1",
+        ] {
+            assert!(!client.call(setup).is_error(), "{setup}");
+        }
+        for (number, command) in COMMANDS {
+            let begin = Instant::now();
+            client.call(command);
+            assert!(begin.elapsed() < COMMAND_MAX, "{number}: {command}");
+            assert_eq!(client.call("PING"), Reply::Simple("PONG".into()), "{number}: {command}");
+        }
+        assert_eq!(client.call("GET new"), Reply::bulk("2"), "MSETNX sets a key named twice");
+        server.assert_sound();
+    });
+}
+
+/// CVE-2022-36021 and CVE-2024-31228: patterns whose matching takes exponential time, or recursion
+/// without bound.
+#[test]
+fn patterns_take_bounded_time_and_stack() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &[]);
+        let mut client = server.connect();
+        let key = "a".repeat(64);
+        assert_eq!(client.command(&["SET", &key, "1"]), Reply::ok());
+        for pattern in ["a*".repeat(60) + "b", "*".repeat(200_000), "a?*".repeat(50_000), "[".repeat(100_000)] {
+            let begin = Instant::now();
+            client.command(&["KEYS", &pattern]);
+            client.command(&["PSUBSCRIBE", &pattern]);
+            client.command(&["PUNSUBSCRIBE", &pattern]);
+            client.command(&["ACL", "SETUSER", "user", &format!("~{pattern}")]);
+            assert!(begin.elapsed() < COMMAND_MAX, "{} bytes of pattern", pattern.len());
+        }
+        server.assert_sound();
+    });
+}
+
+/// CVE-2025-32023: a sparse HyperLogLog whose runs exceed its registers.
+#[test]
+fn a_hyperloglog_with_too_long_runs_is_rejected() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &[]);
+        let mut client = server.connect();
+        for runs in [vec![0x7f, 0xff, 0x7f, 0xff, 0x83], vec![0xff; 5000], vec![0x7f], [0x7f, 0xff].repeat(100_000)] {
+            let mut value = b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\x80".to_vec();
+            value.extend(runs);
+            assert_eq!(client.command(&[b"SET".as_slice(), b"hll", &value]), Reply::ok());
+            for command in ["PFCOUNT hll", "PFMERGE to hll", "PFADD hll a b c", "PFCOUNT hll other"] {
+                client.call(command);
+            }
+        }
+        server.assert_sound();
+    });
+}
+
+/// CVE-2021-32675: memory that a client takes before it has authenticated.
+#[test]
+fn strangers_take_little_memory() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--requirepass", "secret"]);
+        for request in ["*11\r\n", "*1\r\n$16385\r\n"] {
+            let mut stranger = server.connect();
+            stranger.send_raw(request.as_bytes());
+            let answer = stranger.read_to_end();
+            assert!(answer.starts_with(b"-ERR Protocol error: unauthenticated "), "{request:?}");
+        }
+        let mut known = server.connect();
+        assert_eq!(known.call("AUTH secret"), Reply::ok());
+        server.assert_sound();
+    });
+}
