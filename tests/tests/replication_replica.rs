@@ -515,3 +515,31 @@ fn pantala_follows_pantala_and_is_followed() {
         replica.assert_sound();
     });
 }
+
+#[test]
+fn a_hostile_stream_harms_only_its_own_link() {
+    for_each_backend(|backend| {
+        let head = b"+FULLRESYNC 0123456789012345678901234567890123456789 7\r\n$18\r\nREDIS0010\xff\0\0\0\0\0\0\0\0";
+        let streams: [&[u8]; 9] = [
+            b"*3\r\n$5\r\nBLPOP\r\n$1\r\nl\r\n$1\r\n0\r\n",
+            b"*3\r\n$9\r\nREPLICAOF\r\n$2\r\nNO\r\n$3\r\nONE\r\n",
+            b"*1\r\n$5\r\nRESET\r\n*1\r\n$7\r\nMONITOR\r\n*1\r\n$4\r\nQUIT\r\n",
+            b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n",
+            b"*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$1\r\n1\r\n",
+            b"*1\r\n$-5\r\n",
+            b"*1000000000\r\n$3\r\n",
+            b"*2\r\n$99999999999\r\nx",
+            b"*1\r\n$7\r\nnonsense\r\n",
+        ];
+        let primary = FakePrimary::start(streams.iter().map(|stream| [head, *stream].concat()).collect());
+        let mut replica = Server::pantala(backend, &REPLICA);
+        let mut client = replica.connect();
+        client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+        assert_eq!(primary.finish().len(), streams.len());
+        assert_eq!(client.call("EXISTS half"), Reply::Integer(0), "a transaction without its EXEC");
+        assert_eq!(info(&replica, "replication", "role"), "slave");
+        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+        assert_eq!(client.call("SET a 1"), Reply::ok());
+        replica.assert_sound();
+    });
+}

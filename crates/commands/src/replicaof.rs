@@ -9,6 +9,9 @@ use crate::arguments::is_option;
 /// `REPLICAOF host port | NO ONE`. The reply waits until no write that a client has sent before is
 /// in flight: what the server then holds is the primary's, or its own.
 pub fn replicaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if context.session.primary.is_some() {
+        return reply.error("ERR REPLICAOF is not accepted from a primary");
+    }
     if context.keyspace.is_cluster() {
         return reply.error("ERR REPLICAOF not allowed in cluster mode.");
     }

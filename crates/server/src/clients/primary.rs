@@ -63,7 +63,7 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
 }
 
 /// Looks after the link a few times a second. Returns whether it must be closed: the primary
-/// has been silent for too long.
+/// has been silent for too long, or has sent a command that blocks.
 pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
     let (now_ms, timeout_s) = (clients.reactor.clock.now_ms, clients.reactor.settings.primary.timeout_s);
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return false };
@@ -71,6 +71,10 @@ pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, ind
     let Some(link) = &mut connection.session.primary else { return false };
     if silent_ms > i64::try_from(timeout_s).unwrap_or(i64::MAX).saturating_mul(1000) {
         tracing::warn!("MASTER timeout: no data nor PING received...");
+        return true;
+    }
+    if connection.state == State::Blocked {
+        tracing::warn!("A command of the master has blocked: closing the link.");
         return true;
     }
     if link.is_ack_due(now_ms) {

@@ -21,6 +21,10 @@ use crate::config::{ReplicaSettings, Settings};
 use crate::host::Server;
 use crate::net;
 
+/// A link that lasts less than this is short; the most of them in a row that are followed at once
+/// by another.
+const SHORT_LINK: Duration = Duration::from_secs(1);
+const SHORT_LINKS_MAX: u32 = 20;
 /// How long a read waits before the thread looks whether it is still wanted.
 const READ_WAIT: Duration = Duration::from_millis(100);
 /// Bytes per read.
@@ -44,12 +48,19 @@ impl From<io::Error> for End {
 
 /// Runs attempts until the server stops.
 pub(super) fn run(server: &Weak<Server>) {
+    let (mut short_links, mut linked) = (0, Instant::now());
     loop {
         let Some(strong) = server.upgrade() else { return };
         let Some((address, term, known)) = strong.replication().replica.next_attempt(server) else { return };
+        // A lost link is tried again at once, but not for ever one that ends as soon as it is made.
+        short_links = if linked.elapsed() < SHORT_LINK { short_links + 1 } else { 0 };
+        if short_links > SHORT_LINKS_MAX {
+            strong.replication().replica.wait_to_retry(term);
+        }
         let attempt = Attempt { server: &strong, term, known, settings: strong.config().settings() };
         match attempt.run(&address) {
-            Ok(()) | Err(End::Unwanted) => {}
+            Ok(()) => linked = Instant::now(),
+            Err(End::Unwanted) => {}
             Err(End::Failed(why)) => {
                 tracing::warn!("{why}");
                 if strong.replication().replica.enter(term, Phase::Connect) {
