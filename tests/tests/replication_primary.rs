@@ -400,3 +400,30 @@ fn a_restarted_primary_continues_its_history() {
         assert_equal(&primary, &[&replica]);
     });
 }
+
+/// `min-replicas-to-write`: writes of clients, transactions and scripts need a replica that
+/// acknowledges.
+#[test]
+fn writes_need_good_replicas_if_the_settings_say_so() {
+    const NO: &str = "NOREPLICAS Not enough good replicas to write.";
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &[&PRIMARY[..], &["--min-replicas-to-write", "1"]].concat());
+        let mut client = primary.connect();
+        let rejected = Reply::Error(NO.to_owned());
+        assert_eq!(client.call("SET key 1"), rejected);
+        assert_eq!(client.call("GET key"), Reply::Null);
+        assert_eq!(info(&mut client, "replication", "min_slaves_good_slaves"), "0");
+        let script = client.command(&["EVAL", "return redis.call('set', KEYS[1], 1)", "1", "key"]);
+        assert!(matches!(&script, Reply::Error(text) if text.contains("NOREPLICAS")), "{script:?}");
+        assert_eq!(client.call("CONFIG SET min-replicas-to-write 0"), Reply::ok());
+        assert_eq!(client.call("SET key 2"), Reply::ok());
+        assert_eq!(client.call("CONFIG SET min-replicas-to-write 1"), Reply::ok());
+        assert_eq!(client.call("SET key 3"), rejected);
+        let Some(replica) = redis_of(&primary, &[]) else { return };
+        eventually("it acknowledges", || client.call("SET key 4") == Reply::ok());
+        assert_eq!(client.call("CONFIG SET min-replicas-max-lag 1"), Reply::ok());
+        replica.connect().send(&["DEBUG", "SLEEP", "4"]);
+        eventually("it lags", || client.call("SET key 5") == rejected);
+        eventually("it acknowledges again", || client.call("SET key 6") == Reply::ok());
+    });
+}

@@ -14,6 +14,9 @@ use pantala_resp::Args;
 /// The error for `DEBUG`, the only protected command, if `enable-debug-command` doesn't allow it.
 const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
+/// The error for a write while too few replicas acknowledge.
+const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
+
 /// The error for a command before authentication.
 pub const NO_AUTH: &str = "NOAUTH Authentication required.";
 
@@ -108,6 +111,8 @@ pub fn refused(
         Some(DISK_FULL)
     } else if is_stored && refusals.contains(Refusals::DISK_ERROR) {
         Some(DISK_ERROR)
+    } else if is_stored && refusals.contains(Refusals::NO_REPLICAS) {
+        Some(NO_REPLICAS)
     } else if refusals.contains(Refusals::READ_ONLY) && flags.contains(Flags::WRITE) {
         Some(READ_ONLY)
     } else if refusals.contains(Refusals::STALE) && lacks(Flags::STALE) {
@@ -121,7 +126,9 @@ pub fn refused(
 
 /// As [`refused`], for a call by a script.
 pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'static str> {
-    if refusals.contains(Refusals::READ_ONLY) && command.flags.contains(Flags::WRITE) {
+    if refusals.contains(Refusals::NO_REPLICAS) && command.flags.contains(Flags::WRITE) {
+        Some(NO_REPLICAS)
+    } else if refusals.contains(Refusals::READ_ONLY) && command.flags.contains(Flags::WRITE) {
         Some(READ_ONLY)
     } else if refusals.contains(Refusals::STALE) && !command.flags.contains(Flags::STALE) {
         Some("ERR Can not execute the command on a stale replica")

@@ -22,6 +22,8 @@ bitflags::bitflags! {
         const DISK_FULL = 1 << 3;
         /// It can't be written for another reason.
         const DISK_ERROR = 1 << 4;
+        /// Too few replicas acknowledge (`min-replicas-to-write`).
+        const NO_REPLICAS = 1 << 8;
     }
 }
 
@@ -49,7 +51,7 @@ impl Tuning {
 
     #[cold]
     fn unchecked_of(&self, bits: u32) -> Unchecked {
-        let is_read_only = self.refusals() == Refusals::READ_ONLY;
+        let is_read_only = (Refusals::READ_ONLY | Refusals::NO_REPLICAS).contains(self.refusals());
         if bits & LIMITED == 0 && is_read_only { Unchecked::Reads } else { Unchecked::None }
     }
 

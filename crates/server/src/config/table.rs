@@ -216,10 +216,8 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("repl-timeout", Integer(1, INT_MAX), "60"),
     D::live("repl-backlog-size", Memory(1, LONG_MAX), "1048576"),
     D::live("repl-backlog-ttl", Integer(0, LONG_MAX), "3600"),
-    D::known("min-replicas-to-write", COUNT, "0")
-        .alias("min-slaves-to-write")
-        .unsafe_to_ignore("writes would be accepted that no replica has"),
-    D::known("min-replicas-max-lag", COUNT, "10").alias("min-slaves-max-lag"),
+    D::live("min-replicas-to-write", COUNT, "0").alias("min-slaves-to-write"),
+    D::live("min-replicas-max-lag", COUNT, "10").alias("min-slaves-max-lag"),
     // Cluster.
     D::at_start("cluster-enabled", Bool, "no"),
     D::known("cluster-config-file", Text, "nodes.conf").immutable(),

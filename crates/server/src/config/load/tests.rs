@@ -122,11 +122,9 @@ fn unserved_directives_are_named_once_and_keep_their_default() {
 }
 
 /// Lines that prevent the start, and the consequence of ignoring each.
-const UNSAFE: [(&str, &str); 6] = [
+const UNSAFE: [(&str, &str); 4] = [
     ("tls-replication yes", "encrypted"),
     ("tls-cluster yes", "encrypted"),
-    ("min-replicas-to-write 1", "no replica"),
-    ("min-slaves-to-write 1", "no replica"),
     ("loadmodule /x.so", "no module"),
     ("loadmodule /x.so argument", "no module"),
 ];
@@ -153,7 +151,6 @@ fn the_last_line_decides_what_prevents_the_start() {
         "tls-cluster yes\ntls-cluster no",
         "replicaof a 1\nreplicaof no one",
         "slaveof a 1\nreplicaof no one",
-        "min-replicas-to-write 2\nmin-slaves-to-write 0",
         "user default on nopass ~* &* +@all",
         "aclfile /etc/users.acl",
         "tls-replication no\ntls-cluster no\nmasterauth \"\"",

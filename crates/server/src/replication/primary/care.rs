@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use pantala_engine::tuning::refusal::Refusals;
 use pantala_replication::{Replica, ReplicaState};
 
 use super::Link;
+use crate::config::primary::PrimarySettings;
 use crate::host::Server;
 use crate::replication::Replication;
 
@@ -99,5 +101,17 @@ impl Replication {
     }
 
     /// Decides whether there are enough good replicas for writes.
-    pub fn look_at_good_replicas(&self, _server: &Server) {}
+    pub fn look_at_good_replicas(&self, server: &Server) {
+        self.require_good_replicas(server, server.config().settings().primary);
+    }
+
+    /// As [`Replication::look_at_good_replicas`], by settings that are about to be served.
+    pub fn require_good_replicas(&self, server: &Server, settings: PrimarySettings) {
+        // The primary decides for its replicas.
+        let lacks = settings.requires_replicas() && !server.keyspace().tuning.is_replica() && {
+            let good = self.state().replicas.good(settings.lag_s_max, server.monotonic_ms());
+            (good as u64) < settings.replicas_min
+        };
+        server.keyspace().tuning.set_refusals(Refusals::NO_REPLICAS, lacks);
+    }
 }
