@@ -68,6 +68,7 @@ fn session() -> SessionView {
         db: 0,
         version: Version::Resp2,
         no_touch: false,
+        of_primary: false,
         in_script: false,
         permit: Permit::default(),
     }

@@ -314,7 +314,7 @@ fn the_protocol_is_that_of_redis() {
         drop(replica);
         eventually("it has left", || number(&mut client, "replication", "connected_slaves") == 0);
         client.call("SET key later");
-        let later = [stream.clone(), encode(&["SET", "key", "later"])].concat();
+        let later = [stream, encode(&["SET", "key", "later"])].concat();
         let end = offset + later.len() as u64;
         eventually("it is in the stream", || number(&mut client, "replication", "master_repl_offset") == end);
         for from in [0, 7, later.len()] {

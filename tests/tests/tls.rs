@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn tool_args(certificates: &Certificates) -> Vec<String> {
     ["--tls", "--cacert", &ca, "--cert", &cert, "--key", &key].map(str::to_owned).to_vec()
 }
 
-fn run(program: &PathBuf, port: u16, first: &[String], args: &[&str], input: &[u8]) -> tool::Ran {
+fn run(program: &Path, port: u16, first: &[String], args: &[&str], input: &[u8]) -> tool::Ran {
     let all: Vec<&str> = first.iter().map(String::as_str).chain(args.iter().copied()).collect();
     tool::run(program, port, &all, input, PATIENCE)
 }
@@ -331,7 +331,7 @@ fn certificates_are_reloaded_without_closing_connections() {
                 "ERR CONFIG SET failed (possibly related to argument '{name}') - Unable to update TLS configuration. \
                  Check server logs."
             );
-            assert_eq!(set(&mut second, pairs), Reply::Error(expected.into()), "{pairs:?}");
+            assert_eq!(set(&mut second, pairs), Reply::Error(expected), "{pairs:?}");
         }
         assert!(encrypted.server.log().contains("TLSv1.1"), "{}", encrypted.server.log());
         tunnel.connect().call("PING");
