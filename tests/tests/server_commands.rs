@@ -48,6 +48,7 @@ fn config_get_names_and_defaults_equal() {
         "io-backend",
         "pin-threads",
         "ignore-unsupported",
+        "unauthenticated-timeout",
         // On by default in Redis; Pantala has no such feature.
         "activerehashing",
         "crash-log-enabled",

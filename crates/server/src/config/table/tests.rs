@@ -24,8 +24,16 @@ const OTHER_DEFAULTS: [&str; 8] = [
 ];
 
 /// Directives that Redis doesn't have.
-const OWN: [&str; 7] =
-    ["shards", "partitions", "workers", "execution", "io-backend", "pin-threads", "ignore-unsupported"];
+const OWN: [&str; 8] = [
+    "shards",
+    "partitions",
+    "workers",
+    "execution",
+    "io-backend",
+    "pin-threads",
+    "ignore-unsupported",
+    "unauthenticated-timeout",
+];
 
 /// Directives that can't be tried on a running server: they would disconnect the test, or need
 /// something else first.
