@@ -128,6 +128,61 @@ fn a_snapshot_that_fails_is_reported() {
     });
 }
 
+/// Returns the replies to a client between a failed snapshot and the next one.
+fn replies_after_a_failed_snapshot(server: &Server, folder: &TempDir) -> Vec<Reply> {
+    let mut client = server.connect();
+    client.call("SET key 1");
+    std::fs::create_dir(folder.path().join("occupied")).expect("a folder");
+    assert_eq!(client.call("CONFIG SET dbfilename occupied"), Reply::ok());
+    client.call("BGSAVE");
+    eventually("it fails", || field(&mut client, "rdb_last_bgsave_status") == "err");
+    let calls = [
+        "SET key 2",
+        "GET key",
+        "EVAL redis.call('set',KEYS[1],'3') 1 key",
+        "MULTI",
+        "SET key 4",
+        "EXEC",
+        "CONFIG SET stop-writes-on-bgsave-error no",
+        "INCR key",
+        "CONFIG SET stop-writes-on-bgsave-error yes",
+        "INCR key",
+        "CONFIG SET save \"\"",
+        "INCR key",
+        "CONFIG SET save 3600\\s1",
+        "INCR key",
+    ];
+    let mut replies: Vec<Reply> = calls
+        .iter()
+        .map(|call| {
+            let words: Vec<String> = call.split(' ').map(|word| word.replace("\\s", " ").replace('"', "")).collect();
+            client.command(&words)
+        })
+        .collect();
+    assert_eq!(client.call("CONFIG SET dbfilename dump.rdb"), Reply::ok());
+    client.call("BGSAVE");
+    wait_until_saved(&mut client);
+    replies.push(client.call("INCR key"));
+    replies
+}
+
+#[test]
+fn writes_are_rejected_after_a_failed_snapshot() {
+    const SAVES: &[&str] = &["--save", "3600 1", "--enable-protected-configs", "yes"];
+    let judged = folder();
+    let judge = Server::redis(&[&["--dir", path(&judged)], SAVES].concat());
+    let right = judge.map(|judge| replies_after_a_failed_snapshot(&judge, &judged));
+    for_each_backend(|backend| {
+        let folder = folder();
+        let given = replies_after_a_failed_snapshot(&pantala(backend, &folder, SAVES), &folder);
+        assert!(given[0].text().starts_with("MISCONF "), "{given:?}");
+        assert_eq!(given.last(), Some(&Reply::Integer(4)));
+        if let Some(right) = &right {
+            assert_eq!(&given, right);
+        }
+    });
+}
+
 /// Says that something is over, also when a thread panics.
 struct Over<'a>(&'a AtomicBool);
 

@@ -84,6 +84,12 @@ pub fn passes_password(command: &Command, session: &Session, users: &Users) -> b
 /// The error of a write on a read-only replica.
 const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
 
+/// The error of a write after a failed snapshot.
+const UNSAVED: &str = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. \
+    Commands that may modify the data set are disabled, because this instance is configured to report errors during \
+    writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about \
+    the RDB error.";
+
 /// The errors of a write while the append-only file can't be written.
 const DISK_FULL: &str = "MISCONF Errors writing to the AOF file: No space left on device";
 const DISK_ERROR: &str = "MISCONF Errors writing to the AOF file: Input/output error";
@@ -107,10 +113,8 @@ pub fn refused(
             || transaction.is_some_and(|it| it.queue().iter().any(|queued| !queued.command.flags.contains(flag)))
     };
     let is_stored = flags.contains(Flags::WRITE);
-    if is_stored && refusals.contains(Refusals::DISK_FULL) {
-        Some(DISK_FULL)
-    } else if is_stored && refusals.contains(Refusals::DISK_ERROR) {
-        Some(DISK_ERROR)
+    if let Some(why) = misconfigured(refusals).filter(|_| is_stored) {
+        Some(why)
     } else if is_stored && refusals.contains(Refusals::NO_REPLICAS) {
         Some(NO_REPLICAS)
     } else if refusals.contains(Refusals::READ_ONLY) && flags.contains(Flags::WRITE) {
@@ -124,12 +128,26 @@ pub fn refused(
     }
 }
 
+/// Returns the error of a write while data can't be kept on disk.
+fn misconfigured(refusals: Refusals) -> Option<&'static str> {
+    if refusals.contains(Refusals::UNSAVED) {
+        Some(UNSAVED)
+    } else if refusals.contains(Refusals::DISK_FULL) {
+        Some(DISK_FULL)
+    } else {
+        refusals.contains(Refusals::DISK_ERROR).then_some(DISK_ERROR)
+    }
+}
+
 /// As [`refused`], for a call by a script.
 pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'static str> {
-    if refusals.contains(Refusals::NO_REPLICAS) && command.flags.contains(Flags::WRITE) {
-        Some(NO_REPLICAS)
-    } else if refusals.contains(Refusals::READ_ONLY) && command.flags.contains(Flags::WRITE) {
+    let is_write = command.flags.contains(Flags::WRITE);
+    if is_write && refusals.contains(Refusals::READ_ONLY) {
         Some(READ_ONLY)
+    } else if let Some(why) = misconfigured(refusals).filter(|_| is_write) {
+        Some(why)
+    } else if is_write && refusals.contains(Refusals::NO_REPLICAS) {
+        Some(NO_REPLICAS)
     } else if refusals.contains(Refusals::STALE) && !command.flags.contains(Flags::STALE) {
         Some("ERR Can not execute the command on a stale replica")
     } else {

@@ -22,6 +22,8 @@ bitflags::bitflags! {
         const DISK_FULL = 1 << 3;
         /// It can't be written for another reason.
         const DISK_ERROR = 1 << 4;
+        /// The last snapshot in the background failed (`stop-writes-on-bgsave-error`).
+        const UNSAVED = 1 << 5;
         /// Too few replicas acknowledge (`min-replicas-to-write`).
         const NO_REPLICAS = 1 << 8;
     }

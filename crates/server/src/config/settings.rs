@@ -256,6 +256,8 @@ pub struct Settings {
     pub enable_protected_configs: Allowed,
     /// Compress long strings in snapshots and in the replies of `DUMP`.
     pub rdb_compression: bool,
+    /// Reject writes after a failed snapshot in the background, if there are points of `save`.
+    pub stop_writes_on_bgsave_error: bool,
     /// Write and check checksums of snapshots.
     pub rdb_checksum: bool,
     /// Sync a snapshot while it is written, not only at its end.
@@ -450,6 +452,7 @@ impl Settings {
             enable_debug_command: allowed(values.text("enable-debug-command")),
             enable_protected_configs: allowed(values.text("enable-protected-configs")),
             rdb_compression: values.bool("rdbcompression"),
+            stop_writes_on_bgsave_error: values.bool("stop-writes-on-bgsave-error"),
             rdb_checksum: values.bool("rdbchecksum"),
             rdb_save_incremental_fsync: values.bool("rdb-save-incremental-fsync"),
             dbfilename: path(values.text("dbfilename")).unwrap_or_default(),

@@ -178,7 +178,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("rdb-key-save-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
     D::known("key-load-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
     D::known("loading-process-events-interval-bytes", Integer(1024, INT_MAX), "2097152").hidden(),
-    D::known("stop-writes-on-bgsave-error", Bool, "yes"),
+    D::live("stop-writes-on-bgsave-error", Bool, "yes"),
     D::known("sanitize-dump-payload", Choice(&["no", "yes", "clients"]), "no"),
     // Append-only file.
     D::live("appendonly", Bool, "no"),

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use pantala_engine::access::Access;
+use pantala_engine::tuning::refusal::Refusals;
 use pantala_engine::whole::{self, Whole};
 
 use super::background::{Consumer, Failure, NotStarted, Purpose, Written, start, with_all_shards};
 use super::file::{Target, Unfinished};
 use super::save::note_version;
+use crate::config::Settings;
 use crate::host::Server;
 
 /// How long after a failed snapshot a point of `save` or a scheduled `BGSAVE` starts the next one,
@@ -93,6 +95,12 @@ impl Saves {
         self.saved_changes.load(Relaxed)
     }
 
+    /// Records whether the last one in the background failed.
+    fn set_failed(&self, server: &Server, has_failed: bool) {
+        self.has_failed.store(has_failed, Relaxed);
+        refuse_writes_on_error(server, &server.config().settings());
+    }
+
     pub(super) fn set_saved_changes(&self, changes: u64) {
         self.saved_changes.store(changes, Relaxed);
     }
@@ -102,8 +110,15 @@ impl Saves {
         self.saved_changes.store(changes, Relaxed);
         self.last_save_s.store(server.now_ms() / 1000, Relaxed);
         self.count.fetch_add(1, Relaxed);
-        self.has_failed.store(false, Relaxed);
+        self.set_failed(server, false);
     }
+}
+
+/// Makes writes fail after a failed snapshot, if the settings say so, and succeed otherwise.
+pub fn refuse_writes_on_error(server: &Server, settings: &Settings) {
+    let is_expected = settings.stop_writes_on_bgsave_error && !settings.save_points.is_empty();
+    let is_unsaved = is_expected && server.snapshots().saves.has_failed();
+    server.keyspace().tuning.set_refusals(Refusals::UNSAVED, is_unsaved);
 }
 
 /// Runs `BGSAVE`.
@@ -161,7 +176,7 @@ fn start_now(server: &Server, whole: &mut Whole<'_>) -> Result<(), NotStarted> {
         Err(why) => {
             if let NotStarted::Thread(error) = &why {
                 tracing::warn!("Can't save in background: {error}");
-                saves.has_failed.store(true, Relaxed);
+                saves.set_failed(server, true);
             }
             Err(why)
         }
@@ -261,7 +276,7 @@ impl Consumer for Saving {
             Err(Failure::Io(error)) => {
                 tracing::warn!("Write error saving DB on disk '{}': {error}", target.path().display());
                 tracing::warn!("Background saving error");
-                saves.has_failed.store(true, Relaxed);
+                saves.set_failed(&server, true);
             }
         }
     }

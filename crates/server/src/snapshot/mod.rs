@@ -39,7 +39,7 @@ pub use load::Counts;
 pub use background::{
     Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Running, Written, start, with_all_shards,
 };
-pub use bgsave::{Saves, save_if_due};
+pub use bgsave::{Saves, refuse_writes_on_error, save_if_due};
 pub use check::{Arguments, check_rdb, check_start};
 pub use load::{Duty, LoadError, Loaded, load, load_at_start, restore_libraries};
 pub use save::facts;
