@@ -119,7 +119,7 @@ impl Shard {
             command,
             args,
             first_key: Some(place),
-            session: SessionView { client: 1, db: 0, version: Version::Resp3, no_touch: false, in_script: false, permit: Permit::default() },
+            session: SessionView { client: 1, db: 0, version: Version::Resp3, no_touch: false, of_primary: false, in_script: false, permit: Permit::default() },
             reads_as: None,
             connection: 0,
             now_ms: 1_700_000_000_000,

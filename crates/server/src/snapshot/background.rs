@@ -24,6 +24,7 @@ use pantala_engine::message::Message;
 use pantala_engine::snapshot::{Encoder, Input, Next, Part, Progress};
 use pantala_engine::whole::Whole;
 use pantala_persistence::rdb::{EntryForm, Head, Tail, Version, append_select};
+use pantala_replication::Filter;
 use pantala_types::Value;
 
 use super::save::facts;
@@ -253,13 +254,31 @@ pub fn start(
     journal: Option<JournalStart>,
     consumer: Box<dyn Consumer>,
 ) -> Result<Option<Reader>, NotStarted> {
+    start_filtered(server, whole, purpose, Filter::default(), journal, consumer)
+}
+
+/// As [`start`], without what the filter leaves out. The keys are walked all the same.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_filtered(
+    server: &Server,
+    whole: &mut Whole<'_>,
+    purpose: Purpose,
+    filter: Filter,
+    journal: Option<JournalStart>,
+    consumer: Box<dyn Consumer>,
+) -> Result<Option<Reader>, NotStarted> {
     let background = &server.snapshots().background;
     let Some(shared) = background.server() else {
         return Err(NotStarted::Thread(io::ErrorKind::Other.into()));
     };
     // From the cut until the libraries are copied.
     let order = server.keyspace().journal().order_libraries();
-    let facts = facts(server, purpose == Purpose::Rewrite);
+    let mut facts = facts(server, purpose == Purpose::Rewrite);
+    if filter.without_functions {
+        facts.libraries.clear();
+    }
     let head = Head::of(whole, &facts);
     let running = background.begin(purpose, head.keys())?;
     let failed = |error| {
@@ -283,8 +302,11 @@ pub fn start(
         return Err(failed(error));
     }
     let form = |compresses| EntryForm::new(&whole.keyspace().tuning, compresses, whole.now_ms());
-    let encoder = Parts { walked: form(facts.compresses), forced: form(false) };
-    let input = whole.begin_snapshot(Box::new(encoder));
+    let encoder: Box<dyn Encoder> = match filter.without_keys {
+        true => Box::new(NoKeys),
+        false => Box::new(Parts { walked: form(facts.compresses), forced: form(false) }),
+    };
+    let input = whole.begin_snapshot(encoder);
     // Nothing else sets it.
     let _ = running.progress.set(Arc::clone(input.progress()));
     // The thread waits for it.
@@ -318,6 +340,21 @@ impl Encoder for Parts {
     ) -> Option<usize> {
         let form = if is_forced { &self.forced } else { &self.walked };
         form.append_piece(entry, from, part)
+    }
+}
+
+/// Encodes no key.
+struct NoKeys;
+
+impl Encoder for NoKeys {
+    fn select(&self, _: u32, _: &mut Vec<u8>) {}
+
+    fn append(&self, _: EntryRef<'_, Value>, _: bool, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn append_piece(&self, _: EntryRef<'_, Value>, _: usize, _: bool, _: &mut Vec<u8>) -> Option<usize> {
+        None
     }
 }
 

@@ -37,7 +37,8 @@ use crate::host::Server;
 pub use load::Counts;
 
 pub use background::{
-    Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Running, Written, start, with_all_shards,
+    Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Running, Written, start, start_filtered,
+    with_all_shards,
 };
 pub use bgsave::{Saves, refuse_writes_on_error, save_if_due};
 pub use check::{Arguments, check_rdb, check_start};

@@ -41,9 +41,6 @@ impl Replicator for Server {
         if handshake.filter.is_any() && !handshake.finds_mark {
             return reply.error("ERR Filtered replica requires EOF capability");
         }
-        if handshake.filter.is_any() {
-            return reply.error("ERR Pantala doesn't send filtered snapshots yet");
-        }
         let asked = match psync {
             None => None,
             Some([id, offset, ..]) => match parse_i64(offset) {

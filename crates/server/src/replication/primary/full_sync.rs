@@ -28,7 +28,7 @@ use pantala_base::Outgoing;
 use pantala_engine::effect::Reader;
 use pantala_engine::effect::log::Start;
 use pantala_engine::whole::Whole;
-use pantala_replication::{Feed, FeedAhead, FeedReader, Framing, ReplicaState};
+use pantala_replication::{Feed, FeedAhead, FeedReader, Filter, Framing, Replica, ReplicaState};
 
 use super::{Link, Phase};
 use crate::host::Server;
@@ -166,11 +166,15 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let replication = server.replication();
     let Some(shared) = replication.server() else { return };
     let now_ms = server.monotonic_ms();
-    let (links, is_direct) = {
+    let (links, is_direct, filter) = {
         let mut state = replication.state();
         let waiting = state.replicas.waiting(now_ms);
-        let is_direct = server.config().settings().primary.schedule.is_direct(&waiting, false);
-        let is_waiting = |replica: &&pantala_replication::Replica| matches!(replica.state, ReplicaState::WaitStart(_));
+        let waits = |replica: &&Replica| matches!(replica.state, ReplicaState::WaitStart(_));
+        // The others get the next one.
+        let filter = state.replicas.iter().find(waits).map_or(Filter::default(), |first| first.handshake.filter);
+        let schedule = server.config().settings().primary.schedule;
+        let is_direct = schedule.is_direct(&waiting, filter.is_any());
+        let is_waiting = |replica: &&Replica| waits(replica) && replica.handshake.filter == filter;
         let clients: Vec<u64> = state.replicas.iter().filter(is_waiting).map(|replica| replica.client).collect();
         for client in &clients {
             if let Some(replica) = state.replicas.find(*client) {
@@ -178,7 +182,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
             }
         }
         let links = state.links.iter().filter(|link| clients.contains(&link.client));
-        (links.map(Arc::clone).collect::<Vec<_>>(), is_direct)
+        (links.map(Arc::clone).collect::<Vec<_>>(), is_direct, filter)
     };
     let put_back = |links: &[Arc<Link>]| {
         let mut state = server.replication().state();
@@ -211,7 +215,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let target_name = if is_direct { "replicas sockets" } else { "disk" };
     tracing::info!("Starting BGSAVE for SYNC with target: {target_name}");
     let sync = FullSync { server: shared, anchor: Arc::clone(&anchor), links: links.clone(), target };
-    match snapshot::start(server, whole, Purpose::Replicas, Some(journal), Box::new(sync)) {
+    match snapshot::start_filtered(server, whole, Purpose::Replicas, filter, Some(journal), Box::new(sync)) {
         Ok(reader) => {
             *anchor.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
             anchor.started.notify_all();
