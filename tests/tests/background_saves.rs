@@ -363,8 +363,15 @@ fn flushall_replaces_the_file() {
         server.signal(rustix::process::Signal::KILL);
         server.wait_exit(pantala_tests::server::READY_MAX);
         assert_eq!(names(folder.path()), ["dump.rdb"]);
-        let server = pantala(backend, &folder, &[]);
-        assert_eq!(server.connect().call("DBSIZE"), Reply::Integer(0));
+        let server = pantala(backend, &folder, &["--save", "3600 1000000"]);
+        let mut client = server.connect();
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
+        // Without another snapshot the file is there before the reply.
+        for call in ["SET key 1", "SAVE", "FLUSHALL"] {
+            assert_eq!(client.call(call), Reply::ok(), "{call}");
+        }
+        assert_eq!(field(&mut client, "rdb_saves"), "2");
+        assert_eq!(client.call("BGSAVE").text(), "Background saving started");
     });
 }
 

@@ -15,7 +15,7 @@ pub fn flushall(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     if flush(access, args, databases, reply)
         && let Some(storage) = access.keyspace().storage()
     {
-        storage.note_flushed();
+        storage.note_flushed(&mut access.whole());
     }
 }
 

@@ -39,7 +39,7 @@ pub trait Storage: Send + Sync {
     fn save_in_background(&self, access: &mut Access<'_>, schedules: bool) -> Result<Background, &'static str>;
 
     /// Called by `FLUSHALL` when all databases are empty.
-    fn note_flushed(&self);
+    fn note_flushed(&self, whole: &mut Whole<'_>);
 
     /// Runs `DEBUG RELOAD`.
     ///

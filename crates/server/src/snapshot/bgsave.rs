@@ -151,12 +151,19 @@ pub(super) fn run(
 
 /// Called by `FLUSHALL`. As in Redis a snapshot of the file that is being written is aborted, and
 /// with points of `save` the file is replaced by one without keys, or its keys would return after a
-/// crash. Redis writes it before it replies; here that is left to the background.
-pub(super) fn note_flushed(server: &Server) {
+/// crash. If another snapshot is running, that is left to the background: the aborted one may be
+/// about to rename its file.
+pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     let snapshots = server.snapshots();
     snapshots.background.abort(|purpose| purpose == Purpose::Save);
-    if !server.config().settings().save_points.is_empty() {
+    if server.config().settings().save_points.is_empty() {
+        return;
+    }
+    if snapshots.background.running().is_some() {
         snapshots.saves.is_scheduled.store(true, Relaxed);
+    } else {
+        // The log says why it failed; the points of `save` try again.
+        let _ = super::save::save(server, whole);
     }
 }
 

@@ -172,9 +172,9 @@ impl Storage for Files {
         bgsave::run(&*self.0.upgrade().ok_or("ERR")?, access, schedules)
     }
 
-    fn note_flushed(&self) {
+    fn note_flushed(&self, whole: &mut Whole<'_>) {
         if let Some(server) = self.0.upgrade() {
-            bgsave::note_flushed(&server);
+            bgsave::note_flushed(&server, whole);
         }
     }
 
