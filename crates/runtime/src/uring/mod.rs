@@ -206,9 +206,9 @@ impl UringLoop {
             if is_direct && self.send_directly(token, events) {
                 continue;
             }
-            let sending = self.connections.value(token).and_then(|connection| connection.sending.as_ref());
-            quiet_queued += u32::from(!is_direct && sending.is_some_and(|sending| sending.quiet));
-            self.push_send(token);
+            let is_quiet = self.push_send(token);
+            // A send that found no room directly completes later: the wait must not count on it.
+            quiet_queued += u32::from(is_quiet && !is_direct);
         }
         self.unsent = unsent;
         quiet_queued
@@ -240,14 +240,16 @@ impl UringLoop {
         true
     }
 
-    fn push_send(&mut self, token: Token) {
+    /// Queues the rest of a connection's send. Returns whether it is a quiet one.
+    fn push_send(&mut self, token: Token) -> bool {
         let Some(connection) = self.connections.value_mut(token) else {
-            return;
+            return false;
         };
         let Some(sending) = &mut connection.sending else {
-            return;
+            return false;
         };
         sending.in_flight = true;
+        let is_quiet = sending.quiet;
         let rest = &sending.outgoing.bytes()[sending.sent_bytes..];
         let len_bytes = rest.len().min(SEND_BYTES_MAX);
         // MSG_WAITALL: the kernel continues a short send when there is room.
@@ -264,6 +266,7 @@ impl UringLoop {
         // Arc, whose Vec nobody can change, since all access to it is by shared reference.
         unsafe { self.ring.push(entry) };
         self.in_flight += 1;
+        is_quiet
     }
 
     /// Accepts from the listeners that have connections waiting.
