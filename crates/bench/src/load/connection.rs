@@ -109,7 +109,7 @@ impl Connection {
     #[inline]
     pub(super) fn seal(&mut self) -> std::io::Result<()> {
         match &mut self.link {
-            // What was sealed before is sent first.
+            // Bytes sealed earlier are sent first.
             Some(link) if link.sealed.is_empty() => {
                 let sealed = link.seal(&self.out);
                 self.out.clear();

@@ -1,4 +1,4 @@
-//! What encrypts a connection of the load.
+//! The TLS side of a connection of the load.
 
 use std::io;
 use std::path::PathBuf;

@@ -76,7 +76,7 @@ pub struct Session {
     pub observes: bool,
     /// It is a replica, which follows the stream of effects (`SYNC`, `PSYNC`).
     pub follows: Option<Box<dyn Following>>,
-    /// What it has said by `REPLCONF`: the server's type.
+    /// The options that it has sent by `REPLCONF`: the server's type.
     pub handshake: Option<Box<dyn Any + Send>>,
     /// `WAIT` has run, and its worker hasn't blocked the connection yet.
     pub awaits: Option<Acknowledged>,

@@ -7,7 +7,7 @@ use crate::effect::log::Ahead;
 use crate::session::Session;
 use crate::shard::keyspace::Keyspace;
 
-/// What comes next for a connection that follows.
+/// The next step of a connection that follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// More, now or later, or its being cut off.
@@ -18,7 +18,7 @@ pub enum Next {
     Failed(String),
 }
 
-/// What a connection is sent after `SYNC` or `PSYNC`: a snapshot, the stream of effects, or both.
+/// The output of a connection after `SYNC` or `PSYNC`: a snapshot, the stream of effects, or both.
 /// Its worker owns it, and reads when it is woken and when the parts read before have been sent.
 pub trait Following: Send {
     /// Adds the next parts to `into`, until they have at least `bytes`, and returns what comes
@@ -36,7 +36,7 @@ pub trait Following: Send {
     fn leave(&mut self, keyspace: &Keyspace);
 }
 
-/// What `WAIT` waits for.
+/// The condition that ends a `WAIT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
     /// So many replicas, or more, have acknowledged all earlier writes.

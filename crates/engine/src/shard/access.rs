@@ -211,7 +211,7 @@ impl<'a> Access<'a> {
             for &db in &used {
                 if keyspace.shard_size(db, shard) > 0 {
                     let content = self.db_in(db, shard).flush();
-                    // What a snapshot still has to see stays.
+                    // Entries that a snapshot has not written yet stay.
                     let garbage = keep_taken(self.shard(shard), keyspace.physical(db), content);
                     if let Some(garbage) = garbage.filter(|_| lazy) {
                         keyspace.dispose_dict(garbage);
