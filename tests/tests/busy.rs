@@ -152,6 +152,57 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
     });
 }
 
+/// A script that is busy, is rerun with all shards because of an undeclared key, and is busy again:
+/// the commands that arrived in its window run once, in order.
+#[test]
+fn a_script_that_is_busy_again_in_its_rerun_abandons_its_window_once() {
+    const TEXT_BYTES: usize = 10_000;
+    const INCREMENTS: usize = 40;
+    const ROUNDS: usize = 3;
+    let text = "local function now() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end \
+                local start = now() \
+                while now() - start < 150000 do end \
+                redis.call('GET', 'undeclared') \
+                return 'done'";
+    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, LAYOUTS[0]);
+        let [mut occupier, mut script] = [(); 2].map(|()| server.connect());
+        let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+        for (key, letters) in [("{t}1", "abcdefg"), ("{t}2", "gfdbeca")] {
+            occupier.command(&["SET", key, &letters.repeat(TEXT_BYTES / letters.len())]);
+        }
+        for round in 0..ROUNDS {
+            // A new script, not known to need more than its key.
+            occupier.call("SCRIPT FLUSH");
+            // The worker compares for some dozen milliseconds, and finds the rest in one turn.
+            occupier.send(&["LCS", "{t}1", "{t}2", "LEN"]);
+            script.send(&["EVAL", text, "1", "held"]);
+            for (number, client) in clients.iter_mut().enumerate() {
+                client.send_together(&vec![vec!["INCR".to_owned(), format!("mine{number}")]; INCREMENTS]);
+            }
+            occupier.receive();
+            assert_eq!(script.receive(), Reply::bulk("done"));
+            for (number, client) in clients.iter_mut().enumerate() {
+                let mut next = 0;
+                for _ in 0..INCREMENTS {
+                    match client.receive() {
+                        Reply::Integer(got) => {
+                            next += 1;
+                            assert_eq!(got, next, "client {number}, round {round}");
+                        }
+                        // In the rerun the script holds all shards.
+                        Reply::Error(text) if text.starts_with("BUSY") => {}
+                        other => panic!("client {number}: {other:?}"),
+                    }
+                }
+                assert_eq!(client.command(&["DEL", &format!("mine{number}")]), Reply::Integer(i64::from(next > 0)));
+            }
+        }
+        server.assert_sound();
+    });
+}
+
 #[test]
 fn a_script_that_has_written_ends_only_with_the_server() {
     each_layout(|server| {

@@ -50,9 +50,11 @@ pub struct Suspended {
 impl<L: EventLoop> Dispatcher<'_, L> {
     /// Freezes the connection of a script that has become busy, and makes all others ready.
     pub(super) fn begin_busy(&mut self, index: u32, kind: Kind) {
-        // None if the script has waited for its shards.
-        if let Some(suspended) = self.suspended.last_mut() {
-            suspended.is_given_up = true;
+        // None if the script has waited for its shards. A script that is busy again in its rerun
+        // has abandoned its window already: its positions are stale.
+        if let Some(suspended) = self.suspended.last_mut()
+            && !std::mem::replace(&mut suspended.is_given_up, true)
+        {
             let reactor = &mut self.clients.reactor;
             for (at, entry) in suspended.window.first_of_each() {
                 if entry.connection != index
