@@ -119,7 +119,15 @@ impl ClientMemory {
         // It may be evicted at this very moment. Either the evicting thread subtracts the weight
         // stored just now, or it is subtracted here. With sequentially consistent accesses one of
         // the two sees the other's write.
-        let taken_back = if client.killed.load(SeqCst) { client.weight_bytes.swap(0, SeqCst) } else { 0 };
+        let taken_back = if client.killed.load(SeqCst) {
+            // The evicting thread subtracts what it can under the lock. If this thread took the
+            // weight first, the sum would stay too high until it is changed, and another client
+            // would be evicted.
+            let _evicted = self.lock();
+            client.weight_bytes.swap(0, SeqCst)
+        } else {
+            0
+        };
         bytes.wrapping_sub(before).wrapping_sub(taken_back) as i64
     }
 
