@@ -1,5 +1,7 @@
 //! Keys expire on access and by the active cycle, never early, and keep their TTL when moved.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
@@ -145,6 +147,58 @@ fn deadlines_count_from_when_their_commands_run() {
 }
 
 /// As in Redis, a transaction and a script see one time, however long they take.
+/// Workers read the clock at different instants. A client that finds a key missing, because a
+/// worker with a newer time has deleted it, finds no key with the same deadline alive afterwards.
+#[test]
+fn a_deadline_passes_for_all_keys_at_once() {
+    const KEYS: usize = 16;
+    const ROUNDS: usize = 60;
+    /// From the choice of the deadline: the keys are set meanwhile.
+    const AHEAD_MS: i64 = 8;
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut setter = server.connect();
+        setter.call("DEBUG SET-ACTIVE-EXPIRE 0");
+        let reads: Vec<Vec<String>> = (0..KEYS).map(|at| vec!["GET".into(), format!("k{at}")]).collect();
+        let many_reads = vec![&*reads; 20].concat();
+        let is_over = AtomicBool::new(false);
+        let mut violations = Vec::new();
+        std::thread::scope(|scope| {
+            // Clients of both workers that find the keys expired.
+            for _ in 0..2 {
+                let mut finder = server.connect();
+                let (reads, is_over) = (&reads, &is_over);
+                scope.spawn(move || {
+                    while !is_over.load(Relaxed) {
+                        finder.pipeline(reads);
+                    }
+                });
+            }
+            let mut readers = [server.connect(), server.connect()];
+            for round in 0..ROUNDS {
+                let time = setter.call("TIME");
+                let [seconds, micros] = [0, 1].map(|at| time.elements()[at].text().parse::<i64>().unwrap_or(0));
+                let deadline_ms = (seconds * 1000 + micros / 1000 + AHEAD_MS).to_string();
+                let set = |at: usize| ["SET", &format!("k{at}"), "v", "PXAT", &deadline_ms].map(str::to_owned).to_vec();
+                setter.pipeline(&(0..KEYS).map(set).collect::<Vec<_>>());
+                let mut are_missing = false;
+                while !are_missing {
+                    are_missing = readers.iter_mut().all(|reader| {
+                        let replies = reader.pipeline(&many_reads);
+                        let first = replies.iter().position(|reply| *reply == Reply::Null).unwrap_or(replies.len());
+                        if replies[first..].iter().any(|reply| *reply != Reply::Null) {
+                            violations.push(round);
+                        }
+                        replies.iter().all(|reply| *reply == Reply::Null)
+                    });
+                }
+            }
+            is_over.store(true, Relaxed);
+        });
+        assert!(violations.is_empty(), "a key was missing, then one with its deadline alive, in rounds {violations:?}");
+    });
+}
+
 #[test]
 fn a_transaction_or_a_script_sees_one_time() {
     for_each_backend(|backend| {

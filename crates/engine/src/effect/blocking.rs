@@ -117,6 +117,9 @@ pub(crate) type ReadyKey = (u32, Arc<[u8]>);
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Waiters {
+    /// The latest time at which a key or field of the shard was deleted as expired: unix time, ms.
+    /// See `Executor::time_of`.
+    pub(crate) expired_ms: i64,
     /// The number of entries in all queues.
     entries: usize,
     ready: VecDeque<ReadyKey>,
@@ -134,6 +137,12 @@ impl Waiters {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.entries == 0
+    }
+
+    /// Notes that a key or field was deleted as expired.
+    #[inline]
+    pub(crate) fn note_expired(&mut self, now_ms: i64) {
+        self.expired_ms = self.expired_ms.max(now_ms);
     }
 
     /// Returns whether keys are ready.

@@ -96,7 +96,7 @@ impl Executor<'_> {
 
     /// Runs the commands. Returns whether the transaction was torn.
     fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut [Ownership]) -> bool {
-        let (session, now_ms) = (request.session, request.now_ms);
+        let (session, now_ms) = (request.session, self.time_of(request.now_ms, owned));
         let is_begun = exec.heading_bytes > 0;
         let flags = exec.transaction.flags();
         if !is_begun && self.keyspace().tuning.is_limited() && !self.has_room(flags, owned, now_ms) {

@@ -20,7 +20,7 @@ use std::hint::spin_loop;
 use std::sync::Arc;
 
 use pantala_base::mailbox::{Chain, Node};
-use pantala_base::{Random, SystemClock};
+use pantala_base::{Clock, Random, SystemClock};
 use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
 use smallvec::SmallVec;
@@ -123,6 +123,9 @@ pub struct Executor<'k> {
     pub(crate) stream: Stream,
     /// See [`Executor::take_seen`].
     pub(crate) seen: u64,
+    /// The time of another worker that this turn's commands have advanced to: unix time, ms. See
+    /// [`Executor::time_of`].
+    reached_ms: i64,
 }
 
 impl<'k> Executor<'k> {
@@ -148,6 +151,7 @@ impl<'k> Executor<'k> {
             unit: Unit::default(),
             stream: Stream::default(),
             seen: 0,
+            reached_ms: i64::MIN,
         }
     }
 
@@ -172,7 +176,8 @@ impl<'k> Executor<'k> {
         {
             cell.stats().commands.add(1);
             let owned = std::slice::from_mut(&mut ownership);
-            let blocked = self.execute_counted(call, self.worker, owned, Blocking::Allowed, reply);
+            let now_ms = self.time_of(call.now_ms, owned);
+            let blocked = self.execute_counted(call, now_ms, self.worker, owned, Blocking::Allowed, reply);
             if cell.state(&mut ownership).waiters.has_news() {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
@@ -209,7 +214,8 @@ impl<'k> Executor<'k> {
             self.owned = owned;
             return Ran::Parked;
         }
-        let blocked = self.execute(call, self.worker, &mut owned, Blocking::Allowed, reply);
+        let now_ms = self.time_of(call.now_ms, &mut owned);
+        let blocked = self.execute(call, now_ms, self.worker, &mut owned, Blocking::Allowed, reply);
         if has_news(keyspace, &mut owned) {
             self.finish(owned, call.now_ms);
             return self.ran(blocked, self.done());
@@ -296,14 +302,14 @@ impl<'k> Executor<'k> {
         if let [shard] = shards
             && let Ok(at) = owned.binary_search_by_key(shard, Ownership::shard)
         {
-            self.execute(call, self.worker, &mut owned[at..=at], Blocking::Denied, reply);
+            self.execute(call, call.now_ms, self.worker, &mut owned[at..=at], Blocking::Denied, reply);
             return;
         }
         // Several are swapped to the front, in order, and back to their places afterwards.
         let places = shards.iter().filter_map(|shard| owned.binary_search_by_key(shard, Ownership::shard).ok());
         let places: SmallVec<[usize; 16]> = places.collect();
         places.iter().enumerate().for_each(|(front, &place)| owned.swap(front, place));
-        self.execute(call, self.worker, &mut owned[..places.len()], Blocking::Denied, reply);
+        self.execute(call, call.now_ms, self.worker, &mut owned[..places.len()], Blocking::Denied, reply);
         places.iter().enumerate().rev().for_each(|(front, &place)| owned.swap(front, place));
     }
 
@@ -424,18 +430,20 @@ impl<'k> Executor<'k> {
 }
 
 impl Executor<'_> {
-    /// Runs a command on held shards. Returns its waiter if it blocked.
+    /// Runs a command on held shards, at a time that may be later than its call's. Returns its
+    /// waiter if it blocked.
     #[inline]
     fn execute(
         &mut self,
         call: &Call<'_>,
+        now_ms: i64,
         worker: u32,
         owned: &mut [Ownership],
         blocking: Blocking<'_>,
         reply: &mut Vec<u8>,
     ) -> Option<Arc<Waiter>> {
         self.keyspace.shard_stats(owned[0].shard()).commands.add(1);
-        self.execute_counted(call, worker, owned, blocking, reply)
+        self.execute_counted(call, now_ms, worker, owned, blocking, reply)
     }
 
     /// As [`Executor::execute`], for a command that the shard's statistics already include.
@@ -443,14 +451,47 @@ impl Executor<'_> {
     fn execute_counted(
         &mut self,
         call: &Call<'_>,
+        now_ms: i64,
         worker: u32,
         owned: &mut [Ownership],
         blocking: Blocking<'_>,
         reply: &mut Vec<u8>,
     ) -> Option<Arc<Waiter>> {
         let mut access = access(self.keyspace, call, owned, blocking);
+        access.now_ms = now_ms;
         self.run_handler(&mut access, call, reply);
         if access.block.is_some() { self.wait(&mut access, call, worker) } else { None }
+    }
+
+    /// Returns the time that a command on these shards sees. Workers read the clock at different
+    /// instants. If one with a newer time has deleted an expired key, a command that finds the key
+    /// missing, and those behind it, must not find a key with an earlier deadline alive.
+    #[inline(always)]
+    pub fn time_of(&mut self, now_ms: i64, owned: &mut [Ownership]) -> i64 {
+        let (keyspace, mut now_ms) = (self.keyspace, now_ms.max(self.reached_ms));
+        for ownership in owned {
+            let waiters = &mut keyspace.shard(ownership).waiters;
+            if waiters.expired_ms > now_ms {
+                now_ms = self.catch_up(now_ms, &mut waiters.expired_ms);
+            }
+        }
+        now_ms
+    }
+
+    /// Advances to the time of a shard's last expiry, but not past the clock, which may have been
+    /// set back since.
+    #[cold]
+    fn catch_up(&mut self, now_ms: i64, expired_ms: &mut i64) -> i64 {
+        *expired_ms = self.clock.now_ms().min(*expired_ms);
+        self.reached_ms = now_ms.max(*expired_ms);
+        self.reached_ms
+    }
+
+    /// Starts a turn, whose time was read behind all that this worker has seen: forgets the time
+    /// that the last turn advanced to, in case the clock was set back.
+    #[inline]
+    pub fn begin_turn(&mut self) {
+        self.reached_ms = i64::MIN;
     }
 
     /// Runs the handler of a call: a command just sent, or a blocked one that is woken.

@@ -61,7 +61,7 @@ macro_rules! live {
                 Expired::Deleted => {
                     let removed = $found.remove();
                     forget($view.store, $view.stats, $view.figures, removed, $view.now_ms);
-                    commit_expired($view.store, $view.waiters, $view.db, $key);
+                    commit_expired($view.store, $view.waiters, $view.db, $key, $view.now_ms);
                     $gone
                 }
             }
@@ -282,7 +282,7 @@ impl<'s> Db<'s> {
                 let is_over = had.is_some_and(|at| at <= now_ms) && !self.of_primary;
                 if is_over {
                     self.stats.expired.add(1);
-                    commit_expired(store, self.waiters, self.db, key);
+                    commit_expired(store, self.waiters, self.db, key, now_ms);
                 }
                 let keep = expire == Expire::Keep && !is_over;
                 if let Some(old) = found.replace(payload, flags) {
@@ -357,7 +357,7 @@ impl<'s> Db<'s> {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         if removed.expire_at_ms().is_some_and(|at| at <= now_ms) && !self.of_primary {
             forget(self.store, self.stats, self.figures, removed, self.now_ms);
-            commit_expired(self.store, self.waiters, self.db, key);
+            commit_expired(self.store, self.waiters, self.db, key, now_ms);
             return false;
         }
         self.discard(removed, lazy);
@@ -567,7 +567,8 @@ fn miss(store: &Store, stats: &ShardStats, db: u32, key: &[u8]) {
 
 /// Commits the expiry of a key.
 #[cold]
-fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &Key<'_>) {
+fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &Key<'_>, now_ms: i64) {
+    waiters.note_expired(now_ms);
     change::commit(store, waiters, db, key, Change::expired());
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
                 if left_ms <= 0 {
                     seen.stale += 1;
                     // It is deleted as soon as this returns.
-                    commit_expired(store, waiters, db, entry.key());
+                    commit_expired(store, waiters, db, entry.key(), now_ms);
                     true
                 } else {
                     ttl_sum_ms = ttl_sum_ms.saturating_add(left_ms as u64);
@@ -77,7 +77,8 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
 
 /// Commits the expiry of a key whose place is not known.
 #[inline]
-fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &[u8]) {
+fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &[u8], now_ms: i64) {
+    waiters.note_expired(now_ms);
     let change = Change::expired_actively();
     if is_heard(store, waiters, &change) {
         let key = Key { bytes: key, place: store.place(key) };

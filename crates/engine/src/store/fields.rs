@@ -156,7 +156,7 @@ impl Db<'_> {
     ) -> Result<Option<R>, WrongType> {
         let (tuning, now_ms, of_primary) = (&self.store.tuning, self.now_ms, self.of_primary);
         let is_journaled = tuning.is_journaled();
-        let mut names = Vec::new();
+        let (mut names, mut has_expired) = (Vec::new(), false);
         let result = self.change_as(key, missing, |hash: &mut Hash| {
             if !matches!(hash, Hash::Expiring(_)) || of_primary {
                 return work(hash);
@@ -166,9 +166,13 @@ impl Db<'_> {
                     names.push(field.to_vec());
                 }
             });
+            has_expired = expired > 0;
             let (change, result) = work(hash);
-            (if expired > 0 { change.after_expired_fields() } else { change }, result)
+            (if has_expired { change.after_expired_fields() } else { change }, result)
         });
+        if has_expired {
+            self.waiters.note_expired(now_ms);
+        }
         names.iter().for_each(|field| self.waiters.field_expired(tuning, self.db, key.bytes, field));
         result
     }
@@ -223,6 +227,9 @@ impl Db<'_> {
             commit(store, waiters, db, &key, Change::fields_expired().of_gone_key(is_gone));
             !is_gone && has_times
         });
+        if left < FIELDS_PER_VISIT {
+            self.waiters.note_expired(now_ms);
+        }
         FIELDS_PER_VISIT - left
     }
 }

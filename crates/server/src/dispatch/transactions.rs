@@ -374,7 +374,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
         }
         // A transaction or a script sees one time throughout.
-        let now_ms = self.clients.reactor.clock.now_ms;
+        let now_ms = self.clients.executor.time_of(self.clients.reactor.clock.now_ms, &mut owned);
         let held = self.clients.reactor.connections[index as usize]
             .as_mut()
             .and_then(|connection| connection.socket.held.take());

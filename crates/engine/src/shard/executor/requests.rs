@@ -283,7 +283,8 @@ impl Executor<'_> {
             let is_timed = WATCHING
                 && (call.command.is_timed_on_its_way(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
-            let blocked = self.execute(&call, request.worker, owned, Blocking::Allowed, &mut reply);
+            let now_ms = self.time_of(call.now_ms, owned);
+            let blocked = self.execute(&call, now_ms, request.worker, owned, Blocking::Allowed, &mut reply);
             step.took = began.map(|began| began.elapsed());
             all_took += step.took.unwrap_or_default();
             if blocked.is_some() {
