@@ -71,6 +71,33 @@ fn other_clients_run_between_the_pieces_of_a_pipeline() {
     });
 }
 
+/// The first replies of a pipeline with long replies arrive before its last command has run.
+#[test]
+fn replies_are_sent_before_the_pipeline_has_run() {
+    const COMMANDS: i64 = 200;
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "1"]);
+        let mut other = server.connect();
+        let value = "x".repeat(MIB);
+        assert_eq!(other.command(&["SET", "big", &value]), Reply::ok());
+        let mut requests = Vec::new();
+        for _ in 0..COMMANDS {
+            encode_into(&mut requests, &["GET", "big"]);
+            encode_into(&mut requests, &["INCR", "count"]);
+        }
+        // The test may not run while the server does; another pipeline gives another chance.
+        eventually("a reply arrives while the pipeline runs", || {
+            assert_eq!(other.call("SET count 0"), Reply::ok());
+            let mut client = server.connect();
+            client.send_raw(&requests);
+            assert!(client.receive() == Reply::bulk(&value));
+            let has_run: i64 = other.call("GET count").text().parse().expect("a number");
+            eventually("the pipeline has run", || other.call("GET count") == Reply::bulk(COMMANDS.to_string()));
+            has_run < COMMANDS
+        });
+    });
+}
+
 /// Unread replies are in memory once, with a little overhead of the allocator. They are counted
 /// once and arrive in order.
 #[test]

@@ -68,6 +68,18 @@ await check('commands of one tick go together', async () => {
   await auto.quit();
 });
 
+await check('more than 512 MiB in the commands of one tick', async () => {
+  const auto = new Redis({ port, enableAutoPipelining: true });
+  const value = 'x'.repeat(1 << 20);
+  const numbers = Array.from({ length: 600 }, (_, n) => n);
+  const stored = await Promise.all(numbers.map((n) => auto.set(`large:${n % 20}`, value)));
+  assert.ok(stored.every((answer) => answer === 'OK'));
+  const values = await Promise.all(numbers.map((n) => auto.get(`large:${n % 20}`)));
+  assert.ok(values.every((got) => got === value));
+  await auto.del(...Array.from({ length: 20 }, (_, n) => `large:${n}`));
+  await auto.quit();
+});
+
 await check('a stream read by a group: each entry once', async () => {
   await redis.xgroup('CREATE', 'stream', 'readers', '0', 'MKSTREAM');
   const seen = [];
