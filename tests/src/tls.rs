@@ -243,7 +243,7 @@ fn forward(
     outer.set_nonblocking(true)?;
     let mut tls = ClientConnection::new(config, "localhost".try_into().expect("a name")).map_err(io::Error::other)?;
     tls.set_buffer_limit(None);
-    let (mut plain_ended, mut buffer) = (false, vec![0; 64 * 1024]);
+    let (mut plain_ended, mut is_recorded, mut buffer) = (false, false, vec![0; 64 * 1024]);
     loop {
         let mut outer_flags = PollFlags::IN;
         if tls.wants_write() {
@@ -282,7 +282,8 @@ fn forward(
                     Err(_) => break,
                 }
             }
-            if !tls.is_handshaking() {
+            // Once: a late reply on an older connection must not replace a newer one's certificate.
+            if !tls.is_handshaking() && !std::mem::replace(&mut is_recorded, true) {
                 let certificate = tls.peer_certificates().and_then(|chain| chain.first());
                 seen.lock().expect("no panic").certificate = certificate.map(|one| one.to_vec());
             }

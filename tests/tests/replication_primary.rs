@@ -225,7 +225,8 @@ fn a_slow_replica_is_cut_off() {
             assert_eq!(client.command(&["SET", "key", &value]), Reply::ok());
             slowest = slowest.max(since.elapsed());
         }
-        assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+        // The replica sleeps for longer.
+        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
         eventually("it is cut off", || primary.log().contains("overcoming of output buffer limits"));
         eventually("what was held for it is freed", || {
             number(&mut client, "memory", "mem_total_replication_buffers") < 3 << 20

@@ -3,8 +3,10 @@
 //! `PANTALA_SEED` replays a run, `PANTALA_TYPES_CASES` sets the number of cases per test.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use pantala_types::{Encoded, LongDouble, encode, getrange, lcs, string_encoding};
@@ -19,7 +21,8 @@ const BURST: usize = 200;
 /// A redis-server of the test's own; killed when dropped.
 struct Redis {
     process: Child,
-    input: BufReader<TcpStream>,
+    socket: PathBuf,
+    input: BufReader<UnixStream>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -33,9 +36,14 @@ enum Reply {
 impl Redis {
     /// Starts a server. Returns `None` if redis-server isn't installed (and panics under CI).
     fn start() -> Option<Redis> {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        // Tests that run at once must not draw the same TCP port.
+        let number = STARTED.fetch_add(1, Relaxed);
+        let socket = std::env::temp_dir().join(format!("pantala-types-{}-{number}.sock", std::process::id()));
         let spawned = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--port", "0", "--unixsocket"])
+            .arg(&socket)
+            .args(["--save", "", "--appendonly", "no"])
             .args(["--proto-max-bulk-len", "1mb"])
             .stdout(Stdio::null())
             .spawn();
@@ -46,9 +54,9 @@ impl Redis {
         };
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+            if let Ok(stream) = UnixStream::connect(&socket) {
                 stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-                return Some(Redis { process, input: BufReader::new(stream) });
+                return Some(Redis { process, socket, input: BufReader::new(stream) });
             }
             assert!(Instant::now() < deadline, "redis-server didn't start");
             std::thread::sleep(Duration::from_millis(20));
@@ -95,6 +103,7 @@ impl Drop for Redis {
     fn drop(&mut self) {
         self.process.kill().ok();
         self.process.wait().ok();
+        std::fs::remove_file(&self.socket).ok();
     }
 }
 
