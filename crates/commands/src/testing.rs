@@ -47,6 +47,11 @@ impl TestServer {
 
     /// Runs a command and returns its encoded reply.
     pub(crate) fn raw(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
+        self.raw_on(&mut Executor::new(&self.keyspace, 0), self.now_ms, arguments)
+    }
+
+    /// Runs a command on the executor of some worker, whose time is `now_ms`.
+    pub(crate) fn raw_on(&self, executor: &mut Executor<'_>, now_ms: i64, arguments: &[&[u8]]) -> Vec<u8> {
         let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
         for argument in arguments {
             ranges.push(ArgRange::new(bytes.len(), argument.len()));
@@ -58,17 +63,8 @@ impl TestServer {
             Err(unresolved) => return [b"-", unresolved.message(&args).as_slice(), b"\r\n"].concat(),
         };
         let (shards, first_key) = self.route(command, &args);
-        let call = Call {
-            command,
-            args,
-            first_key,
-            session: self.session,
-            reads_as: None,
-            connection: 0,
-            now_ms: self.now_ms,
-        };
+        let call = Call { command, args, first_key, session: self.session, reads_as: None, connection: 0, now_ms };
         let mut reply = Vec::new();
-        let mut executor = Executor::new(&self.keyspace, 0);
         let ran = match (first_key, shards.as_slice()) {
             (Some(place), [_]) => executor.run_single(&call, place, &mut reply),
             _ => executor.run_many(&call, &shards, &mut reply),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::random::Random;
+use pantala_engine::executor::Executor;
 
 use crate::testing::{START_MS, TestServer};
 
@@ -408,4 +409,27 @@ fn populate_creates_missing_keys() {
     let long = "P".repeat(200);
     server.expect(&[(&format!("DEBUG POPULATE 3 {long}"), "+OK"), (&format!("EXISTS {}", &long[..127]), ":1")]);
     server.check_counts(27, 0);
+}
+
+/// A worker with a newer time has deleted an expired key: a client of another worker that finds the
+/// key missing finds no key with an earlier deadline alive.
+#[test]
+fn an_older_time_advances_to_the_last_expiry_of_a_shard() {
+    let mut server = TestServer::new(1);
+    let [early, late, last] = [5, 10, 20].map(|after_ms| START_MS + after_ms);
+    server.expect(&[
+        (&format!("SET early 1 PXAT {early}"), "+OK"),
+        (&format!("SET late 1 PXAT {late}"), "+OK"),
+        (&format!("SET last 1 PXAT {last}"), "+OK"),
+    ]);
+    let [mut newer, mut older] = [1, 0].map(|worker| Executor::new(&server.keyspace, worker));
+    let (alive, missing) = (b"$1\r\n1\r\n", b"$-1\r\n");
+    assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"early"]), alive);
+    assert_eq!(server.raw_on(&mut newer, late, &[b"GET", b"late"]), missing);
+    assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"late"]), missing);
+    assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"early"]), missing);
+    assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"last"]), alive);
+    // One command over several keys.
+    assert_eq!(server.raw_on(&mut newer, last, &[b"GET", b"last"]), missing);
+    assert_eq!(server.raw_on(&mut older, START_MS, &[b"MGET", b"last", b"early"]), b"*2\r\n$-1\r\n$-1\r\n");
 }
