@@ -20,7 +20,7 @@ use std::hint::spin_loop;
 use std::sync::Arc;
 
 use pantala_base::mailbox::{Chain, Node};
-use pantala_base::{Clock, Random, SystemClock};
+use pantala_base::{Random, SystemClock};
 use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
 use smallvec::SmallVec;
@@ -463,37 +463,6 @@ impl Executor<'_> {
         if access.block.is_some() { self.wait(&mut access, call, worker) } else { None }
     }
 
-    /// Returns the time that a command on these shards sees. Workers read the clock at different
-    /// instants. If one with a newer time has deleted an expired key, a command that finds the key
-    /// missing, and those behind it, must not find a key with an earlier deadline alive.
-    #[inline(always)]
-    pub fn time_of(&mut self, now_ms: i64, owned: &mut [Ownership]) -> i64 {
-        let (keyspace, mut now_ms) = (self.keyspace, now_ms.max(self.reached_ms));
-        for ownership in owned {
-            let waiters = &mut keyspace.shard(ownership).waiters;
-            if waiters.expired_ms > now_ms {
-                now_ms = self.catch_up(now_ms, &mut waiters.expired_ms);
-            }
-        }
-        now_ms
-    }
-
-    /// Advances to the time of a shard's last expiry, but not past the clock, which may have been
-    /// set back since.
-    #[cold]
-    fn catch_up(&mut self, now_ms: i64, expired_ms: &mut i64) -> i64 {
-        *expired_ms = self.clock.now_ms().min(*expired_ms);
-        self.reached_ms = now_ms.max(*expired_ms);
-        self.reached_ms
-    }
-
-    /// Starts a turn, whose time was read behind all that this worker has seen: forgets the time
-    /// that the last turn advanced to, in case the clock was set back.
-    #[inline]
-    pub fn begin_turn(&mut self) {
-        self.reached_ms = i64::MIN;
-    }
-
     /// Runs the handler of a call: a command just sent, or a blocked one that is woken.
     /// [`crate::effect::change`] commits its changes to the sinks of single keys; the effects of
     /// whole commands are committed here.
@@ -639,3 +608,4 @@ mod hand_over;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod requests;
+mod time;

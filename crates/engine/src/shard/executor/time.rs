@@ -1,0 +1,43 @@
+//! The time that commands see.
+//!
+//! Workers read the clock once per turn, at different instants. A worker with a newer time may
+//! delete an expired key before another worker's time has reached the deadline. Each shard records
+//! the time of its last expiry, and every command on the shard sees at least that time. So a client
+//! that finds a key missing never finds a key with an earlier deadline alive afterwards.
+
+use pantala_base::Clock;
+
+use crate::shard::executor::Executor;
+use crate::shard::ownership::Ownership;
+
+impl Executor<'_> {
+    /// Returns the time that a command on these shards sees, Unix time in ms, if its worker's time
+    /// is `now_ms`.
+    #[inline(always)]
+    pub fn time_of(&mut self, now_ms: i64, owned: &mut [Ownership]) -> i64 {
+        let (keyspace, mut now_ms) = (self.keyspace, now_ms.max(self.reached_ms));
+        for ownership in owned {
+            let waiters = &mut keyspace.shard(ownership).waiters;
+            if waiters.expired_ms > now_ms {
+                now_ms = self.catch_up(now_ms, &mut waiters.expired_ms);
+            }
+        }
+        now_ms
+    }
+
+    /// Advances to the time of a shard's last expiry, but not past the system's clock, which may
+    /// have been set back since.
+    #[cold]
+    fn catch_up(&mut self, now_ms: i64, expired_ms: &mut i64) -> i64 {
+        *expired_ms = self.clock.now_ms().min(*expired_ms);
+        self.reached_ms = now_ms.max(*expired_ms);
+        self.reached_ms
+    }
+
+    /// Starts a turn, whose time has just been read. Resets the time that the last turn advanced
+    /// to, in case the clock was set back.
+    #[inline]
+    pub fn begin_turn(&mut self) {
+        self.reached_ms = i64::MIN;
+    }
+}
