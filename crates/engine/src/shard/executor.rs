@@ -21,13 +21,12 @@ use std::sync::Arc;
 
 use pantala_base::mailbox::{Chain, Node};
 use pantala_base::{Random, SystemClock};
-use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
 use smallvec::SmallVec;
 
 use crate::acl::{Context, Denied};
 use crate::clients::waiter::{Origin, Waiter, Woken};
-use crate::command::{Command, Flags, Handler, Key, KeyPlace, Route, SessionView};
+use crate::command::{Command, Flags, Handler, KeyPlace, Route, SessionView};
 use crate::effect::{Stream, Unit};
 use crate::events::tracking::{Changer, KeyName, News, Reader};
 use crate::faults::{self, Fault};
@@ -335,22 +334,6 @@ impl<'k> Executor<'k> {
         self.finish(owned, now_ms);
     }
 
-    /// Prefetches what commands on these members or fields of one key's collection will read, if
-    /// the collection is large. Called before they run, one after the other: otherwise each would
-    /// take its cache misses alone. Does nothing if the shard is busy.
-    pub fn prefetch_members<'m>(&mut self, db: u32, key: &Key<'_>, members: impl Iterator<Item = &'m [u8]>) {
-        let Some(ownership) = self.try_take(key.place.shard) else { return };
-        let physical = self.keyspace.physical(db);
-        let shard = self.keyspace.shard_ref(&ownership);
-        if let Some(database) = shard.databases.get(physical)
-            && let Some(entry) = database.dict.find(key.place.hash, key.bytes)
-            && let Payload::Heap(value) = entry.payload()
-        {
-            value.prefetch(members);
-        }
-        self.free(ownership);
-    }
-
     /// Takes a shard for periodic work if it is free.
     pub fn try_take(&self, shard: u32) -> Option<Ownership> {
         self.keyspace.gate(shard).try_take()
@@ -607,5 +590,6 @@ pub(crate) fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
 mod hand_over;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod prefetch;
 mod requests;
 mod time;
