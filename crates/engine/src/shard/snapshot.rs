@@ -9,6 +9,9 @@ use crate::shard::whole::Whole;
 use crate::store::snapshot::{Beginning, Step, walk};
 pub use crate::store::snapshot::{Encoder, Input, Next, Part, Progress};
 
+#[cfg(test)]
+mod tests;
+
 /// Buckets of a step: about 500 entries, some ten microseconds.
 const BUCKETS_PER_STEP: usize = 64;
 

@@ -28,7 +28,7 @@ use pantala_types::Value;
 
 use crate::faults::{self, Fault};
 use crate::store::Store;
-use crate::store::state::Shard;
+use crate::store::state::{Databases, Shard};
 
 /// Bytes of parts that wait for the snapshot's thread, above which the walk pauses.
 pub const QUEUED_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -184,12 +184,16 @@ impl Beginning {
         (Beginning { output: Arc::new(output) }, Input { parts, empty: recycled, progress })
     }
 
-    /// Starts the snapshot of a shard.
+    /// Starts the snapshot of a shard. The former one's walk may still be there if it has ended:
+    /// its thread sees the end when the last keeper is dropped, and the walk is removed by its next
+    /// step.
     ///
     /// # Panics
     /// If one runs already.
     pub(crate) fn begin(&self, store: &Store, shard: &mut Shard) {
-        assert!(shard.snapshot.is_none(), "one snapshot at a time");
+        if let Some(former) = shard.snapshot.take() {
+            former.end(store, &shard.databases);
+        }
         let mut walks = Vec::new();
         for (physical, database) in shard.databases.used() {
             if database.dict.is_empty() {
@@ -311,6 +315,27 @@ impl Drop for DictKeeper {
 pub(crate) struct ShardSnapshot {
     walks: Vec<Walk>,
     progress: Arc<Progress>,
+}
+
+impl ShardSnapshot {
+    /// Ends a snapshot of which no dictionary is left to walk.
+    ///
+    /// # Panics
+    /// If it runs.
+    fn end(self, store: &Store, databases: &Databases) {
+        for Walk { place, .. } in self.walks {
+            let is_running = match &place {
+                Place::Live(physical) => {
+                    databases.get(*physical).is_some_and(|database| database.dict.is_in_snapshot())
+                }
+                Place::Taken(dict) => dict.is_in_snapshot(),
+            };
+            assert!(!is_running, "one snapshot at a time");
+            if let Place::Taken(dict) = place {
+                store.dispose_dict(*dict);
+            }
+        }
+    }
 }
 
 /// The walk over one dictionary.
