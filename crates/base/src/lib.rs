@@ -19,6 +19,7 @@
 //! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |
 //! | [`number`] | decimal integers, as strict as Redis | no allocation |
 //! | [`outgoing`] | bytes to send, owned or shared | a reference count where shared |
+//! | [`purges`] | threads that purge their heaps on request | a load where nothing is requested |
 //! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
 //! | [`sync`] | atomics: std's, or loom's under `--cfg loom` | – |
 
@@ -39,6 +40,7 @@ pub mod limits;
 pub mod mailbox;
 pub mod number;
 pub mod outgoing;
+pub mod purges;
 pub mod random;
 pub mod sync;
 
@@ -51,4 +53,5 @@ pub use histogram::{Distribution, Histogram};
 pub use killable::Killable;
 pub use lent::{Lender, Lent};
 pub use outgoing::{Outgoing, SharedBytes};
+pub use purges::ThreadHeap;
 pub use random::Random;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pantala_base::{Clock, Distribution, Moment, Random, SystemClock};
+use pantala_base::{Clock, Distribution, Moment, Random, SystemClock, purges};
 use pantala_engine::client::{
     Client, Clients, ClusterNode, Endpoint, Followed, Host, MemoryFigures, Replicator, Session, Shutdown,
 };
@@ -680,6 +680,7 @@ impl Host for Server {
     }
 
     fn purge_memory(&self) {
+        purges::request();
         self.keyspace.ports().iter().for_each(|port| port.send(Message::Purge));
     }
 

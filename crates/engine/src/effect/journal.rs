@@ -24,15 +24,18 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 use pantala_base::Outgoing;
 
 use crate::effect::log::{Aftermath, Ahead, Log, NotHeld, ReaderId, Start, Wake};
-use crate::effect::merge::merge;
 use crate::effect::segment::{Segment, Stream};
 use crate::tuning::Tuning;
+
+mod merger;
+
+use merger::Merger;
 
 /// Bits of a stamp below its epoch: units that one epoch's Lamport clock can count before it runs
 /// into the next one's, which delays their delivery and does nothing else.
@@ -169,7 +172,8 @@ impl Journal {
         self.shared.work.notify_one();
     }
 
-    /// Sets how many bytes of the stream are held for later readers, while there is a stream.
+    /// Sets how many bytes of the stream are held for later readers, while [`Journal::keep`] asks for
+    /// it.
     pub fn set_backlog(&self, bytes: u64) {
         lock(&self.shared.control).log.set_backlog(bytes);
     }
@@ -414,181 +418,5 @@ impl Drop for Journal {
             // A panic of the thread has been reported already.
             let _ = thread.join();
         }
-    }
-}
-
-/// The state of the journal's thread.
-struct Merger<'s> {
-    shared: &'s Shared,
-    /// Units of each worker that are later than the last prefix.
-    segments: Vec<Segment>,
-    /// The database that the stream has selected last.
-    selected: Option<u32>,
-    /// When readers were last sent a `PING`.
-    pinged: Instant,
-}
-
-impl<'s> Merger<'s> {
-    fn new(shared: &'s Shared) -> Self {
-        let segments = shared.segments.iter().map(|_| Segment::default()).collect();
-        Merger { shared, segments, selected: None, pinged: Instant::now() }
-    }
-
-    fn run(&mut self) {
-        while self.wait_for_work() {
-            self.gather();
-            self.shared.is_demanded.store(false, Ordering::Release);
-            self.shared.has_units.store(false, Ordering::Release);
-            let Some(epoch) = self.end_epoch() else { return };
-            for (own, segment) in self.segments.iter_mut().zip(&self.shared.segments) {
-                own.append(&mut lock(segment));
-            }
-            let end = epoch << EPOCH_SHIFT;
-            self.deliver_cuts(end);
-            let mut merged = merge(&mut self.segments, end, &mut self.selected);
-            if self.shared.has_replicas.load(Ordering::Relaxed) && self.ping_due_in().is_zero() {
-                self.pinged = Instant::now();
-                merged.push(b"*1\r\n$4\r\nPING\r\n".to_vec());
-            }
-            self.deliver(merged, end);
-        }
-    }
-
-    /// Gathers units for a while, unless an eager reader waits for them.
-    fn gather(&self) {
-        let control = lock(&self.shared.control);
-        let is_early = |control: &mut Control| !control.is_stopping && !control.log.is_awaited();
-        drop(self.shared.work.wait_timeout_while(control, EPOCH_TIME, is_early));
-    }
-
-    /// Returns how long it is until the next `PING`.
-    fn ping_due_in(&self) -> Duration {
-        let period = Duration::from_millis(self.shared.ping_period_ms.load(Ordering::Relaxed));
-        period.saturating_sub(self.pinged.elapsed())
-    }
-
-    /// Waits for units, for readers that join, or until a `PING` is due. Returns `false` if the
-    /// server stops.
-    fn wait_for_work(&self) -> bool {
-        let mut control = lock(&self.shared.control);
-        loop {
-            if control.is_stopping {
-                return false;
-            }
-            let has_replicas = self.shared.has_replicas.load(Ordering::Relaxed);
-            let (ping_due_in, has_readers) = (self.ping_due_in(), has_replicas && control.log.has_readers());
-            let is_ping_due = ping_due_in.is_zero() && has_readers;
-            let is_awaited = control.log.has_joining() || !control.marks.is_empty();
-            let is_due =
-                self.shared.has_units.load(Ordering::Acquire) || self.shared.is_demanded.load(Ordering::Acquire);
-            if is_awaited || is_due || is_ping_due {
-                return true;
-            }
-            control = if has_readers {
-                self.shared.work.wait_timeout(control, ping_due_in).unwrap_or_else(PoisonError::into_inner).0
-            } else {
-                self.shared.work.wait(control).unwrap_or_else(PoisonError::into_inner)
-            };
-        }
-    }
-
-    /// Ends the epoch. Returns the next one once no unit can get an earlier stamp any more; `None`
-    /// if the server stops.
-    fn end_epoch(&self) -> Option<u64> {
-        // Readers that join later may see only a part of the commands running when they did.
-        {
-            let mut control = lock(&self.shared.control);
-            control.log.end_of_epoch_comes();
-            control.marks.iter_mut().for_each(|mark| mark.is_due = true);
-        }
-        let epoch = self.shared.epoch.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut polls = 0;
-        for attendance in &self.shared.attendance {
-            // An attendance is an epoch or ASLEEP, the greatest number.
-            while attendance.load(Ordering::SeqCst) < epoch {
-                if lock(&self.shared.control).is_stopping {
-                    return None;
-                }
-                polls += 1;
-                if polls % POLLS_PER_BOUND == 0 {
-                    self.cut_off();
-                }
-                std::thread::sleep(ATTENDANCE_POLL);
-            }
-        }
-        Some(epoch)
-    }
-
-    /// Cuts off readers beyond their bound while the epoch has not ended.
-    fn cut_off(&self) {
-        let own: usize = self.segments.iter().map(|segment| segment.bytes.len()).sum();
-        let handed_over: usize = self.shared.segments.iter().map(|segment| lock(segment).bytes.len()).sum();
-        let aftermath = {
-            let mut control = lock(&self.shared.control);
-            control.log.cut_off((own + handed_over) as u64);
-            self.drop_unwanted(&control);
-            control.log.free()
-        };
-        aftermath.settle();
-    }
-
-    /// Makes workers drop what they record, if no reader is left: the last one was cut off, and its
-    /// owner has not removed it yet.
-    fn drop_unwanted(&self, control: &Control) {
-        if !control.log.is_wanted() {
-            self.shared.is_wanted.store(false, Ordering::Relaxed);
-            self.shared.segments.iter().for_each(|segment| lock(segment).clear());
-        }
-    }
-
-    /// Delivers the units up to each cut before `end` at which a reader waits, and starts it there.
-    /// A cut is made in a worker's turn, so all cuts before the end of the epoch are known.
-    fn deliver_cuts(&mut self, end: u64) {
-        loop {
-            let next = lock(&self.shared.control).log.next_cut();
-            let Some(cut) = next.filter(|cut| *cut < end) else { return };
-            let merged = merge(&mut self.segments, cut + 1, &mut self.selected);
-            // A reader that starts has selected no database yet.
-            self.selected = None;
-            let aftermath = lock(&self.shared.control).log.append_to_cut(merged, cut);
-            aftermath.settle();
-        }
-    }
-
-    /// Appends all units with stamps below `end`.
-    fn deliver(&mut self, merged: Vec<Vec<u8>>, end: u64) {
-        let (aftermath, eager) = {
-            let mut control = lock(&self.shared.control);
-            let (has_started, aftermath) = control.log.append(merged);
-            if has_started {
-                // A reader that starts has selected no database yet.
-                self.selected = None;
-            }
-            self.drop_unwanted(&control);
-            (aftermath, control.log.complete(end))
-        };
-        aftermath.settle();
-        eager.iter().for_each(|wake| wake());
-        self.reach_marks();
-    }
-
-    /// Calls those who wait for the stream to have come so far, and asks replicas for an
-    /// acknowledgement.
-    fn reach_marks(&self) {
-        let (reached, end, aftermath) = {
-            let mut control = lock(&self.shared.control);
-            let (reached, later): (Vec<Mark>, _) =
-                std::mem::take(&mut control.marks).into_iter().partition(|mark| mark.is_due);
-            control.marks = later;
-            if reached.is_empty() {
-                return;
-            }
-            let end = control.log.held().end;
-            let (_, aftermath) = control.log.append(vec![GET_ACK.to_vec()]);
-            (reached, end, aftermath)
-        };
-        // Before the replicas can answer.
-        reached.into_iter().for_each(|mark| (mark.reached)(end));
-        aftermath.settle();
     }
 }

@@ -13,7 +13,7 @@
 //!
 //! | held | until |
 //! | --- | --- |
-//! | a chunk | all readers have passed it, and the backlog is full without it |
+//! | a chunk | all readers have passed it, and the backlog, if one is kept, is full without it |
 //! | the unread bytes of a reader | they exceed the reader's bound: the reader is cut off |
 //!
 //! So a slow reader takes at most its bound of memory, and writers never wait for it. A reader may
@@ -173,7 +173,7 @@ impl Log {
         start..self.end
     }
 
-    /// Sets how many bytes are held for later readers.
+    /// Sets how many bytes are held for later readers while a reader that discards keeps them.
     pub(crate) fn set_backlog(&mut self, bytes: u64) {
         self.backlog_bytes = bytes;
     }
@@ -383,7 +383,9 @@ impl Log {
     /// Frees chunks that neither a reader nor the backlog needs, and finds the readers to wake.
     pub(crate) fn free(&mut self) -> Aftermath {
         let mut aftermath = Aftermath::default();
-        let mut needed_from = self.end.saturating_sub(self.backlog_bytes);
+        // Without a keeper no reader starts in the backlog.
+        let is_kept = self.places.iter().any(|place| place.discards);
+        let mut needed_from = self.end.saturating_sub(if is_kept { self.backlog_bytes } else { 0 });
         for place in &mut self.places {
             let has_news = match place.state {
                 State::Joining(_) | State::Before(_) => false,
@@ -613,6 +615,7 @@ mod tests {
         let mut log = Watched::new();
         log.log.set_backlog(2 * CHUNK_BYTES as u64);
         let first = log.started(u64::MAX);
+        log.log.join_discarding();
         let start = log.log.position(first).expect("it has started");
         for _ in 0..5 {
             log.epoch(CHUNK_BYTES);
@@ -664,9 +667,10 @@ mod tests {
         assert_eq!(held.end - held.start, CHUNK_BYTES as u64);
         let late = log.join(Start::At(held.start), u64::MAX).expect("it is held");
         assert_eq!(log.read(late, usize::MAX), (CHUNK_BYTES, Ahead::Nothing));
-        log.log.leave(late).settle();
+        // Another reader keeps no backlog.
         log.log.leave(keeper).settle();
         assert_eq!(log.held(), 0);
+        log.log.leave(late).settle();
     }
 
     #[test]

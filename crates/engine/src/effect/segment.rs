@@ -106,6 +106,13 @@ impl Segment {
         self.units.iter_mut().for_each(|unit| unit.end -= bytes);
     }
 
+    /// Frees the memory that it keeps for the next units, if it is empty.
+    pub(crate) fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = Segment::default();
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.units.clear();
@@ -148,6 +155,11 @@ impl Stream {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.segment.is_empty()
+    }
+
+    /// As [`Segment::shrink`].
+    pub(crate) fn shrink(&mut self) {
+        self.segment.shrink();
     }
 
     /// Advances to a clock that this worker, or one of its connections, has seen.

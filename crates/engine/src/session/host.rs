@@ -131,7 +131,7 @@ pub trait Host: Send + Sync {
     fn latencies(&self) -> Vec<(&'static str, Distribution)>;
     /// Returns the memory usage of the process.
     fn memory(&self) -> MemoryFigures;
-    /// Runs `MEMORY PURGE`: every worker returns freed memory to the kernel.
+    /// Runs `MEMORY PURGE`: every thread returns freed memory to the kernel.
     fn purge_memory(&self);
     /// Returns whether this client may use `DEBUG`.
     fn debug_allowed(&self, client: &Client) -> bool;

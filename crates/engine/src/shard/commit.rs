@@ -290,4 +290,9 @@ impl Executor<'_> {
             self.keyspace.journal().take(self.worker(), &mut self.stream);
         }
     }
+
+    /// Frees the memory that the stream keeps for the next turns, unless it has units.
+    pub fn shrink_stream(&mut self) {
+        self.stream.shrink();
+    }
 }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pantala_base::Outgoing;
+use pantala_base::{Outgoing, ThreadHeap};
 use pantala_engine::effect::Reader;
 use pantala_engine::effect::log::Ahead;
 use pantala_persistence::aof::names;
@@ -176,8 +176,11 @@ struct Ended;
 impl Writer {
     fn run(mut self) {
         let mut is_eager = false;
+        let inbox = Arc::clone(&self.inbox);
+        let mut heap = ThreadHeap::new(move || inbox.wake());
         loop {
             let orders = self.inbox.wait(self.due());
+            heap.purge_if_requested();
             // The server has ended without stopping this thread.
             let Some(server) = self.server.upgrade() else { return };
             let aof = &server.snapshots().aof;

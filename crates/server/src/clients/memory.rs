@@ -51,11 +51,13 @@ impl Memory {
         self.purges_again = true;
     }
 
-    /// Repeats a purge if there was one since the last call.
-    pub fn purge_again(&mut self) {
-        if std::mem::take(&mut self.purges_again) {
+    /// Repeats a purge if there was one since the last call. Returns whether there was.
+    pub fn purge_again(&mut self) -> bool {
+        let purges = std::mem::take(&mut self.purges_again);
+        if purges {
             allocator::purge();
         }
+        purges
     }
 
     /// Purges if a script has freed much of its Lua state.

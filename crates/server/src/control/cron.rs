@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::purges;
 use pantala_runtime::EventLoop;
 use pantala_session::State;
 
@@ -31,9 +32,12 @@ impl Control {
         self.limit_tracked(dispatcher);
         look_after_clients(dispatcher);
         dispatcher.memory.look_after(&mut dispatcher.clients);
-        dispatcher.memory.purge_again();
+        let has_purged = dispatcher.memory.purge_again();
         let (server, number) = (dispatcher.clients.reactor.server, dispatcher.clients.reactor.number);
         if number == 0 {
+            if has_purged {
+                purges::request();
+            }
             self.work.borrow_mut().purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
         }
         // In a turn within a script, a Lua state is in use, and dropping the other one can wait.

@@ -2,10 +2,11 @@
 //!
 //! The allocator keeps freed memory in a heap per thread, and returns it only while serving further
 //! requests. So each worker purges its own heap when it receives
-//! [`Message::Purge`](pantala_engine::message::Message::Purge). A few times a second, the first
-//! worker compares resident memory with accounted memory. If the difference exceeds a share of the
-//! latter, it sends that message to all workers. A purge that changes little is repeated after
-//! twice the interval, so that fragmented memory costs next to nothing.
+//! [`Message::Purge`](pantala_engine::message::Message::Purge), and other threads when
+//! [`pantala_base::purges`] asks them. A few times a second, the first worker compares resident
+//! memory with accounted memory. If the difference exceeds a share of the latter, it asks all
+//! threads. A purge that changes little is repeated after twice the interval, so that fragmented
+//! memory costs next to nothing.
 //!
 //! Commands don't pay for any of this: it is periodic work.
 
@@ -44,7 +45,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Makes all workers purge if that is due. The first worker calls it a few times a second.
+    /// Makes all threads purge if that is due. The first worker calls it a few times a second.
     pub(super) fn look(&mut self, server: &Server, now_ms: i64) {
         if now_ms < self.next_look_ms {
             return;

@@ -78,7 +78,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Synced => {
                     self.clients.reactor.release_synced();
                 }
-                Message::Purge => self.memory.purge(),
+                Message::Purge => {
+                    self.clients.executor.shrink_stream();
+                    self.memory.purge();
+                }
                 // It has woken this worker.
                 Message::Snapshot => {}
                 Message::Whole => whole::take_all(self),

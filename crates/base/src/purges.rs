@@ -1,0 +1,132 @@
+//! Returns the freed memory of all threads' heaps to the kernel, on request.
+//!
+//! Each thread has a heap of its own in the allocator, and only that thread can purge it. A thread
+//! that keeps memory while it waits has a [`ThreadHeap`]. [`request`] advances a generation and
+//! wakes these threads; each compares the generation with its own, and purges its heap if it lags.
+//! Workers do without: they have mailboxes.
+//!
+//! While several heaps are purged, one may skip memory that another has just freed. So a request
+//! is repeated a little later by its caller.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Wakes a thread.
+type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Requests, and the threads to wake for each.
+struct Purges {
+    /// The number of requests so far.
+    generation: AtomicU64,
+    /// How threads are woken, with their numbers.
+    threads: Mutex<Vec<(u64, Wake)>>,
+    /// The number of the thread that registered last.
+    last: AtomicU64,
+}
+
+static PURGES: Purges =
+    Purges { generation: AtomicU64::new(0), threads: Mutex::new(Vec::new()), last: AtomicU64::new(0) };
+
+fn threads() -> MutexGuard<'static, Vec<(u64, Wake)>> {
+    PURGES.threads.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes all threads with a [`ThreadHeap`] purge it soon, also those that wait.
+pub fn request() {
+    PURGES.generation.fetch_add(1, SeqCst);
+    // Not under the lock: a wake may take a lock under which another thread registers.
+    let wakes: Vec<Wake> = threads().iter().map(|(_, wake)| Arc::clone(wake)).collect();
+    wakes.iter().for_each(|wake| wake());
+}
+
+/// The heap of the thread that made it, purged on request.
+pub struct ThreadHeap {
+    number: u64,
+    /// The generation of the last purge.
+    purged: u64,
+}
+
+impl ThreadHeap {
+    /// Registers the calling thread. `wake` must make it call [`ThreadHeap::purge_if_requested`]:
+    /// to lose no request, take the lock under which the thread checks
+    /// [`ThreadHeap::is_requested`] before it waits. It is called by any thread.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        let number = PURGES.last.fetch_add(1, Relaxed) + 1;
+        let purged = PURGES.generation.load(SeqCst);
+        threads().push((number, Arc::new(wake)));
+        ThreadHeap { number, purged }
+    }
+
+    /// Returns whether a purge was requested since the last one.
+    #[inline]
+    pub fn is_requested(&self) -> bool {
+        PURGES.generation.load(SeqCst) != self.purged
+    }
+
+    /// Purges the heap if that was requested since the last purge. Returns whether it did. Call it
+    /// on the thread that made this.
+    #[inline]
+    pub fn purge_if_requested(&mut self) -> bool {
+        let generation = PURGES.generation.load(SeqCst);
+        if generation == self.purged {
+            return false;
+        }
+        self.purged = generation;
+        #[cfg(not(miri))]
+        crate::allocator::purge();
+        true
+    }
+}
+
+impl Drop for ThreadHeap {
+    fn drop(&mut self) {
+        threads().retain(|(number, _)| *number != self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Condvar;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// A thread that waits without a time purges at each request, and not without one.
+    #[test]
+    fn a_waiting_thread_purges_at_each_request() {
+        let state = Arc::new((Mutex::new(false), Condvar::new()));
+        let (purged, purges) = channel();
+        let waiting = Arc::clone(&state);
+        let thread = std::thread::spawn(move || {
+            let (lock, condvar) = &*waiting;
+            let of_wake = Arc::clone(&waiting);
+            let mut heap = ThreadHeap::new(move || {
+                let _is_ended = of_wake.0.lock();
+                of_wake.1.notify_one();
+            });
+            assert!(!heap.purge_if_requested(), "nothing was requested since it registered");
+            purged.send(()).expect("the test waits");
+            let mut is_ended = lock.lock().expect("no panic");
+            while !*is_ended {
+                if heap.is_requested() {
+                    drop(is_ended);
+                    assert!(heap.purge_if_requested() && !heap.purge_if_requested());
+                    purged.send(()).expect("the test waits");
+                    is_ended = lock.lock().expect("no panic");
+                } else {
+                    is_ended = condvar.wait(is_ended).expect("no panic");
+                }
+            }
+        });
+        purges.recv().expect("it has registered");
+        for _ in 0..3 {
+            request();
+            purges.recv().expect("the thread runs");
+        }
+        let registered = threads().len();
+        *state.0.lock().expect("no panic") = true;
+        state.1.notify_one();
+        thread.join().expect("no panic");
+        assert!(threads().len() < registered, "it is no longer woken");
+    }
+}
