@@ -49,9 +49,11 @@ pub enum Fault {
     SlowWalk,
     /// A snapshot loses an entry that a command changes.
     UnkeptEntry,
+    /// A write to the append-only file does not return.
+    StuckDisk,
 }
 
-const ALL: [(&str, Fault); 16] = [
+const ALL: [(&str, Fault); 17] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -68,6 +70,7 @@ const ALL: [(&str, Fault); 16] = [
     ("lost-effect", Fault::LostEffect),
     ("slow-walk", Fault::SlowWalk),
     ("unkept-entry", Fault::UnkeptEntry),
+    ("stuck-disk", Fault::StuckDisk),
 ];
 
 impl Fault {
@@ -134,6 +137,14 @@ pub fn is_set(fault: Fault) -> bool {
 pub fn pause(fault: Fault) {
     if hits(fault) {
         stall();
+    }
+}
+
+/// Holds this thread for as long as that fault is set.
+#[inline(always)]
+pub fn hold(fault: Fault) {
+    while is_set(fault) {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -331,6 +331,24 @@ impl Reader {
     pub fn behind_bytes(&self) -> u64 {
         lock(&self.shared.control).log.behind_bytes(self.id)
     }
+
+    /// Returns the number of bytes it has not read, whenever it is asked.
+    pub fn behind(&self) -> Behind {
+        Behind { shared: Arc::clone(&self.shared), id: self.id }
+    }
+}
+
+/// How far a [`Reader`] is behind, for other threads than its own.
+pub struct Behind {
+    shared: Arc<Shared>,
+    id: ReaderId,
+}
+
+impl Behind {
+    /// Returns the number of bytes that the reader has not read; 0 if it has left.
+    pub fn bytes(&self) -> u64 {
+        lock(&self.shared.control).log.behind_bytes(self.id)
+    }
 }
 
 impl Journal {

@@ -59,6 +59,6 @@ mod segment;
 pub(crate) mod watches;
 
 pub use batch::Unit;
-pub use journal::{Journal, Reader};
+pub use journal::{Behind, Journal, Reader};
 pub(crate) use pending::Pending;
 pub(crate) use segment::Stream;

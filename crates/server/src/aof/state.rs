@@ -211,6 +211,12 @@ impl Aof {
         }
     }
 
+    /// Returns the bytes of effects that wait to be written.
+    pub fn unwritten_bytes(&self) -> u64 {
+        let unread = lock(&self.writer).as_ref().map_or(0, Handle::unread_bytes);
+        unread + self.written.pending_bytes.load(Relaxed)
+    }
+
     /// Returns the error of the last write or sync.
     pub fn write_error(&self) -> Option<io::Error> {
         match self.written.error.load(Relaxed) {

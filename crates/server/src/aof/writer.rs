@@ -23,8 +23,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pantala_base::{Outgoing, ThreadHeap};
-use pantala_engine::effect::Reader;
+use pantala_engine::effect::{Behind, Reader};
 use pantala_engine::effect::log::Ahead;
+use pantala_engine::faults::{self, Fault};
 use pantala_persistence::aof::names;
 
 use super::output::Output;
@@ -100,6 +101,8 @@ impl Inbox {
 pub struct Handle {
     /// Its inbox.
     pub inbox: Arc<Inbox>,
+    /// What it has not read.
+    behind: Behind,
     thread: JoinHandle<()>,
 }
 
@@ -107,6 +110,11 @@ impl Handle {
     /// Wakes it.
     pub fn wake(&self) {
         self.inbox.wake();
+    }
+
+    /// Returns the bytes that it has not read from the journal.
+    pub fn unread_bytes(&self) -> u64 {
+        self.behind.bytes()
     }
 
     /// Waits for its end.
@@ -121,6 +129,7 @@ impl Handle {
 /// # Errors
 /// The system has no more threads.
 pub fn start(server: &Arc<Server>, inbox: Arc<Inbox>, reader: Reader, output: Output) -> io::Result<Handle> {
+    let behind = reader.behind();
     let writer = Writer {
         server: Arc::downgrade(server),
         inbox: Arc::clone(&inbox),
@@ -139,7 +148,7 @@ pub fn start(server: &Arc<Server>, inbox: Arc<Inbox>, reader: Reader, output: Ou
         is_ending: false,
     };
     let thread = std::thread::Builder::new().name("pantala-aof".into()).spawn(move || writer.run())?;
-    Ok(Handle { inbox, thread })
+    Ok(Handle { inbox, behind, thread })
 }
 
 /// The state of the thread.
@@ -252,9 +261,11 @@ impl Writer {
         }
         loop {
             let has_more = if self.output.pending_bytes() == 0 { self.read(server) } else { false };
+            aof.written.pending_bytes.store(self.pending_bytes(), Relaxed);
+            faults::hold(Fault::StuckDisk);
             let written = self.output.write().map_err(|error| ("write", error));
+            aof.written.pending_bytes.store(self.pending_bytes(), Relaxed);
             let synced = written.and_then(|()| self.sync_if_due(server).map_err(|error| ("sync", error)));
-            aof.written.pending_bytes.store(self.output.pending_bytes(), Relaxed);
             match synced {
                 Ok(()) => self.note_well(server),
                 Err((what, error)) => {
@@ -274,6 +285,12 @@ impl Writer {
             self.install(server, base);
         }
         self.answer_awaited(server)
+    }
+
+    /// Returns the bytes that are read and not written.
+    fn pending_bytes(&self) -> u64 {
+        let behind_cut: usize = self.behind_cut.iter().map(|(_, range)| range.len()).sum();
+        self.output.pending_bytes() + behind_cut as u64
     }
 
     /// Reads the next part of the stream into the batch. Returns whether there is more.

@@ -51,7 +51,8 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("mem_total_replication_buffers", stream_bytes);
     text.field("mem_clients_slaves", stream_bytes - backlog_bytes);
     text.field("mem_clients_normal", memory.clients_bytes);
-    text.zeros(&["mem_cluster_links", "mem_aof_buffer"]);
+    text.field("mem_cluster_links", 0);
+    text.field("mem_aof_buffer", server.snapshots().aof.unwritten_bytes());
     text.field("mem_allocator", "mimalloc");
     text.field("active_defrag_running", 0);
     let lazy_free = server.keyspace().lazy_free();
@@ -135,7 +136,7 @@ fn append_only_file(text: &mut Text, server: &Server) {
         text.field("aof_current_size", written.current_bytes.load(Relaxed));
         text.field("aof_base_size", written.base_bytes.load(Relaxed));
         text.field("aof_pending_rewrite", 0);
-        text.field("aof_buffer_length", written.pending_bytes.load(Relaxed));
+        text.field("aof_buffer_length", aof.unwritten_bytes());
         text.field("aof_pending_bio_fsync", 0);
         text.field("aof_delayed_fsync", written.delayed_syncs.load(Relaxed));
     }
