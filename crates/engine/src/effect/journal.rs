@@ -53,6 +53,10 @@ const ATTENDANCE_POLL: Duration = Duration::from_micros(50);
 /// The checks after which it compares the bytes recorded meanwhile with readers' bounds.
 const POLLS_PER_BOUND: u32 = 20;
 
+/// Bytes handed over by a worker from which on it looks itself how far readers are behind: the
+/// thread may be slower than the workers.
+const HANDED_OVER_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
 /// How often readers are sent a `PING` unless `repl-ping-replica-period` says otherwise, ms.
 const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 
@@ -95,6 +99,8 @@ struct Shared {
     replica_bytes_max: Arc<AtomicU64>,
     control: Mutex<Control>,
     work: Condvar,
+    /// Bytes that the thread has taken from the segments and not appended to the log.
+    merging_bytes: AtomicU64,
     /// An epoch is to end even if there are no units ([`Journal::demand`]).
     is_demanded: AtomicBool,
 }
@@ -130,6 +136,7 @@ impl Journal {
                 marks: Vec::new(),
             }),
             work: Condvar::new(),
+            merging_bytes: AtomicU64::new(0),
             is_demanded: AtomicBool::new(false),
         };
         Journal { shared: Arc::new(shared) }
@@ -172,8 +179,8 @@ impl Journal {
         self.shared.work.notify_one();
     }
 
-    /// Sets how many bytes of the stream are held for later readers, while [`Journal::keep`] asks for
-    /// it.
+    /// Sets how many bytes of the stream are held for later readers while [`Journal::keep`] asks
+    /// for it.
     pub fn set_backlog(&self, bytes: u64) {
         lock(&self.shared.control).log.set_backlog(bytes);
     }
@@ -271,12 +278,29 @@ impl Journal {
         if !shared.is_wanted.load(Ordering::Relaxed) {
             return stream.segment.clear();
         }
-        lock(&shared.segments[worker as usize]).append(&mut stream.segment);
+        let handed_over = {
+            let mut segment = lock(&shared.segments[worker as usize]);
+            segment.append(&mut stream.segment);
+            segment.bytes.len() as u64
+        };
+        if handed_over >= HANDED_OVER_BYTES_MAX {
+            self.warn(handed_over);
+        }
         if !shared.has_units.load(Ordering::Acquire) && !shared.has_units.swap(true, Ordering::AcqRel) {
             // Under the lock, so that the thread is either before its check or in its wait.
             let _control = lock(&shared.control);
             shared.work.notify_one();
         }
+    }
+}
+
+impl Journal {
+    /// Warns of readers that are too far behind: the thread has not come to merge what a worker has
+    /// handed over.
+    #[cold]
+    fn warn(&self, handed_over: u64) {
+        let merging = self.shared.merging_bytes.load(Ordering::Relaxed);
+        lock(&self.shared.control).log.warn(merging + handed_over);
     }
 }
 
@@ -330,6 +354,12 @@ impl Reader {
     /// Returns the number of bytes it has not read.
     pub fn behind_bytes(&self) -> u64 {
         lock(&self.shared.control).log.behind_bytes(self.id)
+    }
+
+    /// Calls `warn` again and again while it is more than `bytes` behind, those included that
+    /// workers have handed over. It must be cheap and take no lock.
+    pub fn warn_beyond(&self, bytes: u64, warn: &Wake) {
+        lock(&self.shared.control).log.warn_beyond(self.id, bytes, warn);
     }
 
     /// Returns the number of bytes it has not read, whenever it is asked.

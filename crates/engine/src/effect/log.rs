@@ -101,6 +101,20 @@ struct Place {
     discards: bool,
     /// It is woken whenever the log is complete up to a later stamp, also without new bytes.
     is_eager: bool,
+    /// How many bytes it may be behind before this is called: at the end of each epoch, and while
+    /// one does not end.
+    warning: Option<(u64, Wake)>,
+}
+
+impl Place {
+    /// Warns if it is too far behind.
+    fn warn(&self, behind_bytes: u64) {
+        if let Some((bytes, warn)) = &self.warning
+            && behind_bytes > *bytes
+        {
+            warn();
+        }
+    }
 }
 
 struct Chunk {
@@ -231,6 +245,7 @@ impl Log {
             is_waiting: true,
             discards,
             is_eager: false,
+            warning: None,
         });
         self.last_id
     }
@@ -244,6 +259,13 @@ impl Log {
     /// Sets whether a reader is woken whenever the log is complete up to a later stamp.
     pub(crate) fn set_eager(&mut self, id: ReaderId, is_eager: bool) {
         self.places.iter_mut().filter(|place| place.id == id).for_each(|place| place.is_eager = is_eager);
+    }
+
+    /// Sets what is called while a reader is more than `bytes` behind. It is called under the lock
+    /// of the log: it must be cheap, and take no other.
+    pub(crate) fn warn_beyond(&mut self, id: ReaderId, bytes: u64, warn: &Wake) {
+        let place = self.places.iter_mut().find(|place| place.id == id);
+        place.into_iter().for_each(|place| place.warning = Some((bytes, Arc::clone(warn))));
     }
 
     /// Returns whether an eager reader has read everything.
@@ -363,8 +385,8 @@ impl Log {
         self.end += u64::from(std::mem::replace(&mut self.skips_offset, true));
     }
 
-    /// Cuts off readers that are behind by more than their bound, given the bytes that are yet to
-    /// be appended.
+    /// Cuts off readers that are behind by more than their bound, and warns of others, given the
+    /// bytes that are yet to be appended.
     pub(crate) fn cut_off(&mut self, pending_bytes: u64) {
         for place in &mut self.places {
             let behind_bytes = match place.state {
@@ -372,10 +394,20 @@ impl Log {
                 State::Joining(_) | State::Before(_) => pending_bytes,
                 State::CutOff(_) => continue,
             };
+            place.warn(behind_bytes);
             let bytes_max = place.bytes_max.load(Relaxed);
             if behind_bytes > bytes_max {
                 place.state = State::CutOff(CutOff { behind_bytes, bytes_max });
                 place.is_waiting = true;
+            }
+        }
+    }
+
+    /// Warns of readers that are too far behind, given the bytes that are yet to be appended.
+    pub(crate) fn warn(&self, pending_bytes: u64) {
+        for place in &self.places {
+            if let State::At(position) = place.state {
+                place.warn(self.end - position + pending_bytes);
             }
         }
     }
@@ -594,6 +626,26 @@ mod tests {
         assert_eq!(log.wakes.load(Relaxed), wakes + 2);
         assert!(log.held() <= TAIL_BYTES_MAX);
         assert!(log.log.chunk_bytes.load(Relaxed) <= TAIL_BYTES_MAX as u64);
+    }
+
+    #[test]
+    fn a_reader_is_warned_of_beyond_a_number_of_bytes() {
+        let mut log = Watched::new();
+        let id = log.started(u64::MAX);
+        let warnings = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&warnings);
+        let warn: Wake = Arc::new(move || _ = counted.fetch_add(1, Relaxed));
+        log.log.warn_beyond(id, 10, &warn);
+        log.epoch(10);
+        assert_eq!(warnings.load(Relaxed), 0);
+        // What workers have handed over counts.
+        log.log.cut_off(1);
+        assert_eq!(warnings.load(Relaxed), 1);
+        log.epoch(1);
+        assert_eq!(warnings.load(Relaxed), 2);
+        assert_eq!(log.read(id, usize::MAX), (11, Ahead::Nothing));
+        log.epoch(1);
+        assert_eq!(warnings.load(Relaxed), 2);
     }
 
     #[test]

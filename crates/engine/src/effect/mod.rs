@@ -61,4 +61,5 @@ pub(crate) mod watches;
 pub use batch::Unit;
 pub use journal::{Behind, Journal, Reader};
 pub(crate) use pending::Pending;
+pub use segment::Seen;
 pub(crate) use segment::Stream;

@@ -140,6 +140,23 @@ pub(crate) fn append_select(bytes: &mut Vec<u8>, db: u32) {
     encode(bytes, 2, [&b"SELECT"[..], db.to_string().as_bytes()].into_iter());
 }
 
+/// What the effects of some commands are to a reply: it must not be sent before they are durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The latest stamp among the units that the commands have made, or have read the results of;
+    /// 0: none.
+    pub stamp: u64,
+    /// They have made some.
+    pub has_written: bool,
+}
+
+impl Seen {
+    /// Returns what commands have seen that made a unit.
+    pub fn written(stamp: u64) -> Self {
+        Seen { stamp, has_written: true }
+    }
+}
+
 /// A worker's end of its stream.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {

@@ -3,9 +3,9 @@
 use pantala_resp::Args;
 
 use crate::command::{Command, Flags, Route};
-use crate::effect::Pending;
 use crate::effect::batch::{Batch, Unit};
 use crate::effect::pending::Form;
+use crate::effect::{Pending, Seen};
 use crate::faults::{self, Fault};
 use crate::shard::access::Access;
 use crate::shard::executor::{Call, Executor};
@@ -111,7 +111,7 @@ impl Executor<'_> {
                     // A single command, as most writes are: its effect needs no batch.
                     let stamp = self.stamp(owned);
                     self.stream.push_args(stamp, call.session.db, &call.args);
-                    self.seen = stamp;
+                    self.seen = Seen::written(stamp);
                     return self.set_clocks(owned, stamp);
                 }
                 self.unit.batch.push_args(call.session.db, &call.args);
@@ -209,7 +209,8 @@ impl Executor<'_> {
         self.stream.push_each(stamp, batch);
         batch.clear();
         let last = self.stream.clock();
-        self.seen = last;
+        // The commands may have read only.
+        self.seen.stamp = last;
         self.set_clocks(owned, last);
     }
 
@@ -230,7 +231,7 @@ impl Executor<'_> {
             return;
         }
         self.stream.push(stamp, &self.unit.batch);
-        self.seen = stamp;
+        self.seen = Seen::written(stamp);
         self.unit.batch.clear();
         self.set_clocks(owned, stamp);
     }
@@ -241,7 +242,7 @@ impl Executor<'_> {
         let clocks = owned.iter_mut().map(|ownership| keyspace.shard(ownership).waiters.pending.clock);
         let own = self.stream.clock();
         let of_shards = clocks.fold(0, u64::max);
-        self.seen = self.seen.max(of_shards);
+        self.seen.stamp = self.seen.stamp.max(of_shards);
         let latest = if faults::hits(Fault::UnorderedEffects) { own } else { own.max(of_shards) };
         latest.max(keyspace.journal().epoch_floor()) + 1
     }
@@ -266,10 +267,10 @@ impl Executor<'_> {
         self.stream.clock()
     }
 
-    /// Returns the latest stamp among the units that commands have made, or have read the results
-    /// of, since the last call; 0: none. Recorded while the journal is on.
+    /// Returns what commands have written and read since the last call. Recorded while the journal
+    /// is on.
     #[inline]
-    pub fn take_seen(&mut self) -> u64 {
+    pub fn take_seen(&mut self) -> Seen {
         std::mem::take(&mut self.seen)
     }
 
@@ -288,6 +289,8 @@ impl Executor<'_> {
     pub fn flush_stream(&mut self) {
         if !self.stream.is_empty() {
             self.keyspace.journal().take(self.worker(), &mut self.stream);
+            // Nothing takes it while no reply waits.
+            self.seen.has_written = false;
         }
     }
 

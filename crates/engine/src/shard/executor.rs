@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use crate::acl::{Context, Denied};
 use crate::clients::waiter::{Origin, Waiter, Woken};
 use crate::command::{Command, Flags, Handler, KeyPlace, Route, SessionView};
-use crate::effect::{Stream, Unit};
+use crate::effect::{Seen, Stream, Unit};
 use crate::events::tracking::{Changer, KeyName, News, Reader};
 use crate::faults::{self, Fault};
 use crate::shard::access::Access;
@@ -121,7 +121,7 @@ pub struct Executor<'k> {
     pub(crate) unit: Unit,
     pub(crate) stream: Stream,
     /// See [`Executor::take_seen`].
-    pub(crate) seen: u64,
+    pub(crate) seen: Seen,
     /// The time of another worker that this turn's commands have advanced to: unix time, ms. See
     /// [`Executor::time_of`].
     reached_ms: i64,
@@ -149,7 +149,7 @@ impl<'k> Executor<'k> {
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
             unit: Unit::default(),
             stream: Stream::default(),
-            seen: 0,
+            seen: Seen::default(),
             reached_ms: i64::MIN,
         }
     }

@@ -15,6 +15,7 @@ use pantala_resp::{ArgRange, Args, Version};
 use crate::clients::waiter::Waiter;
 use crate::command::Command;
 use crate::command::{KeyPlace, SessionView};
+use crate::effect::Seen;
 use crate::effect::blocking::ReadyKey;
 use crate::events::tracking::Reader;
 use crate::shard::exec::Exec;
@@ -91,8 +92,8 @@ pub struct Request {
     /// Stamp of the latest effect known to its connection; in the answer, of the latest one that
     /// the answer may depend on.
     pub effect_clock: u64,
-    /// With an answer: the latest unit that its commands have made or read.
-    pub seen_clock: u64,
+    /// With an answer: what its commands have written and read.
+    pub seen: Seen,
     /// The worker of its connection.
     pub worker: u32,
     /// That worker's token of the connection.
@@ -122,7 +123,7 @@ impl Request {
             reply: Vec::new(),
             reply_bytes_max: u64::MAX,
             effect_clock: 0,
-            seen_clock: 0,
+            seen: Seen::default(),
             worker,
             connection,
             now_ms,

@@ -3,6 +3,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `state` | what workers, commands and `INFO` see |
+//! | `gate` | which replies wait |
 //! | `start` | turns it on and off |
 //! | `directory` | the directory and its manifest |
 //! | `load`, `replay` | loads the files: a base, then commands |
@@ -12,6 +13,7 @@
 
 mod check;
 mod directory;
+mod gate;
 mod load;
 mod output;
 mod replay;

@@ -160,7 +160,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     drop(starting);
 }
 
-/// Returns a bound that no reader reaches: a slow disk costs memory, never effects.
+/// Returns a bound that no reader reaches: a slow disk makes writes wait, and loses no effects.
 pub fn unbounded() -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(u64::MAX))
 }

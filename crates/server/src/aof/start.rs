@@ -17,7 +17,7 @@ use super::directory::Directory;
 use super::load::{self, Files, Target};
 use super::output::Output;
 use super::rewrite::{self, unbounded, waking};
-use super::state::{Place, State, lock, refuse_writes_on_error};
+use super::state::{Place, State, lock};
 use super::writer::{self, Inbox, Order};
 use crate::host::Server;
 use crate::snapshot::facts;
@@ -188,8 +188,7 @@ pub fn turn_off(server: &Server) {
     let aof = &server.snapshots().aof;
     aof.set_state(server, State::Off);
     aof.rewrites.is_scheduled.store(false, Relaxed);
-    aof.written.error.store(0, Relaxed);
-    refuse_writes_on_error(server);
+    aof.set_write_error(server, 0);
     server.snapshots().background.abort(|purpose| purpose == crate::snapshot::Purpose::Rewrite);
     if let Some(handle) = lock(&aof.writer).take() {
         handle.inbox.order(Order::Stop);

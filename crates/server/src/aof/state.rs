@@ -2,13 +2,15 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pantala_engine::effect::log::Wake;
 use pantala_engine::message::Message;
 use pantala_engine::tuning::refusal::Refusals;
 use pantala_persistence::aof::Manifest;
 
 use super::directory::Directory;
+use super::gate::Gate;
 use super::writer::Handle;
 use crate::config::{AofSettings, AppendFsync};
 use crate::host::Server;
@@ -95,8 +97,8 @@ pub struct Aof {
     pub no_fsync_on_rewrite: AtomicBool,
     /// All effects with earlier stamps are on disk.
     synced: AtomicU64,
-    /// Replies wait until effects are on disk.
-    gates: AtomicBool,
+    /// Which replies wait.
+    gate: Arc<Gate>,
     /// By worker: it has replies that wait.
     waiting: Box<[AtomicBool]>,
     /// Rewrites.
@@ -122,7 +124,7 @@ impl Aof {
             writes_times: AtomicBool::new(false),
             no_fsync_on_rewrite: AtomicBool::new(false),
             synced: AtomicU64::new(0),
-            gates: AtomicBool::new(false),
+            gate: Arc::default(),
             waiting: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             rewrites: Rewrites::default(),
             written: Written::default(),
@@ -165,28 +167,54 @@ impl Aof {
     }
 
     fn set_gates(&self, server: &Server) {
-        let gates = self.state() == State::On && self.fsync() == AppendFsync::Always;
-        if self.gates.swap(gates, SeqCst) == gates {
-            return;
-        }
-        if !gates {
-            self.release(server);
-        }
+        let (is_on, is_always) = (self.state() == State::On, self.fsync() == AppendFsync::Always);
+        let awaits_syncs = is_on && is_always;
+        let has_changed = self.gate.awaits_syncs() != awaits_syncs;
+        self.set_gate(server, awaits_syncs);
         // It must see at once that replies wait for it, or no longer do.
-        if let Some(handle) = &*lock(&self.writer) {
+        if has_changed && let Some(handle) = &*lock(&self.writer) {
             handle.wake();
         }
     }
 
-    /// Returns whether replies wait until effects are on disk.
+    /// Sets which replies wait by the state of the file.
+    fn set_gate(&self, server: &Server, awaits_syncs: bool) {
+        let writes = self.state() != State::Off && self.written.error.load(Relaxed) == 0;
+        if self.gate.set(writes, awaits_syncs) {
+            self.release(server);
+        }
+    }
+
+    /// Returns what is to be called when the thread that writes is too far behind.
+    pub(super) fn warning(&self) -> Wake {
+        let gate = Arc::clone(&self.gate);
+        Arc::new(move || gate.note_behind())
+    }
+
+    /// Notes how many bytes of effects wait to be written.
+    pub(super) fn note_unwritten(&self, server: &Server, bytes: u64) {
+        if self.gate.note_unwritten(bytes) {
+            tracing::warn!("Writes have waited for the append-only file: the disk is slower than the writers");
+            self.release(server);
+        }
+    }
+
+    /// Notes that writing has failed with this error of the system, or is well again (0).
+    pub(super) fn set_write_error(&self, server: &Server, number: i32) {
+        self.written.error.store(number, Relaxed);
+        refuse_writes_on_error(server);
+        self.set_gate(server, self.gate.awaits_syncs());
+    }
+
+    /// Returns which replies wait.
     #[inline]
-    pub fn gates(&self) -> bool {
-        self.gates.load(Relaxed)
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// Returns the stamp before which all effects are on disk, or need not be.
     pub fn synced(&self) -> u64 {
-        if self.gates.load(SeqCst) { self.synced.load(SeqCst) } else { u64::MAX }
+        self.gate.open_below(|| self.synced.load(SeqCst))
     }
 
     /// Notes that a worker has replies that wait. It must look at [`Aof::synced`] afterwards:
@@ -240,7 +268,7 @@ pub fn tune(server: &Server, settings: &AofSettings) {
 }
 
 /// Makes writes fail while the file can't be written, and succeed otherwise.
-pub(super) fn refuse_writes_on_error(server: &Server) {
+fn refuse_writes_on_error(server: &Server) {
     let number = server.snapshots().aof.written.error.load(Relaxed);
     let is_full = number == rustix::io::Errno::NOSPC.raw_os_error();
     let tuning = &server.keyspace().tuning;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! It reads the log at its own pace, so no worker ever waits for the disk, except for replies that
-//! must ([`Aof::gates`](super::Aof::gates)). One sync covers everything that has arrived meanwhile.
+//! must ([`gate`](super::gate)). One sync covers everything that has arrived meanwhile.
 //!
 //! # Rewrites
 //!
@@ -23,14 +23,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pantala_base::{Outgoing, ThreadHeap};
-use pantala_engine::effect::{Behind, Reader};
 use pantala_engine::effect::log::Ahead;
+use pantala_engine::effect::{Behind, Reader};
 use pantala_engine::faults::{self, Fault};
 use pantala_persistence::aof::names;
 
+use super::gate::UNWRITTEN_BYTES_MAX;
 use super::output::Output;
 use super::rewrite::{self, Base};
-use super::state::{Place, State, lock, refuse_writes_on_error};
+use super::state::{Place, State, lock};
 use crate::config::AppendFsync;
 use crate::host::Server;
 use crate::snapshot::Purpose;
@@ -130,6 +131,8 @@ impl Handle {
 /// The system has no more threads.
 pub fn start(server: &Arc<Server>, inbox: Arc<Inbox>, reader: Reader, output: Output) -> io::Result<Handle> {
     let behind = reader.behind();
+    // The bytes of a batch are not written either.
+    reader.warn_beyond(UNWRITTEN_BYTES_MAX - 2 * BATCH_BYTES as u64, &server.snapshots().aof.warning());
     let writer = Writer {
         server: Arc::downgrade(server),
         inbox: Arc::clone(&inbox),
@@ -193,7 +196,7 @@ impl Writer {
             // The server has ended without stopping this thread.
             let Some(server) = self.server.upgrade() else { return };
             let aof = &server.snapshots().aof;
-            let wants_eager = aof.gates() || self.is_ending || !self.awaited.is_empty();
+            let wants_eager = aof.gate().awaits_syncs() || self.is_ending || !self.awaited.is_empty();
             if is_eager != wants_eager {
                 is_eager = wants_eager;
                 self.reader.set_eager(is_eager);
@@ -203,6 +206,8 @@ impl Writer {
             }
             if self.turn(&server).is_err() {
                 let is_rewriting = !self.is_rotated || self.base.is_some();
+                aof.written.pending_bytes.store(0, Relaxed);
+                aof.note_unwritten(&server, 0);
                 for reader in [Some(self.reader), self.cut].into_iter().flatten() {
                     server.keyspace().leave_journal(&reader);
                 }
@@ -265,6 +270,9 @@ impl Writer {
             faults::hold(Fault::StuckDisk);
             let written = self.output.write().map_err(|error| ("write", error));
             aof.written.pending_bytes.store(self.pending_bytes(), Relaxed);
+            if aof.gate().is_behind() {
+                aof.note_unwritten(server, self.reader.behind_bytes() + self.pending_bytes());
+            }
             let synced = written.and_then(|()| self.sync_if_due(server).map_err(|error| ("sync", error)));
             match synced {
                 Ok(()) => self.note_well(server),
@@ -366,8 +374,7 @@ impl Writer {
         self.failed_at = None;
         if !self.awaits_base && written.error.load(Relaxed) != 0 {
             tracing::warn!("AOF write error looks solved, Pantala can write again.");
-            written.error.store(0, Relaxed);
-            refuse_writes_on_error(server);
+            server.snapshots().aof.set_write_error(server, 0);
         }
         let others = server.snapshots().aof.place().as_ref().map_or(0, |place| place.others_bytes);
         written.current_bytes.store(others + self.output.len(), Relaxed);
@@ -383,13 +390,8 @@ impl Writer {
             std::process::exit(1);
         }
         self.failed_at = Some(Instant::now());
-        server
-            .snapshots()
-            .aof
-            .written
-            .error
-            .store(error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()), Relaxed);
-        refuse_writes_on_error(server);
+        let number = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
+        server.snapshots().aof.set_write_error(server, number);
         if self.output.is_lost() {
             self.awaits_base = true;
             // The same pages are not synced again: the next base holds their effects.

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pantala_engine::blocking::{Waiter, Woken};
+use pantala_engine::effect::Seen;
 use pantala_engine::message::Unblock;
 use pantala_engine::slowlog::Sender;
 use pantala_resp::{Reply, Version};
@@ -51,7 +52,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.executor.observe_clock(woken.effect_clock);
         // The connection may have closed meanwhile. The reply is lost, as in Redis.
         let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
-        note_unsynced_until(self, index, woken.effect_clock);
+        note_unsynced_until(self, index, Seen::written(woken.effect_clock));
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         match &connection.waits.blocked {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {

@@ -1,5 +1,6 @@
-//! Notes which replies wait until effects are on disk ([`crate::aof`]).
+//! Notes which replies wait until effects are on disk, or the disk has caught up ([`crate::aof`]).
 
+use pantala_engine::effect::Seen;
 use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
@@ -8,22 +9,22 @@ use super::{Abandon, Clients};
 /// seen, is synced.
 #[inline]
 pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
-    if clients.reactor.server.snapshots().aof.gates() {
+    if clients.reactor.server.snapshots().aof.gate().is_shut() {
         let seen = clients.executor.take_seen();
         note(clients, index, seen);
     }
 }
 
-/// Notes the same for commands that another worker has run, with the latest stamp that they have
-/// made or seen.
+/// Notes the same for commands that another worker has run, with what they have written and read.
 #[inline]
-pub fn note_unsynced_until<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, stamp: u64) {
-    if clients.reactor.server.snapshots().aof.gates() {
-        note(clients, index, stamp);
+pub fn note_unsynced_until<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, seen: Seen) {
+    if clients.reactor.server.snapshots().aof.gate().is_shut() {
+        note(clients, index, seen);
     }
 }
 
-fn note<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, stamp: u64) {
+fn note<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, seen: Seen) {
+    let stamp = clients.reactor.server.snapshots().aof.gate().awaited(seen);
     if let Some(connection) = &mut clients.reactor.connections[index as usize] {
         connection.socket.unsynced = connection.socket.unsynced.max(stamp);
     }

@@ -144,7 +144,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // The connection may have closed meanwhile. Its commands have run all the same, as in
         // Redis.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else { return };
-        note_unsynced_until(&mut self.clients, index, parcel.value.seen_clock);
+        note_unsynced_until(&mut self.clients, index, parcel.value.seen);
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         debug_assert!(connection.waits.requests > 0, "an answer without a request");
         if let Some(waiter) = parcel.value.blocked.take() {

@@ -138,6 +138,7 @@ fn append_only_file(text: &mut Text, server: &Server) {
         text.field("aof_pending_rewrite", 0);
         text.field("aof_buffer_length", aof.unwritten_bytes());
         text.field("aof_pending_bio_fsync", 0);
+        text.field("aof_writes_wait", u8::from(aof.gate().is_behind()));
         text.field("aof_delayed_fsync", written.delayed_syncs.load(Relaxed));
     }
 }

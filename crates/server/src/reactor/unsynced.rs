@@ -1,4 +1,5 @@
-//! Replies that wait until the effects that they tell of are on disk (`appendfsync always`).
+//! Replies that wait until the effects that they tell of are on disk (`appendfsync always`), or
+//! until the disk has caught up with the writers ([`crate::aof`]).
 //!
 //! A connection has the latest stamp of the units that its commands have made, or have read the
 //! results of. Until all effects up to it are synced, its output stays where it is, and it runs no
@@ -15,9 +16,13 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     /// that do.
     #[cold]
     pub(super) fn waits_for_sync(&mut self, index: u32) -> bool {
-        let synced = self.server.snapshots().aof.synced();
+        let aof = &self.server.snapshots().aof;
+        let (synced, is_behind) = (aof.synced(), aof.gate().is_behind());
         let Some(connection) = &mut self.connections[index as usize] else { return false };
-        if connection.socket.unsynced < synced || !has_output(connection) {
+        // A client without replies (CLIENT REPLY OFF) must not write ahead of the disk either. A
+        // primary's writes can't be held back.
+        let may_pass = !has_output(connection) && (!is_behind || connection.session.primary.is_some());
+        if connection.socket.unsynced < synced || may_pass {
             connection.socket.unsynced = 0;
             return false;
         }

@@ -45,6 +45,8 @@ impl<'s> Merger<'s> {
             for (own, segment) in self.segments.iter_mut().zip(&self.shared.segments) {
                 own.append(&mut lock(segment));
             }
+            let taken: usize = self.segments.iter().map(|segment| segment.bytes.len()).sum();
+            self.shared.merging_bytes.store(taken as u64, Ordering::Relaxed);
             let end = epoch << EPOCH_SHIFT;
             self.deliver_cuts(end);
             let mut merged = merge(&mut self.segments, end, &mut self.selected);
@@ -53,6 +55,7 @@ impl<'s> Merger<'s> {
                 merged.push(b"*1\r\n$4\r\nPING\r\n".to_vec());
             }
             self.deliver(merged, end);
+            self.shared.merging_bytes.store(0, Ordering::Relaxed);
         }
     }
 

@@ -224,7 +224,7 @@ impl Executor<'_> {
         }
         self.commit_deletions(&mut owned);
         parcel.value.effect_clock = self.effect_clock();
-        parcel.value.seen_clock = self.seen;
+        parcel.value.seen = self.seen;
         faults::pause(Fault::PauseReplying);
         // Sent before its shards are released: if a step has blocked, waking it needs one of these
         // shards, so that reply can't overtake this one.

@@ -1,0 +1,147 @@
+//! Whether replies wait for the append-only file.
+//!
+//! | replies wait | of | until |
+//! | --- | --- | --- |
+//! | with `appendfsync always` | commands that have written, or read what is not on disk | it is on disk |
+//! | while the disk is slower than the writers | commands that have written | it has caught up |
+//!
+//! The latter bounds memory: effects that are not written yet are in memory. Redis blocks the whole
+//! server when its disk is behind; here reads go on.
+
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+
+use pantala_engine::effect::Seen;
+
+/// Bytes of effects that wait to be written, above which replies to writes wait: 256 MiB.
+pub const UNWRITTEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Bytes at which these replies are sent.
+const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX / 2;
+
+/// `appendfsync always`.
+const ALWAYS: u8 = 1 << 0;
+/// The disk is behind.
+const BEHIND: u8 = 1 << 1;
+/// The file is being written, so that the disk will catch up. Otherwise it is off, or writing
+/// fails: then writes are rejected.
+const WRITES: u8 = 1 << 2;
+
+/// The stamp below which replies are sent while the disk is behind: those to commands that have
+/// written nothing have none.
+const NOTHING_WRITTEN: u64 = 1;
+
+/// See the head of this module.
+#[derive(Default)]
+pub struct Gate(AtomicU8);
+
+impl Gate {
+    /// Returns whether some replies wait.
+    #[inline]
+    pub fn is_shut(&self) -> bool {
+        self.0.load(Relaxed) & (ALWAYS | BEHIND) != 0
+    }
+
+    /// Returns whether they wait for syncs.
+    pub fn awaits_syncs(&self) -> bool {
+        self.0.load(Relaxed) & ALWAYS != 0
+    }
+
+    /// Returns whether they wait for the disk to catch up.
+    pub fn is_behind(&self) -> bool {
+        self.0.load(Relaxed) & (ALWAYS | BEHIND) == BEHIND
+    }
+
+    /// Returns the stamp that the reply to some commands waits for; 0: none.
+    pub fn awaited(&self, seen: Seen) -> u64 {
+        let waits = self.awaits_syncs() || seen.has_written;
+        if waits { seen.stamp } else { 0 }
+    }
+
+    /// Returns the stamp below which replies may be sent, given that before which all effects are
+    /// on disk.
+    pub fn open_below(&self, synced: impl FnOnce() -> u64) -> u64 {
+        // SeqCst: see `Aof::await_sync`.
+        match self.0.load(SeqCst) {
+            bits if bits & ALWAYS != 0 => synced(),
+            bits if bits & BEHIND != 0 => NOTHING_WRITTEN,
+            _ => u64::MAX,
+        }
+    }
+
+    /// Sets whether the file is written, and whether replies wait for syncs. Returns whether some
+    /// that have waited may be sent now.
+    pub fn set(&self, writes: bool, awaits_syncs: bool) -> bool {
+        let set = |before: u8| {
+            let behind = if writes { before & BEHIND } else { 0 };
+            Some(behind | if writes { WRITES } else { 0 } | if awaits_syncs { ALWAYS } else { 0 })
+        };
+        let before = self.0.fetch_update(SeqCst, SeqCst, set).unwrap_or_else(|before| before);
+        before & (ALWAYS | BEHIND) & !self.0.load(SeqCst) != 0
+    }
+
+    /// Notes that more than [`UNWRITTEN_BYTES_MAX`] wait to be written.
+    pub fn note_behind(&self) {
+        if self.0.load(Relaxed) & (WRITES | BEHIND) == WRITES {
+            // It may be turned off at this moment.
+            let set = |before: u8| (before & WRITES != 0).then_some(before | BEHIND);
+            let _ = self.0.fetch_update(SeqCst, SeqCst, set);
+        }
+    }
+
+    /// Notes how many bytes wait to be written. Returns whether the disk has caught up with this.
+    pub fn note_unwritten(&self, bytes: u64) -> bool {
+        self.0.load(Relaxed) & BEHIND != 0
+            && bytes <= CAUGHT_UP_BYTES
+            && self.0.fetch_and(!BEHIND, SeqCst) & BEHIND != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITTEN: Seen = Seen { stamp: 77, has_written: true };
+    const READ: Seen = Seen { stamp: 77, has_written: false };
+
+    fn waits(gate: &Gate, seen: Seen) -> bool {
+        gate.is_shut() && gate.awaited(seen) >= gate.open_below(|| 50)
+    }
+
+    #[test]
+    fn writes_wait_while_the_disk_is_behind() {
+        let gate = Gate::default();
+        gate.note_behind();
+        assert!(!gate.is_shut(), "the file is off");
+        assert!(!gate.set(true, false));
+        assert!(!gate.note_unwritten(0) && !waits(&gate, WRITTEN));
+        gate.note_behind();
+        assert!(gate.is_behind() && waits(&gate, WRITTEN) && !waits(&gate, READ));
+        assert!(!gate.note_unwritten(CAUGHT_UP_BYTES + 1));
+        assert!(waits(&gate, WRITTEN));
+        assert!(gate.note_unwritten(CAUGHT_UP_BYTES));
+        assert!(!gate.is_shut() && !waits(&gate, WRITTEN));
+    }
+
+    #[test]
+    fn no_reply_waits_for_a_file_that_is_not_written() {
+        let gate = Gate::default();
+        gate.set(true, false);
+        gate.note_behind();
+        assert!(gate.set(false, false), "those that waited are sent");
+        gate.note_behind();
+        assert!(!gate.is_shut());
+        gate.set(true, false);
+        assert!(!gate.is_shut(), "it is not behind until it is found to be");
+    }
+
+    #[test]
+    fn with_always_reads_of_what_is_not_synced_wait_too() {
+        let gate = Gate::default();
+        assert!(!gate.set(true, true));
+        assert!(waits(&gate, WRITTEN) && waits(&gate, READ) && !gate.is_behind());
+        gate.note_behind();
+        assert!(!gate.is_behind() && !waits(&gate, Seen { stamp: 49, has_written: true }), "syncs decide");
+        assert!(gate.set(true, false), "those that only syncs held are sent");
+        assert!(waits(&gate, WRITTEN) && !waits(&gate, READ));
+    }
+}

@@ -1,0 +1,126 @@
+//! A disk that is slower than the writers: the fault `stuck-disk` holds the thread that writes the
+//! append-only file.
+
+use std::time::Duration;
+
+use pantala_tests::client::encode;
+use pantala_tests::waiting::{PATIENCE, eventually};
+use pantala_tests::{Client, Reply, Server, for_each_backend};
+
+const MIB: usize = 1 << 20;
+
+/// `UNWRITTEN_BYTES_MAX` of the server.
+const UNWRITTEN_BYTES_MAX: u64 = 256 << 20;
+
+fn field(client: &mut Client, section: &str, name: &str) -> u64 {
+    let info = client.call(&format!("INFO {section}")).text();
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {info}")).trim().parse().expect("a number")
+}
+
+fn buffer(client: &mut Client) -> u64 {
+    field(client, "persistence", "aof_buffer_length")
+}
+
+fn writes_wait(client: &mut Client) -> bool {
+    field(client, "persistence", "aof_writes_wait") == 1
+}
+
+fn stick(client: &mut Client, is_stuck: bool) {
+    let permille = if is_stuck { 1000 } else { 0 };
+    assert_eq!(client.call(&format!("DEBUG FAULT stuck-disk {permille}")), Reply::ok());
+}
+
+#[test]
+fn info_has_the_bytes_that_wait_to_be_written() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(
+            backend,
+            &["--workers", "2", "--appendonly", "yes", "--save", "", "--auto-aof-rewrite-percentage", "0"],
+        );
+        let mut client = server.connect();
+        assert_eq!(buffer(&mut client), 0);
+        stick(&mut client, true);
+        let value = vec![b'x'; MIB];
+        for key in 0..10 {
+            assert_eq!(client.command(&[b"SET", format!("key:{key}").as_bytes(), &value]), Reply::ok());
+        }
+        let expected = 10 * MIB as u64..11 * MIB as u64;
+        eventually("the effects wait", || expected.contains(&buffer(&mut client)));
+        assert!(expected.contains(&field(&mut client, "memory", "mem_aof_buffer")));
+        stick(&mut client, false);
+        eventually("they are written", || buffer(&mut client) == 0);
+        assert_eq!(field(&mut client, "memory", "mem_aof_buffer"), 0);
+    });
+}
+
+#[test]
+fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
+    const WRITES: usize = 400;
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(
+            backend,
+            &["--workers", "2", "--appendonly", "yes", "--save", "", "--auto-aof-rewrite-percentage", "0"],
+        );
+        let mut client = server.connect();
+        stick(&mut client, true);
+        // A client without replies is held as well.
+        for mut writer in [server.connect(), server.connect()] {
+            let is_silent = client.call("EXISTS key").integer() == 1;
+            if is_silent {
+                writer.send_raw(&encode(&["CLIENT", "REPLY", "OFF"]));
+            }
+            let request = encode(&[b"SET".as_slice(), b"key", &vec![b'x'; MIB]]);
+            std::thread::scope(|scope| {
+                let writing = scope.spawn(|| {
+                    for _ in 0..WRITES {
+                        writer.send_raw(&request);
+                        if !is_silent {
+                            assert_eq!(writer.receive(), Reply::ok());
+                        }
+                    }
+                    if is_silent {
+                        writer.send_raw(&encode(&["CLIENT", "REPLY", "ON"]));
+                        assert_eq!(writer.receive(), Reply::ok());
+                    }
+                });
+                eventually("the disk is too far behind", || writes_wait(&mut client));
+                // Reads go on, other writes wait.
+                let mut other = server.connect();
+                other.send(&["SET", "other", "value"]);
+                eventually("the write has run", || client.call("EXISTS other") == Reply::Integer(1));
+                for _ in 0..100 {
+                    assert_eq!(client.call("STRLEN key"), Reply::Integer(MIB as i64));
+                }
+                other.set_read_timeout(Duration::from_millis(50));
+                assert!(other.try_receive().is_err(), "the reply waits");
+                let waiting = buffer(&mut client);
+                assert!(waiting < UNWRITTEN_BYTES_MAX + 64 * MIB as u64, "{waiting} bytes");
+                assert!(!writing.is_finished());
+                stick(&mut client, false);
+                other.set_read_timeout(PATIENCE);
+                assert_eq!(other.receive(), Reply::ok());
+                writing.join().expect("all writes succeed");
+                eventually("all is written", || buffer(&mut client) == 0);
+                assert_eq!(client.call("DEL other"), Reply::Integer(1));
+                stick(&mut client, true);
+            });
+        }
+        // Turning the file off releases replies.
+        let request = encode(&[b"SET".as_slice(), b"key", &vec![b'x'; MIB]]);
+        let mut writer = server.connect();
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                for _ in 0..WRITES {
+                    writer.send_raw(&request);
+                    assert_eq!(writer.receive(), Reply::ok());
+                }
+            });
+            eventually("the disk is too far behind", || writes_wait(&mut client));
+            assert_eq!(client.call("CONFIG SET appendonly no"), Reply::ok());
+            writing.join().expect("all writes succeed");
+        });
+        stick(&mut client, false);
+        server.assert_sound();
+    });
+}
