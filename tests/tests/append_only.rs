@@ -579,10 +579,12 @@ fn writes_are_rejected_while_the_disk_is_full() {
     eventually("writes are rejected", || {
         client.call("SET c 1").text() == "MISCONF Errors writing to the AOF file: No space left on device"
     });
+    assert_eq!(client.call("PING").text(), "MISCONF Errors writing to the AOF file: No space left on device");
     assert_eq!(client.call("GET a").text(), "1");
     assert_eq!(info(&mut client, "aof_last_write_status"), "err");
     assert!(disk.mount("remount,size=4m"));
     eventually("writes are accepted", || client.call("SET c 2") == Reply::ok());
+    assert_eq!(client.call("PING").text(), "PONG");
     assert_eq!(info(&mut client, "aof_last_write_status"), "ok");
     shut_down(server);
     let server = start(Backend::Epoll, dir, &[]);

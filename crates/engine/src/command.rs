@@ -101,6 +101,8 @@ bitflags! {
         const KEEPS_CACHING = 1 << 41;
         /// Part of `DEBUG`: `DEBUG SET-DISABLE-DENY-SCRIPTS` lets scripts run it.
         const DEBUGS = 1 << 42;
+        /// Rejected like a write while data can't be kept on disk, so that health checks notice.
+        const NEEDS_DISK = 1 << 43;
     }
 }
 

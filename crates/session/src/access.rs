@@ -113,7 +113,8 @@ pub fn refused(
             || transaction.is_some_and(|it| it.queue().iter().any(|queued| !queued.command.flags.contains(flag)))
     };
     let is_stored = flags.contains(Flags::WRITE);
-    if let Some(why) = misconfigured(refusals).filter(|_| is_stored) {
+    let needs_disk = is_stored || command.flags.contains(Flags::NEEDS_DISK);
+    if let Some(why) = misconfigured(refusals).filter(|_| needs_disk) {
         Some(why)
     } else if is_stored && refusals.contains(Refusals::NO_REPLICAS) {
         Some(NO_REPLICAS)

@@ -414,7 +414,7 @@ pub(crate) const PING: Command = Command {
     since: "1.0.0",
     complexity: "O(1)",
     arity: -1,
-    flags: flags![FAST, WHILE_SUBSCRIBED],
+    flags: flags![FAST, WHILE_SUBSCRIBED, NEEDS_DISK],
     tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
     arguments: &[Argument::string("message").optional()],
     handler: Handler::Local(crate::connection::ping),
