@@ -364,7 +364,7 @@ fn a_damaged_file_prevents_the_start() {
     fs::write(&base, &right[..right.len() - 1]).expect("written");
     fails("Error reading the RDB base file appendonly.aof.1.base.rdb");
     fs::remove_file(&base).expect("it was there");
-    fails("Fatal error: can't open the append log file");
+    fails("Unable to obtain the AOF file appendonly.aof.1.base.rdb length. stat: No such file or directory");
     fs::write(dir.path().join(MANIFEST), "file x\n").expect("written");
     fails("FATAL AOF MANIFEST FILE ERROR");
 }

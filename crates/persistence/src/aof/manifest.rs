@@ -223,7 +223,7 @@ fn parse_line(line: &[u8]) -> Result<(Listed, u8), &'static str> {
             }
             name = Some(value.clone());
         } else if pair[0].eq_ignore_ascii_case(b"seq") {
-            seq = std::str::from_utf8(value).ok().and_then(|number| number.parse().ok()).unwrap_or(0);
+            seq = leading_number(value);
         } else if pair[0].eq_ignore_ascii_case(b"type") {
             kind = value.first().copied();
         }
@@ -232,6 +232,12 @@ fn parse_line(line: &[u8]) -> Result<(Listed, u8), &'static str> {
         (Some(name), Some(kind)) if seq > 0 && !name.is_empty() => Ok((Listed { name, seq }, kind)),
         _ => Err(INVALID),
     }
+}
+
+/// Returns the number at the start of a word, as C's `atoll` does; 0: there is none.
+fn leading_number(word: &[u8]) -> u64 {
+    let len = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&word[..len]).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 /// Returns whether a name must be quoted, as Redis decides it.

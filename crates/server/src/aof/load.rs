@@ -66,11 +66,10 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     let began = Instant::now();
     let mut files = Files { manifest, ..Files::default() };
     for listed in files.manifest.to_load() {
-        let path = directory.join(&listed.name);
-        let size = fs::metadata(&path)
-            .map_err(|error| format!("Fatal error: can't open the append log file {}: {error}", path.display()))?
-            .len();
-        files.all_bytes += size;
+        let unknown = |error: io::Error| {
+            format!("Unable to obtain the AOF file {} length. stat: {error}", listed.name.escape_ascii())
+        };
+        files.all_bytes += fs::metadata(directory.join(&listed.name)).map_err(unknown)?.len();
     }
     if files.all_bytes == 0 {
         return Ok(files);
