@@ -574,3 +574,54 @@ fn debug_htstats_counts_the_keys_of_a_database() {
     // There is no such setting.
     assert!(client.call("DEBUG REPLYBUFFER RESIZING 0").text().starts_with("ERR Pantala has no reply buffers"));
 }
+
+/// Replies to `MODULE` with each value of `enable-module-command`, for a library that is missing.
+fn module_replies(server: &Server) -> Vec<String> {
+    const CALLS: &[&str] = &[
+        "MODULE LOAD",
+        "MODULE LOAD /nosuch.so",
+        "MODULE LOAD /nosuch.so a b",
+        "MODULE LOADEX",
+        "MODULE LOADEX /nosuch.so",
+        "MODULE LOADEX /nosuch.so CONFIG a",
+        "MODULE LOADEX /nosuch.so CONFIG a b CONFIG c d ARGS e",
+        "MODULE LOADEX /nosuch.so NOSUCH",
+        "MODULE UNLOAD",
+        "MODULE UNLOAD nosuch",
+        "MODULE UNLOAD nosuch b",
+        "MODULE LIST",
+        "MODULE NOSUCH",
+        "MULTI",
+        "MODULE LOAD /nosuch.so",
+        "MODULE UNLOAD nosuch",
+        "EXEC",
+        "COMMAND GETKEYS MODULE LOAD /nosuch.so",
+        "ACL DRYRUN default MODULE LOAD /nosuch.so",
+    ];
+    let mut client = server.connect();
+    let mut replies: Vec<String> = CALLS.iter().map(|call| format!("{call}: {:?}", client.call(call))).collect();
+    let script = "return redis.pcall('MODULE', 'LOAD', '/nosuch.so')";
+    replies.push(format!("{:?}", client.command(&["EVAL", script, "0"])));
+    replies
+}
+
+#[test]
+fn modules_are_refused_in_the_words_of_redis() {
+    for allowed in ["yes", "no", "local"] {
+        let args = ["--enable-module-command", allowed];
+        let Some(judge) = Server::redis(&args) else { return };
+        let server = Server::pantala(Backend::all()[0], &args);
+        let (given, right) = (module_replies(&server), module_replies(&judge));
+        assert_eq!(given, right, "{allowed}");
+        if allowed == "yes" {
+            let log = server.log();
+            for line in [
+                "Module /nosuch.so failed to load: modules are not supported",
+                "Module /nosuch.so failed to load: CONFIG specified without name value pair",
+                "Module /nosuch.so failed to load: syntax error in the arguments of LOADEX",
+            ] {
+                assert!(log.contains(line), "{log}");
+            }
+        }
+    }
+}

@@ -150,6 +150,10 @@ impl Host for FakeHost {
     fn debug_allowed(&self, _: &Client) -> bool {
         true
     }
+    fn modules_allowed(&self, _: &Client) -> bool {
+        true
+    }
+    fn log_unloadable(&self, _: &[u8], _: &str) {}
     fn now_us(&self) -> i64 {
         self.now_us
     }

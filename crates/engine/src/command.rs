@@ -72,7 +72,7 @@ bitflags! {
         /// O(1) in the size of its keys' values, though Redis doesn't call it fast: see
         /// [`Command::is_plain`].
         const PLAIN = 1 << 29;
-        /// Needs `enable-debug-command` or a like directive.
+        /// Needs `enable-debug-command` with [`Flags::DEBUGS`], otherwise `enable-module-command`.
         const PROTECTED = 1 << 30;
         /// Of a container and its subcommands that have records here but not in Redis (DEBUG): they
         /// aren't shown, and the container's own handler replies to a subcommand without a record,

@@ -688,6 +688,14 @@ impl Host for Server {
         self.config.settings().enable_debug_command.allows(client.address.is_local())
     }
 
+    fn modules_allowed(&self, client: &Client) -> bool {
+        self.config.settings().enable_module_command.allows(client.address.is_local())
+    }
+
+    fn log_unloadable(&self, path: &[u8], reason: &str) {
+        tracing::warn!("Module {} failed to load: {reason}", path.escape_ascii());
+    }
+
     fn now_us(&self) -> i64 {
         self.clock.now_us()
     }

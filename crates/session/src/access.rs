@@ -11,8 +11,11 @@ use pantala_engine::tuning::Tuning;
 use pantala_engine::tuning::refusal::Refusals;
 use pantala_resp::Args;
 
-/// The error for `DEBUG`, the only protected command, if `enable-debug-command` doesn't allow it.
+/// The error for `DEBUG` if `enable-debug-command` doesn't allow it.
 const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
+
+/// The error for `MODULE LOAD`, `LOADEX` and `UNLOAD` unless `enable-module-command` allows them.
+const MODULE_NOT_ALLOWED: &str = "ERR MODULE command not allowed. If the enable-module-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
 /// The error for a write while too few replicas acknowledge.
 const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
@@ -50,8 +53,10 @@ pub fn forbidden(
     users: &Users,
     host: &dyn Host,
 ) -> Option<Forbidden> {
-    if command.flags.contains(Flags::PROTECTED) && !host.debug_allowed(&session.client) {
-        return Some(DEBUG_NOT_ALLOWED.into());
+    if command.flags.contains(Flags::PROTECTED)
+        && let Some(message) = not_allowed(command, session, host)
+    {
+        return Some(message.into());
     }
     if !passes_password(command, session, users) {
         return Some(NO_AUTH.into());
@@ -73,6 +78,15 @@ pub fn forbidden(
         );
         Forbidden { message: message.into(), denied: None }
     })
+}
+
+/// Returns why a client may not run a protected command, if the settings don't allow it.
+fn not_allowed(command: &Command, session: &Session, host: &dyn Host) -> Option<&'static str> {
+    if command.flags.contains(Flags::DEBUGS) {
+        (!host.debug_allowed(&session.client)).then_some(DEBUG_NOT_ALLOWED)
+    } else {
+        (!host.modules_allowed(&session.client)).then_some(MODULE_NOT_ALLOWED)
+    }
 }
 
 /// Returns whether a client has authenticated, if this command requires it.

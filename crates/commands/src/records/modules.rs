@@ -1,6 +1,6 @@
 //! `MODULE`: there are none to load.
 
-use pantala_engine::command::{Command, Flags, Handler};
+use pantala_engine::command::{Argument, Command, Flags, Handler};
 
 use super::server::SERVER;
 use super::{DEPENDS_ON_SUBCOMMAND, flags};
@@ -15,7 +15,7 @@ pub(crate) const MODULE: Command = Command {
     since: "4.0.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
-    subcommands: &[MODULE_HELP, MODULE_LIST],
+    subcommands: &[MODULE_HELP, MODULE_LIST, MODULE_LOAD, MODULE_LOADEX, MODULE_UNLOAD],
     ..SERVER
 };
 
@@ -41,5 +41,52 @@ pub(crate) const MODULE_LIST: Command = Command {
     flags: flags![ADMIN, NOSCRIPT],
     tips: &["nondeterministic_output_order"],
     handler: Handler::Local(crate::modules::list),
+    ..SERVER
+};
+
+pub(crate) const MODULE_LOAD: Command = Command {
+    name: "load",
+    full_name: "module|load",
+    summary: "Replies with the error of a module that can't be loaded",
+    since: "4.0.0",
+    complexity: "O(1)",
+    arity: -3,
+    flags: flags![ADMIN, NOSCRIPT, NO_ASYNC_LOADING, PROTECTED],
+    arguments: &[Argument::string("path"), Argument::string("arg").optional().multiple()],
+    handler: Handler::Local(crate::modules::load),
+    ..SERVER
+};
+
+pub(crate) const MODULE_LOADEX: Command = Command {
+    name: "loadex",
+    full_name: "module|loadex",
+    summary: "Replies with the error of a module that can't be loaded",
+    since: "7.0.0",
+    complexity: "O(1)",
+    arity: -3,
+    flags: flags![ADMIN, NOSCRIPT, NO_ASYNC_LOADING, PROTECTED],
+    arguments: &[
+        Argument::string("path"),
+        Argument::block("configs", &[Argument::string("name"), Argument::string("value")])
+            .token("CONFIG")
+            .optional()
+            .multiple()
+            .multiple_token(),
+        Argument::block("args", &[Argument::string("arg")]).token("ARGS").optional().multiple(),
+    ],
+    handler: Handler::Local(crate::modules::loadex),
+    ..SERVER
+};
+
+pub(crate) const MODULE_UNLOAD: Command = Command {
+    name: "unload",
+    full_name: "module|unload",
+    summary: "Replies with the error of a module that isn't loaded",
+    since: "4.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![ADMIN, NOSCRIPT, NO_ASYNC_LOADING, PROTECTED],
+    arguments: &[Argument::string("name")],
+    handler: Handler::Local(crate::modules::unload),
     ..SERVER
 };

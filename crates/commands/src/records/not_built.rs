@@ -76,7 +76,4 @@ pub(super) static NOT_BUILT: &[NotBuilt] = &[
     anywhere("cluster|setslot", -4),
     anywhere("cluster|slaves", 3),
     outside("failover", -1),
-    outside("module|load", -3),
-    outside("module|loadex", -3),
-    outside("module|unload", 3),
 ];

@@ -135,6 +135,10 @@ pub trait Host: Send + Sync {
     fn purge_memory(&self);
     /// Returns whether this client may use `DEBUG`.
     fn debug_allowed(&self, client: &Client) -> bool;
+    /// Returns whether this client may load and unload modules.
+    fn modules_allowed(&self, client: &Client) -> bool;
+    /// Logs that a module wasn't loaded, and why.
+    fn log_unloadable(&self, path: &[u8], reason: &str);
     /// Returns the current unix time in µs.
     fn now_us(&self) -> i64;
     /// Returns the command of this name (any case), after `rename-command`.

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Who may use a protected command or directive (`enable-debug-command`,
+/// Who may use a protected command or directive (`enable-debug-command`, `enable-module-command`,
 /// `enable-protected-configs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed {
@@ -252,6 +252,8 @@ pub struct Settings {
     pub acl_channels_by_default: bool,
     /// Who may use `DEBUG`.
     pub enable_debug_command: Allowed,
+    /// Who may use `MODULE LOAD`, `LOADEX` and `UNLOAD`.
+    pub enable_module_command: Allowed,
     /// Who may change protected directives.
     pub enable_protected_configs: Allowed,
     /// Compress long strings in snapshots and in the replies of `DUMP`.
@@ -450,6 +452,7 @@ impl Settings {
             acllog_max_len: u64::try_from(values.number("acllog-max-len")).unwrap_or(u64::MAX),
             acl_channels_by_default: values.text("acl-pubsub-default") == b"allchannels",
             enable_debug_command: allowed(values.text("enable-debug-command")),
+            enable_module_command: allowed(values.text("enable-module-command")),
             enable_protected_configs: allowed(values.text("enable-protected-configs")),
             rdb_compression: values.bool("rdbcompression"),
             stop_writes_on_bgsave_error: values.bool("stop-writes-on-bgsave-error"),

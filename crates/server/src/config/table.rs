@@ -94,7 +94,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("requirepass", Text, ""),
     D::at_start("enable-debug-command", ALLOWED, "no"),
     D::at_start("enable-protected-configs", ALLOWED, "no"),
-    D::known("enable-module-command", ALLOWED, "no").immutable(),
+    D::at_start("enable-module-command", ALLOWED, "no"),
     D::at_start("aclfile", Text, ""),
     D::live("acllog-max-len", Integer(0, LONG_MAX), "128"),
     D::live("acl-pubsub-default", Choice(&["allchannels", "resetchannels"]), "resetchannels"),
