@@ -379,6 +379,7 @@ impl Server {
     /// Makes all workers stop.
     pub fn stop(&self) {
         if !self.stopping.swap(true, Relaxed) {
+            process::notify("STOPPING=1");
             for port in self.keyspace.ports().iter() {
                 port.send(Message::Stop);
             }

@@ -195,6 +195,12 @@ fn run_workers(server: &Server, settings: &Settings, doorbells: Vec<Doorbell>) -
         let set_up = started.iter().count();
         if set_up == server.facts().workers as usize {
             tracing::info!("Ready to accept connections");
+            let how = match settings.replica.primary {
+                Some(_) => " in read-only mode. Waiting for MASTER <-> REPLICA sync",
+                None => "",
+            };
+            process::notify(&format!("STATUS=Ready to accept connections{how}"));
+            process::notify("READY=1");
         }
         Ok(())
     })?;

@@ -17,6 +17,7 @@ pub mod host;
 pub mod load;
 pub mod number;
 pub mod primary;
+mod process;
 pub mod quote;
 pub mod replica;
 pub mod rewrite;
@@ -31,6 +32,7 @@ use pantala_base::limits::{PARTITIONS_MAX, SHARDS_MAX};
 
 pub use host::{Host, System, reason};
 pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
+pub use process::{ProcessSettings, Supervised, SyslogSettings};
 pub use replica::ReplicaSettings;
 pub use rewrite::replace_file;
 pub use settings::{

@@ -1,6 +1,7 @@
 //! The served settings, typed.
 
 use super::primary::PrimarySettings;
+use super::process::ProcessSettings;
 use super::replica::ReplicaSettings;
 use super::tls::TlsSettings;
 use super::value::{OutputLimit, output_limits};
@@ -228,6 +229,8 @@ pub struct Settings {
     pub unauthenticated_timeout_s: u32,
     /// Most clients at a time.
     pub maxclients: u32,
+    /// What the host shows of the process, and what it reports to the host.
+    pub process: ProcessSettings,
     /// Run in the background.
     pub daemonize: bool,
     /// Where to write the process id.
@@ -238,8 +241,6 @@ pub struct Settings {
     pub logfile: Option<PathBuf>,
     /// Working directory.
     pub dir: PathBuf,
-    /// Print the logo at startup even when not on a terminal.
-    pub always_show_logo: bool,
     /// Seconds to wait for replicas at shutdown.
     pub shutdown_timeout_s: u32,
     /// Password of the default user.
@@ -440,12 +441,12 @@ impl Settings {
             timeout_s: small(values, "timeout"),
             unauthenticated_timeout_s: small(values, "unauthenticated-timeout"),
             maxclients: small(values, "maxclients"),
+            process: ProcessSettings::new(values),
             daemonize: values.bool("daemonize"),
             pidfile: path(values.text("pidfile")),
             loglevel: log_level(values.text("loglevel")),
             logfile: path(values.text("logfile")),
             dir: path(values.text("dir")).unwrap_or_default(),
-            always_show_logo: values.bool("always-show-logo"),
             shutdown_timeout_s: small(values, "shutdown-timeout"),
             requirepass: Some(values.text("requirepass").to_vec()).filter(|password| !password.is_empty()),
             aclfile: path(values.text("aclfile")),

@@ -64,15 +64,14 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("shutdown-timeout", COUNT, "10"),
     D::live("shutdown-on-sigint", Kind::ShutdownOptions, "default"),
     D::live("shutdown-on-sigterm", Kind::ShutdownOptions, "default"),
-    D::known("supervised", Choice(&["upstart", "systemd", "auto", "no"]), "no").immutable(),
-    D::known("syslog-enabled", Bool, "no").immutable(),
-    D::known("syslog-ident", Text, "redis").immutable(),
-    D::known(
+    D::at_start("supervised", Choice(&["upstart", "systemd", "auto", "no"]), "no"),
+    D::at_start("syslog-enabled", Bool, "no"),
+    D::at_start("syslog-ident", Text, "redis"),
+    D::at_start(
         "syslog-facility",
         Choice(&["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"]),
         "local0",
-    )
-    .immutable(),
+    ),
     // Redis's default is yes; Pantala doesn't change its title.
     D::known("set-proc-title", Bool, "no").immutable(),
     D::known("proc-title-template", Text, "{title} {listen-addr} {server-mode}"),

@@ -8,6 +8,7 @@ use pantala_engine::client::Host;
 use super::stats::over_workers;
 use super::{Text, usage};
 use crate::host::Server;
+use crate::process;
 
 /// Period of the keys' access clock, seconds: 24 bits, as in Redis.
 const LRU_CLOCK_WRAP_S: i64 = 1 << 24;
@@ -33,7 +34,7 @@ pub(super) fn server(text: &mut Text, server: &Server) {
     text.field("atomicvar_api", "rust");
     text.field("gcc_version", "0.0.0");
     text.field("process_id", std::process::id());
-    text.field("process_supervised", "no");
+    text.field("process_supervised", process::supervisor_name());
     text.field("run_id", &facts.run_id);
     text.field("tcp_port", if settings.port == 0 { settings.tls.port } else { settings.port });
     if let Some(days) = server.listening().encryption().and_then(|encryption| encryption.days_left()) {

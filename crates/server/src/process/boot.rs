@@ -2,9 +2,12 @@
 //! files, sockets, pid file.
 
 use super::listen::{Listener, listen, remove_unix_socket};
+use super::supervision::{self, supervise};
+use super::syslog::{DEV_LOG, Syslog};
 use super::{cpus, daemon, limits, log};
 use crate::cli::{self, Request};
-use crate::config::{Host, HostDefaults, LoadError, Loaded, Settings, Sources, System, load};
+use crate::config::host::reason;
+use crate::config::{Host, HostDefaults, LoadError, Loaded, Settings, Sources, Supervised, System, load};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,8 +37,9 @@ pub struct Cleanup {
 }
 
 impl Cleanup {
-    /// Removes pid file and Unix socket.
+    /// Sends what the supervisor has not received yet, and removes pid file and Unix socket.
     pub fn run(self) {
+        supervision::finish();
         if let Some(path) = &self.pidfile {
             daemon::remove_pidfile(path);
         }
@@ -59,7 +63,9 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
     };
     let mut host = Recorder { start_dir: System.current_dir(), stdin: None };
     let mut loaded = read(&sources, defaults, is_command, &mut host).map_err(|error| complain(&error))?;
-    if loaded.settings.daemonize {
+    // A daemon's first process has found no supervisor.
+    let is_supervised = !daemon::is_daemon() && is_supervised(&loaded.settings);
+    if loaded.settings.daemonize && !is_supervised {
         if !daemon::is_daemon() {
             return Err(match daemon::spawn(&host.start_dir, &arguments, host.stdin.as_deref()) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -68,10 +74,7 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
         }
         daemon::detach().map_err(|error| fail(&format!("Can't detach from the terminal: {error}")))?;
     }
-    log::configure(
-        loaded.settings.loglevel,
-        loaded.settings.logfile.as_deref().map(|path| loaded.settings.dir.join(path)),
-    );
+    configure_log(&loaded.settings);
     for warning in &loaded.warnings {
         tracing::warn!("{}", warning.text);
     }
@@ -95,6 +98,28 @@ fn read(
     let loaded = load(sources, defaults(cpus::default_workers()), host)?;
     loaded.check_renames(is_command)?;
     Ok(loaded)
+}
+
+/// Reports to the supervisor that the settings name. Returns whether there is one.
+fn is_supervised(settings: &Settings) -> bool {
+    if settings.process.supervised == Supervised::No {
+        return false;
+    }
+    configure_log(settings);
+    supervise(settings.process.supervised)
+}
+
+fn configure_log(settings: &Settings) {
+    let file = settings.logfile.as_deref().map(|path| settings.dir.join(path));
+    let syslog = settings.process.syslog.as_ref().map(|syslog| Syslog::new(syslog, Path::new(DEV_LOG)));
+    let (syslog, failed) = match syslog.transpose() {
+        Ok(syslog) => (syslog, None),
+        Err(error) => (None, Some(error)),
+    };
+    log::configure(settings.loglevel, file, syslog);
+    if let Some(error) = failed {
+        tracing::warn!("Can't open the host's log: {}", reason(&error));
+    }
 }
 
 /// Returns the files to remove, by absolute paths: `CONFIG SET dir` may change the working

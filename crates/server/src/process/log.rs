@@ -9,7 +9,10 @@
 //!
 //! The log file is opened for each line, as in Redis, so that it may be moved away at any time. A
 //! line below the level costs one check of a flag that `tracing` keeps at each call site.
+//!
+//! With `syslog-enabled` the host's log receives the lines as well.
 
+use super::syslog::Syslog;
 use crate::config::LogLevel;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -34,6 +37,9 @@ static IS_REPLICA: AtomicBool = AtomicBool::new(false);
 /// The log file; `None`: standard output.
 static FILE: RwLock<Option<PathBuf>> = RwLock::new(None);
 
+/// The host's log; `None`: it receives nothing.
+static SYSLOG: RwLock<Option<Syslog>> = RwLock::new(None);
+
 /// Starts logging to standard output, at `notice`. Further calls in the process do nothing.
 pub fn init() {
     let subscriber = tracing_subscriber::registry().with(RedisLayer);
@@ -41,10 +47,11 @@ pub fn init() {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Configures the level and the file of a server that has read its configuration. Without a file it
-/// logs to standard output.
-pub fn configure(level: LogLevel, file: Option<PathBuf>) {
+/// Configures the level, the file and the host's log of a server that has read its configuration.
+/// Without a file it logs to standard output.
+pub fn configure(level: LogLevel, file: Option<PathBuf>, syslog: Option<Syslog>) {
     *FILE.write().unwrap_or_else(PoisonError::into_inner) = file;
+    *SYSLOG.write().unwrap_or_else(PoisonError::into_inner) = syslog;
     IS_SERVING.store(true, Relaxed);
     set_log_level(level);
 }
@@ -91,9 +98,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RedisLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut message = Message::default();
         event.record(&mut message);
-        let line = format_line(&now(), class(event.metadata().level()).1, &message);
+        let (level, sign) = class(event.metadata().level());
+        let line = format_line(&now(), sign, &message);
         // A log that can't be written is lost; the server continues without it, as in Redis.
         let _ = write_line(&line);
+        if let Some(syslog) = &*SYSLOG.read().unwrap_or_else(PoisonError::into_inner) {
+            let _ = syslog.write(level, &format!("{}{}", message.text, message.fields));
+        }
     }
 }
 
@@ -143,6 +154,8 @@ impl Visit for Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SyslogSettings;
+    use std::os::unix::net::UnixDatagram;
 
     #[test]
     fn levels_have_redis_signs() {
@@ -166,10 +179,15 @@ mod tests {
     #[test]
     fn lines_follow_level_and_file() {
         let path = std::env::temp_dir().join(format!("pantala-log-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
+        let host = std::env::temp_dir().join(format!("pantala-host-log-{}", std::process::id()));
+        for path in [&path, &host] {
+            let _ = std::fs::remove_file(path);
+        }
+        let receiver = UnixDatagram::bind(&host).expect("bound");
+        let settings = SyslogSettings { ident: "ident".into(), facility: 16 };
         let subscriber = tracing_subscriber::registry().with(RedisLayer);
         tracing::subscriber::with_default(subscriber, || {
-            configure(LogLevel::Notice, Some(path.clone()));
+            configure(LogLevel::Notice, Some(path.clone()), Some(Syslog::new(&settings, &host).expect("a socket")));
             tracing::info!(port = 7, "one {}", 1);
             tracing::debug!("too low");
             set_log_level(LogLevel::Debug);
@@ -177,8 +195,16 @@ mod tests {
             set_log_level(LogLevel::Warning);
             tracing::info!("too low");
             tracing::error!("three");
-            configure(LogLevel::Notice, None);
+            configure(LogLevel::Notice, None, None);
         });
+        receiver.set_nonblocking(true).expect("set");
+        let mut datagram = [0; 1000];
+        let received: Vec<String> = std::iter::from_fn(|| {
+            let len = receiver.recv(&mut datagram).ok()?;
+            Some(String::from_utf8_lossy(&datagram[..len]).into_owned())
+        })
+        .collect();
+        std::fs::remove_file(&host).expect("removed");
         let text = std::fs::read_to_string(&path).expect("a log");
         std::fs::remove_file(&path).expect("removed");
         let pid = std::process::id();
@@ -187,6 +213,10 @@ mod tests {
             let line =
                 text.lines().find(|line| line.ends_with(expected)).unwrap_or_else(|| panic!("{expected} in {text}"));
             assert!(line.starts_with(&format!("{pid}:M ")), "{line}");
+        }
+        for (start, end) in [("<133>", ": one 1 port=7"), ("<135>", ": two"), ("<132>", ": three")] {
+            let end = format!(" ident[{pid}]{end}");
+            assert!(received.iter().any(|line| line.starts_with(start) && line.ends_with(&end)), "{received:?}");
         }
         assert!(!text.contains("too low"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! The process and its surroundings: CPUs, limits, log, daemon, sockets, signals.
+//! The process and its surroundings: CPUs, limits, log, daemon, supervisor, sockets, signals.
 //!
 //! [`boot`](boot::boot) sets everything up in the right order. [`watch_signals`] is called when the
 //! server can be stopped, [`Cleanup::run`] at exit.
@@ -11,6 +11,8 @@ pub mod limits;
 pub mod listen;
 pub mod log;
 pub mod signals;
+pub mod supervision;
+pub mod syslog;
 
 pub use boot::{Boot, Cleanup, boot};
 pub use cpus::{allowed_cpus, cpu_quota, default_workers, pin_thread};
@@ -21,3 +23,4 @@ pub use limits::{
 pub use listen::{Kind, Listener, Listening, listen};
 pub use log::{set_log_level, set_log_role};
 pub use signals::{Ending, watch as watch_signals};
+pub use supervision::{notify, supervisor_name};

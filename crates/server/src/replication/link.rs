@@ -20,6 +20,7 @@ use super::replica::{Address, Known, Phase, Replica, Transfer};
 use crate::config::{ReplicaSettings, Settings};
 use crate::host::Server;
 use crate::net;
+use crate::process;
 
 /// A link that lasts less than this is short; the most of them in a row that are followed at once
 /// by another.
@@ -124,6 +125,9 @@ impl Attempt<'_> {
                     return Err(End::Unwanted);
                 }
                 tracing::info!("MASTER <-> REPLICA sync: Finished with success");
+                process::notify(
+                    "STATUS=MASTER <-> REPLICA sync: Finished with success. Ready to accept connections in read-write mode.",
+                );
                 self.hand_over(wire, offset, stream_db)
             }
         }

@@ -34,6 +34,7 @@ use pantala_engine::whole::{self as engine, Reload, Storage, Whole};
 use crate::aof::Aof;
 use crate::config::Settings;
 use crate::host::Server;
+use crate::process;
 pub use load::Counts;
 
 pub use background::{
@@ -130,6 +131,7 @@ impl Server {
 /// Saves before a shutdown. Returns whether the server may stop.
 pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) -> bool {
     tracing::info!("Saving the final RDB snapshot before exiting.");
+    process::notify("STATUS=Saving the final RDB snapshot");
     // Libraries belong to no shard: what all others wait for does not keep them from changing.
     let libraries = &server.scripting().libraries;
     libraries.set_final(true);
@@ -146,6 +148,7 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
         tracing::warn!("Error trying to save the DB. Exit anyway.");
     } else {
         tracing::warn!("Error trying to save the DB, can't exit.");
+        process::notify("STATUS=Error trying to save the DB, can't exit.");
     }
     how.force
 }

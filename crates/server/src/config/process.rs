@@ -1,0 +1,74 @@
+//! Settings of the process: who supervises it, the host's log, its title, its rank for the kernel's
+//! out-of-memory killer.
+
+use super::values::Values;
+
+/// Numbers of the facilities of syslog that `syslog-facility` names: `user` is 1, `local0` 16.
+const FACILITY_USER: u8 = 1;
+const FACILITY_LOCAL0: u8 = 16;
+
+/// `supervised`: the program that waits until the server is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supervised {
+    /// None.
+    No,
+    /// upstart.
+    Upstart,
+    /// systemd.
+    Systemd,
+    /// The one that the environment shows, if any.
+    Auto,
+}
+
+/// `syslog-ident` and `syslog-facility`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyslogSettings {
+    /// The name before each line.
+    pub ident: String,
+    /// The number of the facility.
+    pub facility: u8,
+}
+
+/// See the head of this module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessSettings {
+    /// `supervised`.
+    pub supervised: Supervised,
+    /// The host's log; `None`: it gets nothing (`syslog-enabled`).
+    pub syslog: Option<SyslogSettings>,
+}
+
+impl ProcessSettings {
+    pub(super) fn new(values: &Values) -> Self {
+        ProcessSettings {
+            supervised: match values.text("supervised") {
+                b"upstart" => Supervised::Upstart,
+                b"systemd" => Supervised::Systemd,
+                b"auto" => Supervised::Auto,
+                _ => Supervised::No,
+            },
+            syslog: values.bool("syslog-enabled").then(|| SyslogSettings {
+                ident: String::from_utf8_lossy(values.text("syslog-ident")).into_owned(),
+                facility: facility(values.text("syslog-facility")),
+            }),
+        }
+    }
+}
+
+/// Returns the number of `user` or `local0` to `local7`.
+fn facility(name: &[u8]) -> u8 {
+    match name {
+        [b'l', b'o', b'c', b'a', b'l', digit @ b'0'..=b'7'] => FACILITY_LOCAL0 + (digit - b'0'),
+        _ => FACILITY_USER,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facilities_have_their_numbers() {
+        assert_eq!([&b"user"[..], b"local0", b"local7"].map(facility), [1, 16, 23]);
+    }
+}
