@@ -770,3 +770,34 @@ fn a_transaction_whose_messages_exceed_the_limit_runs_to_its_end() {
         assert_eq!(other.call("GET n"), Reply::bulk("1"));
     });
 }
+
+/// A subscription whose confirmation a client has read is seen by every later command of every
+/// connection, whatever workers they have.
+#[test]
+fn confirmed_subscriptions_are_seen_everywhere() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "4", "--shards", "8"]);
+        let mut others: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+        let mut subscribers: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+        for round in 0..50 {
+            let channel = format!("c{round}");
+            for (count, subscriber) in (1..).zip(&mut subscribers) {
+                subscriber.command(&["SUBSCRIBE", &channel]);
+                let other = &mut others[(round + count) % 8];
+                assert_eq!(other.command(&["PUBLISH", &channel, "m"]), Reply::Integer(count as i64), "{channel}");
+                let other = &mut others[(round + 3 * count) % 8];
+                let numsub = other.command(&["PUBSUB", "NUMSUB", &channel]);
+                assert_eq!(numsub.elements()[1], Reply::Integer(count as i64), "{channel}");
+                assert_eq!(other.command(&["PUBSUB", "CHANNELS", &channel]).elements().len(), 1);
+                let listed = other.command(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).text();
+                let subscribed = format!(" sub={} ", round + 1);
+                assert_eq!(listed.matches(&subscribed).count(), count, "{channel}: {listed}");
+                // Its own message is next, before the confirmation of another channel.
+                assert_eq!(subscriber.receive().elements()[2].text(), "m");
+            }
+            for (earlier, subscriber) in subscribers.iter_mut().rev().enumerate() {
+                (0..earlier).for_each(|_| assert_eq!(subscriber.receive().elements()[2].text(), "m"));
+            }
+        }
+    });
+}
