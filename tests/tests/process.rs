@@ -1,5 +1,7 @@
-//! The process and its host: supervisors, the host's log.
+//! The process and its host: supervisors, the host's log, the title, the rank for the out-of-memory
+//! killer, the source address.
 
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
@@ -7,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use pantala_tests::server::READY_MAX;
 use pantala_tests::waiting::eventually;
-use pantala_tests::{Client, binary};
+use pantala_tests::{Backend, Client, Server, binary};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -30,6 +32,12 @@ impl Process {
             .spawn()
             .expect("the server starts");
         Process { child, folder }
+    }
+
+    /// Returns what `ps` shows.
+    fn title(&self) -> String {
+        let line = std::fs::read(format!("/proc/{}/cmdline", self.child.id())).expect("it runs");
+        String::from_utf8_lossy(line.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -135,4 +143,124 @@ fn the_hosts_log_is_configured() {
     let values: Vec<String> = values.elements().iter().map(pantala_tests::Reply::text).collect();
     assert_eq!(values, ["syslog-enabled", "yes", "syslog-ident", "x", "syslog-facility", "local3"]);
     assert!(!server.log().contains("isn't served"), "{}", server.log());
+}
+
+#[test]
+fn the_title_follows_its_template() {
+    let program = binary::pantala().to_str().expect("text");
+    let server = Process::start(&["--loglevel", "notice"], &[]);
+    let mut client = server.connect();
+    assert_eq!(server.title(), format!("{program} unixsocket:s"));
+    let mut set = |template: &str| client.command(&["CONFIG", "SET", "proc-title-template", template]).text();
+    assert_eq!(set("a {title} {port} {config-file} z"), "OK");
+    assert_eq!(server.title(), format!("a {program} 0 - z"));
+    assert_eq!(set("x"), "OK");
+    assert_eq!(server.title(), "x");
+    assert!(set("{nope}").contains("template format is invalid or contains unknown variables"));
+    assert_eq!(server.title(), "x");
+    // Longer than the arguments: the title continues where the environment was.
+    let long = "y".repeat(400);
+    assert_eq!(set(&long), "OK");
+    assert!(long.starts_with(&server.title()) && server.title().len() > 100, "{}", server.title());
+    // A name that std can't set doesn't prevent the start.
+    let server = Process::start(&["--proc-title-template", &long], &[("TZ", "UTC+5"), ("=a", "b")]);
+    server.connect();
+    assert!(long.starts_with(&server.title()), "{}", server.title());
+    let server = Process::start(&["--set-proc-title", "no"], &[]);
+    server.connect();
+    assert_eq!(server.title(), program);
+}
+
+/// Returns the rank of a process for the out-of-memory killer.
+fn oom_score(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs").trim().to_owned()
+}
+
+/// Replies and ranks equal those of redis-server, step by step.
+#[test]
+fn oom_score_and_title_are_set_as_in_redis() {
+    const STEPS: &[&[&str]] = &[
+        &["oom-score-adj", "yes"],
+        &["oom-score-adj-values", "0 200"],
+        &["oom-score-adj-values", "0 200 x"],
+        &["oom-score-adj-values", "0 200 2001"],
+        &["oom-score-adj-values", "-2001 200 2000"],
+        &["oom-score-adj-values", "100 50 2000"],
+        &["oom-score-adj-values", " 200 300 2000"],
+        &["oom-score-adj-values", "+200 300 2000"],
+        &["oom-score-adj-values", "0x10 300 2000"],
+        &["oom-score-adj-values", "2000 2000 2000"],
+        &["oom-score-adj", "absolute"],
+        &["oom-score-adj-values", "0300 400 500"],
+        &["oom-score-adj", "no"],
+        &["oom-score-adj", "relative"],
+        &["oom-score-adj", "foo"],
+        // The second step fails, and the first is rolled back.
+        &["oom-score-adj", "absolute", "oom-score-adj-values", "7 8 9", "maxclients", "20000000"],
+        &["oom-score-adj", "yes", "hz", "x"],
+        &["oom-score-adj", "relative", "oom-score-adj-values", "1 2 3"],
+        &["oom-score-adj", "no", "oom-score-adj-values", "0 200 800"],
+        &["proc-title-template", "{nope}"],
+        &["proc-title-template", "{title"],
+        &["proc-title-template", "title}"],
+        &["proc-title-template", "{title}"],
+        &["proc-title-template", ""],
+        &["proc-title-template", "  "],
+        &["proc-title-template", "{}"],
+        &["set-proc-title", "no"],
+        &["bind-source-addr", "127.0.0.5"],
+        &["bind-source-addr", "nonsense"],
+        &["bind-source-addr", ""],
+    ];
+    let Some(judge) = Server::redis(&[]) else { return };
+    let server = Server::pantala(Backend::all()[0], &[]);
+    let (mut ours, mut theirs) = (server.connect(), judge.connect());
+    for step in STEPS {
+        let set = [&["CONFIG", "SET"], *step].concat();
+        let (given, right) = (ours.command(&set), theirs.command(&set));
+        // Redis's own limit of open files is in the text.
+        if !step.contains(&"maxclients") {
+            assert_eq!(given, right, "{step:?}");
+        }
+        assert_eq!(oom_score(server.pid()), oom_score(judge.pid()), "{step:?}");
+        let get = ["CONFIG", "GET", "oom-score-adj*"];
+        let sorted = |reply: pantala_tests::Reply| {
+            let mut words: Vec<String> = reply.elements().iter().map(pantala_tests::Reply::text).collect();
+            words.sort();
+            words
+        };
+        assert_eq!(sorted(ours.command(&get)), sorted(theirs.command(&get)), "{step:?}");
+    }
+    for client in [&mut ours, &mut theirs] {
+        client.command(&["CONFIG", "SET", "oom-score-adj", "yes", "oom-score-adj-values", "10 20 30"]);
+        client.call("REPLICAOF 127.0.0.1 1");
+    }
+    assert_eq!(oom_score(server.pid()), oom_score(judge.pid()), "of a replica");
+    for client in [&mut ours, &mut theirs] {
+        client.call("REPLICAOF NO ONE");
+    }
+    assert_eq!(oom_score(server.pid()), oom_score(judge.pid()), "of a primary");
+}
+
+#[test]
+fn the_rank_is_set_at_the_start() {
+    let server = Process::start(&["--oom-score-adj", "absolute", "--oom-score-adj-values", "321 400 500"], &[]);
+    server.connect();
+    eventually("the rank", || oom_score(server.child.id()) == "321");
+}
+
+/// The link to a primary has the address; without it where the host doesn't have it, as in Redis.
+#[test]
+fn replicas_connect_from_the_source_address() {
+    let primary = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bound");
+    let port = primary.local_addr().expect("bound").port().to_string();
+    let server = Process::start(&["--bind-source-addr", "127.0.0.5", "--replicaof", "127.0.0.1", &port], &[]);
+    let from = |expected: [u8; 4]| {
+        let (_, peer) = primary.accept().expect("the link");
+        assert_eq!(peer.ip(), IpAddr::from(expected));
+    };
+    from([127, 0, 0, 5]);
+    server.connect().command(&["CONFIG", "SET", "bind-source-addr", "203.0.113.5"]);
+    // The thread may have connected before the change.
+    eventually("the fallback", || primary.accept().expect("the link").1.ip() == Ipv4Addr::LOCALHOST);
 }

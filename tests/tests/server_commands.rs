@@ -55,7 +55,6 @@ fn config_get_names_and_defaults_equal() {
         "crash-memcheck-enabled",
         "disable-thp",
         "jemalloc-bg-thread",
-        "set-proc-title",
     ];
     let Some(judge) = Server::redis(&[]) else { return };
     let server = start();

@@ -22,6 +22,7 @@
 //! | [`purges`] | threads that purge their heaps on request | a load where nothing is requested |
 //! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
 //! | [`sync`] | atomics: std's, or loom's under `--cfg loom` | – |
+//! | [`title`] | the title of the process | – |
 
 #[cfg(not(miri))]
 pub mod allocator;
@@ -43,6 +44,8 @@ pub mod outgoing;
 pub mod purges;
 pub mod random;
 pub mod sync;
+#[cfg(not(miri))]
+pub mod title;
 
 pub use clock::{Clock, ManualClock, Moment, SystemClock};
 pub use counter::Counter;

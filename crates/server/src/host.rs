@@ -434,6 +434,7 @@ impl Server {
             _ => {}
         }
         process::set_log_level(new.loglevel);
+        process::update_title(new);
         self.tune(new);
         let (used, limit) = (self.keyspace.memory().used_bytes(), new.maxmemory_bytes);
         if limit != old.maxmemory_bytes && limit > 0 && used > limit {
@@ -565,7 +566,10 @@ impl Host for Server {
     }
 
     fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
-        let apply = |old: &Settings, new: &Settings| self.apply(old, new);
+        let is_replica = self.keyspace.tuning.is_replica();
+        let apply = |old: &Settings, new: &Settings| {
+            process::change_oom_score(&old.process, &new.process, is_replica, || self.apply(old, new))
+        };
         self.config.set(pairs, client.address.is_local(), &apply).map_err(|reason| format!("ERR {reason}"))?;
         for port in self.keyspace.ports().iter() {
             port.send(Message::Reload);

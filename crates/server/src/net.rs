@@ -1,11 +1,11 @@
 //! Accepted sockets: their options and addresses, and who is admitted.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use pantala_engine::client::Endpoint;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::config::Settings;
 use crate::process::Kind;
@@ -33,6 +33,25 @@ pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Connects to another server from the address or host name `source`, unless it is empty. As in
+/// Redis, without it if that fails.
+///
+/// # Errors
+/// The system's.
+pub fn connect(to: SocketAddr, source: &str, timeout: Duration) -> std::io::Result<TcpStream> {
+    let sources = if source.is_empty() { None } else { (source, 0).to_socket_addrs().ok() };
+    for source in sources.into_iter().flatten().filter(|source| source.is_ipv4() == to.is_ipv4()) {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+        let bound = socket.set_reuse_address(true).and_then(|()| socket.bind(&source.into()));
+        match bound.and_then(|()| socket.connect_timeout(&to.into(), timeout)) {
+            Ok(()) => return Ok(socket.into()),
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => return Err(error),
+            Err(_) => {}
+        }
+    }
+    TcpStream::connect_timeout(&to, timeout)
 }
 
 /// Returns the addresses of the peer and of this server.

@@ -147,6 +147,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         load_at_start(&server)?;
     }
     Replica::start(&server);
+    // As in Redis, the server starts without, and the log says why.
+    process::adjust_oom_score(&settings.process, settings.replica.primary.is_some());
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }

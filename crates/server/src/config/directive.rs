@@ -37,8 +37,10 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// `oom-score-adj`: like a choice, with `relative` as another word for `yes`.
     OomScoreAdj,
-    /// Any number of words, joined by a space.
-    Words,
+    /// `oom-score-adj-values`: three numbers from -2000 to 2000.
+    OomScores,
+    /// `proc-title-template`: text with variables that exist.
+    TitleTemplate,
     /// `latency-tracking-info-percentiles`: any number of numbers from 0 to 100.
     Percentiles,
     /// `bind`: up to [`BIND_MAX`] addresses.
@@ -67,7 +69,7 @@ impl Kind {
     pub fn is_multi_argument(self) -> bool {
         matches!(
             self,
-            Kind::Words
+            Kind::OomScores
                 | Kind::Percentiles
                 | Kind::Bind
                 | Kind::Save

@@ -24,7 +24,8 @@ pub mod rewrite;
 pub mod settings;
 pub mod store;
 pub mod table;
-pub mod tls;
+pub mod title;
+mod tls;
 pub mod value;
 pub mod values;
 
@@ -32,7 +33,7 @@ use pantala_base::limits::{PARTITIONS_MAX, SHARDS_MAX};
 
 pub use host::{Host, System, reason};
 pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
-pub use process::{ProcessSettings, Supervised, SyslogSettings};
+pub use process::{OomScore, ProcessSettings, Supervised, SyslogSettings};
 pub use replica::ReplicaSettings;
 pub use rewrite::replace_file;
 pub use settings::{
@@ -40,6 +41,7 @@ pub use settings::{
     SLOWLOG_FINE_US, Settings,
 };
 pub use store::{Apply, ConfigStore, Refusal};
+pub use title::process_title;
 pub use tls::TlsSettings;
 pub use value::OutputLimit;
 

@@ -29,6 +29,17 @@ pub struct SyslogSettings {
     pub facility: u8,
 }
 
+/// `oom-score-adj`: how the rank for the kernel's out-of-memory killer is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OomScore {
+    /// It stays as it was at the start.
+    Inherited,
+    /// That at the start, plus the configured value.
+    Relative,
+    /// The configured value.
+    Absolute,
+}
+
 /// See the head of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSettings {
@@ -36,6 +47,13 @@ pub struct ProcessSettings {
     pub supervised: Supervised,
     /// The host's log; `None`: it gets nothing (`syslog-enabled`).
     pub syslog: Option<SyslogSettings>,
+    /// `proc-title-template`; `None`: the title stays (`set-proc-title no`).
+    pub title_template: Option<Vec<u8>>,
+    /// `oom-score-adj`.
+    pub oom_score: OomScore,
+    /// The values of `oom-score-adj-values` for a primary and for a replica. The third one is for
+    /// children, which Pantala doesn't have.
+    pub oom_score_values: [i32; 2],
 }
 
 impl ProcessSettings {
@@ -51,8 +69,22 @@ impl ProcessSettings {
                 ident: String::from_utf8_lossy(values.text("syslog-ident")).into_owned(),
                 facility: facility(values.text("syslog-facility")),
             }),
+            title_template: values.bool("set-proc-title").then(|| values.text("proc-title-template").to_vec()),
+            oom_score: match values.text("oom-score-adj") {
+                b"yes" => OomScore::Relative,
+                b"absolute" => OomScore::Absolute,
+                _ => OomScore::Inherited,
+            },
+            oom_score_values: oom_score_values(values.text("oom-score-adj-values")),
         }
     }
+}
+
+/// Parses the first two of three numbers, which were checked.
+fn oom_score_values(text: &[u8]) -> [i32; 2] {
+    let text = String::from_utf8_lossy(text);
+    let mut numbers = text.split(' ').map(|word| word.parse().unwrap_or(0));
+    [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)]
 }
 
 /// Returns the number of `user` or `local0` to `local7`.

@@ -8,6 +8,8 @@ use crate::replication::Address;
 pub struct ReplicaSettings {
     /// `replicaof`: the primary that the server follows.
     pub primary: Option<Address>,
+    /// `bind-source-addr`: address from which the link connects; empty: the kernel chooses.
+    pub source_addr: String,
     /// `masteruser`: user name for the primary; empty: the default user.
     pub user: Vec<u8>,
     /// `masterauth`: password for the primary.
@@ -34,6 +36,7 @@ impl ReplicaSettings {
     pub(super) fn new(values: &Values) -> Self {
         ReplicaSettings {
             primary: address(values.text("replicaof")),
+            source_addr: String::from_utf8_lossy(values.text("bind-source-addr")).into_owned(),
             user: values.text("masteruser").to_vec(),
             password: Some(values.text("masterauth").to_vec()).filter(|password| !password.is_empty()),
             priority: values.number("replica-priority"),

@@ -9,7 +9,7 @@ use super::directive::{Directive, Kind};
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, WORKERS_MAX};
 
 use Directive as D;
-use Kind::{Bool, Choice, FileName, Integer, Memory, MemoryOrPercent, Octal, Text, Words};
+use Kind::{Bool, Choice, FileName, Integer, Memory, MemoryOrPercent, Octal, Text};
 
 const INT_MAX: i128 = i32::MAX as i128;
 const INT_MIN: i128 = i32::MIN as i128;
@@ -52,7 +52,7 @@ pub static DIRECTIVES: &[Directive] = &[
     // means none.
     D::at_start("io-threads", Integer(0, WORKERS_MAX as i128), "0"),
     D::known("io-threads-do-reads", Bool, "no").immutable(),
-    D::known("bind-source-addr", Text, ""),
+    D::live("bind-source-addr", Text, ""),
     D::known("socket-mark-id", Integer(0, UINT_MAX), "0").immutable(),
     // Process.
     D::at_start("daemonize", Bool, "no"),
@@ -72,17 +72,16 @@ pub static DIRECTIVES: &[Directive] = &[
         Choice(&["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"]),
         "local0",
     ),
-    // Redis's default is yes; Pantala doesn't change its title.
-    D::known("set-proc-title", Bool, "no").immutable(),
-    D::known("proc-title-template", Text, "{title} {listen-addr} {server-mode}"),
+    D::at_start("set-proc-title", Bool, "yes"),
+    D::live("proc-title-template", Kind::TitleTemplate, "{title} {listen-addr} {server-mode}"),
     // Redis's default is yes; Pantala prints no crash report.
     D::known("crash-log-enabled", Bool, "no"),
     D::known("crash-memcheck-enabled", Bool, "no"),
     D::known("use-exit-on-panic", Bool, "no").hidden(),
     // Redis's default is yes, for the sake of fork; Pantala never forks for a snapshot.
     D::known("disable-thp", Bool, "no").immutable(),
-    D::known("oom-score-adj", Kind::OomScoreAdj, "no"),
-    D::known("oom-score-adj-values", Words, "0 200 800"),
+    D::live("oom-score-adj", Kind::OomScoreAdj, "no"),
+    D::live("oom-score-adj-values", Kind::OomScores, "0 200 800"),
     D::known("ignore-warnings", Text, ""),
     D::known("watchdog-period", COUNT, "0").hidden(),
     D::known("server_cpulist", Text, "").immutable(),

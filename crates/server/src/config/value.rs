@@ -119,6 +119,7 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
         Kind::OutputBufferLimit => parse_output_limits(words, previous),
         Kind::ReplicaOf => parse_replica_of(words),
         Kind::ShutdownOptions => parse_shutdown_options(words),
+        Kind::OomScores => parse_oom_scores(words),
         _ if words.is_empty() => Err(BAD_COUNT.into()),
         _ => Ok(Value::Text(words.join(&b' '))),
     }
@@ -169,6 +170,25 @@ fn parse_percentiles(words: &[Vec<u8>]) -> Result<Value, String> {
         shown.push(percent.to_string());
     }
     Ok(Value::Text(shown.join(" ").into_bytes()))
+}
+
+/// Parses the ranks of a primary, of a replica and of a child.
+fn parse_oom_scores(words: &[Vec<u8>]) -> Result<Value, String> {
+    const WRONG: &str = "Invalid oom-score-adj-values, elements must be between -2000 and 2000.";
+    if words.len() != 3 {
+        return Err(BAD_COUNT.into());
+    }
+    let mut scores = [0; 3];
+    for (score, word) in scores.iter_mut().zip(words) {
+        let number = std::str::from_utf8(word).ok().and_then(|word| word.trim_ascii_start().parse::<i64>().ok());
+        *score = number.filter(|number| (-2000..=2000).contains(number)).ok_or(WRONG)?;
+    }
+    if !scores.is_sorted() {
+        tracing::warn!(
+            "The oom-score-adj-values configuration may not work for non-privileged processes! Please consult the documentation."
+        );
+    }
+    Ok(Value::Text(scores.map(|score| score.to_string()).join(" ").into_bytes()))
 }
 
 /// Parses options of `SHUTDOWN`, at least one, and sorts them in the order in which Redis lists
@@ -301,7 +321,7 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
     match (directive.kind, value) {
         (Kind::OutputBufferLimit, _) => return output_limit_lines(directive.name, value, default),
         (Kind::Memory(..), Value::Number(bytes)) => line.extend(format_memory(*bytes).into_bytes()),
-        (Kind::Text | Kind::HostName | Kind::FileName(_), Value::Text(text)) => {
+        (Kind::Text | Kind::TitleTemplate | Kind::HostName | Kind::FileName(_), Value::Text(text)) => {
             // An empty text that is the default means that the directive is absent.
             if text.is_empty() && !forced {
                 return Vec::new();

@@ -1,7 +1,9 @@
 //! One value per directive.
 
 use super::directive::{Directive, Kind, State};
+use super::settings::Settings;
 use super::table::{DIRECTIVES, find};
+use super::title::is_title_template;
 use super::value::{Source, Value, parse};
 
 /// The values of all directives, in the order of the table, and which of them were configured.
@@ -62,7 +64,13 @@ impl Values {
     /// Redis's error text.
     pub fn parse(&self, index: usize, words: &[Vec<u8>], from_file: bool) -> Result<Value, String> {
         let source = if from_file { Source::File { first: !self.given[index] } } else { Source::Command };
-        parse(&DIRECTIVES[index], words, &self.values[index], source)
+        let value = parse(&DIRECTIVES[index], words, &self.values[index], source)?;
+        match (DIRECTIVES[index].kind, &value) {
+            (Kind::TitleTemplate, Value::Text(text)) if !is_title_template(text, &Settings::from_values(self)) => {
+                Err("template format is invalid or contains unknown variables".into())
+            }
+            _ => Ok(value),
+        }
     }
 
     /// Returns whether `value` is unavailable because the directive isn't served.

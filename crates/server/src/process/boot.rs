@@ -4,11 +4,13 @@
 use super::listen::{Listener, listen, remove_unix_socket};
 use super::supervision::{self, supervise};
 use super::syslog::{DEV_LOG, Syslog};
+use super::title::show_title;
 use super::{cpus, daemon, limits, log};
 use crate::cli::{self, Request};
 use crate::config::host::reason;
 use crate::config::{Host, HostDefaults, LoadError, Loaded, Settings, Sources, Supervised, System, load};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -75,6 +77,8 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
         daemon::detach().map_err(|error| fail(&format!("Can't detach from the terminal: {error}")))?;
     }
     configure_log(&loaded.settings);
+    let file = loaded.file.as_ref().map_or(&b""[..], |path| path.as_os_str().as_bytes());
+    show_title(&loaded.settings, file);
     for warning in &loaded.warnings {
         tracing::warn!("{}", warning.text);
     }

@@ -10,9 +10,11 @@ pub mod encryption;
 pub mod limits;
 pub mod listen;
 pub mod log;
+pub mod oom;
 pub mod signals;
 pub mod supervision;
 pub mod syslog;
+pub mod title;
 
 pub use boot::{Boot, Cleanup, boot};
 pub use cpus::{allowed_cpus, cpu_quota, default_workers, pin_thread};
@@ -22,5 +24,7 @@ pub use limits::{
 };
 pub use listen::{Kind, Listener, Listening, listen};
 pub use log::{set_log_level, set_log_role};
+pub use oom::{adjust_oom_score, change_oom_score};
 pub use signals::{Ending, watch as watch_signals};
 pub use supervision::{notify, supervisor_name};
+pub use title::update_title;

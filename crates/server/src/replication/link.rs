@@ -138,7 +138,7 @@ impl Attempt<'_> {
         let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
         let mut why = "no address".to_owned();
         for address in addresses {
-            match TcpStream::connect_timeout(&address, self.timeout()) {
+            match net::connect(address, &self.settings.replica.source_addr, self.timeout()) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     stream.set_read_timeout(Some(READ_WAIT))?;

@@ -252,6 +252,8 @@ impl Replica {
             state.down_since = Instant::now();
         }
         process::set_log_role(is_replica);
+        // The log says why it fails; the role changes all the same, as in Redis.
+        process::adjust_oom_score(&server.config().settings().process, is_replica);
         self.settle_role(server);
         self.end_link(server);
         if is_replica {

@@ -11,9 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Directives whose default differs from Redis's; the table says why for each.
-const OTHER_DEFAULTS: [&str; 8] = [
+const OTHER_DEFAULTS: [&str; 7] = [
     "io-threads",
-    "set-proc-title",
     "crash-log-enabled",
     "crash-memcheck-enabled",
     "disable-thp",

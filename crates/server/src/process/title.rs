@@ -1,0 +1,43 @@
+//! The title of the process.
+
+use crate::config::{Settings, process_title};
+use pantala_base::title::Title;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, PoisonError};
+
+/// The memory of the title, and what it depends on beside the settings.
+struct Shown {
+    title: Title,
+    program: Vec<u8>,
+    file: Vec<u8>,
+    text: Vec<u8>,
+}
+
+static SHOWN: Mutex<Option<Shown>> = Mutex::new(None);
+
+/// Prepares the title, if the settings want one, and shows it. The process must not have started a
+/// thread, nor use its arguments afterwards. `file`: the configuration file, or nothing.
+pub fn show_title(settings: &Settings, file: &[u8]) {
+    if settings.process.title_template.is_none() {
+        return;
+    }
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let Some(title) = Title::claim(arguments.len()) else {
+        return tracing::warn!("The title of the process can't be changed");
+    };
+    let program = arguments[0].as_bytes().to_vec();
+    let shown = Shown { title, program, file: file.to_vec(), text: Vec::new() };
+    *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
+    update_title(settings);
+}
+
+/// Shows the title that changed settings have.
+pub fn update_title(settings: &Settings) {
+    if let Some(shown) = &mut *SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
+        && let Some(text) = process_title(settings, &shown.program, &shown.file)
+        && text != shown.text
+    {
+        shown.title.set(&text);
+        shown.text = text;
+    }
+}
