@@ -264,3 +264,15 @@ fn replicas_connect_from_the_source_address() {
     // The thread may have connected before the change.
     eventually("the fallback", || primary.accept().expect("the link").1.ip() == Ipv4Addr::LOCALHOST);
 }
+
+/// An address that a script sees tells nothing about the next run, nor about another server.
+#[test]
+fn heap_addresses_differ_from_run_to_run() {
+    let address = || {
+        let server = Process::start(&[], &[]);
+        server.connect().command(&["EVAL", "return tostring(_G)", "0"]).text()
+    };
+    let (one, other) = (address(), address());
+    assert!(one.starts_with("table: 0x"), "{one}");
+    assert_ne!(one, other);
+}
