@@ -2,6 +2,7 @@
 //! each crate may import, and those that may contain `unsafe`.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 use pantala_tests::binary::workspace_root;
@@ -130,6 +131,31 @@ fn unsafe_is_only_where_the_design_allows() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Returns the packages that a build compiles, each with the features that it gets there.
+fn built(selection: &[&str]) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["tree", "--offline", "--prefix=none", "--format={p} {f}"])
+        .args(selection)
+        .current_dir(workspace_root())
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("names are UTF-8");
+    text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+}
+
+/// `cargo test --workspace` has compiled all parts of the binaries that tests build
+/// (`pantala_tests::binary`), unless a package has other features where fewer are selected.
+#[test]
+fn tests_compile_the_server_once() {
+    let all = built(&["--workspace"]);
+    for selection in [&["-p=pantala"][..], &["-p=pantala-bench", "-p=pantala", "-p=pantala-tests"]] {
+        let again: Vec<_> = built(&[selection, &["--edges=normal,build"]].concat()).difference(&all).cloned().collect();
+        assert!(again.is_empty(), "compiled once more for {selection:?}: {again:#?}");
+    }
 }
 
 /// Returns the lifetimes that a safe function returns but no argument binds, with the function's
