@@ -134,7 +134,8 @@ impl Event {
 /// An event loop: used by one thread, the one that created it.
 ///
 /// A turn of a worker is [`poll`](Self::poll), the handling of its events, and the sends that
-/// follow, which the next `poll` submits together. Only `poll` makes events.
+/// follow, which the next `poll` submits together, unless they were done at once
+/// ([`send_at_once`](Self::send_at_once)). Only `poll` makes events.
 pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// Creates a loop that `doorbell` wakes. One doorbell belongs to one loop.
     ///
@@ -205,6 +206,18 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// # Panics
     /// As `send`.
     fn send_quiet(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
+
+    /// Sends the whole buffer at once, if this backend does so and the socket has room. Returns the
+    /// buffer, emptied, if the kernel took all its bytes: no [`Event::Sent`] follows. Otherwise the
+    /// rest is sent as by [`send_quiet`](Self::send_quiet), and `None` is returned.
+    ///
+    /// # Panics
+    /// As `send`.
+    #[inline]
+    fn send_at_once(&mut self, conn: ConnId, buffer: Vec<u8>) -> Option<Vec<u8>> {
+        self.send_quiet(conn, buffer);
+        None
+    }
 
     /// Makes the send in flight on `conn`, if any, end the wait when it is done, as if
     /// [`send`](Self::send) had been used.

@@ -16,16 +16,16 @@
 //! | --- | --- |
 //! | a socket | the loop, from `add`/`add_listener` to `close`/`remove_listener`; an accepted one the receiver of `Event::Accepted` |
 //! | memory of received bytes | the loop, always; the caller holds a [`Chunk`] and may read and change its bytes until it releases it |
-//! | the buffer of a send | the loop, from `send` to the `Sent` event, because the kernel may be reading it. If the connection is closed or the loop dropped in between, it is kept until the kernel is done |
+//! | the buffer of a send | the loop, from `send` to the `Sent` event (or until `send_at_once` returns it), because the kernel may be reading it. If the connection is closed or the loop dropped in between, it is kept until the kernel is done |
 //! | bytes that many sends share ([`SharedBytes`]) | all of these sends together: each keeps its reference for as long as it would keep its buffer |
 //!
 //! # Backends
 //!
 //! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends are submitted
 //! by the system call that waits for the next events, or sent directly while the loop is mostly
-//! idle. [`EpollLoop`]: edge-triggered readiness, one
-//! `recv` per readable connection and turn into a pool of packed buffers, one `send` per connection
-//! and turn. [`choose`] picks one that the kernel allows.
+//! idle. [`EpollLoop`]: edge-triggered readiness, one `recv` per readable connection and turn into
+//! a pool of packed buffers, one `send` per connection and turn, at once if the caller can do
+//! without an event ([`EventLoop::send_at_once`]). [`choose`] picks one that the kernel allows.
 //!
 //! # What it costs
 //!

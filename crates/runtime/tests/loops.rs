@@ -11,8 +11,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pantala_runtime::{Doorbell, EpollLoop, Event, EventLoop, UringLoop};
-use support::{EchoServer, PATIENCE, Pieces, on_both, poll_until, raise_descriptor_limit, tcp_pair};
+use pantala_runtime::{Backend, Doorbell, EpollLoop, Event, EventLoop, UringLoop};
+use support::{EchoServer, PATIENCE, Pieces, on_both, poll_until, raise_descriptor_limit, reset_on_close, tcp_pair};
 
 on_both!(
     carries_more_than_the_queues_hold,
@@ -26,6 +26,7 @@ on_both!(
     pauses_and_resumes_accepting,
     sends_and_receives_hundreds_of_megabytes,
     a_quiet_send_does_not_end_a_wait,
+    a_send_at_once_needs_no_event,
     keeps_to_its_timeout,
 );
 
@@ -276,6 +277,45 @@ fn a_quiet_send_does_not_end_a_wait<L: EventLoop>() {
     event_loop.poll(Some(PATIENCE), &mut events).unwrap();
     assert!(begin.elapsed() < PATIENCE / 2);
     assert!(matches!(events.pop(), Some(Event::Sent { result: Ok(()), .. })));
+}
+
+fn a_send_at_once_needs_no_event<L: EventLoop>() {
+    const LEN_BYTES: usize = 32 << 20;
+    let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
+    let (here, mut there) = tcp_pair();
+    let conn = event_loop.add(here.into()).unwrap();
+    let returned = event_loop.send_at_once(conn, b"hello".to_vec());
+    match event_loop.backend() {
+        Backend::Epoll => assert!(returned.is_some_and(|buffer| buffer.is_empty() && buffer.capacity() >= 5)),
+        // It starts sends with its next poll.
+        Backend::IoUring => {
+            assert_eq!(returned, None);
+            event_loop.expect_sent(conn);
+            poll_until(&mut event_loop, |event| matches!(event, Event::Sent { result: Ok(()), .. }));
+        }
+    }
+    let mut bytes = [0; 5];
+    there.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"hello");
+    // More than the socket takes: the rest waits for room, and then ends the wait like any send.
+    assert_eq!(event_loop.send_at_once(conn, vec![7; LEN_BYTES]), None);
+    event_loop.expect_sent(conn);
+    let mut events = Vec::new();
+    event_loop.poll(Some(Duration::from_millis(50)), &mut events).unwrap();
+    assert!(events.is_empty(), "{events:?}");
+    let reader = thread::spawn(move || {
+        let mut bytes = vec![0; LEN_BYTES];
+        there.read_exact(&mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == 7));
+        there
+    });
+    poll_until(&mut event_loop, |event| matches!(event, Event::Sent { result: Ok(()), .. }));
+    // A failure is reported as that of any other send.
+    let there = reader.join().unwrap();
+    reset_on_close(&there);
+    drop(there);
+    assert_eq!(event_loop.send_at_once(conn, b"late".to_vec()), None);
+    poll_until(&mut event_loop, |event| matches!(event, Event::Sent { result: Err(_), .. }));
 }
 
 fn keeps_to_its_timeout<L: EventLoop>() {

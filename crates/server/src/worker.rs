@@ -12,12 +12,12 @@
 //!
 //! A turn:
 //!
-//! 1. *poll*: sends of the last turn are submitted, events arrive ([`pantala_runtime`]);
+//! 1. *poll*: sends that the last turn has left are submitted, events arrive ([`pantala_runtime`]);
 //! 2. *messages*: answers to parked commands, shards handed over, new sockets
 //!    ([`pantala_engine::message`]);
 //! 3. *windows*: commands are parsed from all connections with input, prefetched, and run in order;
-//! 4. *finish*: replies are given to the loop, one send per connection; the rest of the input is
-//!    kept.
+//! 4. *finish*: replies are sent or given to the loop, one send per connection; the rest of the
+//!    input is kept.
 //!
 //! A few times a second it also handles timeouts, limits and expired keys. Within a long-running
 //! script the dispatcher requests a turn by [`Above`], which defers what must wait until the script
@@ -141,6 +141,10 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     }
     // Settings that affect the data are applied before CONFIG SET is answered.
     control.reload_if_changed(dispatcher);
+    if is_whole {
+        // The effects of the turn are in the journal before its replies are sent.
+        dispatcher.clients.executor.flush_stream();
+    }
     dispatcher.clients.finish_turn();
 }
 

@@ -154,6 +154,12 @@ impl<C: Lent, S> Connection<C, S> {
         self.output.len() + self.news.len() + self.sending.bytes + self.ahead.len_bytes()
     }
 
+    /// Returns whether it has output that no send was given yet.
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        !self.output.is_empty() || !self.ahead.is_empty()
+    }
+
     /// Returns how much of the pending output is shared with other connections, bytes.
     pub fn shared_bytes(&self) -> usize {
         self.ahead.shared_bytes() + if self.sending.is_shared { self.sending.bytes } else { 0 }

@@ -140,6 +140,14 @@ fn what_is_sent_is_what_was_replied() {
             if below(&mut random, 2) == 0 {
                 connection.sent();
             }
+            if below(&mut random, 2) == 0
+                && let Some(output) = connection.take_output()
+            {
+                sent.extend_from_slice(&output);
+                if below(&mut random, 2) == 0 {
+                    assert!(!connection.set_in_flight(output.len()), "nothing follows it");
+                }
+            }
             if let Sends::Now(send) = connection.take_send(Vec::new) {
                 assert_eq!(matches!(send.bytes, Outgoing::Shared(_)), connection.sending.is_shared);
                 sent.extend_from_slice(send.bytes.bytes());
@@ -148,6 +156,10 @@ fn what_is_sent_is_what_was_replied() {
         connection.state = State::Closing;
         while connection.fate() != Fate::Over {
             connection.sent();
+            if let Some(output) = connection.take_output() {
+                sent.extend_from_slice(&output);
+                assert!(connection.set_in_flight(output.len()), "its end is to end a wait");
+            }
             if let Sends::Now(send) = connection.take_send(Vec::new) {
                 assert!(send.is_awaited, "its end is to end a wait");
                 sent.extend_from_slice(send.bytes.bytes());

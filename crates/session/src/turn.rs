@@ -57,6 +57,25 @@ impl<C: Lent, S> Connection<C, S> {
         has_enough && self.input.waiting_bytes() > WAITING_BYTES_MAX
     }
 
+    /// Takes the output buffer if it may be sent at once: no send is in flight, nothing is to be
+    /// sent before it, and nobody waits for its `Sent` to add more.
+    #[inline]
+    pub fn take_output(&mut self) -> Option<Vec<u8>> {
+        let may_be_sent = !self.output.is_empty()
+            && self.sending.bytes == 0
+            && self.ahead.is_empty()
+            && self.session.follows.is_none();
+        may_be_sent.then(|| std::mem::take(&mut self.output))
+    }
+
+    /// Notes a send of [`Connection::take_output`] that is still in flight. Returns whether its
+    /// completion must wake the owner.
+    #[inline]
+    pub fn set_in_flight(&mut self, bytes: usize) -> bool {
+        self.sending.bytes = bytes;
+        self.state == State::Closing || self.eof
+    }
+
     /// Takes what to send now. If that is the output buffer, `next_buffer` supplies the next one.
     #[inline]
     pub fn take_send(&mut self, next_buffer: impl FnOnce() -> Vec<u8>) -> Sends {

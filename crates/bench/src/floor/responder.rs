@@ -95,15 +95,12 @@ impl<L: EventLoop> Responder<L> {
                 }
                 self.event_loop.release(chunk);
             }
-            Event::Sent { conn, mut buffer, result } => {
+            Event::Sent { conn, buffer, result } => {
                 let connection = &mut self.connections[conn.index()];
                 if connection.conn == Some(conn) {
                     connection.sending = false;
                     connection.ending |= result.is_err();
-                    if buffer.capacity() > OUTPUT_KEPT_BYTES_MAX {
-                        buffer = Vec::new();
-                    }
-                    connection.spare = Some(buffer);
+                    connection.spare = Some(kept(buffer));
                     if connection.ending || !connection.output.is_empty() {
                         self.touch(conn);
                     }
@@ -138,19 +135,24 @@ impl<L: EventLoop> Responder<L> {
             } else if !connection.output.is_empty() {
                 let spare = connection.spare.take().unwrap_or_default();
                 let output = mem::replace(&mut connection.output, spare);
-                connection.sending = true;
-                if connection.ending {
-                    self.event_loop.send(conn, output);
-                } else {
-                    self.event_loop.send_quiet(conn, output);
+                connection.spare = self.event_loop.send_at_once(conn, output).map(kept);
+                connection.sending = connection.spare.is_none();
+                if connection.ending && connection.sending {
+                    self.event_loop.expect_sent(conn);
                 }
-            } else if connection.ending {
+            }
+            if connection.ending && !connection.sending {
                 *connection = Connection::default();
                 self.event_loop.close(conn);
             }
         }
         self.touched = touched;
     }
+}
+
+/// Returns the buffer of a finished send, without its memory if that is large.
+fn kept(buffer: Vec<u8>) -> Vec<u8> {
+    if buffer.capacity() > OUTPUT_KEPT_BYTES_MAX { Vec::new() } else { buffer }
 }
 
 /// The parts of a responder that replying needs.

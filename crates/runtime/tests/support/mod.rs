@@ -83,6 +83,7 @@ pub struct EchoServer<L> {
 struct Echo {
     conn: Option<ConnId>,
     sending: bool,
+    sends: u32,
     ended: bool,
     output: Vec<u8>,
 }
@@ -166,14 +167,24 @@ fn serve<L: EventLoop>(event_loop: &mut L, stop: &AtomicBool, accepted: &AtomicU
             let echo = &mut echoes[conn.index()];
             if echo.sending {
                 event_loop.expect_sent(conn);
-            } else if !echo.output.is_empty() {
-                event_loop.send_quiet(conn, std::mem::take(&mut echo.output));
+                continue;
+            }
+            let output = std::mem::take(&mut echo.output);
+            if !output.is_empty() {
+                // Both ways of sending, in turn.
                 echo.sending = true;
-                if echo.ended {
-                    event_loop.expect_sent(conn);
+                echo.sends += 1;
+                if echo.sends.is_multiple_of(2) {
+                    event_loop.send_quiet(conn, output);
+                } else if let Some(buffer) = event_loop.send_at_once(conn, output) {
+                    echo.output = buffer;
+                    echo.sending = false;
                 }
-            } else if echo.ended {
-                event_loop.close(conn);
+            }
+            match (echo.ended, echo.sending) {
+                (true, true) => event_loop.expect_sent(conn),
+                (true, false) => event_loop.close(conn),
+                (false, _) => {}
             }
         }
     }

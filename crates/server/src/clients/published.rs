@@ -52,7 +52,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let awaits_answer = connection.awaits_answer();
         match message {
             message if awaits_answer => connection.tell(message.bytes()),
-            Outgoing::Own(bytes) => connection.output.extend_from_slice(bytes),
+            Outgoing::Own(bytes) => {
+                if connection.output.capacity() == 0 {
+                    connection.renew_output(&mut self.reactor.spare);
+                }
+                connection.output.extend_from_slice(bytes);
+            }
             Outgoing::Shared(bytes) => connection.add_shared(bytes),
         }
         if self.closed_over_limit(index, message.bytes().len()) {

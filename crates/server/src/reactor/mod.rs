@@ -19,6 +19,7 @@ mod unsynced;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pantala_dict::prefetch_all;
@@ -256,6 +257,36 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         if connection.socket.tls.is_some() {
             return self.finish_encrypted(index);
         }
+        if let Some(output) = connection.take_output() {
+            let (socket, bytes) = (connection.socket.id, output.len());
+            self.stats.output_bytes.add(bytes as u64);
+            self.stats.writes.add(1);
+            match self.io.send_at_once(socket, output) {
+                Some(buffer) => {
+                    connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
+                    keep_spare(&mut self.spare, buffer);
+                }
+                None if connection.set_in_flight(bytes) => self.io.expect_sent(socket),
+                None => {}
+            }
+        } else if connection.has_output() {
+            self.send_later(index);
+        }
+        let connection = self.connections[index as usize].as_mut()?;
+        match connection.fate() {
+            Fate::Stays => Some(false),
+            Fate::EndsWhenSent => {
+                self.io.expect_sent(connection.socket.id);
+                Some(false)
+            }
+            Fate::Over => Some(true),
+        }
+    }
+
+    /// Has the loop send a connection's next piece, or notify of the end of the send in flight.
+    #[cold]
+    fn send_later(&mut self, index: u32) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
         match connection.take_send(|| self.spare.pop().unwrap_or_default()) {
             Sends::Nothing => {}
             Sends::Later => self.io.expect_sent(connection.socket.id),
@@ -268,14 +299,6 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
                     self.io.send_quiet(connection.socket.id, send.bytes);
                 }
             }
-        }
-        match connection.fate() {
-            Fate::Stays => Some(false),
-            Fate::EndsWhenSent => {
-                self.io.expect_sent(connection.socket.id);
-                Some(false)
-            }
-            Fate::Over => Some(true),
         }
     }
 
@@ -292,16 +315,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
         self.io.close(connection.socket.id);
         self.server.client_left(&connection.session.client);
-        self.recycle(connection.output);
+        keep_spare(&mut self.spare, connection.output);
         (!connection.ahead.is_empty()).then_some(connection.ahead)
-    }
-
-    fn recycle(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() > 0 && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX && self.spare.len() < SPARE_BUFFERS_MAX
-        {
-            buffer.clear();
-            self.spare.push(buffer);
-        }
     }
 
     /// Returns a connection of the loop, if it is open. Borrows only the table: the caller uses
@@ -346,5 +361,14 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         {
             prefetch_all(Arc::as_ptr(&connection.session.client));
         }
+    }
+}
+
+/// Keeps the memory of output for reuse, unless it is large or enough is kept.
+#[inline]
+fn keep_spare(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
+    if (1..=SPARE_BUFFER_BYTES_MAX).contains(&buffer.capacity()) && spare.len() < SPARE_BUFFERS_MAX {
+        buffer.clear();
+        spare.push(buffer);
     }
 }

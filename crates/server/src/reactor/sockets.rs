@@ -10,7 +10,7 @@ use pantala_runtime::{Event, EventLoop, ListenerId};
 use pantala_session::State;
 
 use super::tls::Layer;
-use super::{Connection, Happened, Reactor, Socket, token, via};
+use super::{Connection, Happened, Reactor, Socket, keep_spare, token, via};
 use crate::net;
 use crate::process::Kind;
 
@@ -98,7 +98,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             }
             Event::Failed { conn, .. } => return self.find(conn).map_or(Happened::Nothing, Happened::Failed),
             Event::Sent { conn, buffer, result } => {
-                self.recycle(buffer);
+                keep_spare(&mut self.spare, buffer);
                 if let Some(connection) = Self::open(&mut self.connections, conn) {
                     let index = conn.index() as u32;
                     if connection.socket.tls.is_some() {

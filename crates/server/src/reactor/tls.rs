@@ -20,7 +20,7 @@ use pantala_tls::connection::{Failure, Out};
 use rustix::net::SendFlags;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Connection, Happened, Reactor};
+use super::{Connection, Happened, Reactor, keep_spare};
 use crate::host::Server;
 
 /// Most plaintext that is encrypted for one send, bytes.
@@ -112,19 +112,11 @@ impl Layer {
             } else {
                 let is_over = connection.state == State::Closing || connection.eof;
                 is_awaited |= start > 0 && (is_over || !connection.output.is_empty() || !connection.ahead.is_empty());
-                keep_buffer(spare, bytes);
+                keep_spare(spare, bytes.into_buffer());
             }
         }
         self.in_flight_bytes = sealed.capacity();
         Ok((Sends::Now(pantala_session::turn::Send { bytes: sealed.into(), is_awaited }), taken_bytes))
-    }
-}
-
-/// Keeps the memory of output that was encrypted.
-fn keep_buffer(spare: &mut Vec<Vec<u8>>, bytes: Outgoing) {
-    let buffer = bytes.into_buffer();
-    if (1..=super::SPARE_BUFFER_BYTES_MAX).contains(&buffer.capacity()) && spare.len() < super::SPARE_BUFFERS_MAX {
-        spare.push(buffer);
     }
 }
 

@@ -9,7 +9,7 @@
 use pantala_runtime::EventLoop;
 use pantala_session::State;
 
-use super::{Connection, Reactor};
+use super::Reactor;
 
 impl<L: EventLoop, H> Reactor<'_, L, H> {
     /// Returns whether a connection with such a stamp must wait. If so, it is in the list of those
@@ -21,7 +21,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         let Some(connection) = &mut self.connections[index as usize] else { return false };
         // A client without replies (CLIENT REPLY OFF) must not write ahead of the disk either. A
         // primary's writes can't be held back.
-        let may_pass = !has_output(connection) && (!is_behind || connection.session.primary.is_some());
+        let may_pass = !connection.has_output() && (!is_behind || connection.session.primary.is_some());
         if connection.socket.unsynced < synced || may_pass {
             connection.socket.unsynced = 0;
             return false;
@@ -59,8 +59,4 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
         released
     }
-}
-
-fn has_output<H>(connection: &Connection<H>) -> bool {
-    !connection.output.is_empty() || !connection.ahead.is_empty()
 }
