@@ -193,7 +193,14 @@ fn wait_counts_the_replicas_that_have_everything() {
         assert!(since.elapsed() >= Duration::from_millis(200));
         // A replica that doesn't run acknowledges nothing.
         let id = client.call("CLIENT ID");
-        replica.connect().send(&["DEBUG", "SLEEP", "2"]);
+        let mut sleeper = replica.connect();
+        sleeper.send(&["DEBUG", "SLEEP", "2"]);
+        let mut probe = replica.connect();
+        probe.set_read_timeout(Duration::from_millis(50));
+        eventually("the replica sleeps", || {
+            probe.send(&["PING"]);
+            probe.try_receive().is_err()
+        });
         client.call("SET key 2");
         assert_eq!(client.call("WAIT 1 100"), Reply::Integer(0));
         let Reply::Integer(id) = id else { panic!("{id:?}") };
