@@ -65,6 +65,22 @@ pub fn for_each_backend(mut body: impl FnMut(Backend)) {
     }
 }
 
+/// Runs `body` for all backends under test at the same time: for scenes that wait most of the time.
+/// Scenes that burn CPU would disturb each other, and belong in [`for_each_backend`].
+///
+/// # Panics
+/// If a body panics, after all of them have ended.
+pub fn for_all_backends(body: impl Fn(Backend) + Sync) {
+    std::thread::scope(|scope| {
+        let body = &body;
+        let scenes: Vec<_> =
+            Backend::all().iter().map(|&backend| (backend, scope.spawn(move || body(backend)))).collect();
+        let failed: Vec<_> =
+            scenes.into_iter().filter_map(|(backend, scene)| scene.join().is_err().then_some(backend.name())).collect();
+        assert!(failed.is_empty(), "failed on {}", failed.join(" and "));
+    });
+}
+
 /// Runs `body` for each backend under test and each execution mode, by their names on the command
 /// line, naming both on standard error first.
 pub fn for_each_form(mut body: impl FnMut(Backend, &str)) {

@@ -6,7 +6,8 @@
 //! - [`Server`]: a running child process, Pantala or redis-server. It listens on its own port on
 //!   loopback, logs into its own folder, and is killed when dropped.
 //! - [`Backend`]: the event loop that Pantala uses. Network tests run once for each that the host
-//!   allows ([`for_each_backend`]).
+//!   allows ([`for_each_backend`]), those that wait on all at the same time
+//!   ([`for_all_backends`]).
 //! - [`Client`]: a socket that sends exactly the given bytes and splits what it receives into
 //!   [`Reply`]s, keeping their raw bytes, so that two servers can be compared byte by byte.
 //! - [`history`]: requests and replies of concurrent clients, and whether they are linearizable.
@@ -56,7 +57,7 @@ pub mod upstream;
 pub mod waiting;
 pub mod writers;
 
-pub use backend::{Backend, for_each_backend, for_each_form};
+pub use backend::{Backend, for_all_backends, for_each_backend, for_each_form};
 pub use client::Client;
 pub use random::Random;
 pub use reply::Reply;

@@ -252,12 +252,16 @@ fn transactions_are_checked_when_queued_and_when_run() {
     dan.call("DISCARD");
 }
 
-/// Has a client hold all shards for some seconds, with a script that runs when this returns.
+/// How long the script of [`hold_all_shards`] runs, ms: longer than a change of a rule takes on a
+/// busy host.
+const HELD_MS: u64 = 2000;
+
+/// Has a client hold all shards for [`HELD_MS`], with a script that runs when this returns.
 fn hold_all_shards(server: &Server) -> Client {
-    const SCRIPT: &str =
-        "local t = redis.call('time')[1]; while redis.call('time')[1] - t < 4 do redis.call('get', 'x') end";
+    const SCRIPT: &str = "local function now() local t = redis.call('time') return t[1] * 1000 + t[2] / 1000 end \
+         local stop = now() + tonumber(ARGV[1]) while now() < stop do redis.call('get', 'x') end";
     let mut holder = server.connect();
-    holder.send(&["EVAL", SCRIPT, "0"]);
+    holder.send(&["EVAL", SCRIPT, "0", &HELD_MS.to_string()]);
     eventually("the script holds all shards", || {
         let mut probe = server.connect();
         probe.set_read_timeout(Duration::from_millis(200));
@@ -275,12 +279,13 @@ fn what_waits_for_shards_is_checked_as_it_runs() {
         // The rule must change before the script ends, or the attempt proves nothing.
         for attempt in 0.. {
             let mut eve = user(&server, "eve", "+@all allkeys allchannels");
-            let mut holder = hold_all_shards(&server);
+            // Before the script starts, so that it can't have ended earlier than it seems.
             let began = Instant::now();
+            let mut holder = hold_all_shards(&server);
             eve.send_together(&calls.iter().map(|call| call.split(' ').collect()).collect::<Vec<_>>());
             std::thread::sleep(Duration::from_millis(300));
             set_user(&mut admin, "eve -set -mset");
-            let is_early = began.elapsed() < Duration::from_secs(2);
+            let is_early = began.elapsed() < Duration::from_millis(HELD_MS);
             let _ = holder.receive();
             let replies: Vec<Reply> = calls.iter().map(|_| eve.receive()).collect();
             let last = replies.last().expect("a reply").clone();

@@ -12,8 +12,9 @@ use std::time::Duration;
 use pantala_tests::concurrent::{Body, run_for};
 use pantala_tests::{Client, Random, Reply, Server, for_each_backend};
 
-/// Duration of each scenario on each kind of server.
-const RUN: Duration = Duration::from_millis(1500);
+/// Duration of each scenario on each kind of server, unless `PANTALA_ATOMICITY_MS` says otherwise,
+/// as in `.ci/nightly`.
+const RUN_MS: u64 = 1000;
 /// Maximum time until a broken scenario is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(30);
 /// Keys of one command: enough to touch most of 40 shards.
@@ -39,13 +40,18 @@ enum Order {
 
 type Scenario = fn(&Server, Order, Writers, Duration) -> Result<(), String>;
 
+fn run() -> Duration {
+    let ms = std::env::var("PANTALA_ATOMICITY_MS").ok();
+    Duration::from_millis(ms.map_or(RUN_MS, |text| text.trim().parse().expect("PANTALA_ATOMICITY_MS is a number")))
+}
+
 /// Runs a scenario on every kind of server, and its broken version on one.
 fn check(scenario: Scenario) {
     for_each_backend(|backend| {
         for (mode, order) in [("inline", Order::Connection), ("owner", Order::Key)] {
             eprintln!("-- execution {mode}");
             let mut server = Server::pantala(backend, &["--workers", "4", "--shards", "40", "--execution", mode]);
-            if let Err(text) = scenario(&server, order, Writers::Right, RUN) {
+            if let Err(text) = scenario(&server, order, Writers::Right, run()) {
                 panic!("backend {}, execution {mode}: {text}", backend.name());
             }
             server.assert_sound();
@@ -507,7 +513,7 @@ fn incr(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
             Ok(())
         }));
     }
-    run_for(limit.min(RUN), bodies)?;
+    run_for(limit.min(run()), bodies)?;
     let mut client = server.connect();
     for (counter, mut numbers) in counters.iter().zip(replies.into_inner().expect("no one panics with the lock")) {
         numbers.sort_unstable();
@@ -637,7 +643,7 @@ fn move_and_copy(server: &Server, _: Order, writers: Writers, limit: Duration) -
             Err(format!("source and copy were {numbers:?}"))
         }
     }));
-    run_for(limit.min(RUN), bodies)?;
+    run_for(limit.min(run()), bodies)?;
     let mut found = 0;
     for database in ["0", "1"] {
         client.command(&["SELECT", database]);

@@ -4,7 +4,7 @@ use pantala_tests::{Backend, Random, Server, differential};
 
 /// Commands per run, unless `PANTALA_DIFF_COMMANDS` says otherwise, as in `.ci/run` and
 /// `.ci/nightly`.
-const COMMANDS: usize = 40_000;
+const COMMANDS: usize = 25_000;
 
 fn commands() -> usize {
     match std::env::var("PANTALA_DIFF_COMMANDS") {

@@ -10,7 +10,7 @@ use pantala_tests::client::encode;
 use pantala_tests::effects::wait_for_expiry;
 use pantala_tests::waiting::eventually;
 use pantala_tests::writers::write_until;
-use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, for_each_backend, tool};
 use rustix::process::Signal;
 
 /// Options of a primary whose replicas needn't wait for others.
@@ -414,7 +414,7 @@ fn a_restarted_primary_continues_its_history() {
 #[test]
 fn writes_need_good_replicas_if_the_settings_say_so() {
     const NO: &str = "NOREPLICAS Not enough good replicas to write.";
-    for_each_backend(|backend| {
+    for_all_backends(|backend| {
         let primary = Server::pantala(backend, &[&PRIMARY[..], &["--min-replicas-to-write", "1"]].concat());
         let mut client = primary.connect();
         let rejected = Reply::Error(NO.to_owned());
