@@ -1,9 +1,5 @@
 //! Servers that follow others: how far they have come, and whether they hold the same.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::thread::JoinHandle;
-
 use crate::effects::{difference, digest};
 use crate::waiting::eventually;
 use crate::{Reply, Server};
@@ -70,67 +66,4 @@ pub fn assert_same(replica: &Server, primary: &Server) {
     assert!(is_same, "{}\n{}", difference(primary, replica, &[]), replica.log());
     // An error would be a command that was not applied.
     assert_eq!(info(replica, "stats", "unexpected_error_replies"), "0", "{}", replica.log());
-}
-
-/// A primary that answers as a test says.
-pub struct FakePrimary {
-    port: u16,
-    thread: JoinHandle<Vec<String>>,
-}
-
-impl FakePrimary {
-    /// Accepts one connection after the other, and answers each with these bytes after the
-    /// handshake. `until` ends it, with what has been received.
-    ///
-    /// # Panics
-    /// If no port is free.
-    #[must_use]
-    pub fn start(answers: Vec<Vec<u8>>) -> FakePrimary {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
-        let thread = std::thread::spawn(move || {
-            let mut all = Vec::new();
-            for answer in answers {
-                let Ok((mut socket, _)) = listener.accept() else { break };
-                let mut received = String::new();
-                let mut chunk = [0; 4096];
-                while let Ok(len @ 1..) = socket.read(&mut chunk) {
-                    let part = String::from_utf8_lossy(&chunk[..len]).into_owned();
-                    received += &part;
-                    // One reply to each command so far: `*` starts one, and nothing else has it.
-                    let commands = part.matches('*').count();
-                    let is_last = received.contains("PSYNC");
-                    let replies = "+OK\r\n".repeat(commands - usize::from(is_last));
-                    if socket.write_all(replies.as_bytes()).is_err() {
-                        break;
-                    }
-                    if is_last {
-                        // The replica may close before it has read everything.
-                        let _ = socket.write_all(&answer);
-                        let _ = socket.shutdown(std::net::Shutdown::Write);
-                        let _ = socket.read_to_end(&mut Vec::new());
-                        break;
-                    }
-                }
-                all.push(received);
-            }
-            all
-        });
-        FakePrimary { port, thread }
-    }
-
-    /// Returns its port.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Waits for its last connection. Returns what was received on each.
-    ///
-    /// # Panics
-    /// If its thread has panicked.
-    #[must_use]
-    pub fn finish(self) -> Vec<String> {
-        self.thread.join().expect("the fake primary does not panic")
-    }
 }

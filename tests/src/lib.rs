@@ -49,6 +49,7 @@ pub mod random;
 pub mod replica;
 pub mod reply;
 pub mod server;
+pub mod staged;
 pub mod tidy;
 pub mod tls;
 pub mod tool;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pantala_tests::effects::wait_for_expiry;
-use pantala_tests::following::{FakePrimary, PRIMARY, assert_same, follow, info, wait_for_link, wait_until_applied};
+use pantala_tests::following::{PRIMARY, assert_same, follow, info, wait_for_link, wait_until_applied};
 use pantala_tests::generator::Generator;
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
@@ -163,59 +163,6 @@ fn credentials_are_those_of_the_settings() {
     client.call("CONFIG SET masteruser syncer masterauth other");
     client.call("CLIENT KILL TYPE master");
     eventually("the user is another one", || admin.call("CLIENT LIST TYPE replica").text().contains("user=syncer"));
-}
-
-#[test]
-fn a_wrong_snapshot_leaves_the_dataset_as_it_is() {
-    let id = "0123456789012345678901234567890123456789";
-    let mark = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn";
-    let head = format!("+FULLRESYNC {id} 7\r\n");
-    let framed = |rdb: &[u8]| [head.as_bytes(), format!("${}\r\n", rdb.len()).as_bytes(), rdb].concat();
-    let marked = |rdb: &[u8]| [head.as_bytes(), format!("$EOF:{mark}\r\n").as_bytes(), rdb, mark.as_bytes()].concat();
-    let mut answers = vec![
-        framed(b"REDIS9999\xff\0\0\0\0\0\0\0\0"),
-        framed(b"REDIS0010\xff\x01\x02\x03\x04\x05\x06\x07\x08"),
-        marked(b"REDIS0010\xfe\0\0\x03key"),
-        marked(b"not a snapshot at all"),
-        framed(b""),
-        [head.as_bytes(), b"$99999999999999\r\nREDIS0010"].concat(),
-        [head.as_bytes(), b"$-5\r\n"].concat(),
-        [head.as_bytes(), b"-ERR no\r\n"].concat(),
-        b"+FULLRESYNC x y\r\n".to_vec(),
-        b"+CONTINUE\r\n".to_vec(),
-        b"-NOMASTERLINK Can't SYNC while not connected with my master\r\n".to_vec(),
-        vec![b'x'; 100_000],
-    ];
-    // A replica waits a second before it connects again: two share the answers.
-    let others = answers.split_off(answers.len() / 2);
-    let log = std::thread::scope(|scope| {
-        let scenes = [answers, others].map(|answers| scope.spawn(move || log_of_wrong_answers(answers)));
-        scenes.map(|scene| scene.join().expect("the dataset is as it was")).concat()
-    });
-    for part in ["9999", "checksum", "aborted replication", "wrong +FULLRESYNC", "not asked for", "unable to PSYNC"] {
-        assert!(log.contains(part), "no {part} in {log}");
-    }
-}
-
-/// Has a replica follow a primary that gives these answers, and checks that it keeps its dataset.
-/// Returns its log.
-fn log_of_wrong_answers(answers: Vec<Vec<u8>>) -> String {
-    let count = answers.len();
-    let primary = FakePrimary::start(answers);
-    let mut replica = Server::pantala(Backend::all()[0], &REPLICA);
-    let mut client = replica.connect();
-    client.call("SET kept 1");
-    client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    let received = primary.finish();
-    assert_eq!(received.len(), count);
-    assert_eq!(client.call("GET kept"), Reply::bulk("1"), "{}", replica.log());
-    let log = replica.log();
-    let files = std::fs::read_dir(replica.folder()).expect("its folder").flatten();
-    let left: Vec<_> =
-        files.map(|file| file.file_name()).filter(|name| name.to_string_lossy().contains("temp")).collect();
-    assert!(left.is_empty(), "{left:?}");
-    replica.assert_sound();
-    log
 }
 
 #[test]
@@ -524,34 +471,6 @@ fn pantala_follows_pantala_and_is_followed() {
             eventually("the replica's replica has it too", || last() == Reply::bulk("1"));
             assert_eq!(below.connect().call("DEBUG DIGEST"), primary.connect().call("DEBUG DIGEST"));
         }
-        replica.assert_sound();
-    });
-}
-
-#[test]
-fn a_hostile_stream_harms_only_its_own_link() {
-    for_each_backend(|backend| {
-        let head = b"+FULLRESYNC 0123456789012345678901234567890123456789 7\r\n$18\r\nREDIS0010\xff\0\0\0\0\0\0\0\0";
-        let streams: [&[u8]; 9] = [
-            b"*3\r\n$5\r\nBLPOP\r\n$1\r\nl\r\n$1\r\n0\r\n",
-            b"*3\r\n$9\r\nREPLICAOF\r\n$2\r\nNO\r\n$3\r\nONE\r\n",
-            b"*1\r\n$5\r\nRESET\r\n*1\r\n$7\r\nMONITOR\r\n*1\r\n$4\r\nQUIT\r\n",
-            b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n",
-            b"*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$1\r\n1\r\n",
-            b"*1\r\n$-5\r\n",
-            b"*1000000000\r\n$3\r\n",
-            b"*2\r\n$99999999999\r\nx",
-            b"*1\r\n$7\r\nnonsense\r\n",
-        ];
-        let primary = FakePrimary::start(streams.iter().map(|stream| [head, *stream].concat()).collect());
-        let mut replica = Server::pantala(backend, &REPLICA);
-        let mut client = replica.connect();
-        client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-        assert_eq!(primary.finish().len(), streams.len());
-        assert_eq!(client.call("EXISTS half"), Reply::Integer(0), "a transaction without its EXEC");
-        assert_eq!(info(&replica, "replication", "role"), "slave");
-        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
-        assert_eq!(client.call("SET a 1"), Reply::ok());
         replica.assert_sound();
     });
 }

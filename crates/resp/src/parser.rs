@@ -44,6 +44,12 @@ pub struct Limits {
     pub max_inline: usize,
 }
 
+impl Limits {
+    /// The `max_bulk_len` of the stream of a primary. It is unlimited, and it has no inline
+    /// commands: only empty lines, which keep a link alive.
+    pub const PRIMARY_BULK_LEN: usize = usize::MAX;
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self { max_bulk_len: PROTO_MAX_BULK_LEN_DEFAULT, authenticated: true, max_inline: PROTO_INLINE_MAX_SIZE }
@@ -351,6 +357,9 @@ impl Parser {
             return Err(ProtocolError::TooBigInline);
         }
         let line_len = if end > 0 && buf[end - 1] == b'\r' { end - 1 } else { end };
+        if line_len > 0 && limits.max_bulk_len == Limits::PRIMARY_BULK_LEN {
+            return Err(ProtocolError::InlineOfPrimary);
+        }
         split_line(&mut buf[..line_len], args).map_err(|_| ProtocolError::UnbalancedQuotes)?;
         self.state = State::Start;
         Ok(Some(end + 1))

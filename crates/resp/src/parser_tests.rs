@@ -374,3 +374,12 @@ proptest! {
         prop_assert_eq!(command(&stream), words);
     }
 }
+
+#[test]
+fn the_stream_of_a_primary_has_no_inline_commands_but_empty_lines() {
+    let limits = Limits { max_bulk_len: Limits::PRIMARY_BULK_LEN, ..Limits::default() };
+    assert_eq!(error(b"\r\n\n*1\r\n$4\r\nPING\r\n\n", &limits), None);
+    for line in [&b"PING\r\n"[..], b" \n", b"\n*1\r\n$4\r\nPING\r\nx\n"] {
+        assert_eq!(error(line, &limits), Some(ProtocolError::InlineOfPrimary), "{}", line.escape_ascii());
+    }
+}

@@ -27,6 +27,8 @@ pub enum ProtocolError {
     /// An inline command with an unclosed quote, or with something other than whitespace after a
     /// closing one.
     UnbalancedQuotes,
+    /// An inline command in the stream of a primary.
+    InlineOfPrimary,
 }
 
 impl ProtocolError {
@@ -43,6 +45,7 @@ impl ProtocolError {
             Self::UnauthenticatedBulkLength => "unauthenticated bulk length",
             Self::Encrypted => "a TLS handshake on a port without TLS",
             Self::UnbalancedQuotes => "unbalanced quotes in request",
+            Self::InlineOfPrimary => "Master using the inline protocol. Desync?",
         }
     }
 

@@ -31,6 +31,7 @@ pub struct PrimaryLink {
     acknowledged_ms: i64,
     /// The offset is to be sent at the end of the turn.
     pub wants_ack: bool,
+    is_broken: bool,
     progress: Arc<Progress>,
 }
 
@@ -39,7 +40,8 @@ impl PrimaryLink {
     pub fn new(number: u64, offset: u64, progress: Arc<Progress>) -> Self {
         progress.applied.store(offset, Relaxed);
         progress.received.store(offset, Relaxed);
-        PrimaryLink { number, received: offset, applied: offset, acknowledged_ms: 0, wants_ack: true, progress }
+        let (received, applied) = (offset, offset);
+        PrimaryLink { number, received, applied, acknowledged_ms: 0, wants_ack: true, is_broken: false, progress }
     }
 
     /// Counts received bytes of the stream.
@@ -63,6 +65,16 @@ impl PrimaryLink {
     /// Returns the offset up to which the stream has been applied.
     pub fn applied(&self) -> u64 {
         self.applied
+    }
+
+    /// Notes that the stream is not what a primary sends: the next link must not continue it.
+    pub fn break_off(&mut self) {
+        self.is_broken = true;
+    }
+
+    /// Returns the offset at which the next link may continue the stream, if it may.
+    pub fn continues_at(&self) -> Option<u64> {
+        (!self.is_broken).then_some(self.applied)
     }
 
     /// Returns the command that tells the primary the offset, if it is to be sent: once a second,
@@ -112,5 +124,8 @@ mod tests {
         link.receive(120, 5500);
         link.apply_but(20);
         assert_eq!((link.applied(), progress.received.load(Relaxed)), (1100, 1120));
+        assert_eq!(link.continues_at(), Some(1100));
+        link.break_off();
+        assert_eq!((link.applied(), link.continues_at()), (1100, None));
     }
 }

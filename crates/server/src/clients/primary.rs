@@ -4,12 +4,16 @@
 //! here. Replies are dropped, except the offset that the primary is sent once a second. What was
 //! applied is counted, so that a lost link is continued there. A link that ends while a command of
 //! its is in flight is closed only when that has run: the offset then includes it.
+//!
+//! A stream that is no primary's, because it has a protocol error or a command that blocks, is not
+//! continued: as in Redis, the next link does a full sync.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::client::{NewPrimary, Session};
+use pantala_engine::client::{NewPrimary, PrimaryLink, Session};
 use pantala_engine::command::Command;
 use pantala_engine::message::Message;
+use pantala_resp::ProtocolError;
 use pantala_runtime::EventLoop;
 use pantala_session::State;
 
@@ -34,7 +38,7 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
     let NewPrimary { socket, rest, db, link, .. } = *new;
     let (number, offset) = (link.number, link.applied());
     let Some(index) = clients.reactor.add_socket(socket, Kind::Tcp) else {
-        return server.replication().replica.link_ended(server, number, offset, db);
+        return server.replication().replica.link_ended(server, number, Some(offset), db);
     };
     clients.has_primary = true;
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
@@ -75,6 +79,7 @@ pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, ind
     }
     if connection.state == State::Blocked {
         tracing::warn!("A command of the master has blocked: closing the link.");
+        link.break_off();
         return true;
     }
     if link.is_ack_due(now_ms) {
@@ -132,6 +137,13 @@ pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, be
     }
 }
 
+/// Handles a protocol error in the stream of the link: the next link does not continue it.
+#[cold]
+pub fn break_off(link: &mut PrimaryLink, error: ProtocolError) {
+    tracing::warn!("{error}: closing the link to the master, a full sync follows.");
+    link.break_off();
+}
+
 /// Counts the commands of the link that have run. A transaction counts with its `EXEC`.
 fn note_applied<H>(connection: &mut Connection<H>) {
     let Session { primary, transaction, .. } = &mut connection.session;
@@ -147,6 +159,6 @@ pub(super) fn end<H>(server: &Server, connection: &mut Connection<H>) {
     note_applied(connection);
     let db = connection.session.db;
     if let Some(link) = connection.session.primary.take() {
-        server.replication().replica.link_ended(server, link.number, link.applied(), db);
+        server.replication().replica.link_ended(server, link.number, link.continues_at(), db);
     }
 }

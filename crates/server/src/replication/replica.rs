@@ -390,8 +390,8 @@ impl Replica {
     }
 
     /// Notes that the link has ended, where the stream was applied up to `offset`, with database
-    /// `db` selected.
-    pub fn link_ended(&self, server: &Server, term: u64, offset: u64, db: u32) {
+    /// `db` selected. Without an offset the stream can't be continued.
+    pub fn link_ended(&self, server: &Server, term: u64, offset: Option<u64>, db: u32) {
         let was_lost = {
             let mut locked = self.lock();
             let state = &mut *locked;
@@ -401,11 +401,17 @@ impl Replica {
                 state.phase = Phase::Connect;
                 state.down_since = Instant::now();
             }
-            if let Some(known) = &mut state.known {
-                *known = Known { position: Position { offset, ..known.position }, db };
-            } else if let (None, Some((_, former_offset))) = (&state.primary, &mut state.former) {
-                // It was promoted, and a command of the stream has ended after that.
-                *former_offset = offset;
+            match (offset, &mut state.known) {
+                (Some(offset), Some(known)) => {
+                    *known = Known { position: Position { offset, ..known.position }, db };
+                }
+                (None, known) => *known = None,
+                (Some(offset), None) => {
+                    if let (None, Some((_, former_offset))) = (&state.primary, &mut state.former) {
+                        // It was promoted, and a command of the stream has ended after that.
+                        *former_offset = offset;
+                    }
+                }
             }
             was_lost
         };

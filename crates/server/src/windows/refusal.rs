@@ -12,6 +12,7 @@ use pantala_session::State;
 use pantala_session::access::{Forbidden, NO_AUTH, forbidden, refused};
 
 use super::Runner;
+use crate::clients::primary::break_off;
 use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
@@ -113,6 +114,9 @@ impl Runner {
             }
             What::Broken(error) => {
                 error.encode(output);
+                if let Some(link) = &mut session.primary {
+                    break_off(link, *error);
+                }
                 closes = true;
             }
             What::Browser => {
@@ -126,7 +130,10 @@ impl Runner {
         }
         d.clients.tally.count_reply(&output[before..]);
         connection.end_reply(before);
-        connection.input.done(entry.end);
+        // A protocol error has no end: the commands before it have run, and only those.
+        if !matches!(entry.what, What::Broken(_)) {
+            connection.input.done(entry.end);
+        }
         if closes {
             connection.state = State::Closing;
         }

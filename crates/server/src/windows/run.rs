@@ -11,7 +11,7 @@ use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
 use pantala_engine::routing::add_shards;
 use pantala_engine::tuning::WATCHING;
-use pantala_resp::{ArgRange, Args, Reply, is_aborted};
+use pantala_resp::{ArgRange, Args, Limits, Reply, is_aborted};
 use pantala_runtime::EventLoop;
 use pantala_session::access::{forbidden, is_restricted};
 use pantala_session::replies::{needs_settling, replies_wanted};
@@ -127,7 +127,7 @@ impl Windows {
         let mut max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
         if connection.session.primary.is_some() {
             // Its limit may be another one.
-            max_bulk_len = usize::MAX;
+            max_bulk_len = Limits::PRIMARY_BULK_LEN;
         }
         loop {
             if *left == 0 {

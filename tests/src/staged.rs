@@ -1,0 +1,211 @@
+//! A primary whose answers a test has written: damaged snapshots, streams with errors, links that
+//! break.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use crate::client::encode;
+
+/// The replication ID of a staged primary.
+pub const ID: &str = "0123456789012345678901234567890123456789";
+
+/// An RDB file without keys, and without a checksum.
+pub const EMPTY_RDB: &[u8] = b"REDIS0010\xff\0\0\0\0\0\0\0\0";
+
+/// A command that the replica has sent.
+pub type Sent = Vec<String>;
+
+/// What the primary does on one connection.
+pub struct Scene {
+    /// Replies to commands of these names, in place of the usual ones.
+    replies: Vec<(&'static str, Vec<u8>)>,
+    answer: Answer,
+    end: End,
+}
+
+type Answer = Box<dyn FnOnce(&Sent) -> Vec<u8> + Send>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Sends nothing more, and reads until the replica closes.
+    Close,
+    /// Keeps the link: the same, without the end of its own stream.
+    Keep,
+    /// Sends the answer over and over, until the replica closes.
+    Repeat,
+}
+
+impl Scene {
+    /// Shakes hands, and answers `PSYNC` or `SYNC` with these bytes and the end of the stream.
+    #[must_use]
+    pub fn answers(bytes: impl Into<Vec<u8>>) -> Scene {
+        let bytes = bytes.into();
+        Scene::computes(|_| bytes)
+    }
+
+    /// As [`Scene::answers`], with what `answer` makes of the `PSYNC`.
+    #[must_use]
+    pub fn computes(answer: impl FnOnce(&Sent) -> Vec<u8> + Send + 'static) -> Scene {
+        Scene { replies: Vec::new(), answer: Box::new(answer), end: End::Close }
+    }
+
+    /// Answers a full sync without keys, from `offset` on, and these bytes of the stream.
+    #[must_use]
+    pub fn streams(offset: u64, stream: &[u8]) -> Scene {
+        Scene::answers([full_sync(offset, EMPTY_RDB), stream.to_vec()].concat())
+    }
+
+    /// Replies to a command of the handshake with these bytes.
+    #[must_use]
+    pub fn replying(mut self, name: &'static str, reply: &[u8]) -> Scene {
+        self.replies.push((name, reply.to_vec()));
+        self
+    }
+
+    /// Does not end the link.
+    #[must_use]
+    pub fn keeping(self) -> Scene {
+        Scene { end: End::Keep, ..self }
+    }
+
+    /// Sends the answer over and over, until the replica closes the link.
+    #[must_use]
+    pub fn repeating(self) -> Scene {
+        Scene { end: End::Repeat, ..self }
+    }
+}
+
+/// Returns a snapshot of known length, with the lines before it.
+#[must_use]
+pub fn full_sync(offset: u64, rdb: &[u8]) -> Vec<u8> {
+    [format!("+FULLRESYNC {ID} {offset}\r\n${}\r\n", rdb.len()).as_bytes(), rdb].concat()
+}
+
+/// Returns commands of a stream.
+#[must_use]
+pub fn stream(commands: &[&str]) -> Vec<u8> {
+    let encoded = commands.iter().map(|words| encode(&words.split(' ').collect::<Vec<_>>()));
+    encoded.collect::<Vec<_>>().concat()
+}
+
+/// See the head of this module.
+pub struct StagedPrimary {
+    port: u16,
+    /// The commands of each connection.
+    sent: Arc<Mutex<Vec<Vec<Sent>>>>,
+    thread: JoinHandle<()>,
+}
+
+impl StagedPrimary {
+    /// Plays these scenes, one for each connection.
+    ///
+    /// # Panics
+    /// If no port is free.
+    #[must_use]
+    pub fn start(scenes: Vec<Scene>) -> StagedPrimary {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&sent);
+        let thread = std::thread::spawn(move || {
+            for scene in scenes {
+                let Ok((socket, _)) = listener.accept() else { break };
+                socket.set_nodelay(true).expect("a socket takes the option");
+                all.lock().expect("no thread panics with it").push(Vec::new());
+                play(scene, &socket, &|command| {
+                    let mut all = all.lock().expect("no thread panics with it");
+                    all.last_mut().expect("pushed above").push(command);
+                });
+            }
+        });
+        StagedPrimary { port, sent, thread }
+    }
+
+    /// Returns its port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the commands of each connection up to now.
+    ///
+    /// # Panics
+    /// If its thread has panicked.
+    #[must_use]
+    pub fn sent(&self) -> Vec<Vec<Sent>> {
+        self.sent.lock().expect("no thread panics with it").clone()
+    }
+
+    /// Waits for the end of the last scene. Returns the `PSYNC` of each, without its name.
+    ///
+    /// # Panics
+    /// If its thread has panicked.
+    #[must_use]
+    pub fn finish(self) -> Vec<String> {
+        self.thread.join().expect("the staged primary does not panic");
+        let all = self.sent.lock().expect("no thread panics with it");
+        let asked = |commands: &Vec<Sent>| {
+            let psync = commands.iter().find(|command| command[0] == "PSYNC");
+            psync.map_or_else(String::new, |words| words[1..].join(" "))
+        };
+        all.iter().map(asked).collect()
+    }
+}
+
+fn play(scene: Scene, mut socket: &TcpStream, note: &dyn Fn(Sent)) {
+    let Scene { replies, answer, end } = scene;
+    let mut reader = BufReader::new(socket);
+    let psync = loop {
+        let Some(command) = read_command(&mut reader) else { return };
+        note(command.clone());
+        let name = command[0].as_str();
+        let other = replies.iter().find(|(of, _)| *of == name).map(|(_, reply)| reply.as_slice());
+        let reply = match (name, other) {
+            ("PSYNC" | "SYNC", None) => break command,
+            (_, Some(reply)) => reply,
+            ("PING", None) => b"+PONG\r\n",
+            (_, None) => b"+OK\r\n",
+        };
+        // The replica may have closed the connection.
+        if socket.write_all(reply).is_err() {
+            return;
+        }
+    };
+    let bytes = answer(&psync);
+    // The replica may close before it has read everything.
+    let mut is_sent = socket.write_all(&bytes).is_ok();
+    while end == End::Repeat && is_sent {
+        is_sent = socket.write_all(&bytes).is_ok();
+    }
+    if end == End::Close {
+        let _ = socket.shutdown(Shutdown::Write);
+    }
+    while let Some(command) = read_command(&mut reader) {
+        note(command);
+    }
+}
+
+/// Reads a command, with its name in capitals; `None` at the end of the stream. `SYNC` is inline.
+fn read_command(reader: &mut impl BufRead) -> Option<Sent> {
+    let mut line = String::new();
+    while line.trim().is_empty() {
+        line.clear();
+        // Empty lines keep the link alive.
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+    }
+    let Some(count) = line.strip_prefix('*') else { return Some(vec![line.trim().to_owned()]) };
+    let mut words = Vec::new();
+    for _ in 0..count.trim().parse::<usize>().ok()? {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        let mut word = vec![0; header.strip_prefix('$')?.trim().parse::<usize>().ok()? + 2];
+        reader.read_exact(&mut word).ok()?;
+        words.push(String::from_utf8_lossy(&word[..word.len() - 2]).into_owned());
+    }
+    words.first_mut()?.make_ascii_uppercase();
+    Some(words)
+}

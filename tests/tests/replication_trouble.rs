@@ -1,0 +1,250 @@
+//! Primaries that are broken or hostile: the replica keeps its data or follows again, applies no
+//! command twice, and never ends.
+
+use pantala_tests::following::info;
+use pantala_tests::staged::{EMPTY_RDB, ID, Scene, Sent, StagedPrimary, full_sync, stream};
+use pantala_tests::waiting::eventually;
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+
+/// Arguments of a replica.
+const REPLICA: [&str; 4] = ["--workers", "2", "--shards", "12"];
+
+/// A mark behind a snapshot whose length is not known.
+const MARK: &str = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn";
+
+/// The request for a full sync.
+const FULL: &str = "? -1";
+
+fn follow(client: &mut Client, primary: &StagedPrimary) {
+    assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
+}
+
+/// Waits until the link of this scene has applied the stream up to `end`.
+#[track_caller]
+fn wait_for_stream(replica: &Server, primary: &StagedPrimary, scene: usize, end: usize) {
+    eventually("the link has applied the stream", || {
+        primary.sent().len() == scene
+            && info(replica, "replication", "master_link_status") == "up"
+            && info(replica, "replication", "slave_repl_offset") == end.to_string()
+    });
+}
+
+/// Ends the last scene, which keeps its link. Returns what was asked on each connection.
+fn finish(client: &mut Client, primary: StagedPrimary) -> Vec<String> {
+    assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+    primary.finish()
+}
+
+/// Returns a primary's answer to this `PSYNC` whose stream has had these commands since `offset`:
+/// what the replica lacks, or all of it behind a snapshot without keys.
+fn continues(psync: &Sent, offset: u64, commands: &[&str]) -> Vec<u8> {
+    let all = stream(commands);
+    if psync[1] != ID {
+        return [full_sync(offset, EMPTY_RDB), all].concat();
+    }
+    let asked: usize = psync[2].parse().expect("an offset");
+    [b"+CONTINUE\r\n", &all[asked - 1 - offset as usize..]].concat()
+}
+
+#[test]
+fn commands_before_a_protocol_error_run_once() {
+    const COMMANDS: [&str; 3] = ["SELECT 3", "INCR n", "APPEND text x"];
+    for_each_backend(|backend| {
+        for (error, text) in [
+            (&b"*1\r\n%bad\r\n"[..], "expected '$', got '%'"),
+            (b"*1\r\n$-5\r\n", "invalid bulk length"),
+            (b"*1000000000000\r\n", "invalid multibulk length"),
+            (b"INCR n\r\n", "Master using the inline protocol. Desync?"),
+            (b"\"INCR n\r\n", "Master using the inline protocol. Desync?"),
+        ] {
+            let first = [stream(&COMMANDS), error.to_vec()].concat();
+            let primary = StagedPrimary::start(vec![
+                Scene::streams(7, &first).keeping(),
+                Scene::computes(|psync| continues(psync, 7, &COMMANDS)).keeping(),
+            ]);
+            let mut replica = Server::pantala(backend, &REPLICA);
+            let mut client = replica.connect();
+            follow(&mut client, &primary);
+            let end = 7 + stream(&COMMANDS).len();
+            wait_for_stream(&replica, &primary, 2, end);
+            client.call("SELECT 3");
+            assert_eq!(client.call("GET n"), Reply::bulk("1"), "{text}\n{}", replica.log());
+            assert_eq!(client.call("GET text"), Reply::bulk("x"), "{text}");
+            assert!(replica.log().contains(text), "no {text} in {}", replica.log());
+            // As in Redis: what such a primary has sent is not continued.
+            assert_eq!(finish(&mut client, primary), [FULL, FULL], "{text}");
+            replica.assert_sound();
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_is_cut_continues_behind_its_last_whole_command() {
+    const COMMANDS: [&str; 6] = ["SELECT 3", "INCR n", "MULTI", "INCR m", "INCR m", "EXEC"];
+    for_each_backend(|backend| {
+        let all = stream(&COMMANDS);
+        // Within the second command, and within the transaction, which is applied as a whole.
+        let ends = [1, 2, 5].map(|count| stream(&COMMANDS[..count]).len());
+        let cuts = [ends[1] - 1, ends[2] - 1, ends[2]];
+        let first = [&all[..cuts[0]], &all[ends[0]..cuts[1]], &all[ends[1]..cuts[2]]];
+        let primary = StagedPrimary::start(vec![
+            Scene::streams(7, first[0]),
+            Scene::answers([b"+CONTINUE\r\n", first[1]].concat()),
+            Scene::answers([b"+CONTINUE\r\n", first[2]].concat()),
+            Scene::computes(|psync| continues(psync, 7, &COMMANDS)).keeping(),
+        ]);
+        let mut replica = Server::pantala(backend, &REPLICA);
+        let mut client = replica.connect();
+        follow(&mut client, &primary);
+        let end = 7 + all.len();
+        wait_for_stream(&replica, &primary, 4, end);
+        client.call("SELECT 3");
+        assert_eq!(client.call("MGET n m"), Reply::Array(vec![Reply::bulk("1"), Reply::bulk("2")]));
+        let at = |bytes: usize| format!("{ID} {}", 8 + bytes);
+        let asked = [FULL.to_owned(), at(ends[0]), at(ends[1]), at(ends[1])];
+        assert_eq!(finish(&mut client, primary), asked, "{}", replica.log());
+        replica.assert_sound();
+    });
+}
+
+/// Follows a primary that plays these scenes, each of which fails. Returns the replica's log.
+#[track_caller]
+fn keeps_its_data(scenes: Vec<Scene>, args: &[&str]) -> String {
+    let count = scenes.len();
+    let primary = StagedPrimary::start(scenes);
+    let mut replica = Server::pantala(Backend::all()[0], &[&REPLICA[..], args].concat());
+    let mut client = replica.connect();
+    client.call("SET kept 1");
+    follow(&mut client, &primary);
+    let asked = primary.finish();
+    assert_eq!(asked.len(), count);
+    assert!(asked.iter().all(|psync| psync.is_empty() || psync == FULL), "{asked:?}");
+    assert_eq!(client.call("GET kept"), Reply::bulk("1"), "{}", replica.log());
+    assert_eq!(info(&replica, "replication", "role"), "slave");
+    assert_eq!(info(&replica, "replication", "master_link_status"), "down");
+    let files = std::fs::read_dir(replica.folder()).expect("its folder").flatten();
+    let left: Vec<_> =
+        files.map(|file| file.file_name()).filter(|name| name.to_string_lossy().contains("temp")).collect();
+    // The next attempt may have begun.
+    assert!(left.len() <= 1, "{left:?}");
+    replica.assert_sound();
+    replica.log()
+}
+
+#[test]
+fn a_wrong_snapshot_leaves_the_dataset_as_it_is() {
+    let head = format!("+FULLRESYNC {ID} 7\r\n");
+    let behind = |rest: &[u8]| Scene::answers([head.as_bytes(), rest].concat());
+    let marked = |rdb: &[u8]| behind(&[format!("$EOF:{MARK}\r\n").as_bytes(), rdb, MARK.as_bytes()].concat());
+    let framed = |rdb: &[u8]| Scene::answers(full_sync(7, rdb));
+    let log = keeps_its_data(
+        vec![
+            framed(b"REDIS9999\xff\0\0\0\0\0\0\0\0"),
+            framed(b"REDIS0010\xff\x01\x02\x03\x04\x05\x06\x07\x08"),
+            marked(b"REDIS0010\xfe\0\0\x03key"),
+            marked(b"not a snapshot at all"),
+            framed(b""),
+            // A string that claims to be longer than memory.
+            framed(b"REDIS0010\0\x81\x7f\xff\xff\xff\xff\xff\xff\xffx"),
+        ],
+        &[],
+    );
+    for part in ["9999", "checksum"] {
+        assert!(log.contains(part), "no {part} in {log}");
+    }
+}
+
+#[test]
+fn a_link_that_breaks_before_its_stream_leaves_the_dataset_as_it_is() {
+    let head = format!("+FULLRESYNC {ID} 7\r\n");
+    let behind = |rest: &[u8]| Scene::answers([head.as_bytes(), rest].concat());
+    let marked = [format!("$EOF:{MARK}\r\n").as_bytes(), EMPTY_RDB, &MARK.as_bytes()[..39]].concat();
+    let log = keeps_its_data(
+        vec![
+            Scene::answers(b""),
+            behind(b""),
+            // The connection is cut in the snapshot, and in its mark.
+            behind(b"$18\r\nREDIS0010\xff\0\0"),
+            behind(&marked),
+            behind(b"$99999999999999\r\nREDIS0010"),
+            behind(b"$-5\r\n"),
+            behind(b"-ERR no\r\n"),
+            // Neither ends by itself.
+            behind(format!("$EOF:{MARK}\r\n").as_bytes()).repeating(),
+            Scene::answers(vec![b'x'; 65_536]).repeating(),
+        ],
+        &[],
+    );
+    for part in ["aborted replication", "connection lost", "a line without an end"] {
+        assert!(log.contains(part), "no {part} in {log}");
+    }
+}
+
+#[test]
+fn a_handshake_that_fails_leaves_the_dataset_as_it_is() {
+    let log = keeps_its_data(
+        vec![
+            Scene::answers(b"").replying("PING", b"-DENIED no\r\n").keeping(),
+            Scene::answers(b"").replying("AUTH", b"-WRONGPASS invalid username-password pair\r\n").keeping(),
+            Scene::answers(b"+FULLRESYNC x y\r\n"),
+            Scene::answers(format!("+FULLRESYNC {ID} -7\r\n")),
+            Scene::answers(format!("+FULLRESYNC {ID} 18446744073709551616\r\n")),
+            Scene::answers(format!("+FULLRESYNC {}g 7\r\n", &ID[1..])),
+            Scene::answers(b"+CONTINUE\r\n"),
+            Scene::answers(b"-NOMASTERLINK Can't SYNC while not connected with my master\r\n"),
+            Scene::answers(b"-LOADING Redis is loading the dataset in memory\r\n"),
+            // An old primary that doesn't send a snapshot either.
+            Scene::answers(b"-ERR no\r\n").replying("PSYNC", b"-ERR unknown command 'PSYNC'\r\n"),
+        ],
+        &["--masterauth", "secret"],
+    );
+    for part in [
+        "Error reply to PING from master: '-DENIED no'",
+        "Unable to AUTH to MASTER: -WRONGPASS",
+        "wrong +FULLRESYNC",
+        "not asked for",
+        "unable to PSYNC",
+        "Retrying with SYNC",
+    ] {
+        assert!(log.contains(part), "no {part} in {log}");
+    }
+}
+
+#[test]
+fn a_hostile_stream_harms_only_its_own_link() {
+    for_each_backend(|backend| {
+        let long_line = [&b"*"[..], &[b'1'; 100_000]].concat();
+        let streams: [(&[u8], Option<&str>); 10] = [
+            (b"*3\r\n$9\r\nREPLICAOF\r\n$2\r\nNO\r\n$3\r\nONE\r\n", None),
+            (b"*1\r\n$5\r\nRESET\r\n*1\r\n$7\r\nMONITOR\r\n*1\r\n$4\r\nQUIT\r\n", None),
+            (b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n", None),
+            (b"*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$1\r\n1\r\n", Some("8")),
+            (b"*1000000000\r\n$3\r\n", Some("8")),
+            (b"*2\r\n$99999999999\r\nx", Some("8")),
+            (b"*1\r\n$7\r\nnonsense\r\n", None),
+            (&long_line, Some(FULL)),
+            (b"*3\r\n$5\r\nBLPOP\r\n$1\r\nl\r\n$1\r\n0\r\n", Some(FULL)),
+            (b"", None),
+        ];
+        // Only a link that blocks is closed by the replica.
+        let scene = |stream: &[u8]| {
+            let scene = Scene::streams(7, stream);
+            if stream.windows(5).any(|name| name == b"BLPOP") { scene.keeping() } else { scene }
+        };
+        let primary = StagedPrimary::start(streams.iter().map(|(stream, _)| scene(stream)).collect());
+        let mut replica = Server::pantala(backend, &REPLICA);
+        let mut client = replica.connect();
+        follow(&mut client, &primary);
+        let asked = primary.finish();
+        for (number, (stream, next)) in streams.iter().enumerate() {
+            if let Some(next) = next {
+                assert!(asked[number + 1].ends_with(next), "{}: {asked:?}", stream.escape_ascii());
+            }
+        }
+        assert_eq!(client.call("EXISTS half"), Reply::Integer(0), "a transaction without its EXEC");
+        assert_eq!(info(&replica, "replication", "role"), "slave");
+        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+        assert_eq!(client.call("SET a 1"), Reply::ok());
+        replica.assert_sound();
+    });
+}
