@@ -38,6 +38,7 @@ pub mod dump;
 mod elements;
 pub mod errors;
 mod expiry;
+mod failover;
 pub mod flush;
 pub mod functions;
 pub mod generic;

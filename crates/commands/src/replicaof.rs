@@ -29,6 +29,7 @@ pub fn replicaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Re
             context.session.pause = Some(Box::new(context.keyspace.tuning.pause(0, false, context.now_ms)));
             reply.ok();
         }
+        Followed::FailingOver => reply.error("ERR REPLICAOF not allowed while failing over."),
         Followed::Same if is_end => reply.ok(),
         Followed::Same => reply.simple("OK Already connected to specified master"),
     }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Endpoint, Followed, Host, LocalContext, MemoryFigures, Replicator, Session, Shutdown,
+    Client, Clients, ClusterNode, Endpoint, Failover, Followed, Host, LocalContext, MemoryFigures, Replicator, Session,
+    Shutdown,
 };
 use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
@@ -49,6 +50,12 @@ impl Replicator for FakeHost {
     }
     fn role(&self, reply: &mut Reply<'_>) {
         reply.array(0);
+    }
+    fn fail_over(&self, wanted: &Failover<'_>) -> Result<(), String> {
+        self.record(format!("fail over to {wanted:?}"))
+    }
+    fn abort_failover(&self) -> Result<(), String> {
+        self.record("abort the failover".to_owned())
     }
     fn acknowledged(&self) -> u64 {
         0

@@ -87,7 +87,7 @@ pub mod client {
     pub use crate::session::host::{
         AllShards, ClusterNode, Followed, Host, LocalContext, MemoryFigures, PreferredEndpoint, Shutdown,
     };
-    pub use crate::session::replication::{Acknowledged, Following, Next, Replicator};
+    pub use crate::session::replication::{Acknowledged, Failover, Following, Next, Replicator};
     pub use crate::session::{ReplyMode, Session};
 }
 

@@ -75,5 +75,4 @@ pub(super) static NOT_BUILT: &[NotBuilt] = &[
     anywhere("cluster|set-config-epoch", 3),
     anywhere("cluster|setslot", -4),
     anywhere("cluster|slaves", 3),
-    outside("failover", -1),
 ];

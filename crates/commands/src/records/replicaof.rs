@@ -1,11 +1,11 @@
-//! Commands that say whom the server follows.
+//! Commands that say whom the server follows, or who takes its place.
 
 use pantala_engine::command::{Argument, Command, Flags, Handler};
 
 use super::flags;
 
 /// The commands of this file.
-pub(super) const COMMANDS: &[Command] = &[REPLICAOF, SLAVEOF];
+pub(super) const COMMANDS: &[Command] = &[FAILOVER, REPLICAOF, SLAVEOF];
 
 pub(crate) const REPLICAOF: Command = Command {
     name: "replicaof",
@@ -24,6 +24,29 @@ pub(crate) const REPLICAOF: Command = Command {
         ],
     )],
     handler: Handler::Local(crate::replicaof::replicaof),
+    ..Command::BLANK
+};
+
+const FAILOVER: Command = Command {
+    name: "failover",
+    full_name: "failover",
+    group: "server",
+    summary: "Makes a replica of the server its primary, without losing a write",
+    since: "6.2.0",
+    complexity: "O(1)",
+    arity: -1,
+    flags: flags![ADMIN, NOSCRIPT, STALE],
+    arguments: &[
+        Argument::block(
+            "target",
+            &[Argument::string("host"), Argument::integer("port"), Argument::word("force", "FORCE").optional()],
+        )
+        .token("TO")
+        .optional(),
+        Argument::word("abort", "ABORT").optional(),
+        Argument::integer("milliseconds").token("TIMEOUT").optional(),
+    ],
+    handler: Handler::Local(crate::failover::failover),
     ..Command::BLANK
 };
 

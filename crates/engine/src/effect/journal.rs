@@ -74,6 +74,8 @@ struct Control {
 struct Mark {
     /// The epoch that ends next is a later one.
     is_due: bool,
+    /// Replicas are then asked for an acknowledgement.
+    asks: bool,
     reached: Box<dyn FnOnce(u64) + Send>,
 }
 
@@ -166,16 +168,17 @@ impl Journal {
     }
 
     /// Calls `reached` with an offset behind everything that was committed before this call, once
-    /// the stream has it, and then asks replicas for an acknowledgement. `reached` is called on the
-    /// journal's thread, and must be cheap; without a stream it is called at once.
-    pub fn mark(&self, reached: Box<dyn FnOnce(u64) + Send>) {
+    /// the stream has it. `asks`: replicas are then asked for an acknowledgement, in the stream.
+    /// `reached` is called on the journal's thread, and must be cheap; without a stream it is
+    /// called at once.
+    pub fn mark(&self, asks: bool, reached: Box<dyn FnOnce(u64) + Send>) {
         let mut control = lock(&self.shared.control);
         if control.thread.is_none() || !control.log.is_wanted() {
             let end = control.log.held().end;
             drop(control);
             return reached(end);
         }
-        control.marks.push(Mark { is_due: false, reached });
+        control.marks.push(Mark { is_due: false, asks, reached });
         self.shared.work.notify_one();
     }
 

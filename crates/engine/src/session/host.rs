@@ -45,6 +45,8 @@ pub enum Followed {
     Changed,
     /// It did so already.
     Same,
+    /// It does not, during a failover.
+    FailingOver,
 }
 
 /// How a server is to stop (`SHUTDOWN`).

@@ -45,6 +45,17 @@ pub struct Acknowledged {
     pub timeout_ms: i64,
 }
 
+/// The arguments of `FAILOVER`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failover<'a> {
+    /// The replica, by host and port; otherwise the first that has everything.
+    pub target: Option<(&'a [u8], i64)>,
+    /// The time for it to receive everything, ms; 0: no limit.
+    pub timeout_ms: i64,
+    /// It becomes the primary after that time in any case.
+    pub is_forced: bool,
+}
+
 /// Replication, for commands.
 pub trait Replicator {
     /// Runs `SYNC`, or `PSYNC` with its arguments: the connection follows, or gets an error.
@@ -55,6 +66,18 @@ pub trait Replicator {
 
     /// Runs `ROLE`.
     fn role(&self, reply: &mut Reply<'_>);
+
+    /// Runs `FAILOVER`: makes a replica the primary of this server.
+    ///
+    /// # Errors
+    /// The error reply.
+    fn fail_over(&self, wanted: &Failover<'_>) -> Result<(), String>;
+
+    /// Runs `FAILOVER ABORT`.
+    ///
+    /// # Errors
+    /// The error reply.
+    fn abort_failover(&self) -> Result<(), String>;
 
     /// Returns how many replicas have acknowledged the stream as it is.
     fn acknowledged(&self) -> u64;

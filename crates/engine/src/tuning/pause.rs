@@ -20,6 +20,8 @@ const HELD_MS: i64 = i64::MAX;
 pub(crate) struct Pauses {
     /// Held pauses.
     held: u32,
+    /// Those of them that clients can't end.
+    lasting: u32,
     /// The latest end among the pauses released while others were held (unix time, ms; 0: none).
     released_until_ms: i64,
 }
@@ -103,12 +105,34 @@ impl Tuning {
         }
     }
 
-    /// Ends all pauses. Returns whether there was any.
+    /// Ends all pauses but lasting ones. Returns whether there was any.
     pub fn end_pause(&self) -> bool {
         let mut pauses = self.pauses();
         pauses.released_until_ms = 0;
         self.pause_all.store(false, Relaxed);
-        self.paused_until_ms.swap(0, Relaxed) != 0
+        let until_ms = if pauses.lasting > 0 { HELD_MS } else { 0 };
+        self.paused_until_ms.swap(until_ms, Relaxed) != 0
+    }
+
+    /// Holds writes back until [`Tuning::release_lasting_pause`], whatever clients do: a failover.
+    pub fn hold_lasting_pause(&self, now_ms: i64) {
+        let mut pauses = self.pauses();
+        let until_ms = self.paused_until_ms.load(Relaxed);
+        if until_ms <= now_ms {
+            self.pause_all.store(false, Relaxed);
+        } else if until_ms != HELD_MS {
+            pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
+        }
+        pauses.held += 1;
+        pauses.lasting += 1;
+        self.paused_until_ms.store(HELD_MS, Relaxed);
+    }
+
+    /// Releases a lasting pause. Those of clients go on.
+    pub fn release_lasting_pause(&self) {
+        let mut pauses = self.pauses();
+        pauses.lasting -= 1;
+        self.release_pause(&mut pauses);
     }
 }
 
@@ -206,6 +230,25 @@ mod tests {
             is_over.store(true, Relaxed);
         });
         assert!(!tuning.is_paused(2000), "until {}", state(&tuning).0);
+    }
+
+    #[test]
+    fn clients_do_not_end_a_lasting_pause() {
+        let tuning = Tuning::new();
+        tuning.pause(100, true, 1000);
+        tuning.hold_lasting_pause(1050);
+        assert_eq!(state(&tuning), (HELD_MS, true));
+        assert!(tuning.end_pause());
+        assert_eq!(state(&tuning), (HELD_MS, false));
+        let own = tuning.pause(100, false, 2000);
+        tuning.hold_pause();
+        tuning.tell_paused(&own, 2010);
+        assert!(tuning.is_paused(9000));
+        tuning.release_lasting_pause();
+        assert_eq!(state(&tuning), (2110, false), "the client's own");
+        tuning.hold_lasting_pause(5000);
+        tuning.release_lasting_pause();
+        assert!(!tuning.is_paused(5000));
     }
 
     #[test]

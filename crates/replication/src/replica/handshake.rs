@@ -18,6 +18,8 @@ pub struct Identity {
     pub credentials: Option<Credentials>,
     /// Its port for clients.
     pub port: u16,
+    /// It was the primary, and asks the other to take its place (`PSYNC … FAILOVER`).
+    pub fails_over: bool,
     /// The address that it announces; empty: that of its socket.
     pub ip: String,
 }
@@ -125,7 +127,8 @@ impl Handshake {
                     Some(Position { id, offset }) => (id.to_string(), (offset + 1).to_string()),
                     None => ("?".to_owned(), "-1".to_owned()),
                 };
-                command(&mut bytes, &[b"PSYNC", id.as_bytes(), offset.as_bytes()]);
+                let words = [&b"PSYNC"[..], id.as_bytes(), offset.as_bytes(), b"FAILOVER"];
+                command(&mut bytes, if self.identity.fails_over { &words } else { &words[..3] });
                 self.state = State::PsyncReply;
             }
             State::Sync => {
@@ -148,6 +151,12 @@ impl Handshake {
 
     fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
+    }
+
+    /// Returns whether it has asked for data: the other may have become the primary.
+    #[must_use]
+    pub fn has_asked(&self) -> bool {
+        matches!(self.state, State::PsyncReply | State::Sync | State::Over)
     }
 
     /// Takes a line of the primary, without its end. Returns the commands to be sent at once.
@@ -241,6 +250,7 @@ impl Handshake {
                 }
             }
             [b"+CONTINUE", rest @ ..] => self.hear_continue(rest.first().copied()),
+            _ if self.identity.fails_over => self.end(Outcome::Failed(format!("Rejected PSYNC: {}", shown(line)))),
             [b"-NOMASTERLINK" | b"-LOADING", ..] => {
                 let why = format!("Master is currently unable to PSYNC but should be in the future: {}", shown(line));
                 self.end(Outcome::NotYet(why));
@@ -339,9 +349,21 @@ mod tests {
     }
 
     #[test]
+    fn a_failover_is_asked_for_and_not_tried_otherwise() {
+        let position = Some(Position { id: id(1), offset: 99 });
+        let identity = Identity { fails_over: true, ..plain() };
+        let lines = ["+PONG", "+OK", "+OK", "-ERR unknown command"];
+        let (sent, outcome) = run(identity.clone(), position, &lines);
+        assert_eq!(sent.last().map(String::as_str), Some(&*format!("PSYNC {} 100 FAILOVER", id(1))));
+        assert_eq!(outcome, Some(Outcome::Failed("Rejected PSYNC: -ERR unknown command".to_owned())));
+        let (_, outcome) = run(identity, position, &[&lines[..3], &[&*format!("+CONTINUE {}", id(2))]].concat());
+        assert_eq!(outcome, Some(Outcome::Continues(id(2))));
+    }
+
+    #[test]
     fn credentials_and_addresses_are_sent_first() {
         let credentials = Some(Credentials { user: b"replica".to_vec(), password: b"secret".to_vec() });
-        let identity = Identity { credentials, port: 1, ip: "10.0.0.9".to_owned() };
+        let identity = Identity { credentials, port: 1, fails_over: false, ip: "10.0.0.9".to_owned() };
         let (sent, outcome) = run(identity.clone(), None, &["-NOAUTH Authentication required.", "-WRONGPASS no"]);
         assert!(sent[1].starts_with("AUTH replica secret REPLCONF listening-port 1 REPLCONF ip-address 10.0.0.9"));
         let wrong = "Unable to AUTH to MASTER: -WRONGPASS no".to_owned();

@@ -37,6 +37,10 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
     }
     let NewPrimary { socket, rest, db, link, .. } = *new;
     let (number, offset) = (link.number, link.applied());
+    if server.replication().replica.term() != number {
+        // The server follows another primary by now, or none.
+        return server.replication().replica.link_ended(server, number, Some(offset), db);
+    }
     let Some(index) = clients.reactor.add_socket(socket, Kind::Tcp) else {
         return server.replication().replica.link_ended(server, number, Some(offset), db);
     };

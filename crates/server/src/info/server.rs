@@ -76,7 +76,7 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
         text.field("min_slaves_good_slaves", good);
     }
     text.lines(&primary.lines);
-    text.field("master_failover_state", "no-failover");
+    text.field("master_failover_state", server.replication().failovers.state());
     let replica = &server.replication().replica;
     let (own, former, former_offset) = primary.ids;
     let (id, second, second_offset) = match (replica.followed_id(), replica.former()) {
@@ -86,7 +86,7 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     };
     text.field("master_replid", id);
     text.field("master_replid2", second);
-    let (held, _) = server.keyspace().journal().held();
+    let (held, _) = server.replication().held(server);
     text.field("master_repl_offset", if is_replica { replica.applied() } else { held.end });
     text.field("second_repl_offset", second_offset);
     let is_active = primary.has_backlog;

@@ -15,8 +15,8 @@ use pantala_engine::client::{NewPrimary, PrimaryLink};
 use pantala_persistence::rdb::{Check, Reader};
 use pantala_replication::replica::{Credentials, Handshake, Header, Identity, Outcome, Payload, Position, Step};
 
-use super::load;
-use super::replica::{Address, Known, Phase, Replica, Transfer};
+use super::replica::{Address, Known, Phase, Replica, Transfer, Wanted};
+use super::{failover, load};
 use crate::config::{ReplicaSettings, Settings};
 use crate::host::Server;
 use crate::net;
@@ -32,6 +32,9 @@ const READ_WAIT: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 256 * 1024;
 /// Longest line of a handshake, bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// Why a failover ends without another primary.
+const REJECTED: &str = "Failover target rejected psync request";
 
 /// Why an attempt has ended.
 enum End {
@@ -52,13 +55,20 @@ pub(super) fn run(server: &Weak<Server>) {
     let (mut short_links, mut linked) = (0, Instant::now());
     loop {
         let Some(strong) = server.upgrade() else { return };
-        let Some((address, term, known)) = strong.replication().replica.next_attempt(server) else { return };
+        let Some(wanted) = strong.replication().replica.next_attempt(server) else { return };
+        let Wanted { primary: address, term, mut known, is_own } = wanted;
         // A lost link is tried again at once, but not for ever one that ends as soon as it is made.
         short_links = if linked.elapsed() < SHORT_LINK { short_links + 1 } else { 0 };
         if short_links > SHORT_LINKS_MAX {
             strong.replication().replica.wait_to_retry(term);
         }
-        let attempt = Attempt { server: &strong, term, known, settings: strong.config().settings() };
+        let replication = strong.replication();
+        if is_own {
+            known = failover::own_end(&strong, &|| replication.replica.term() == term && !strong.is_stopping());
+            replication.replica.know_own(term, known);
+        }
+        let failover = replication.failovers.in_progress();
+        let attempt = Attempt { server: &strong, term, known, failover, settings: strong.config().settings() };
         match attempt.run(&address) {
             Ok(()) => linked = Instant::now(),
             Err(End::Unwanted) => {}
@@ -77,6 +87,8 @@ struct Attempt<'s> {
     server: &'s Arc<Server>,
     term: u64,
     known: Option<Known>,
+    /// The number of the failover whose target it connects to.
+    failover: Option<u64>,
     settings: Arc<Settings>,
 }
 
@@ -105,7 +117,7 @@ impl Attempt<'_> {
         tracing::info!("MASTER <-> REPLICA sync started");
         self.enter(Phase::Handshake)?;
         let mut wire = Wire { stream, buffer: Vec::new(), at: 0, heard: Instant::now() };
-        match self.shake_hands(&mut wire)? {
+        match self.shake_hands_or_abort(&mut wire)? {
             Outcome::Failed(why) | Outcome::NotYet(why) => Err(End::Failed(why)),
             Outcome::Continues(id) => {
                 let Some(Known { position, db }) = self.known else { return Err(End::Unwanted) };
@@ -154,15 +166,37 @@ impl Attempt<'_> {
         Err(failed(why))
     }
 
-    fn shake_hands(&self, wire: &mut Wire) -> Result<Outcome, End> {
+    /// Shakes hands. The end of a failover depends on the reply to its `PSYNC`.
+    fn shake_hands_or_abort(&self, wire: &mut Wire) -> Result<Outcome, End> {
+        let mut handshake = self.handshake();
+        let outcome = self.shake_hands(wire, &mut handshake);
+        let Some(number) = self.failover else { return outcome };
+        match outcome {
+            Ok(Outcome::Continues(_) | Outcome::Full(_)) => failover::end(self.server, number),
+            Ok(Outcome::Failed(why) | Outcome::NotYet(why)) if handshake.has_asked() => {
+                tracing::warn!("{why}");
+                failover::abort(self.server, Some(number), REJECTED);
+                return Err(End::Unwanted);
+            }
+            Err(_) if handshake.has_asked() => failover::abort(self.server, Some(number), REJECTED),
+            _ => {}
+        }
+        outcome
+    }
+
+    fn handshake(&self) -> Handshake {
         let settings = &self.settings;
         let ReplicaSettings { user, password, announced_ip, announced_port, .. } = &settings.replica;
         let credentials =
             password.as_ref().map(|password| Credentials { user: user.clone(), password: password.clone() });
         let announced_port = u16::try_from(*announced_port).unwrap_or(0);
         let port = if announced_port == 0 { settings.port } else { announced_port };
-        let identity = Identity { credentials, port, ip: announced_ip.clone() };
-        let mut handshake = Handshake::new(identity, self.known.map(|known| known.position));
+        let fails_over = self.failover.is_some();
+        let identity = Identity { credentials, port, fails_over, ip: announced_ip.clone() };
+        Handshake::new(identity, self.known.map(|known| known.position))
+    }
+
+    fn shake_hands(&self, wire: &mut Wire, handshake: &mut Handshake) -> Result<Outcome, End> {
         loop {
             for note in handshake.take_notes() {
                 tracing::info!("{note}");

@@ -11,6 +11,8 @@
 //! | `replica` | the state of a replica, and `REPLICAOF` |
 //! | `link` | the thread that connects to a primary, shakes hands and receives a snapshot |
 //! | `load` | replaces the dataset by that of a primary |
+//! | `promotion` | continues the stream of the former primary after `REPLICAOF NO ONE` |
+//! | `failover` | `FAILOVER`: hands the role over to a replica |
 //! | `primary/care` | timeouts, the backlog's end, replicas that are good enough for writes |
 //!
 //! # Who owns what
@@ -20,18 +22,28 @@
 //! | history, table of replicas, pending `WAIT`s | [`Replication`], behind a lock |
 //! | what a replica is sent next ([`Link`]) | a lock, taken by its worker and the full sync |
 //! | the stream | the journal's log, which replicas share |
+//! | the state of a failover | a lock of its own |
 //!
 //! No thread holds two of these locks.
+//!
+//! # Offsets
+//!
+//! An offset of a history is an offset of the log plus a base. The base changes when a promoted
+//! replica continues its primary's history: the log stays, since other readers may have positions
+//! in it. While the base may change, no replica has a position.
 //!
 //! When the stream of a primary starts, the thread hands the socket over to a worker, which runs
 //! its commands as those of any client ([`pantala_engine::client::PrimaryLink`],
 //! `clients/primary.rs`).
 
+mod failover;
 mod link;
 mod load;
 mod primary;
+mod promotion;
 pub mod replica;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -40,7 +52,8 @@ use pantala_engine::pause::Pause;
 use pantala_replication::{History, ReplId, Replicas};
 
 use crate::host::Server;
-use primary::{Link, PendingWait};
+pub use failover::Failovers;
+use primary::{Asker, Link, PendingWait};
 pub use replica::{Address, Phase, Replica, Shown, Transfer};
 
 /// Counters of syncs, for `INFO stats`.
@@ -62,6 +75,9 @@ pub struct State {
     pub replicas: Replicas,
     links: Vec<Arc<Link>>,
     waits: Vec<PendingWait>,
+    /// Promotions in progress, and the connections that have asked for data meanwhile.
+    promotions: u32,
+    deferred: Vec<Asker>,
     /// The stream is kept for replicas, attached or not.
     has_backlog: bool,
     /// The pause that holds writes back before a shutdown.
@@ -84,6 +100,10 @@ impl State {
 pub struct Replication {
     state: Mutex<State>,
     server: OnceLock<Weak<Server>>,
+    /// What an offset of the history is more than that of the log, modulo 2^64.
+    base: AtomicU64,
+    /// The failover, if there is one.
+    pub failovers: Failovers,
     /// A full sync is being prepared or is writing its snapshot.
     is_syncing: AtomicBool,
     /// Counters.
@@ -101,6 +121,8 @@ impl Replication {
             replicas: Replicas::default(),
             links: Vec::new(),
             waits: Vec::new(),
+            promotions: 0,
+            deferred: Vec::new(),
             has_backlog: false,
             drain: None,
             is_drained: false,
@@ -110,6 +132,8 @@ impl Replication {
         Replication {
             state: Mutex::new(state),
             server: OnceLock::new(),
+            base: AtomicU64::new(0),
+            failovers: Failovers::default(),
             is_syncing: AtomicBool::new(false),
             syncs: Syncs::default(),
             replica: Replica::default(),
@@ -120,6 +144,22 @@ impl Replication {
     pub fn set_server(&self, server: Weak<Server>) {
         // Only the first call counts.
         let _ = self.server.set(server);
+    }
+
+    /// Returns the offset of the history for one of the log.
+    fn offset_of(&self, log_offset: u64) -> u64 {
+        log_offset.wrapping_add(self.base.load(Relaxed))
+    }
+
+    /// Returns the offset of the log for one of the history.
+    fn log_offset_of(&self, offset: u64) -> u64 {
+        offset.wrapping_sub(self.base.load(Relaxed))
+    }
+
+    /// Returns the offsets of the stream that are held, and whether it is recorded.
+    pub fn held(&self, server: &Server) -> (Range<u64>, bool) {
+        let (held, is_recorded) = server.keyspace().journal().held();
+        (self.offset_of(held.start)..self.offset_of(held.end), is_recorded)
     }
 
     fn server(&self) -> Option<Arc<Server>> {

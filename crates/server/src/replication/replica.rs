@@ -14,7 +14,7 @@ use pantala_engine::tuning::refusal::Refusals;
 use pantala_replication::ReplId;
 use pantala_replication::replica::Position;
 
-use super::link;
+use super::{link, promotion};
 use crate::config::Settings;
 use crate::host::{Server, admit_link};
 use crate::process;
@@ -90,11 +90,30 @@ pub(super) struct Known {
     pub(super) db: u32,
 }
 
+impl Known {
+    /// Returns a position at which a primary selects a database first: another server has become
+    /// the primary there.
+    pub(super) fn at(id: ReplId, offset: u64) -> Known {
+        Known { position: Position { id, offset }, db: 0 }
+    }
+}
+
+/// An attempt that is to be made.
+pub(super) struct Wanted {
+    pub(super) primary: Address,
+    pub(super) term: u64,
+    pub(super) known: Option<Known>,
+    /// The dataset continues the stream of this server, whose end is not known yet.
+    pub(super) is_own: bool,
+}
+
 struct State {
     primary: Option<Address>,
     phase: Phase,
     transfer: Option<Transfer>,
     known: Option<Known>,
+    /// The dataset was that of a primary until now: the end of its stream may be known.
+    is_own: bool,
     down_since: Instant,
     /// The stream that the dataset continues, and its offset, since the server is no replica any
     /// more.
@@ -123,6 +142,7 @@ impl Default for Replica {
             phase: Phase::Connect,
             transfer: None,
             known: None,
+            is_own: false,
             down_since: Instant::now(),
             former: None,
             has_thread: false,
@@ -157,7 +177,7 @@ impl Replica {
     }
 
     /// Returns the number of the current term.
-    pub(super) fn term(&self) -> u64 {
+    pub fn term(&self) -> u64 {
         self.term.load(Relaxed)
     }
 
@@ -211,6 +231,9 @@ impl Replica {
 
     /// Runs `REPLICAOF`, of a client.
     pub fn follow(&self, server: &Server, primary: Option<Address>, client: &Client) -> Followed {
+        if server.replication().failovers.is_running() {
+            return Followed::FailingOver;
+        }
         if self.primary() == primary {
             if let Some(Address { .. }) = primary {
                 tracing::info!(
@@ -232,19 +255,42 @@ impl Replica {
 
     /// Follows another primary, or nobody. The link to the current one ends.
     pub fn change(&self, server: &Server, primary: Option<Address>) {
+        let _ = self.change_to(server, primary, None);
+    }
+
+    /// Follows a replica that takes this server's place in its stream, which ends there, if that is
+    /// known. Returns the term.
+    pub(super) fn hand_over_role(&self, server: &Server, primary: Address, end: Option<Known>) -> u64 {
+        self.change_to(server, Some(primary), end)
+    }
+
+    /// Forgets the stream that the server had as a replica: the history has it by now, if replicas
+    /// may continue it.
+    pub(super) fn forget_former(&self, term: u64) {
+        self.in_term(term, |state| state.former = None);
+    }
+
+    fn change_to(&self, server: &Server, primary: Option<Address>, own: Option<Known>) -> u64 {
         let is_replica = primary.is_some();
+        let mut is_promoted = false;
+        let term;
         {
             let mut state = self.lock();
-            self.term.fetch_add(1, Relaxed);
+            term = self.term.fetch_add(1, Relaxed) + 1;
             let was_replica = state.primary.is_some();
             if was_replica && !is_replica {
                 // The stream ends here.
                 let known = state.known.take();
-                state.former = known.map(|known| (known.position.id, self.applied()));
+                let applied = |known: Known| match state.link {
+                    Some(_) => self.applied(),
+                    None => known.position.offset,
+                };
+                state.former = known.map(|known| (known.position.id, applied(known)));
                 log_promotion(state.former);
+                is_promoted = state.former.is_some();
             } else if !was_replica {
-                // What clients have written is not the stream of any primary.
-                (state.known, state.former) = (None, None);
+                // What clients have written may be the stream of this server.
+                (state.known, state.former, state.is_own) = (own, None, own.is_none());
             }
             state.primary = primary;
             state.phase = Phase::Connect;
@@ -254,13 +300,21 @@ impl Replica {
         process::set_log_role(is_replica);
         // The log says why it fails; the role changes all the same, as in Redis.
         process::adjust_oom_score(&server.config().settings().process, is_replica);
+        if is_promoted {
+            promotion::begin(server);
+        }
         self.settle_role(server);
         self.end_link(server);
+        if is_promoted {
+            // Not earlier: the role is settled when the former primary gets its reply.
+            promotion::run(server, term);
+        }
         if is_replica {
             self.start_thread();
             server.keyspace().ports().iter().for_each(|port| port.send(Message::Demoted));
         }
         self.changed.notify_all();
+        term
     }
 
     fn start_thread(&self) {
@@ -307,7 +361,7 @@ impl Replica {
 
     /// Waits until there is a primary to connect to. Returns it, the term, and where to continue;
     /// `None` if the server stops.
-    pub(super) fn next_attempt(&self, server: &Weak<Server>) -> Option<(Address, u64, Option<Known>)> {
+    pub(super) fn next_attempt(&self, server: &Weak<Server>) -> Option<Wanted> {
         let mut state = self.lock();
         loop {
             if server.upgrade().is_none_or(|server| server.is_stopping()) {
@@ -315,7 +369,8 @@ impl Replica {
             }
             // The last link's end tells where the stream continues.
             if let (Some(primary), Phase::Connect, None) = (&state.primary, state.phase, state.link) {
-                return Some((primary.clone(), self.term(), state.known));
+                let (primary, term) = (primary.clone(), self.term());
+                return Some(Wanted { primary, term, known: state.known, is_own: state.is_own });
             }
             state = self.changed.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -367,9 +422,25 @@ impl Replica {
         self.in_term(term, |state| state.known = known)
     }
 
+    /// Notes where the stream of this server ends, of which the dataset is part.
+    pub(super) fn know_own(&self, term: u64, known: Option<Known>) {
+        self.in_term(term, |state| (state.known, state.is_own) = (known, false));
+    }
+
     /// Notes that the dataset is no longer that of a stream.
     pub(super) fn forget(&self) {
-        self.lock().known = None;
+        let mut state = self.lock();
+        (state.known, state.is_own) = (None, false);
+    }
+
+    /// Waits until a link of an earlier term has ended. Returns the stream that the dataset
+    /// continues, and its offset; `None` if the server follows another primary by then, or stops.
+    pub(super) fn ended_at(&self, server: &Server, term: u64) -> Option<(ReplId, u64)> {
+        let mut state = self.lock();
+        while state.link.is_some() && self.term() == term && !server.is_stopping() {
+            state = self.changed.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if self.term() == term { state.former } else { None }
     }
 
     /// Returns the counters of the link.
@@ -379,10 +450,14 @@ impl Replica {
 
     /// Hands the link over to a worker. Returns whether the term was still the current one.
     pub(super) fn hand_over(&self, server: &Server, term: u64, link: NewPrimary) -> bool {
-        if !self.enter(term, Phase::Connected) {
+        let is_current = self.in_term(term, |state| {
+            state.phase = Phase::Connected;
+            state.transfer = None;
+            state.link = Some(term);
+        });
+        if !is_current {
             return false;
         }
-        self.lock().link = Some(term);
         self.settle_role(server);
         admit_link(server);
         server.port(server.facts().first_io_worker).send(Message::Primary(Box::new(link)));
@@ -405,7 +480,7 @@ impl Replica {
                 (Some(offset), Some(known)) => {
                     *known = Known { position: Position { offset, ..known.position }, db };
                 }
-                (None, known) => *known = None,
+                (None, known) => (*known, state.former) = (None, None),
                 (Some(offset), None) => {
                     if let (None, Some((_, former_offset))) = (&state.primary, &mut state.former) {
                         // It was promoted, and a command of the stream has ended after that.
@@ -445,7 +520,7 @@ impl Replica {
 }
 
 /// Returns a client as the log names it.
-fn shown(client: &Client) -> String {
+pub(super) fn shown(client: &Client) -> String {
     format!("id={} addr={} laddr={} name={}", client.id, client.address, client.local_address, {
         String::from_utf8_lossy(&client.names().name).into_owned()
     })

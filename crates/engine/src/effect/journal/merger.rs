@@ -204,7 +204,8 @@ impl<'s> Merger<'s> {
                 return;
             }
             let end = control.log.held().end;
-            let (_, aftermath) = control.log.append(vec![GET_ACK.to_vec()]);
+            let asks = reached.iter().any(|mark| mark.asks);
+            let (_, aftermath) = control.log.append(if asks { vec![GET_ACK.to_vec()] } else { Vec::new() });
             (reached, end, aftermath)
         };
         // Before the replicas can answer.

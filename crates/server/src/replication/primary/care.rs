@@ -29,8 +29,19 @@ impl Replication {
             state.replicas.add(replica);
             state.links.push(link);
         }
-        server.keyspace().journal().set_replicas(true);
+        self.settle_pings(server);
         self.look_at_good_replicas(server);
+    }
+
+    /// Decides whether the stream has a `PING` from time to time: it must not grow while a replica
+    /// is to receive all of it.
+    pub(in crate::replication) fn settle_pings(&self, server: &Server) {
+        let is_closing = self.failovers.is_running();
+        let has_replicas = {
+            let state = self.state();
+            !state.replicas.is_empty() && state.drain.is_none()
+        };
+        server.keyspace().journal().set_replicas(has_replicas && !is_closing);
     }
 
     /// Notes that a replica has been sent its snapshot.
@@ -44,16 +55,15 @@ impl Replication {
 
     /// Removes a replica whose connection has closed.
     pub(super) fn removed(&self, server: &Server, client: u64) {
-        let is_alone = {
+        {
             let mut state = self.state();
             state.replicas.remove(client);
             state.links.retain(|link| link.client != client);
             if state.replicas.is_empty() {
                 state.alone_since_ms = Some(server.monotonic_ms());
             }
-            state.replicas.is_empty()
-        };
-        server.keyspace().journal().set_replicas(!is_alone);
+        }
+        self.settle_pings(server);
         self.look_at_good_replicas(server);
     }
 

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
-use pantala_engine::client::{Endpoint, Replicator, Session};
+use pantala_engine::client::{Endpoint, Failover, Replicator, Session};
 use pantala_engine::effect::log::Start;
 use pantala_replication::{Asked, Handshake, Heard, NotContinued, Replica, ReplicaState};
 use pantala_resp::Reply;
 
 use super::following::LinkReader;
-use super::{Link, Phase};
+use super::{Asker, Link, Phase};
 use crate::host::Server;
 use crate::replication::replica::Phase as ReplicaPhase;
-use crate::replication::{Replication, Shown};
+use crate::replication::{Replication, Shown, failover, promotion};
 
 /// Returns the address of a client's peer, without its port.
 fn peer(endpoint: &Endpoint) -> String {
@@ -29,44 +29,64 @@ fn handshake_of(session: &mut Session) -> &mut Handshake {
     handshake.downcast_mut().expect("only replication stores a handshake")
 }
 
+impl Asker {
+    /// Returns the request of a connection.
+    fn new(server: &Server, session: &mut Session, psync: Option<&[&[u8]]>) -> Result<Asker, &'static str> {
+        let handshake = handshake_of(session).clone();
+        if handshake.filter.is_any() && !handshake.finds_mark {
+            return Err("ERR Filtered replica requires EOF capability");
+        }
+        let asked = match psync {
+            None => None,
+            Some([id, offset, ..]) => match parse_i64(offset) {
+                Some(offset) => Some((id.to_vec(), offset)),
+                None => return Err("ERR value is not an integer or out of range"),
+            },
+            Some(_) => return Err("ERR syntax error"),
+        };
+        let replica = Replica::new(session.client.id, peer(&session.client.address), handshake, server.monotonic_ms());
+        let name = format!("{}:{}", replica.address(), replica.handshake.port);
+        let of = (replica.client, name.clone());
+        let link = Arc::new(Link::new(server, of, session.listener(), asked.is_none(), Phase::Wait));
+        Ok(Asker { link, replica, name, asked })
+    }
+}
+
 impl Replicator for Server {
     fn sync(&self, session: &mut Session, psync: Option<&[&[u8]]>, reply: &mut Reply<'_>) {
         if session.follows.is_some() {
             return;
         }
+        if let Some([id, _, word, ..]) = psync
+            && word.eq_ignore_ascii_case(b"failover")
+            && let Err(error) = promotion::take_over(self, id, &session.client)
+        {
+            return reply.error(error);
+        }
+        if self.replication().failovers.is_running() {
+            return reply.error("NOMASTERLINK Can't SYNC while failing over");
+        }
         if self.replication().replica.lacks_link() {
             return reply.error("NOMASTERLINK Can't SYNC while not connected with my master");
         }
-        let handshake = handshake_of(session).clone();
-        if handshake.filter.is_any() && !handshake.finds_mark {
-            return reply.error("ERR Filtered replica requires EOF capability");
-        }
-        let asked = match psync {
-            None => None,
-            Some([id, offset, ..]) => match parse_i64(offset) {
-                Some(offset) => Some(Asked { id, offset }),
-                None => return reply.error("ERR value is not an integer or out of range"),
-            },
-            Some(_) => return reply.error("ERR syntax error"),
+        let asker = match Asker::new(self, session, psync) {
+            Ok(asker) => asker,
+            Err(error) => return reply.error(error),
         };
-        let replica = Replica::new(session.client.id, peer(&session.client.address), handshake, self.monotonic_ms());
-        let name = format!("{}:{}", replica.address(), replica.handshake.port);
-        tracing::info!("Replica {name} asks for synchronization");
-        if let Some(asked) = asked {
-            match self.replication().continued(self, asked) {
-                Ok(offset) => {
-                    if self.replication().attach_continuing(session, replica.clone(), &name, offset) {
-                        return;
-                    }
-                    tracing::info!("Unable to partial resync with replica {name} for lack of backlog");
-                    self.replication().syncs.partial_err.fetch_add(1, Relaxed);
-                }
-                Err(why) => self.replication().log_not_continued(&name, asked, &why),
-            }
+        tracing::info!("Replica {} asks for synchronization", asker.name);
+        let wants_no_stream = asker.replica.handshake.wants_no_stream;
+        let link = Arc::clone(&asker.link);
+        // A promotion decides what it can be sent.
+        let deferred = promotion::defer(self.replication(), asker);
+        if let Some(asker) = deferred
+            && let Err(error) = self.replication().attach(self, asker)
+        {
+            return reply.error(&format!("ERR the thread of the stream could not be started: {error}"));
         }
-        if let Err(error) = self.replication().attach_waiting(session, replica, &name, asked.is_none()) {
-            reply.error(&format!("ERR the thread of the stream could not be started: {error}"));
-        }
+        let Some(server) = self.replication().server() else { return };
+        session.follow(Box::new(LinkReader::new(server, Arc::clone(&link), wants_no_stream)));
+        link.wake();
+        self.replication().sync_if_due(self);
     }
 
     fn configure(&self, session: &mut Session, options: &[&[u8]], reply: &mut Reply<'_>) {
@@ -94,7 +114,7 @@ impl Replicator for Server {
             reply.bulk(phase.name().as_bytes());
             return reply.integer(if phase == ReplicaPhase::Connected { offsets.0 as i64 } else { -1 });
         }
-        let offset = self.keyspace().journal().held().0.end;
+        let offset = self.replication().held(self).0.end;
         let state = self.replication().state();
         reply.array(3);
         reply.bulk(b"master");
@@ -109,8 +129,22 @@ impl Replicator for Server {
         }
     }
 
+    fn fail_over(&self, wanted: &Failover<'_>) -> Result<(), String> {
+        failover::start(self, wanted)
+    }
+
+    fn abort_failover(&self) -> Result<(), String> {
+        match self.replication().failovers.is_running() {
+            true => {
+                failover::abort(self, None, "Failover manually aborted");
+                Ok(())
+            }
+            false => Err("ERR No failover in progress.".to_owned()),
+        }
+    }
+
     fn acknowledged(&self) -> u64 {
-        let end = self.keyspace().journal().held().0.end;
+        let end = self.replication().held(self).0.end;
         self.replication().state().replicas.acked(end) as u64
     }
 
@@ -124,7 +158,7 @@ impl Replicator for Server {
 impl Replication {
     /// Returns the offset at which a replica may continue the stream.
     fn continued(&self, server: &Server, asked: Asked<'_>) -> Result<u64, NotContinued> {
-        let (held, is_recorded) = server.keyspace().journal().held();
+        let (held, is_recorded) = self.held(server);
         let state = self.state();
         state.history.continues(asked, (is_recorded && state.has_backlog).then_some(held))
     }
@@ -152,52 +186,72 @@ impl Replication {
         self.syncs.partial_err.fetch_add(1, Relaxed);
     }
 
-    /// Attaches a replica that continues at an offset. Returns `false` if the stream is not held
-    /// there any more.
-    fn attach_continuing(&self, session: &mut Session, mut replica: Replica, name: &str, offset: u64) -> bool {
-        let Some(server) = self.server() else { return false };
-        let link = Link::new(&server, (replica.client, name.to_owned()), session.listener(), false, Phase::Stream);
+    /// Attaches a replica: it continues, or waits for a snapshot.
+    ///
+    /// # Errors
+    /// The thread of the stream can't be started.
+    pub(in crate::replication) fn attach(&self, server: &Server, asker: Asker) -> std::io::Result<()> {
+        let Asker { link, mut replica, name, asked } = asker;
+        if let Some((id, offset)) = &asked {
+            let asked = Asked { id, offset: *offset };
+            match self.continued(server, asked) {
+                Ok(offset) => {
+                    if self.continue_at(server, &link, &replica, offset) {
+                        self.syncs.partial_ok.fetch_add(1, Relaxed);
+                        replica.state = ReplicaState::Online;
+                        self.added(server, replica, Arc::clone(&link));
+                        self.forget_gone(server, &link);
+                        return Ok(());
+                    }
+                    tracing::info!("Unable to partial resync with replica {name} for lack of backlog");
+                    self.syncs.partial_err.fetch_add(1, Relaxed);
+                }
+                Err(why) => self.log_not_continued(&name, asked, &why),
+            }
+        }
+        server.keyspace().keep_journal(true)?;
+        self.syncs.full.fetch_add(1, Relaxed);
+        self.added(server, replica, Arc::clone(&link));
+        self.forget_gone(server, &link);
+        Ok(())
+    }
+
+    /// Removes a replica whose connection has closed before it was added.
+    fn forget_gone(&self, server: &Server, link: &Link) {
+        if link.part().is_gone {
+            self.removed(server, link.client);
+        }
+    }
+
+    /// Makes a link continue at an offset. Returns `false` if the stream is not held there any
+    /// more.
+    fn continue_at(&self, server: &Server, link: &Link, replica: &Replica, offset: u64) -> bool {
         let bound = server.keyspace().journal().replica_bound();
-        let Ok(Ok(stream)) = server.keyspace().read_journal(Start::At(offset), bound, Arc::clone(&link.wake)) else {
+        let start = Start::At(self.log_offset_of(offset));
+        let Ok(Ok(stream)) = server.keyspace().read_journal(start, bound, Arc::clone(&link.wake)) else {
             return false;
         };
         let behind_bytes = stream.behind_bytes();
         let id = self.state().history.id();
-        {
-            let mut part = link.part();
-            part.stream = Some(stream);
-            part.lines = match replica.handshake.knows_shifts {
-                true => format!("+CONTINUE {id}\r\n").into_bytes(),
-                false => b"+CONTINUE\r\n".to_vec(),
-            };
+        let mut part = link.part();
+        if part.is_gone {
+            drop(part);
+            server.keyspace().leave_journal(&stream);
+            return true;
         }
+        part.stream = Some(stream);
+        part.phase = Phase::Stream;
+        part.lines = match replica.handshake.knows_shifts {
+            true => format!("+CONTINUE {id}\r\n").into_bytes(),
+            false => b"+CONTINUE\r\n".to_vec(),
+        };
         tracing::info!(
-            "Partial resynchronization request from {name} accepted. Sending {behind_bytes} bytes of backlog starting from \
+            "Partial resynchronization request from {} accepted. Sending {behind_bytes} bytes of backlog starting from \
              offset {}.",
+            link.name,
             offset + 1
         );
-        self.syncs.partial_ok.fetch_add(1, Relaxed);
-        replica.state = ReplicaState::Online;
-        let wants_no_stream = replica.handshake.wants_no_stream;
-        let link = Arc::new(link);
-        self.added(&server, replica, Arc::clone(&link));
-        session.follow(Box::new(LinkReader::new(server, Arc::clone(&link), wants_no_stream)));
-        link.wake();
         true
-    }
-
-    /// Attaches a replica that waits for a snapshot.
-    fn attach_waiting(&self, session: &mut Session, replica: Replica, name: &str, is_old: bool) -> std::io::Result<()> {
-        let Some(server) = self.server() else { return Err(std::io::ErrorKind::Other.into()) };
-        server.keyspace().keep_journal(true)?;
-        self.syncs.full.fetch_add(1, Relaxed);
-        let link =
-            Arc::new(Link::new(&server, (replica.client, name.to_owned()), session.listener(), is_old, Phase::Wait));
-        let wants_no_stream = replica.handshake.wants_no_stream;
-        self.added(&server, replica, Arc::clone(&link));
-        session.follow(Box::new(LinkReader::new(Arc::clone(&server), link, wants_no_stream)));
-        self.sync_if_due(&server);
-        Ok(())
     }
 
     /// Notes what a replica has acknowledged.

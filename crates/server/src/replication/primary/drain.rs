@@ -18,12 +18,21 @@ use crate::snapshot;
 /// How often acknowledgements are looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Waits for a call of the function that it gives to `request`.
-fn wait<T: Send + 'static>(until: Instant, request: impl FnOnce(Box<dyn FnOnce(T) + Send>)) -> Option<T> {
-    let (sender, receiver) = mpsc::channel();
-    // The receiver may have stopped waiting.
-    request(Box::new(move |value| _ = sender.send(value)));
-    receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+/// Calls `done` with the end of the log once all commands that have been let run are in it. New
+/// ones must be held back. `asks`: replicas are then asked for an acknowledgement.
+pub(in crate::replication) fn quiesce(server: &Arc<Server>, asks: bool, done: impl FnOnce(u64) + Send + 'static) {
+    let weak = Arc::downgrade(server);
+    let journal = server.keyspace().journal();
+    journal.mark(
+        false,
+        Box::new(move |_| {
+            let Some(server) = weak.upgrade() else { return };
+            snapshot::with_all_shards(
+                &server,
+                Box::new(move |server, _| server.keyspace().journal().mark(asks, Box::new(done))),
+            );
+        }),
+    );
 }
 
 /// Stops the server, after a snapshot if the ending in progress wants one.
@@ -58,13 +67,14 @@ impl Replication {
         server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
         let journal = server.keyspace().journal();
         journal.set_replicas(false);
-        let offset = wait(until, |reached| journal.mark(reached))
-            .and_then(|_| wait::<()>(until, |hold| snapshot::with_all_shards(server, Box::new(move |_, _| hold(())))))
-            .and_then(|()| wait(until, |reached| journal.mark(reached)));
-        let Some(offset) = offset else {
+        let (sender, receiver) = mpsc::channel();
+        // The receiver may have stopped waiting.
+        quiesce(server, true, move |offset| _ = sender.send(offset));
+        let Ok(offset) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) else {
             tracing::warn!("Shutdown: writes could not be held back in time");
             return;
         };
+        let offset = self.offset_of(offset);
         self.state().is_drained = true;
         while self.is_behind(offset) && Instant::now() < until {
             std::thread::sleep(LOOK);
@@ -114,7 +124,7 @@ impl Replication {
         if !state.is_drained {
             return Vec::new();
         }
-        let offset = server.keyspace().journal().held().0.end;
+        let offset = self.held(server).0.end;
         let id = state.history.id().to_string();
         vec![("repl-stream-db", "0".to_owned()), ("repl-id", id), ("repl-offset", offset.to_string())]
     }

@@ -150,7 +150,7 @@ struct FullSync {
 
 impl Replication {
     /// Starts a full sync if enough replicas wait for one, for long enough.
-    pub(super) fn sync_if_due(&self, server: &Server) {
+    pub(in crate::replication) fn sync_if_due(&self, server: &Server) {
         let waiting = self.state().replicas.waiting(server.monotonic_ms());
         if waiting.is_empty() || !server.config().settings().primary.schedule.is_due(&waiting) {
             return;
@@ -241,12 +241,13 @@ fn nameless_file(server: &Server) -> io::Result<File> {
 impl Consumer for FullSync {
     fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
         let server = &*self.server;
-        let offset = self.anchor.offset(server)?;
+        let start = self.anchor.offset(server)?;
+        let offset = server.replication().offset_of(start);
         let id = server.replication().state().history.id();
         let lines = format!("+FULLRESYNC {id} {offset}\r\n");
         for link in &self.links {
             let bound = server.keyspace().journal().replica_bound();
-            let stream = server.keyspace().read_journal(Start::At(offset), bound, Arc::clone(&link.wake))?;
+            let stream = server.keyspace().read_journal(Start::At(start), bound, Arc::clone(&link.wake))?;
             let stream = stream.map_err(|_| io::Error::other("the stream has left the snapshot behind"))?;
             let mut part = link.part();
             if part.is_gone {

@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pantala_engine::effect::Reader;
 use pantala_engine::message::Message;
 use pantala_engine::pubsub::Listener;
-use pantala_replication::FeedReader;
+use pantala_replication::{FeedReader, Replica};
 
 use crate::host::Server;
+pub(super) use drain::quiesce;
 use full_sync::SharedFeed;
 pub(super) use waits::PendingWait;
 
@@ -31,6 +32,23 @@ enum Phase {
     Stream,
     /// Nothing any more: the connection closes for this reason.
     Failed(String),
+}
+
+/// A connection that asks for data.
+pub(super) struct Asker {
+    link: Arc<Link>,
+    replica: Replica,
+    /// Its name in the log.
+    name: String,
+    /// The ID and the offset of its `PSYNC`; `None`: it has used `SYNC`.
+    asked: Option<(Vec<u8>, i64)>,
+}
+
+impl Asker {
+    /// Returns its link.
+    pub(super) fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.link)
+    }
 }
 
 /// The part of a link that its worker and the full sync share.
@@ -68,12 +86,12 @@ impl Link {
     }
 
     /// Makes its worker look at it.
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         (self.wake)();
     }
 
     /// Closes the connection, for this reason.
-    fn fail(&self, why: &str) {
+    pub(super) fn fail(&self, why: &str) {
         self.part().phase = Phase::Failed(why.to_owned());
         self.wake();
     }

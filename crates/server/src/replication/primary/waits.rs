@@ -32,15 +32,18 @@ impl Replication {
             state.waits.push(PendingWait { waiter, worker, replicas, offset: None });
         }
         let Some(shared) = self.server.get().cloned() else { return };
-        server.keyspace().journal().mark(Box::new(move |offset| {
-            let Some(server) = shared.upgrade() else { return };
-            if let Some(wait) =
-                server.replication().state().waits.iter_mut().find(|wait| wait.waiter.ticket() == ticket)
-            {
-                wait.offset = Some(offset);
-            }
-            server.replication().answer_waits(&server);
-        }));
+        server.keyspace().journal().mark(
+            true,
+            Box::new(move |offset| {
+                let Some(server) = shared.upgrade() else { return };
+                if let Some(wait) =
+                    server.replication().state().waits.iter_mut().find(|wait| wait.waiter.ticket() == ticket)
+                {
+                    wait.offset = Some(server.replication().offset_of(offset));
+                }
+                server.replication().answer_waits(&server);
+            }),
+        );
     }
 
     /// Answers clients for which enough replicas have acknowledged enough.

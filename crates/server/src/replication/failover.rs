@@ -1,0 +1,337 @@
+//! `FAILOVER`: hands the role over to a replica, without losing a write.
+//!
+//! ```text
+//! FAILOVER             pantala-failover                                  pantala-replica
+//!   writes are held ─► waiting-for-sync: nothing is in flight,
+//!   back               a replica has acknowledged the whole stream
+//!                      failover-in-progress ───────────────────────────► PSYNC id offset FAILOVER
+//!                                              accepted: no-failover, writes get -READONLY
+//!                                              rejected: the server is the primary again
+//! ```
+//!
+//! `FAILOVER ABORT`, and the timeout unless `FORCE` is given, end it in any state.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pantala_engine::client::Failover as Wanted;
+use pantala_replication::ReplicaState;
+
+use super::Replication;
+use super::primary::quiesce;
+use super::promotion::{hold_writes, release_writes};
+use super::replica::{Address, Known};
+use crate::host::Server;
+
+/// How often acknowledgements are looked at.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The state of a failover; its text is Redis's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// There is none.
+    #[default]
+    None,
+    /// A replica is to receive the whole stream.
+    WaitForSync,
+    /// The replica is asked to take over.
+    InProgress,
+}
+
+/// See the head of this module.
+#[derive(Debug, Default)]
+struct Failover {
+    stage: Stage,
+    /// The number of the last one.
+    number: u64,
+    /// The number of the last one that was aborted.
+    aborted: u64,
+    target: Option<Address>,
+}
+
+impl Stage {
+    fn name(self) -> &'static str {
+        match self {
+            Stage::None => "no-failover",
+            Stage::WaitForSync => "waiting-for-sync",
+            Stage::InProgress => "failover-in-progress",
+        }
+    }
+}
+
+/// A failover of a thread.
+struct Run {
+    server: Arc<Server>,
+    number: u64,
+    until: Option<Instant>,
+    is_forced: bool,
+}
+
+/// The failover of this server, if there is one.
+#[derive(Debug, Default)]
+pub struct Failovers(Mutex<Failover>);
+
+impl Failovers {
+    fn lock(&self) -> MutexGuard<'_, Failover> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns its state, for `INFO`.
+    pub fn state(&self) -> &'static str {
+        self.lock().stage.name()
+    }
+
+    /// Returns whether there is one.
+    pub fn is_running(&self) -> bool {
+        self.lock().stage != Stage::None
+    }
+
+    /// Returns its number if its target is asked to take over.
+    pub(super) fn in_progress(&self) -> Option<u64> {
+        let failover = self.lock();
+        (failover.stage == Stage::InProgress).then_some(failover.number)
+    }
+
+    fn shown_target(&self) -> String {
+        let target = self.lock().target.clone();
+        target.map_or_else(String::new, |Address { host, port }| format!(" to {host}:{port}"))
+    }
+
+    /// Enters the last stage with this target. Returns whether the failover has not been aborted.
+    fn enter_progress(&self, number: u64, target: &Address) -> bool {
+        let mut failover = self.lock();
+        let is_current = failover.stage == Stage::WaitForSync && failover.number == number;
+        if is_current {
+            failover.stage = Stage::InProgress;
+            failover.target = Some(target.clone());
+        }
+        is_current
+    }
+}
+
+/// Starts a failover.
+pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> {
+    let replication = server.replication();
+    if replication.failovers.is_running() {
+        return Err("ERR FAILOVER already in progress.".to_owned());
+    }
+    if replication.replica.primary().is_some() {
+        return Err("ERR FAILOVER is not valid when server is a replica.".to_owned());
+    }
+    let target = target_of(replication, wanted)?;
+    let Some(shared) = replication.server() else { return Err("ERR the server is stopping".to_owned()) };
+    let number = {
+        let mut failover = replication.failovers.lock();
+        if failover.stage != Stage::None {
+            return Err("ERR FAILOVER already in progress.".to_owned());
+        }
+        failover.stage = Stage::WaitForSync;
+        failover.number += 1;
+        failover.target = target;
+        failover.number
+    };
+    tracing::info!("FAILOVER requested{}.", replication.failovers.shown_target());
+    hold_writes(server);
+    replication.settle_pings(server);
+    let timeout = Duration::from_millis(wanted.timeout_ms.unsigned_abs());
+    let until = (wanted.timeout_ms > 0).then(|| Instant::now() + timeout);
+    let run = Run { server: shared, number, until, is_forced: wanted.is_forced };
+    let thread = std::thread::Builder::new().name("pantala-failover".into());
+    if let Err(error) = thread.spawn(move || run.run()) {
+        end(server, number);
+        return Err(format!("ERR the thread of the failover could not be started: {error}"));
+    }
+    Ok(())
+}
+
+/// Returns the replica that was named.
+fn target_of(replication: &Replication, wanted: &Wanted<'_>) -> Result<Option<Address>, String> {
+    let state = replication.state();
+    if state.replicas.is_empty() {
+        return Err("ERR FAILOVER requires connected replicas.".to_owned());
+    }
+    let Some((host, port)) = wanted.target else {
+        return match wanted.is_forced {
+            true => Err(FORCE_NEEDS.to_owned()),
+            false => Ok(None),
+        };
+    };
+    if wanted.is_forced && wanted.timeout_ms == 0 {
+        return Err(FORCE_NEEDS.to_owned());
+    }
+    let is_named = |address: &str, of: i64| address.as_bytes().eq_ignore_ascii_case(host) && of == port;
+    let replica = state.replicas.iter().find(|it| is_named(&it.address(), it.handshake.port));
+    match replica.map(|replica| replica.state) {
+        None => Err("ERR FAILOVER target HOST and PORT is not a replica.".to_owned()),
+        Some(ReplicaState::Online) => {
+            let port = u16::try_from(port).map_err(|_| "ERR Invalid master port".to_owned())?;
+            Ok(Some(Address { host: String::from_utf8_lossy(host).into_owned(), port }))
+        }
+        Some(_) => Err("ERR FAILOVER target replica is not online.".to_owned()),
+    }
+}
+
+/// Aborts the failover: that of this number, or any. The server is the primary again.
+pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
+    let replication = server.replication();
+    let (stage, number) = {
+        let mut failover = replication.failovers.lock();
+        if failover.stage == Stage::None || number.is_some_and(|number| number != failover.number) {
+            return;
+        }
+        failover.aborted = failover.number;
+        (failover.stage, failover.number)
+    };
+    tracing::info!("Aborting failover{} while in state {}: {why}", replication.failovers.shown_target(), stage.name());
+    if stage == Stage::InProgress {
+        server.config().note_replica_of(None);
+        replication.replica.change(server, None);
+    }
+    end(server, number);
+}
+
+/// Ends a failover: writes run again, or get an error.
+pub(super) fn end(server: &Server, number: u64) {
+    let replication = server.replication();
+    {
+        let mut failover = replication.failovers.lock();
+        if failover.stage == Stage::None || failover.number != number {
+            return;
+        }
+        (failover.stage, failover.target) = (Stage::None, None);
+    }
+    release_writes(server);
+    replication.settle_pings(server);
+}
+
+const FORCE_NEEDS: &str = "ERR FAILOVER with force option requires both a timeout and target HOST and IP.";
+
+/// What a failover waits for.
+enum Reached {
+    Done,
+    TimedOut,
+    Aborted,
+}
+
+impl Run {
+    fn replication(&self) -> &Replication {
+        self.server.replication()
+    }
+
+    fn run(self) {
+        let (server, replication) = (&*self.server, self.replication());
+        let quiet = self.quiesce();
+        let is_quiet = matches!(quiet, Reached::Done);
+        let reached = if is_quiet { self.wait_for_replica() } else { (quiet, None) };
+        let target = match reached {
+            (Reached::Aborted, _) => return,
+            (Reached::Done, Some(target)) => {
+                tracing::info!("Failover target {}:{} is synced, failing over.", target.host, target.port);
+                target
+            }
+            (Reached::TimedOut, _) | (Reached::Done, None) => {
+                let target = replication.failovers.lock().target.clone();
+                let Some(target) = target.filter(|_| self.is_forced) else {
+                    let why = "Replica never caught up before timeout";
+                    return abort(server, Some(self.number), why);
+                };
+                tracing::info!("Failover to {}:{} time out exceeded, failing over.", target.host, target.port);
+                target
+            }
+        };
+        if !replication.failovers.enter_progress(self.number, &target) {
+            return;
+        }
+        // Unless a write is still in flight, the replica is to have this, and no more.
+        let end = || Known::at(replication.state().history.id(), replication.held(server).0.end);
+        let known = is_quiet.then(end);
+        server.config().note_replica_of(Some((&target.host, target.port)));
+        let term = replication.replica.hand_over_role(server, target, known);
+        if replication.failovers.lock().aborted == self.number && replication.replica.term() == term {
+            // It was aborted between the two.
+            server.config().note_replica_of(None);
+            replication.replica.change(server, None);
+        }
+    }
+
+    fn is_over(&self) -> Option<Reached> {
+        let failover = self.replication().failovers.lock();
+        if failover.stage != Stage::WaitForSync || failover.number != self.number || self.server.is_stopping() {
+            return Some(Reached::Aborted);
+        }
+        self.until.is_some_and(|until| Instant::now() >= until).then_some(Reached::TimedOut)
+    }
+
+    /// Waits until no write is in flight, and the stream has all of them.
+    fn quiesce(&self) -> Reached {
+        let (sender, receiver) = mpsc::channel();
+        // The replica is asked for what it has.
+        quiesce(&self.server, true, move |_| _ = sender.send(()));
+        loop {
+            match receiver.recv_timeout(LOOK) {
+                Ok(()) => return Reached::Done,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Reached::Aborted,
+            }
+            if let Some(over) = self.is_over() {
+                return over;
+            }
+        }
+    }
+
+    /// Waits for a replica that has acknowledged the whole stream.
+    fn wait_for_replica(&self) -> (Reached, Option<Address>) {
+        loop {
+            if let Some(over) = self.is_over() {
+                return (over, None);
+            }
+            let end = self.replication().held(&self.server).0.end;
+            let wanted = self.replication().failovers.lock().target.clone();
+            let found = {
+                let state = self.replication().state();
+                let mut synced = state.replicas.iter().filter(|replica| {
+                    replica.state == ReplicaState::Online && replica.acked == end && replica.handshake.port != 0
+                });
+                synced.find_map(|replica| {
+                    let address =
+                        Address { host: replica.address(), port: u16::try_from(replica.handshake.port).ok()? };
+                    let is_same = |wanted: &Address| {
+                        wanted.port == address.port && wanted.host.eq_ignore_ascii_case(&address.host)
+                    };
+                    wanted.as_ref().is_none_or(is_same).then_some(address)
+                })
+            };
+            if found.is_some() {
+                return (Reached::Done, found);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Returns where the stream of this server ends: all writes are in it, and none is in flight.
+/// Another primary that has followed it may continue there. `None` if the server stops, or
+/// nothing is recorded.
+pub(super) fn own_end(server: &Arc<Server>, is_wanted: &dyn Fn() -> bool) -> Option<Known> {
+    let replication = server.replication();
+    if !replication.state().has_backlog {
+        return None;
+    }
+    let (sender, receiver) = mpsc::channel();
+    // Not one byte more: the other must not be asked for what it can't have.
+    quiesce(server, false, move |_| _ = sender.send(()));
+    while receiver.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        if !is_wanted() {
+            return None;
+        }
+    }
+    let (held, is_recorded) = replication.held(server);
+    let state = replication.state();
+    let id = match state.history.second() {
+        // Nothing was written since: another server knows the stream by its former ID.
+        Some((former, end)) if end == held.end + 1 => former,
+        _ => state.history.id(),
+    };
+    (is_recorded && state.has_backlog).then(|| Known::at(id, held.end))
+}

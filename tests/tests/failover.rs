@@ -1,0 +1,391 @@
+//! `FAILOVER` and promotions: the role moves between Pantala and redis-server, in both directions,
+//! and no acknowledged write is lost.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pantala_tests::following::{assert_same, follow, info, wait_for_link, wait_until_applied};
+use pantala_tests::waiting::eventually;
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+
+/// Arguments of all servers: a snapshot starts at once, and no `PING` moves offsets.
+const ARGS: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
+
+/// Clients that write during a failover.
+const WRITERS: usize = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Pantala,
+    Redis,
+}
+
+fn start(kind: Kind, backend: Backend) -> Option<Server> {
+    match kind {
+        Kind::Pantala => Some(Server::pantala(backend, &[&ARGS[..], &["--workers", "2"]].concat())),
+        Kind::Redis => Server::redis(&ARGS),
+    }
+}
+
+fn state(server: &Server) -> String {
+    info(server, "replication", "master_failover_state")
+}
+
+fn role(server: &Server) -> String {
+    info(server, "replication", "role")
+}
+
+fn is_error(reply: &Reply, start: &str) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with(start))
+}
+
+/// Increments a key until the server is no primary any more. Returns the last value that was
+/// acknowledged.
+fn increment(server: &Server, key: &str, is_over: &AtomicBool) -> i64 {
+    let (mut client, mut last) = (server.connect(), 0);
+    while !is_over.load(Ordering::Relaxed) {
+        match client.call(&format!("INCR {key}")) {
+            Reply::Integer(value) => last = value,
+            reply => {
+                assert!(is_error(&reply, "READONLY"), "{reply:?}");
+                break;
+            }
+        }
+    }
+    last
+}
+
+/// Ends the writers of a scene, also one that fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Checks that a replica holds what its primary holds, once it has received everything.
+#[track_caller]
+fn assert_equal(replica: &Server, primary: &Server) {
+    // A write is in the stream a moment after its reply.
+    assert!(matches!(primary.connect().call("WAIT 1 10000"), Reply::Integer(1..)));
+    assert_same(replica, primary);
+}
+
+fn wait_for_takeover(from: &Server, to: &Server) {
+    eventually("the replica has taken over", || {
+        state(from) == "no-failover" && role(from) == "slave" && role(to) == "master"
+    });
+    wait_for_link(from);
+}
+
+#[test]
+fn a_replica_takes_over_and_no_write_is_lost() {
+    for_each_backend(|backend| {
+        for (from, to) in [(Kind::Pantala, Kind::Pantala), (Kind::Pantala, Kind::Redis), (Kind::Redis, Kind::Pantala)] {
+            let (Some(from), Some(to)) = (start(from, backend), start(to, backend)) else { return };
+            from.connect().call("SET before 1");
+            follow(&to, &from);
+            let id = info(&from, "replication", "master_replid");
+            let is_over = AtomicBool::new(false);
+            let last: Vec<i64> = std::thread::scope(|scope| {
+                let (from, is_over) = (&from, &is_over);
+                let writers: Vec<_> = (0..WRITERS)
+                    .map(|number| scope.spawn(move || increment(from, &format!("n:{number}"), is_over)))
+                    .collect();
+                let mut client = from.connect();
+                let _end = End(is_over);
+                eventually("clients have written", || matches!(client.call("STRLEN n:0"), Reply::Integer(3..)));
+                // It must be online first.
+                let words = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 20000", to.port());
+                eventually("the failover starts", || client.call(&words) == Reply::ok());
+                wait_for_takeover(from, &to);
+                is_over.store(true, Ordering::Relaxed);
+                writers.into_iter().map(|writer| writer.join().expect("the writer does not panic")).collect()
+            });
+            let mut client = to.connect();
+            for (number, last) in last.iter().enumerate() {
+                assert_eq!(client.call(&format!("GET n:{number}")).text(), last.to_string(), "{number}");
+            }
+            assert!(is_error(&from.connect().call("SET a 1"), "READONLY"));
+            assert_eq!(info(&to, "stats", "sync_full"), "0", "{}\n{}", from.log(), to.log());
+            assert_eq!(info(&to, "stats", "sync_partial_ok"), "1");
+            assert_eq!(info(&to, "replication", "master_replid2"), id);
+            assert_eq!(client.call("SELECT 5"), Reply::ok());
+            assert_eq!(client.call("SET after 1"), Reply::ok());
+            let mut client = from.connect();
+            client.call("SELECT 5");
+            eventually("it is in the same database", || client.call("GET after") == Reply::bulk("1"));
+            assert_equal(&from, &to);
+        }
+    });
+}
+
+/// Back and forth, without a full sync.
+#[test]
+fn the_role_returns() {
+    for_each_backend(|backend| {
+        let (first, second) = (start(Kind::Pantala, backend), start(Kind::Pantala, backend));
+        let (first, second) = (first.expect("it starts"), second.expect("it starts"));
+        follow(&second, &first);
+        first.connect().call("SET n 0");
+        for round in 1..=3 {
+            for (from, to) in [(&first, &second), (&second, &first)] {
+                assert!(matches!(from.connect().call("INCR n"), Reply::Integer(_)));
+                assert_eq!(from.connect().call("FAILOVER"), Reply::ok());
+                wait_for_takeover(from, to);
+                let reply = to.connect().call("INCR n");
+                assert!(matches!(reply, Reply::Integer(_)), "{reply:?}");
+                assert_equal(from, to);
+            }
+            assert_eq!(first.connect().call("GET n"), Reply::bulk((4 * round).to_string()));
+        }
+        assert_eq!(info(&first, "stats", "sync_full"), "1", "{}", second.log());
+        assert_eq!(info(&second, "stats", "sync_full"), "0", "{}", second.log());
+    });
+}
+
+#[test]
+fn errors_are_those_of_redis() {
+    let backend = Backend::all()[0];
+    let all: Vec<Vec<Reply>> = [Kind::Pantala, Kind::Redis]
+        .into_iter()
+        .filter_map(|kind| {
+            let (server, replica) = (start(kind, backend)?, start(Kind::Redis, backend)?);
+            let mut client = server.connect();
+            let mut replies: Vec<Reply> = ["FAILOVER", "FAILOVER ABORT", "FAILOVER TO a 1 FORCE", "FAILOVER FORCE"]
+                .map(|words| client.call(words))
+                .into();
+            replies.push(client.call("PSYNC ? x FAILOVER"));
+            follow(&replica, &server);
+            eventually("it is online", || info(&server, "replication", "slave0").contains("state=online"));
+            let port = replica.port();
+            for words in [
+                "FAILOVER ABORT",
+                "FAILOVER ABORT x",
+                "FAILOVER FORCE",
+                "FAILOVER FORCE TIMEOUT 100",
+                "FAILOVER TIMEOUT 0",
+                "FAILOVER TIMEOUT x",
+                "FAILOVER TO 127.0.0.1",
+                "FAILOVER TO 127.0.0.1 x",
+                "FAILOVER TO 127.0.0.1 1",
+                "FAILOVER TO 127.0.0.1 1 FORCE",
+                "FAILOVER TO 127.0.0.1 1 FORCE TIMEOUT 100",
+                "FAILOVER TO 127.0.0.1 99999999",
+            ] {
+                replies.push(client.call(words));
+            }
+            replies.push(client.call(&format!("FAILOVER TO 127.0.0.1 {port} FORCE")));
+            replies.push(Reply::bulk(state(&server)));
+            // The replica does not acknowledge.
+            replica.signal(rustix::process::Signal::STOP);
+            client.call("SET a 1");
+            replies.push(client.call(&format!("FAILOVER TO 127.0.0.1 {port}")));
+            replies.push(Reply::bulk(state(&server)));
+            replies.push(client.call("FAILOVER"));
+            replies.push(client.call("REPLICAOF 127.0.0.1 1"));
+            replies.push(client.call("REPLICAOF NO ONE"));
+            replies.push(server.connect().call(&format!("PSYNC {} 1", "0".repeat(40))));
+            replies.push(client.call("FAILOVER ABORT"));
+            replies.push(client.call("SET a 2"));
+            replica.signal(rustix::process::Signal::CONT);
+            follow(&server, replica_of_nobody(&replica));
+            replies.push(client.call("FAILOVER"));
+            let wrong = format!("PSYNC {} 1 FAILOVER", "0".repeat(40));
+            replies.push(client.call(&wrong));
+            Some(replies)
+        })
+        .collect();
+    if let [own, right] = all.as_slice() {
+        assert_eq!(own, right);
+    }
+}
+
+fn replica_of_nobody(replica: &Server) -> &Server {
+    eventually("it is a primary", || replica.connect().call("REPLICAOF NO ONE") == Reply::ok());
+    replica
+}
+
+/// Sends a write, and returns once it is held back.
+fn held_write(server: &Server) -> Client {
+    let mut client = server.connect();
+    let before: u64 = info(server, "clients", "blocked_clients").parse().expect("a number");
+    client.send(&["INCR", "held"]);
+    eventually("it is held back", || {
+        info(server, "clients", "blocked_clients").parse::<u64>().expect("a number") > before
+    });
+    client
+}
+
+#[test]
+fn an_aborted_failover_lets_writes_run() {
+    for_each_backend(|backend| {
+        let server = start(Kind::Pantala, backend).expect("it starts");
+        let Some(replica) = start(Kind::Redis, backend) else { return };
+        follow(&replica, &server);
+        wait_until_applied(&replica, &server);
+        replica.signal(rustix::process::Signal::STOP);
+        let mut client = server.connect();
+        client.call("SET a 1");
+        assert_eq!(client.call("FAILOVER"), Reply::ok());
+        let mut held = held_write(&server);
+        assert_eq!(state(&server), "waiting-for-sync");
+        assert_eq!(client.call("GET a"), Reply::bulk("1"), "reads run");
+        // Clients can't end this pause.
+        assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
+        assert_eq!(info(&server, "clients", "blocked_clients"), "1");
+        assert_eq!(client.call("FAILOVER ABORT"), Reply::ok());
+        assert_eq!(held.receive(), Reply::Integer(1));
+        assert_eq!(state(&server), "no-failover");
+        // A timeout does the same.
+        assert_eq!(client.call("FAILOVER TIMEOUT 50"), Reply::ok());
+        assert_eq!(client.call("INCR held"), Reply::Integer(2));
+        assert!(server.log().contains("Replica never caught up before timeout"), "{}", server.log());
+        assert_eq!((state(&server).as_str(), role(&server).as_str()), ("no-failover", "master"));
+        // With FORCE it is asked all the same; ABORT takes the role back.
+        let forced = format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 50", replica.port());
+        assert_eq!(client.call(&forced), Reply::ok());
+        let mut held = held_write(&server);
+        eventually("it is in progress", || state(&server) == "failover-in-progress" && role(&server) == "slave");
+        assert_eq!(client.call("FAILOVER ABORT"), Reply::ok());
+        assert_eq!(held.receive(), Reply::Integer(3));
+        assert_eq!((state(&server).as_str(), role(&server).as_str()), ("no-failover", "master"));
+        replica.signal(rustix::process::Signal::CONT);
+    });
+}
+
+#[test]
+fn a_forced_failover_takes_place_after_its_time() {
+    for_each_backend(|backend| {
+        for kind in [Kind::Redis, Kind::Pantala] {
+            let server = start(Kind::Pantala, backend).expect("it starts");
+            let Some(replica) = start(kind, backend) else { return };
+            follow(&replica, &server);
+            wait_until_applied(&replica, &server);
+            replica.signal(rustix::process::Signal::STOP);
+            let mut client = server.connect();
+            client.call("SET a 1");
+            let forced = format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 50", replica.port());
+            assert_eq!(client.call(&forced), Reply::ok());
+            eventually("it is in progress", || state(&server) == "failover-in-progress");
+            replica.signal(rustix::process::Signal::CONT);
+            wait_for_takeover(&server, &replica);
+            replica.connect().call("SET b 1");
+            assert_equal(&server, &replica);
+        }
+    });
+}
+
+#[test]
+fn a_rejected_failover_is_aborted() {
+    for_each_backend(|backend| {
+        for kind in [Kind::Redis, Kind::Pantala] {
+            let mut server = start(Kind::Pantala, backend).expect("it starts");
+            let Some(replica) = start(kind, backend) else { return };
+            follow(&replica, &server);
+            server.connect().call("SET a 1");
+            replica.connect().call("ACL SETUSER default -psync");
+            assert_eq!(server.connect().call("FAILOVER"), Reply::ok());
+            eventually("it is aborted", || server.log().contains("Failover target rejected psync request"));
+            eventually("it is a primary again", || state(&server) == "no-failover" && role(&server) == "master");
+            assert_eq!(role(&replica), "slave");
+            assert_eq!(server.connect().call("SET b 1"), Reply::ok());
+            wait_until_applied(&replica, &server);
+            // As in Redis, the history continues under another ID, and replicas continue.
+            assert_eq!(info(&server, "stats", "sync_full"), "1", "{}\n{}", server.log(), replica.log());
+            assert_ne!(info(&server, "stats", "sync_partial_ok"), "0");
+            assert_equal(&replica, &server);
+            server.assert_sound();
+        }
+    });
+}
+
+/// The primary dies: one of two replicas becomes the primary, and the other continues with it.
+#[test]
+fn the_other_replica_of_a_dead_primary_continues() {
+    for_each_backend(|backend| {
+        for (primary, other) in [(Kind::Redis, Kind::Redis), (Kind::Pantala, Kind::Pantala)] {
+            let (Some(primary), Some(other)) = (start(primary, backend), start(other, backend)) else { return };
+            let next = start(Kind::Pantala, backend).expect("it starts");
+            follow(&next, &primary);
+            follow(&other, &primary);
+            let mut client = primary.connect();
+            client.call("SELECT 4");
+            client.call("SET a 1");
+            assert_eq!(client.call("WAIT 2 10000"), Reply::Integer(2));
+            wait_until_applied(&next, &primary);
+            wait_until_applied(&other, &primary);
+            let id = info(&primary, "replication", "master_replid");
+            let offset: u64 = info(&primary, "replication", "master_repl_offset").parse().expect("a number");
+            primary.kill();
+            eventually("the link is down", || info(&next, "replication", "master_link_status") == "down");
+            let mut client = next.connect();
+            assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
+            assert_eq!(client.call("SET b 1"), Reply::ok(), "at once");
+            assert_eq!(info(&next, "replication", "master_replid2"), id);
+            assert_eq!(info(&next, "replication", "second_repl_offset"), (offset + 1).to_string());
+            follow(&other, &next);
+            assert_equal(&other, &next);
+            assert_eq!(info(&next, "stats", "sync_full"), "0", "{}\n{}", next.log(), other.log());
+            assert_eq!(info(&next, "stats", "sync_partial_ok"), "1");
+            // A write of before the promotion is in no stream of the new primary.
+            let mut client = other.connect();
+            assert_eq!(client.call("MGET a b"), Reply::Array(vec![Reply::Null, Reply::bulk("1")]));
+            client.call("SELECT 4");
+            assert_eq!(client.call("GET a"), Reply::bulk("1"));
+        }
+    });
+}
+
+/// Replicas that are not the target stay linked to the server that has handed its role over. When
+/// that is promoted again, they keep their link, and the others do a full sync.
+#[test]
+fn other_replicas_stay_with_the_former_primary() {
+    for_each_backend(|backend| {
+        for other in [Kind::Redis, Kind::Pantala] {
+            let (first, second) = (start(Kind::Pantala, backend), start(Kind::Pantala, backend));
+            let (mut first, second) = (first.expect("it starts"), second.expect("it starts"));
+            let Some(other) = start(other, backend) else { return };
+            follow(&second, &first);
+            follow(&other, &first);
+            let to_second = format!("FAILOVER TO 127.0.0.1 {}", second.port());
+            let mut client = first.connect();
+            client.call("SET a 1");
+            eventually("the failover starts", || client.call(&to_second) == Reply::ok());
+            wait_for_takeover(&first, &second);
+            assert_eq!(second.connect().call("SET b 1"), Reply::ok());
+            eventually("it has come to all", || other.connect().call("MGET a b").elements()[1] == Reply::bulk("1"));
+            assert_eq!(info(&first, "stats", "sync_full"), "2", "{}", first.log());
+            assert_eq!(second.connect().call("FAILOVER"), Reply::ok());
+            wait_for_takeover(&second, &first);
+            assert_eq!(client.call("SET c 1"), Reply::ok());
+            assert_equal(&second, &first);
+            eventually("it has come to all", || other.connect().call("GET c") == Reply::bulk("1"));
+            assert_eq!(other.connect().call("DEBUG DIGEST"), first.connect().call("DEBUG DIGEST"));
+            first.assert_sound();
+        }
+    });
+}
+
+/// A script that outlasts the time of a forced failover: what it writes is not in the new primary's
+/// history, so the server that runs it does a full sync.
+#[test]
+fn a_forced_failover_during_a_script_leaves_equal_datasets() {
+    for_each_backend(|backend| {
+        let (first, second) = (start(Kind::Pantala, backend), start(Kind::Pantala, backend));
+        let (first, second) = (first.expect("it starts"), second.expect("it starts"));
+        follow(&second, &first);
+        let mut client = first.connect();
+        client.call("SET a 1");
+        let mut running = first.connect();
+        let script = "redis.call('SET', 'running', 1) local t = redis.call('TIME') local since = t[1] * 1000 + t[2] / 1000 \
+                      repeat t = redis.call('TIME') until t[1] * 1000 + t[2] / 1000 > since + 700 \
+                      redis.call('SET', 'late', 1)";
+        running.send(&["EVAL", script, "2", "running", "late"]);
+        let forced = format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 100", second.port());
+        eventually("the failover starts", || client.call(&forced) == Reply::ok());
+        wait_for_takeover(&first, &second);
+        let _ = running.receive();
+        assert_equal(&first, &second);
+    });
+}
