@@ -259,8 +259,13 @@ pub(super) fn number(input: &[u8], at: usize) -> Result<(i64, usize), Stop> {
     let bytes = |index: usize| line.get(index).copied().unwrap_or(0);
     match line.get(end..end + 2) {
         Some(b"\r\n") => Ok((sign * value, at + 1 + end + 2)),
-        None if line.len() + 1 < NUMBER_LINE_BYTES_MAX && matches!(&line[end..], [] | [b'\r']) => {
-            Err(Stop::Short { needed: at + 1 + end + 2, at, fault: Fault::NumberCut })
+        // The error has both bytes, however the input is cut.
+        None if line.len() + 1 < NUMBER_LINE_BYTES_MAX => {
+            let fault = match line[end..] {
+                [] | [b'\r'] => Fault::NumberCut,
+                _ => Fault::LineEnd([bytes(end), 0]),
+            };
+            Err(Stop::Short { needed: at + 1 + end + 2, at, fault })
         }
         _ => Err(Stop::Bad { at, fault: Fault::LineEnd([bytes(end), bytes(end + 1)]) }),
     }

@@ -211,3 +211,26 @@ fn a_check_says_how_far_a_file_is_right() {
     assert!(matches!(check(&file, Some(6)), Outcome::Read(analysis) if analysis.ok_up_to == file.len() as u64));
     assert_eq!(check(b"#TS:?\r\n", Some(5)), Outcome::InvalidTimestamp);
 }
+
+/// The error of a wrong line end has both of its bytes, also if only one has arrived.
+#[test]
+fn errors_do_not_depend_on_how_the_input_is_cut() {
+    let error_of = |pieces: &[&[u8]]| {
+        let mut reader = Reader::new(0);
+        for piece in pieces {
+            reader.feed(piece);
+            match reader.next_record() {
+                Ok(Next::NeedsInput) => {}
+                Ok(record) => panic!("{record:?}"),
+                Err(error) => return error,
+            }
+        }
+        reader.end_input();
+        reader.next_record().expect_err("the file is wrong")
+    };
+    let whole = error_of(&[b"*1\r\n$\xea\r\n"]);
+    assert_eq!(whole, Error { offset: 4, fault: Fault::LineEnd([0xea, b'\r']) });
+    assert_eq!(error_of(&[b"*1\r\n$\xea", b"\r\n"]), whole);
+    // At the end of the file it is not what a crash leaves.
+    assert!(!error_of(&[b"*1\r\n$\xea"]).fault.is_truncation());
+}

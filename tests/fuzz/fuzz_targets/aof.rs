@@ -1,0 +1,63 @@
+//! Files of effects and manifests under arbitrary bytes: records whose offsets follow each other,
+//! the same however the bytes are cut, or an error within the file; never a panic, never memory for
+//! what isn't there. What is left out of a file (`PING` …) is whole commands.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pantala_persistence::aof::manifest::LINE_BYTES_MAX;
+use pantala_persistence::aof::{Error, Manifest, Next, Reader, Transactions, filter, timestamp_of};
+
+/// Returns the records of a file that is fed in pieces of so many bytes, and how it ends.
+fn read(file: &[u8], step: usize) -> (Vec<String>, Result<(), Error>) {
+    let (mut reader, mut transactions) = (Reader::new(0), Transactions::default());
+    let (mut input, mut records) = (file.chunks(step), Vec::new());
+    let mut expected = 0;
+    loop {
+        let record = match reader.next_record() {
+            Ok(Next::NeedsInput) => {
+                match input.next() {
+                    Some(chunk) => reader.feed(chunk),
+                    None => reader.end_input(),
+                }
+                continue;
+            }
+            Ok(Next::Command(offset, args)) => {
+                assert_eq!(offset, expected, "records follow each other");
+                format!("{offset} {:?} {args:?}", transactions.note(offset, args.at(0)))
+            }
+            Ok(Next::Annotation(offset, text)) => {
+                assert_eq!(offset, expected, "records follow each other");
+                format!("{offset} {:?} {}", timestamp_of(text), text.escape_ascii())
+            }
+            Ok(Next::End) => {
+                assert_eq!(expected, file.len() as u64, "the file is read to its end");
+                return (records, Ok(()));
+            }
+            Err(error) => {
+                assert!((expected..=file.len() as u64).contains(&error.offset), "{error}");
+                return (records, Err(error));
+            }
+        };
+        expected = reader.offset();
+        records.push(record);
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&first, file)) = data.split_first() else { return };
+    let whole = read(file, file.len().max(1));
+    assert_eq!(whole, read(file, usize::from(first) + 1));
+    if whole.1.is_ok() {
+        let kept: Vec<u8> = filter::kept(file).into_iter().flat_map(|range| file[range].to_vec()).collect();
+        let (kept, end) = read(&kept, usize::MAX);
+        assert!(end.is_ok() && kept.len() <= whole.0.len(), "whole commands are left out");
+    }
+    if let Ok(manifest) = Manifest::parse(file) {
+        let text = manifest.text();
+        // A name whose bytes must be quoted may not fit in a line any more, as in Redis.
+        let fits = text.split_inclusive(|byte| *byte == b'\n').all(|line| line.len() <= LINE_BYTES_MAX);
+        if fits && !text.is_empty() {
+            assert_eq!(Manifest::parse(&text), Ok(manifest));
+        }
+    }
+});
