@@ -91,7 +91,7 @@ fn bytes_per_key(entries: usize) {
         (resident_bytes() - before) >> 20,
         cpu_time() - started
     );
-    // One dictionary: the same again, and the durations of single inserts.
+    // Repeats this for one dictionary, and measures the durations of single inserts.
     let mut dict = Dict::<()>::new(SEED);
     let (mut most_moved, mut times_ns) = (0, BTreeMap::new());
     let started = cpu_time();

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::bucket::Bucket;
 use crate::memory::{PAGE_BYTES, Usage, discard, map_forever};
 
-/// Address space of a segment, in bytes. It uses the first pages of it.
+/// Address space of a segment, in bytes. A segment uses its first pages only.
 pub(crate) const SEGMENT_BYTES: usize = 32 * 1024;
 /// Cache lines of a segment: the header and its buckets.
 pub(crate) const SEGMENT_LINES: usize = SEGMENT_BYTES / size_of::<Bucket>();
@@ -37,7 +37,8 @@ const ROOT_CHUNK_BYTES: usize = 64 * 1024;
 
 /// The memory of a segment: [`SEGMENT_LINES`] lines of atomic words, never unmapped. In a small
 /// segment the lines after its own belong to other small segments. This type hands out references
-/// to single lines rather than one to the whole: Miri pays for each byte that a reference covers.
+/// to single lines rather than one to the whole: Miri's cost grows with the bytes that a reference
+/// covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentLines(NonNull<Bucket>);
 
@@ -69,9 +70,9 @@ impl SegmentLines {
     }
 }
 
-/// The only word of a dictionary that other threads know: the address of the directory (64-aligned)
-/// with its depth in the low six bits, or zero without a directory. It changes only when the
-/// directory moves, so roots of dictionaries with different owners may share a cache line.
+/// The only word through which other threads reach a dictionary: the address of the directory
+/// (64-aligned) with its depth in the low six bits, or zero without a directory. It changes only
+/// when the directory moves, so roots of dictionaries with different owners may share a cache line.
 pub(crate) struct Root(pub(crate) AtomicU64);
 
 /// A chunk of memory that is handed out from its front.
@@ -92,7 +93,7 @@ impl Bump {
     /// requested from one `Bump` are multiples of it.
     fn take(&mut self, size_bytes: usize, chunk_bytes: usize, align_bytes: usize) -> NonNull<u8> {
         if self.left_bytes < size_bytes {
-            // The rest of the old chunk is never used: at most one block less a line.
+            // The rest of the old chunk stays unused: less than one block.
             self.next = map_forever(chunk_bytes.max(size_bytes), align_bytes, Usage::Sparse).as_ptr();
             self.left_bytes = chunk_bytes.max(size_bytes);
         }
@@ -100,7 +101,7 @@ impl Bump {
         // SAFETY: `size_bytes <= left_bytes`, and that many bytes follow `next` in the chunk.
         self.next = unsafe { taken.add(size_bytes) };
         self.left_bytes -= size_bytes;
-        // SAFETY: it comes from a mapping, which isn't at address zero.
+        // SAFETY: `taken` lies in a mapping, which isn't at address zero.
         unsafe { NonNull::new_unchecked(taken) }
     }
 }
@@ -159,15 +160,15 @@ pub(crate) fn free_segment(lines: SegmentLines, used_bytes: usize) {
     lock(&SEGMENTS).free.push(lines);
 }
 
-/// As [`take_segment`], for a small segment.
+/// Returns a small segment, as [`take_segment`] does a whole one.
 pub(crate) fn take_small_segment() -> SegmentLines {
     let mut pool = lock(&SEGMENTS);
     if let Some(lines) = pool.small_free.pop() {
         return lines;
     }
     if pool.small_bump.left_bytes == 0 {
-        // Any segment address must be followed by SEGMENT_BYTES of mapped lines, also the last
-        // one's.
+        // SEGMENT_BYTES of mapped lines must follow every segment's address, the last one's
+        // included.
         let start = map_forever(SMALL_CHUNK_BYTES + SEGMENT_BYTES, PAGE_BYTES, Usage::Sparse);
         pool.small_bump = Bump { next: start.as_ptr(), left_bytes: SMALL_CHUNK_BYTES };
     }
@@ -251,8 +252,8 @@ pub(crate) fn free_root(root: &'static Root) {
     lock(&ROOTS).single.push(root);
 }
 
-/// Returns at least `count` adjacent roots without directories. Pages of them that are never stored
-/// to aren't resident.
+/// Returns at least `count` adjacent roots without directories. Pages that are never stored to
+/// don't become resident.
 pub(crate) fn take_roots(count: usize) -> &'static [Root] {
     let lines = count.div_ceil(ROOTS_PER_LINE);
     let mut pool = lock(&ROOTS);

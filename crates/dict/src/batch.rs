@@ -1,4 +1,5 @@
-//! Batched lookup: the cache misses of many keys overlap.
+//! Batched lookup: the cache misses of many keys overlap. The caller must hold the dictionary for
+//! the whole batch, so the server prefetches its windows with [`crate::Hint`] instead.
 
 use crate::bucket::Bucket;
 use crate::dict::Dict;
@@ -50,7 +51,7 @@ impl<V> Dict<V> {
                 *out = match found {
                     // SAFETY: the slot is in use, and the dictionary is borrowed for `'d`.
                     Some(slot) => Some(unsafe { EntryRef::new(Table::record(slot)) }),
-                    // Beyond a full bucket, or absent: the full search.
+                    // The key is absent or in a bucket after a full one, so search for it alone.
                     None => self.find(h, key),
                 };
             }

@@ -128,7 +128,7 @@ impl Bucket {
         };
         let line = self.slots.as_ptr().cast::<__m128i>();
         // SAFETY: the bucket is 64 bytes, 64-aligned: four aligned lanes. By the caller's promise
-        // nobody writes, and loads don't race with loads.
+        // no thread writes, and loads don't race with loads.
         unsafe {
             let wanted = _mm_set1_epi16(tag as i16);
             // Compares every 16-bit piece; the mask then keeps only the top one of each word, the
@@ -140,8 +140,8 @@ impl Bucket {
         }
     }
 
-    /// As [`Self::matches`], by atomic loads: for hints, whose buckets another thread may write,
-    /// for Miri and for other processors.
+    /// Returns the slots with a tag as [`Self::matches`] does, by atomic loads: for hints, whose
+    /// buckets another thread may write, for Miri and for other processors.
     #[inline(always)]
     pub(crate) fn matches_portable(&self, tag: u64) -> Matches {
         let mut mask = 0;

@@ -1,4 +1,5 @@
-//! The dictionary's public interface.
+//! The dictionary's public interface: adds the values' type to [`Table`], which owns directory,
+//! segments and entries.
 
 use core::marker::PhantomData;
 
@@ -26,13 +27,13 @@ pub struct Dict<V> {
 unsafe impl<V: Send> Send for Dict<V> {}
 
 impl<V> Dict<V> {
-    /// Returns an empty dictionary for keys hashed with `seed`. It takes no memory but a root of
+    /// Returns an empty dictionary for keys hashed with `seed`. It uses no memory except a root of
     /// one word.
     pub fn new(seed: u64) -> Self {
         Self { table: Table::new(seed), values: PhantomData }
     }
 
-    /// As [`Self::new`], with a root owned by a group of roots.
+    /// Returns an empty dictionary as [`Self::new`] does, with a root owned by a group of roots.
     pub(crate) fn with_root(seed: u64, root: &'static Root) -> Self {
         Self { table: Table::with_root(seed, root, true), values: PhantomData }
     }
@@ -112,8 +113,8 @@ impl<V> Dict<V> {
     }
 
     /// Looks up a key that wasn't prefetched.
-    // Always inlined: as a call it takes half as long again for keys outside the caches, because
-    // less of the next search starts while this one waits.
+    // Always inlined: as a call it takes 1.5 times as long for keys outside the caches, because the
+    // processor starts less of the next search while this one waits.
     #[inline(always)]
     pub fn find(&self, h: u64, key: &[u8]) -> Option<EntryRef<'_, V>> {
         match self.table.probe::<true>(h, key) {
@@ -158,7 +159,7 @@ impl<V> Dict<V> {
         self.find_mut(h, key).map(EntryMut::remove)
     }
 
-    /// Moves all entries to another dictionary and returns it. Hints stay with this one.
+    /// Moves all entries to another dictionary and returns it. Hints keep referring to `self`.
     pub fn take(&mut self) -> Self {
         let mut taken = Self::new(self.table.seed);
         core::mem::swap(&mut self.table, &mut taken.table);

@@ -1,4 +1,5 @@
-//! Entries as the users of a dictionary see them.
+//! Entries as the users of a dictionary see them. Every change but that of the access word first
+//! passes the entry to the running snapshot, if there is one ([`crate::snapshot`]).
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -30,8 +31,9 @@ impl<V> Copy for Payload<'_, V> {}
 /// A payload to store.
 #[derive(Debug)]
 pub enum NewPayload<'a, V> {
-    /// A string to store inside the entry. One that doesn't [fit](crate::Dict::fits_inline) works,
-    /// but the global allocator then allocates its entry and aborts if it fails: prefer `Heap`.
+    /// A string to store inside the entry. The global allocator allocates the entry of a string
+    /// that doesn't [fit](crate::Dict::fits_inline), and aborts if it fails: prefer `Heap` for
+    /// those.
     Bytes(&'a [u8]),
     /// An integer to store inside the entry.
     Int(i64),
@@ -104,7 +106,8 @@ impl<'d, V> EntryRef<'d, V> {
     /// Returns the key.
     #[inline]
     pub fn key(&self) -> &'d [u8] {
-        // SAFETY: in use and unwritten for `'d`, by `new`; so in all methods.
+        // SAFETY: by `new`, the record is in use and isn't written for `'d`. This holds in all
+        // methods.
         unsafe { self.record.key() }
     }
 
@@ -218,7 +221,7 @@ impl<'d, V> EntryMut<'d, V> {
     /// Stores the low 24 bits of `access` as the access word.
     #[inline]
     pub fn set_access(&mut self, access: u32) {
-        // SAFETY: the entry is exclusively borrowed; so in all methods that change it.
+        // SAFETY: the entry is exclusively borrowed. This holds in all methods that change it.
         unsafe { self.record().set_access(access) }
     }
 
@@ -274,7 +277,8 @@ impl<'d, V> EntryMut<'d, V> {
         self.set(payload, user_flags, expire_at_ms)
     }
 
-    /// As [`Self::replace`], and sets or removes the expiry in the same step.
+    /// Replaces the payload as [`Self::replace`] does, and sets or removes the expiry in the same
+    /// step.
     pub fn set(&mut self, payload: NewPayload<'_, V>, user_flags: u8, expire_at_ms: Option<i64>) -> Option<V> {
         // SAFETY: as in `set_access`.
         let old = unsafe { self.record().heap() };
@@ -286,7 +290,7 @@ impl<'d, V> EntryMut<'d, V> {
             unsafe { record.replace(slab, payload, user_flags, expire_at_ms) }
         });
         // SAFETY: a heap pointer in a dictionary of `V` is a boxed `V`, and the record no longer
-        // has it.
+        // refers to it.
         old.map(|value| unsafe { unbox(value) })
     }
 
@@ -308,7 +312,7 @@ impl<'d, V> EntryMut<'d, V> {
         unsafe { Removed::new(self.table, record) }
     }
 
-    /// Removes the entry and returns its contents, of whatever kind.
+    /// Removes the entry and returns all of it except the key.
     pub fn extract(self) -> Extracted<V> {
         let payload = match self.payload() {
             Payload::Bytes(bytes) => Some(OwnedPayload::Bytes(bytes.into())),
@@ -319,13 +323,14 @@ impl<'d, V> EntryMut<'d, V> {
         let removed = self.remove();
         let expire_at_ms = removed.expire_at_ms;
         let payload = payload.or(removed.heap.map(OwnedPayload::Heap));
-        // One of the two is set: a payload that is neither bytes nor an integer is a heap value.
+        // A payload that is neither bytes nor an integer is a heap value, so the default is never
+        // used.
         let payload = payload.unwrap_or(OwnedPayload::Int(0));
         Extracted { payload, user_flags, access, expire_at_ms }
     }
 }
 
-/// The remains of a removed entry, with its heap value, so that the caller may free it elsewhere.
+/// A removed entry: its heap value, which the caller may drop elsewhere, and its expiry.
 #[derive(Debug)]
 pub struct Removed<V> {
     heap: Option<V>,

@@ -1,4 +1,5 @@
-//! The hash function for keys.
+//! The hash function for keys. The server hashes a key once per command; slot and shard come from
+//! CRC16, not from this hash.
 
 /// A seed for tests with which every key has one of two hashes.
 #[cfg(test)]
@@ -30,8 +31,8 @@ fn half(bytes: &[u8], at: usize) -> u64 {
 
 /// Returns the 64-bit hash of a key, for all calls on a dictionary made with the same `seed`.
 ///
-/// The seed must be random and secret: it masks both factors of every product, so that a client
-/// that chooses keys can't aim for collisions without knowing it. Not a cryptographic hash.
+/// The seed must be random and secret: it masks both factors of every product, so a client that
+/// doesn't know it can't choose keys that collide. Not a cryptographic hash.
 #[inline(always)] // Every command calls it.
 pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     #[cfg(test)]
@@ -54,7 +55,8 @@ pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     } else {
         long(seed, secret, key)
     };
-    // A second product: a single one leaves the top bits, which choose the segment, too regular.
+    // One product leaves the top bits, which choose the segment, too regular; the second one mixes
+    // them.
     fold(mixed ^ seed, (len as u64).wrapping_mul(LENGTH_STEP) ^ secret | 1)
 }
 

@@ -5,7 +5,7 @@
 //! because:
 //!
 //! 1. *Roots are never freed.* A [`Hint`] holds a `&'static Root`; roots are recycled through a
-//!    pool, and only directory words are ever stored to them, whichever table stores them.
+//!    pool, and every table that uses a root stores only directory words to it.
 //! 2. *The root's word names a directory.* It is zero, or the address and depth of a block, stored
 //!    by one atomic store and loaded by one atomic load, so they belong together. Directory blocks
 //!    keep their size and are never unmapped: an index of `depth` bits is within the block even if
@@ -13,14 +13,14 @@
 //! 3. *A directory's word names a segment.* A block holds words made from segments, or zeros; its
 //!    words are loaded atomically. Segments are never unmapped and always consist of atomic words.
 //! 4. *A bucket is loaded atomically*, in eight loads. The number of buckets comes from the same
-//!    word as the segment and is at most 511, so the bucket is within the segment, in use or not,
-//!    or behind a small one within its chunk.
+//!    word as the segment and is at most 511, so the bucket lies within the segment, in use or not,
+//!    or after a small segment within its chunk.
 //! 5. *An entry is never read*: its address only goes to the prefetch instruction, which doesn't
 //!    fault.
 //!
 //! A hint may read data that is stale or belongs to another dictionary; it then prefetches the
 //! wrong line. Loads of root and directory words are `Acquire` and pair with the owner's `Release`,
-//! so the memory is seen mapped and zeroed before it is seen as a segment. Slots are loaded
+//! so a thread that loads a segment's address sees its memory mapped and zeroed. Slots are loaded
 //! `Relaxed`: nothing is read through them.
 
 use core::sync::atomic::Ordering::Acquire;
@@ -33,8 +33,8 @@ use crate::segment::Segment;
 use crate::table::{directory_index, directory_of};
 
 const LINE_BYTES: usize = size_of::<Bucket>();
-/// Lines of a long entry that are prefetched. By then the hardware prefetcher has seen the sequence
-/// of lines and fetches the rest.
+/// Lines of a long entry that are prefetched. The hardware prefetcher recognizes the sequence by
+/// then and fetches the rest.
 const LONG_LINES: usize = 6;
 
 /// A handle for prefetching from a dictionary, on any thread at any time, even while the dictionary
@@ -79,7 +79,7 @@ impl Hint {
     }
 }
 
-/// The roots of many dictionaries, most of which may never be made. An unused root takes no
+/// The roots of many dictionaries, most of which may never be created. An unused root takes no
 /// resident memory unless it shares a page with a used one.
 pub struct Roots(&'static [Root]);
 
@@ -95,7 +95,7 @@ impl Roots {
         Hint::new(&self.0[place])
     }
 
-    /// Returns an empty dictionary at a place, for keys hashed with `seed`. The caller makes at
+    /// Returns an empty dictionary at a place, for keys hashed with `seed`. The caller creates at
     /// most one per place: with two, hints would follow the one that resized last.
     pub fn dict<V>(&self, place: usize, seed: u64) -> Dict<V> {
         Dict::with_root(seed, &self.0[place])

@@ -15,8 +15,8 @@
 //! | entry | head, lengths, expiry, key and payload in one piece of memory: a slab cell |
 //! | run | 64 KB of cells of one size, owned by one dictionary |
 //! | hint | a handle for prefetching from any thread |
-//! | epoch | a bit of each entry and of the dictionary: where they differ, the entry is part of a snapshot that has not kept it yet |
-//! | stash | overflow slots, used once the directory may not grow any more |
+//! | epoch | a bit of each entry and of the dictionary: if they differ, the running snapshot has not kept the entry yet |
+//! | stash | overflow slots, used when the directory has its maximum depth |
 //!
 //! A segment has 32 KB of address space, a small one 512 bytes. The stash holds entries only if
 //! thousands of keys share 24 bits of hash.
@@ -39,8 +39,8 @@
 //! to 16, 32 and 63 in its first page, and page by page to 511. Growing redistributes its slots and
 //! leaves the entries alone. At 511 it splits. A split reads the keys of the entries, for the hash
 //! bit that the tags lack, and prefetches 16 of them ahead. An insert therefore moves the slots of
-//! at most one segment (3,679), and nothing is ever rehashed as a whole. Shrinking takes the same
-//! steps back and returns unused pages to the kernel.
+//! at most one segment (3,679), and nothing is ever rehashed as a whole. Shrinking reverses these
+//! steps and returns unused pages to the kernel.
 //!
 //! # Ownership
 //!
@@ -67,11 +67,12 @@
 //! ```
 //!
 //! An expiry adds 8 bytes. An integer payload takes 8, and so does the pointer to a heap value.
-//! Lengths from 239 on take 2 bytes, from 4,096 on 9. Cell sizes are multiples of 4 bytes up to 64,
-//! of 8 up to 128, of 16 up to 512, then grow by at most an eighth: a 16-byte key with a 256-byte
-//! value is 4 + 1 + 2 + 272 = 279 bytes in a cell of 288, which with its slot is 26 beyond key and
-//! value. A segment takes half a kilobyte up to 50 entries, whole pages beyond; so do the cells of
-//! each size in use. An empty dictionary takes one word.
+//! Lengths of at least 239 take 2 bytes, those of at least 4,096 take 9. Cell sizes are multiples
+//! of 4 bytes up to 64, of 8 up to 128, of 16 up to 512, then grow by at most an eighth: a 16-byte
+//! key with a 256-byte value is 4 + 1 + 2 + 272 = 279 bytes in a cell of 288. With its slot, that
+//! is 26 bytes of overhead. A segment of at most 50 entries takes half a kilobyte, a larger one
+//! whole pages. Cells of at most 128 bytes start in a run of 1 KB per size; other runs take whole
+//! pages. An empty dictionary takes one word.
 //!
 //! Measured on a 2-core EPYC (Zen 3) shared with other work, with `cargo run --release -p
 //! pantala-dict --example figures`:

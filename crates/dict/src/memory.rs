@@ -14,13 +14,13 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) enum Usage {
     /// Filled densely from front to back: huge pages save TLB misses.
     Dense,
-    /// Touched a page here and there: huge pages would make untouched pages resident.
+    /// Touched at scattered pages: huge pages would make untouched pages resident.
     Sparse,
 }
 
 /// Maps `len_bytes` of zeroed memory, aligned to `align_bytes` (a power of two, at least a page),
-/// for the life of the process. If the kernel has none, ends the process with a message, as Redis
-/// does.
+/// for the life of the process. If the kernel has no memory, exits the process with a message, as
+/// Redis does.
 #[cfg(not(miri))]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) -> NonNull<u8> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

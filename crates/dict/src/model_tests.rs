@@ -107,7 +107,7 @@ enum Step {
     Take,
 }
 
-/// Returns key number `i`: mostly short, some empty, long, or too long for a cell.
+/// Returns key number `i`: usually short, sometimes empty, long, or too long for a cell.
 fn odd_key(i: usize) -> Vec<u8> {
     match i % 41 {
         0 if i == 0 => Vec::new(),
@@ -377,7 +377,7 @@ fn pages_are_returned() {
     for i in (0..n).step_by(20) {
         assert!(has(&dict, &key(i)).is_some());
     }
-    // Grow again.
+    // Grows again.
     for i in 0..n {
         put(&mut dict, &key(i), b"v", None);
     }
@@ -582,8 +582,8 @@ fn random_is_uniform() {
     }
 }
 
-/// Hints on other threads while the dictionary grows, shrinks, and is dropped and made again: Miri
-/// checks for data races.
+/// Hints are used on other threads while the dictionary grows, shrinks, is dropped and recreated:
+/// Miri checks for data races.
 #[test]
 fn hints_are_harmless() {
     let mut random = Random::new(seed("hints_are_harmless"));
@@ -594,8 +594,7 @@ fn hints_are_harmless() {
         for thread in 0..2 {
             let (stop, mut random) = (&stop, Random::new(thread));
             scope.spawn(move || {
-                // Miri schedules threads in turns: without a bound these would take most of its
-                // time.
+                // Miri schedules threads in turns: unbounded loops would take most of its time.
                 let mut left = sized(usize::MAX, 200);
                 while left > 0 && !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     left -= 1;
@@ -701,7 +700,7 @@ fn lengths_round_trip_at_the_bounds_of_their_forms() {
                         vacant.insert(NewPayload::Bytes(&value), 3, 17, expiry);
                     }
                     Entry::Occupied(mut found) => {
-                        // Through another form of length and back.
+                        // Changes to another form of length and back.
                         found.replace(NewPayload::Bytes(&vec![1; lengths[(i + j + round) % lengths.len()]]), 1);
                         found.set_expire(expiry);
                         found.replace(NewPayload::Bytes(&value), 3);
@@ -784,7 +783,7 @@ fn samples_contain_new_entries_as_often_as_old_ones() {
 }
 
 #[test]
-fn a_hash_finds_its_key() {
+fn find_by_hash_finds_the_key() {
     let n = sized(20_000, 100);
     let mut dict = filled(n);
     for i in (0..n).step_by(3) {
@@ -795,7 +794,7 @@ fn a_hash_finds_its_key() {
         assert!(dict.find_by_hash(h).is_none());
     }
     dict.check();
-    // Half of these lie in the stash.
+    // Half of these entries lie in the stash.
     let mut colliding = Dict::<u64>::new(COLLIDING_SEED);
     let n = sized(9000, 95);
     (0..n).for_each(|i| put(&mut colliding, &key(i), b"v", None));

@@ -1,4 +1,4 @@
-//! How a dictionary's entries are distributed over its buckets.
+//! How a dictionary's entries are distributed over its buckets (`DEBUG HTSTATS`).
 
 use core::ops::AddAssign;
 

@@ -496,7 +496,7 @@ impl Record {
     ///
     /// # Safety
     ///
-    /// The memory is as long as the shape says and the caller's alone.
+    /// The memory is as long as the shape says, and only the caller uses it.
     unsafe fn write_head(self, shape: Shape, user_flags: u8, kept: u32) {
         let mut head = kept & KEPT_MASK | (shape.kind as u32) << KIND_SHIFT;
         head |= u32::from(user_flags & USER_FLAGS_MASK) << USER_SHIFT;

@@ -1,4 +1,5 @@
-//! Growing and shrinking, a segment at a time.
+//! Growing and shrinking, a segment at a time. Inserts and removals call it. Only slots move; the
+//! entries stay at their addresses.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -121,7 +122,7 @@ impl Table {
         arena::free_block(old);
     }
 
-    /// Shrinks a segment by a step and merges it with its buddy while that pays.
+    /// Shrinks a segment by a step, and merges it with its buddy while their entries fit in one.
     #[cold]
     pub(crate) fn shrink(&mut self, h: u64, mut segment: Segment) {
         if segment.buckets > 1 {

@@ -1,10 +1,9 @@
 //! Iteration over the entries: scans, the expiry walk, and random picks.
 //!
-//! A cursor is a point in the hash range, the top 48 bits: all hashes below it are visited.
-//! Segments, buckets and tags are in hash order, so a cursor stays exact while segments grow,
-//! shrink, split and merge between two calls. An entry that exists throughout a scan is visited,
-//! and exactly once unless tags lose precision (a merge drops a bit; then some may be visited
-//! twice, as `SCAN` allows).
+//! A cursor is the top 48 bits of a hash: all smaller hashes have been visited. Segments, buckets
+//! and tags are in hash order, so a cursor stays exact while segments grow, shrink, split and merge
+//! between two calls. A scan visits every entry that exists throughout it: once, unless a merge
+//! drops a bit of the tags meanwhile. Then it may visit some entries twice, as `SCAN` allows.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,7 +28,7 @@ const TRIES_MAX: usize = 4096;
 pub(crate) struct Part {
     segment: Segment,
     bucket: usize,
-    /// Smaller tags are visited already.
+    /// Entries with smaller tags have been visited.
     from_tag: u64,
     /// The cursor of the next part; 0 at the end.
     pub(crate) next: u64,
@@ -55,7 +54,7 @@ impl Table {
 }
 
 impl Part {
-    /// Visits the slots in use whose home is this bucket, from the first tag on.
+    /// Visits the slots in use whose home is this bucket, starting at `from_tag`.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&'static AtomicU64)) {
         let mut bucket = self.bucket;
         for _ in 0..self.segment.buckets {
@@ -76,11 +75,10 @@ impl Part {
 }
 
 impl<V> Dict<V> {
-    /// Visits the entries of at most `max_buckets` buckets (at least one) from a cursor on. Returns
-    /// the next cursor. 0 starts and ends a scan; bits of a cursor above 2^48 are ignored.
+    /// Visits the entries of at most `max_buckets` buckets (at least one), starting at a cursor.
+    /// Returns the next cursor. 0 starts and ends a scan; bits of a cursor above 2^48 are ignored.
     ///
-    /// An entry that exists from the start of a scan to its end is visited, whatever changes
-    /// meanwhile.
+    /// An entry that exists from the start of a scan to its end is visited, whatever else changes.
     pub fn scan(&self, cursor: u64, max_buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, V>)) -> u64 {
         // SAFETY: a slot in use, and the dictionary is borrowed.
         let mut visit = |slot: u64| visit(unsafe { EntryRef::new(Record::from_slot(slot)) });
@@ -100,10 +98,11 @@ impl<V> Dict<V> {
         cursor
     }
 
-    /// Visits adjacent entries from a cursor on, wrapping around at the end: `count` of them, or
-    /// those in `max_buckets` buckets. With `expiring`, visits only entries with an expiry and
-    /// doesn't touch the others (a segment without any counts as one bucket). Returns the next
-    /// cursor. If there are fewer than `count`, those at the cursor may be visited twice.
+    /// Visits adjacent entries, starting at a cursor and wrapping around at the end, until it has
+    /// visited `count` entries or `max_buckets` buckets. With `expiring`, visits only entries with
+    /// an expiry and doesn't touch the others (a segment without any counts as one bucket). Returns
+    /// the next cursor. If there are fewer than `count` entries, those at the cursor may be visited
+    /// twice.
     ///
     /// Any 64 random bits are a valid cursor, and the visit is then a sample: the lower 48 bits
     /// choose the first bucket, the upper 16 the first entry in it. (Without the latter, the last
@@ -159,7 +158,7 @@ impl<V> Dict<V> {
             if expiring && part.segment.expiring() == 0 {
                 cursor = self.table.cursor(part.segment, cursor << (64 - CURSOR_BITS), TAGS);
             } else {
-                // A sample takes the whole bucket, wherever in it the cursor points.
+                // A sample considers the whole bucket, whatever tag the cursor points to.
                 part.from_tag = 0;
                 let mut skipped = 0;
                 if choice != 0 {
@@ -181,7 +180,7 @@ impl<V> Dict<V> {
                     break;
                 }
             }
-            // A round that started at 0 ends here.
+            // A round that started at 0 ends when the cursor is 0 again.
             if cursor == 0 && core::mem::replace(&mut is_round, true) | (begin == 0) {
                 break;
             }
@@ -189,10 +188,10 @@ impl<V> Dict<V> {
         cursor
     }
 
-    /// Visits the entries with an expiry in at most `max_buckets` buckets (at least one) from a
-    /// cursor on, removes those for which `visit` returns true, and passes the remains to
-    /// `removed`. Returns the next cursor, as [`Self::scan`]. A segment without such entries counts
-    /// as one bucket. Entries without an expiry aren't touched.
+    /// Visits the entries with an expiry in at most `max_buckets` buckets (at least one), starting
+    /// at a cursor, removes those for which `visit` returns true, and passes each to `removed`.
+    /// Returns the next cursor, as [`Self::scan`]. A segment without such entries counts as one
+    /// bucket. Entries without an expiry aren't touched.
     pub fn walk_expiring(
         &mut self,
         cursor: u64,
@@ -244,8 +243,8 @@ impl<V> Dict<V> {
             // SAFETY: the slot was in use above, and since then only others were removed.
             let entry = unsafe { EntryRef::new(Record::from_slot(word)) };
             if visit(&entry) {
-                // The bits of the hash that the slot has. They suffice: removals only make segments
-                // shallower.
+                // Only the bits of the hash that the slot holds. They suffice: removals only make
+                // segments shallower.
                 let h = prefix | tag_of(word) << (64 - TAG_BITS - depth);
                 if let Some(slot) = self.table.slot_of(h, word) {
                     let record = self.table.unhook(h, slot);
@@ -274,8 +273,8 @@ impl<V> Dict<V> {
         }
     }
 
-    /// Picks a random entry, uniformly; `random` returns 64 uniform bits. In a dictionary nearly
-    /// empty for its size the pick may be biased, so that it terminates.
+    /// Picks a random entry, uniformly; `random` returns 64 uniform bits. The number of attempts is
+    /// bounded, so the pick may be biased if nearly all slots are empty.
     pub fn random(&self, random: &mut dyn FnMut() -> u64) -> Option<EntryRef<'_, V>> {
         let table = &self.table;
         if table.len == 0 {
@@ -287,14 +286,14 @@ impl<V> Dict<V> {
             // SAFETY: a slot in use, and the dictionary is borrowed.
             return Some(unsafe { EntryRef::new(Record::from_slot(slot.load(Relaxed))) });
         }
-        // A single segment gives the exact number of buckets; otherwise assume the maximum.
+        // A single segment has a known number of buckets; several are assumed to have the maximum.
         let lone = if table.depth == 0 { table.segment(0) } else { None };
         let buckets_max = lone.map_or(BUCKETS_MAX as u64, |segment| segment.buckets);
         for _ in 0..TRIES_MAX {
             let bits = random();
             let segment = table.segment(bits)?;
-            // A shallow segment is hit once per directory word that leads to it: accept only the
-            // first.
+            // Several directory words lead to a shallow segment. Only the first is accepted, so
+            // that segments are equally likely.
             let copies = table.depth - segment.depth;
             let is_first = copies == 0 || bits << segment.depth >> (64 - copies) == 0;
             let place = random() as u32;
@@ -311,7 +310,7 @@ impl<V> Dict<V> {
         self.next_from(random() >> (64 - CURSOR_BITS))
     }
 
-    /// Returns the first entry at a cursor or after it, wrapping around at the end.
+    /// Returns the first entry at or after a cursor, wrapping around at the end.
     fn next_from(&self, cursor: u64) -> Option<EntryRef<'_, V>> {
         let mut found = None;
         for mut cursor in [cursor, 0] {

@@ -6,8 +6,8 @@
 //! into the hash range stays valid when the segment grows, shrinks, splits or merges.
 //!
 //! An entry lies in its home bucket or, if that is full, in the next one that isn't, wrapping
-//! around. Line 0 is the header: word 0 counts the entries, word 1 those with an expiry, the others
-//! are free (word 2 is reserved for a snapshot version).
+//! around. Line 0 is the header: word 0 counts the entries, word 1 those with an expiry; the others
+//! are unused.
 //!
 //! Only the dictionary's owner stores. Every store, and every load that a hint may do, is atomic.
 
@@ -24,10 +24,10 @@ pub(crate) const SEGMENT_SLOTS: usize = BUCKETS_MAX * SLOTS;
 /// A segment grows when it is fuller than this many parts of [`LOAD_PARTS`].
 const LOAD_MAX: usize = 90;
 const LOAD_PARTS: usize = 100;
-/// A segment shrinks by a step when that would fill it to less than these parts of [`LOAD_PARTS`].
+/// A segment shrinks by a step when it would be filled to less than this many parts afterwards.
 const LOAD_SHRUNK: usize = 67;
-/// Two buddies merge when together they fill a whole segment to less than these parts of
-/// [`LOAD_PARTS`].
+/// Two buddies merge when their entries fill at most this many parts of [`LOAD_PARTS`] of a whole
+/// segment.
 const LOAD_MERGED: usize = 50;
 /// Maximum number of buckets of a small segment.
 const SMALL_BUCKETS_MAX: usize = if cfg!(miri) { 2 } else { arena::SMALL_SEGMENT_BYTES / size_of::<Bucket>() - 1 };
@@ -248,8 +248,8 @@ impl Segment {
         self.len() < shrinks_below(self.buckets)
     }
 
-    /// Returns the first bucket with a free slot from `home` on. Below the maximum load there is
-    /// one.
+    /// Returns the first bucket with a free slot, starting at `home`. Below the maximum load there
+    /// is one.
     pub(crate) fn room(self, home: usize) -> usize {
         let mut bucket = home;
         while self.bucket(bucket).is_full() {
@@ -280,9 +280,9 @@ impl Segment {
         }
     }
 
-    /// Repairs the probe sequences after `hole`, which was full, lost a slot: an entry beyond it
-    /// whose home is at or before it must move back, or a search would stop short of it. The first
-    /// bucket that isn't full ends them.
+    /// Repairs the probe sequences after the full bucket `hole` lost a slot. Searches now end
+    /// there, so an entry of a later bucket whose home is `hole` or earlier moves back. The repair
+    /// ends at the first bucket that isn't full.
     fn shift_back(self, mut hole: usize) {
         let distance = |from: usize, to: usize| {
             let buckets = self.buckets as usize;

@@ -258,8 +258,7 @@ impl Slab {
             None if self.spare.is_null() => (acquire(), RUN_BYTES),
             None => (core::mem::replace(&mut self.spare, core::ptr::null_mut()), RUN_BYTES),
         };
-        // SAFETY: the run is this slab's alone from here on, and its header's memory is writable
-        // and aligned.
+        // SAFETY: only this slab uses the run now, and its header's memory is writable and aligned.
         unsafe {
             run.write(Run {
                 next: core::ptr::null_mut(),
@@ -387,8 +386,8 @@ fn acquire() -> *mut Run {
     if pool.left == 0 {
         let align_bytes = if cfg!(miri) { RUN_BYTES } else { HUGE_PAGE_BYTES };
         // With huge pages the first cell of a run makes the whole run resident, so the first chunk
-        // goes without them to keep small servers small. Large ones need them: a lookup in 20 M
-        // entries misses the TLB at every entry otherwise.
+        // has none, which keeps small servers small. Large servers need them: without huge pages, a
+        // lookup among 20 M entries misses the TLB at every entry.
         let usage = if pool.mapped { Usage::Dense } else { Usage::Sparse };
         pool.mapped = true;
         pool.next = map_forever(CHUNK_RUNS * RUN_BYTES, align_bytes, usage).cast().as_ptr();

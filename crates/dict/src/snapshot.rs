@@ -7,8 +7,8 @@
 //! table's bit. When the walk has ended, all bits are equal again.
 //!
 //! Every way to change an entry passes [`Table::before_change`], which is one test of a byte beside
-//! the directory's address while no snapshot runs. The access word is not part of a snapshot: an
-//! entry has the one that it has when it is kept.
+//! the directory's address while no snapshot runs. The access word is not part of a snapshot: the
+//! keeper sees its value at the time of the call.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -24,16 +24,19 @@ use crate::table::Table;
 /// Slots that a walk gathers, so that their records' cache misses overlap.
 const GATHERED: usize = 32;
 
-/// The epoch bit of new records, in [`Table::epoch`].
+/// Bit of [`Table::epoch`]: the epoch bit of new records.
 pub(crate) const PARITY: u8 = 1;
-/// A snapshot runs, in [`Table::epoch`].
+/// Bit of [`Table::epoch`]: a snapshot runs.
 const KEEPS: u8 = 2;
 
 /// Keeps the entries of a snapshot.
 pub trait Keeper<V>: Send {
-    /// Called with each entry that existed when the snapshot began, until it returns `true`: the
-    /// entry has been kept. `is_forced`: it is about to change, and must be kept now; otherwise the
-    /// walk has reached it, and continues here if only a part of it has been kept.
+    /// Keeps an entry that existed when the snapshot began. Returns whether the entry has been
+    /// kept.
+    ///
+    /// If `is_forced`, the entry is about to change: the whole entry must be kept now, and the
+    /// result is ignored. Otherwise the walk has reached the entry; if only a part of it has been
+    /// kept, the next step of the walk passes it again.
     fn keep(&mut self, entry: EntryRef<'_, V>, is_forced: bool) -> bool;
 }
 
@@ -57,7 +60,8 @@ impl<V, K: Keeper<V>> KeepRecord for Typed<V, K> {
 }
 
 impl Table {
-    /// Must be called before the record of a slot is changed or removed.
+    /// Keeps the record of a slot for the running snapshot, if there is one. Callers must call this
+    /// before they change or remove the record.
     #[inline(always)]
     pub(crate) fn before_change(&mut self, slot: NonNull<AtomicU64>) {
         if self.epoch & KEEPS != 0 {
@@ -65,7 +69,7 @@ impl Table {
         }
     }
 
-    /// Passes a record to the keeper unless it has been, or is newer than the snapshot. Returns
+    /// Passes a record to the keeper unless it has been kept or is newer than the snapshot. Returns
     /// whether it has been kept.
     #[cold]
     #[inline(never)]
@@ -105,9 +109,9 @@ impl<V> Dict<V> {
         self.table.epoch & KEEPS != 0
     }
 
-    /// Passes the entries of at most `max_buckets` buckets (at least one) from a cursor on to the
-    /// keeper, unless it has them already. Returns where to continue, `None` at the end. 0 starts
-    /// the walk.
+    /// Passes the entries of at most `max_buckets` buckets (at least one), starting at a cursor, to
+    /// the keeper, except those that have been kept. Returns the next cursor, or `None` at the end.
+    /// 0 starts the walk.
     pub fn walk_snapshot(&mut self, cursor: u64, max_buckets: usize) -> Option<u64> {
         let table = &mut self.table;
         let (mut cursor, mut words) = (cursor & ((1 << CURSOR_BITS) - 1), Vec::with_capacity(2 * GATHERED));
@@ -133,8 +137,8 @@ impl<V> Dict<V> {
             cursor = part.next;
             if words.len() >= GATHERED || left == 0 || cursor == 0 {
                 for word in words.drain(..) {
-                    // SAFETY: the slot was in use above, and nothing was changed since but bits of
-                    // records.
+                    // SAFETY: the slot was in use above, and only bits of records have changed
+                    // since.
                     if !table.keep(unsafe { Record::from_slot(word) }, false) {
                         return Some(gathered_from);
                     }

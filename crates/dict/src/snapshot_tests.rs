@@ -55,7 +55,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key:{number}{long}").into_bytes()
 }
 
-/// Does one random change, by each way of changing an entry.
+/// Makes one random change; every way of changing an entry occurs.
 fn change(dict: &mut Dict<u64>, random: &mut Random, keys: u64) {
     let (number, value) = (random.next() % keys, random.next() % 1000);
     let key = key(number);
@@ -108,13 +108,13 @@ fn run(dict: &mut Dict<u64>, random: &mut Random, keys: u64, changes: usize) {
 }
 
 #[test]
-fn a_snapshot_is_what_was_there_when_it_began() {
+fn a_snapshot_has_the_entries_at_its_start() {
     let mut random = Random::new(seed("snapshot"));
     for seed in [0x5eed, COLLIDING_SEED] {
         let mut dict = Dict::new(seed);
         let keys = if cfg!(miri) { 60 } else { 5000 };
         (0..2 * keys).for_each(|_| change(&mut dict, &mut random, keys));
-        // Twice with each: the epoch flips back.
+        // Each twice, since the epoch flips back.
         for changes in [0, 1, 0, 20, 3] {
             run(&mut dict, &mut random, keys, changes);
         }
@@ -156,7 +156,7 @@ fn a_snapshot_survives_growth_and_shrinking() {
     }
 }
 
-/// A flush takes the dictionary with its snapshot, which continues.
+/// A flush takes the dictionary together with its snapshot, which continues.
 #[test]
 fn a_dictionary_that_is_taken_keeps_its_snapshot() {
     let mut random = Random::new(seed("snapshot"));

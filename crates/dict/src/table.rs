@@ -50,7 +50,7 @@ pub(crate) struct Table {
     pub(crate) slab: Slab,
     pub(crate) seed: u64,
     /// Slots of entries whose segment is full at the maximum directory depth. That takes thousands
-    /// of keys with the same 24 bits of hash, which no honest set of keys has.
+    /// of keys with the same 24 bits of hash, which happens only if they were chosen for it.
     pub(crate) stash: Vec<AtomicU64>,
     /// Slots that the last insert moved.
     pub(crate) moved: usize,
@@ -384,8 +384,8 @@ impl Table {
     /// Frees segments and directory, which nothing may use afterwards.
     fn free_segments(&mut self) {
         let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
-        // Hints lose the way first: soundness doesn't need it, but it saves them prefetching freed
-        // memory.
+        // Clears the root first, so that hints don't prefetch freed memory. Soundness doesn't need
+        // this.
         self.root.0.store(0, Release);
         for segment in segments {
             segment.free();
