@@ -83,8 +83,7 @@ impl<'a> Args<'a> {
         self.ranges.is_empty()
     }
 
-    /// Returns argument `index`. Panics if there is none; for indexes that the command's arity
-    /// guarantees.
+    /// Returns argument `index`, which the command's arity guarantees. Panics if there is none.
     #[inline]
     #[track_caller]
     pub fn at(&self, index: usize) -> &'a [u8] {
@@ -97,9 +96,9 @@ impl<'a> Args<'a> {
         Some(self.ranges.get(index)?.of(self.base))
     }
 
-    /// Returns the first argument, a command's name, as one word with its length in the highest byte.
-    /// Returns `None` if it has more than seven bytes, or fewer than eight bytes follow its start
-    /// (hardly any command).
+    /// Returns the first argument, a command's name, as one word with its length in the highest
+    /// byte. Returns `None` if the name has more than seven bytes, or if fewer than eight bytes
+    /// follow its start, which is rare.
     #[inline]
     pub fn short_name(&self) -> Option<u64> {
         let name = self.ranges.first()?;
@@ -120,8 +119,8 @@ impl<'a> Args<'a> {
         ArgsIter { base: self.base, ranges: self.ranges.iter() }
     }
 
-    /// Returns the bytes of the whole command if they are its RESP array in canonical form, in which
-    /// nearly every client sends it: they can be copied where the command is propagated.
+    /// Returns the bytes of the whole command if they are its canonical RESP array, as nearly every
+    /// client sends it. They can then be propagated without encoding them again.
     pub fn as_canonical(&self) -> Option<&'a [u8]> {
         let (first, last) = (self.ranges.first()?, self.ranges.last()?);
         let mut end = header_bytes(self.ranges.len());
@@ -132,7 +131,7 @@ impl<'a> Args<'a> {
             end += header_bytes(range.len) + range.len + b"\r\n".len();
         }
         // The canonical array is the only one of its length; every other one is longer. Arguments
-        // that were copied together, or came inline, begin at other offsets.
+        // that were copied together, or received inline, start at other offsets.
         let is_canonical = end == last.start + last.len + b"\r\n".len() && self.base.first() == Some(&b'*');
         if is_canonical { self.base.get(..end) } else { None }
     }
@@ -181,7 +180,7 @@ impl std::fmt::Debug for Args<'_> {
 #[inline]
 fn header_bytes(number: usize) -> usize {
     let digits = match number {
-        // Nearly all are this short, and a logarithm takes longer than the rest.
+        // Nearly all numbers are this short, and a logarithm takes longer than the rest.
         0..10 => 1,
         10..100 => 2,
         100..1000 => 3,
@@ -246,18 +245,18 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_came_in_canonical_form_are_found() {
+    fn canonical_commands_are_recognized() {
         let sent = b"*2\r\n$3\r\nGET\r\n$10\r\n0123456789\r\n*1\r\n$4\r\nPING\r\n";
         let ranges = [ArgRange::new(8, 3), ArgRange::new(18, 10)];
         assert_eq!(Args::new(sent, &ranges).as_canonical(), Some(&sent[..30]));
         assert_eq!(Args::new(sent, &ranges).tail(1).as_canonical(), None);
         assert_eq!(Args::new(&sent[..29], &ranges).as_canonical(), None, "it is not whole");
-        // A length with a sign or zeros, one behind the first argument and one in front of it.
+        // A length with a sign or leading zeros, once after the first argument and once before it.
         let late = [ArgRange::new(8, 3), ArgRange::new(19, 10)];
         assert_eq!(Args::new(b"*2\r\n$3\r\nGET\r\n$010\r\n0123456789\r\n", &late).as_canonical(), None);
         let early = [ArgRange::new(9, 3), ArgRange::new(19, 10)];
         assert_eq!(Args::new(b"*02\r\n$3\r\nGET\r\n$10\r\n0123456789\r\n", &early).as_canonical(), None);
-        // Inline, and copied together.
+        // An inline command, and one whose arguments were copied together.
         let inline = [ArgRange::new(0, 3), ArgRange::new(4, 1)];
         assert_eq!(Args::new(b"GET k\r\n", &inline).as_canonical(), None);
         let packed = [ArgRange::new(0, 3), ArgRange::new(3, 1)];

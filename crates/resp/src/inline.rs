@@ -1,9 +1,9 @@
 //! Inline commands: a line of words, as typed into a terminal. `redis.conf` has the same grammar.
 //!
-//! Words are separated by whitespace. `"…"` knows the escapes `\n \r \t \b \a \xHH`; `\` before any
-//! other byte stands for that byte. `'…'` knows only `\'`. A quote may open inside a word (`a"b"`
-//! is `ab`), but only whitespace or the end of the line may follow a closing quote. A NUL byte ends
-//! the line, as in C.
+//! Words are separated by whitespace. `"…"` supports the escapes `\n \r \t \b \a \xHH`; `\` before
+//! any other byte stands for that byte. `'…'` supports only `\'`. A quote may open inside a word
+//! (`a"b"` is `ab`), but only whitespace or the end of the line may follow a closing quote. A NUL
+//! byte ends the line, as in C.
 
 use crate::args::ArgRange;
 
@@ -35,10 +35,10 @@ pub fn quote(line: &mut Vec<u8>, word: &[u8]) {
 ///
 /// # Errors
 ///
-/// [`UnbalancedQuotes`], as described there.
+/// Returns [`UnbalancedQuotes`]; `line` and `words` are then unchanged.
 pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), UnbalancedQuotes> {
     let words_before = words.len();
-    // Earlier words have already been unquoted when an error is found.
+    // An error is found only after earlier words were unquoted.
     let unchanged = line.iter().any(|byte| matches!(byte, b'"' | b'\'')).then(|| line.to_vec());
     let mut at = 0;
     loop {
@@ -68,7 +68,7 @@ pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), Unba
 ///
 /// # Errors
 ///
-/// [`UnbalancedQuotes`], as described there.
+/// Returns [`UnbalancedQuotes`] as [`split_line`] does.
 pub fn words_of(line: &[u8]) -> Result<Vec<Vec<u8>>, UnbalancedQuotes> {
     let (mut unquoted, mut ranges) = (line.to_vec(), Vec::new());
     split_line(&mut unquoted, &mut ranges)?;
@@ -142,7 +142,7 @@ fn byte_at(line: &[u8], at: usize) -> u8 {
     line.get(at).copied().unwrap_or(0)
 }
 
-/// Returns what C's `isspace` returns.
+/// Returns whether C's `isspace` accepts the byte.
 #[inline]
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')

@@ -7,10 +7,11 @@
 //!     └──▶ Inline ─────┴──────────────────────────────────────────────────────▶ complete ─▶ Start
 //! ```
 //!
-//! A header line ends at its first `\r`; the next byte is taken for `\n` without a check, and so
-//! are the two bytes after a bulk. An inline command ends at its first `\n`, with or without `\r`
-//! before it. A NUL byte in a line hides the rest of the line: its end is never found, and the line
-//! is rejected once it exceeds the limit. Redis behaves the same way.
+//! A header line ends at its first `\r`. The parser skips the byte after it, and the two bytes
+//! after a bulk, without checking that they are line ends. An inline command ends at its first
+//! `\n`, with or without `\r` before it. A NUL byte in a line hides the rest of the line, so the
+//! line's end is never found, and the line is rejected once it exceeds the limit. Redis behaves the
+//! same way.
 
 use pantala_base::limits::{
     BULK_UNAUTHENTICATED_MAX, MULTIBULK_MAX, MULTIBULK_UNAUTHENTICATED_MAX, PROTO_INLINE_MAX_SIZE,
@@ -26,7 +27,7 @@ use crate::protocol_error::ProtocolError;
 const LINE_END_LEN: usize = 2;
 
 /// Size of Redis's reads, in bytes. Redis checks the length of an inline command only after a read,
-/// so that one received in one piece may exceed the limit by this much.
+/// so a command received in one piece may exceed the limit by this much.
 const REDIS_READ_LEN: usize = 16 * 1024;
 
 /// Capacity for ranges that a parser keeps between commands; a larger vector is freed.
@@ -37,7 +38,8 @@ const RANGES_KEPT_MAX: usize = 1_024;
 pub struct Limits {
     /// Longest argument in bytes (`proto-max-bulk-len`).
     pub max_bulk_len: usize,
-    /// Whether the client is authenticated. Before, at most 10 arguments of 16,384 bytes each.
+    /// Whether the client is authenticated. Otherwise a command has at most 10 arguments of 16,384
+    /// bytes each.
     pub authenticated: bool,
     /// Longest line whose end hasn't been received, in bytes: an inline command, a `*` or a `$`
     /// header.
@@ -136,7 +138,7 @@ impl Parser {
 
     /// Returns the number of bytes missing from the current argument, including its line end; 0 if
     /// unknown. The caller may reserve that much, at most `proto-max-bulk-len` + 2, but a client
-    /// need not send what it announced.
+    /// may send less than it announced.
     #[inline]
     pub fn needed(&self) -> usize {
         self.needed
@@ -166,8 +168,8 @@ impl Parser {
     /// Parses a command from its `*`. The fast path, for commands that arrived in one piece: ranges
     /// go straight to `args`.
     ///
-    /// Keeps its state in local variables. At anything unusual (the end of the buffer, a long
-    /// header, a limit) it stores the position and hands over to [`multibulk`](Parser::multibulk).
+    /// Keeps its state in local variables. In unusual cases (the end of the buffer, a long header,
+    /// a limit) it stores the position and calls [`multibulk`](Parser::multibulk).
     #[inline]
     fn start(&mut self, buf: &[u8], args: &mut Vec<ArgRange>, limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         let args_before = args.len();
@@ -206,7 +208,7 @@ impl Parser {
         Ok(Some(at))
     }
 
-    /// Continues where [`start`](Parser::start) met something unusual.
+    /// Continues where [`start`](Parser::start) met an unusual case.
     #[cold]
     #[inline(never)]
     fn start_slow(
@@ -347,7 +349,7 @@ impl Parser {
         args: &mut Vec<ArgRange>,
         limits: &Limits,
     ) -> Result<Option<usize>, ProtocolError> {
-        // A record of type "handshake", version 3.
+        // The bytes of a TLS record of type "handshake", version 3.
         if buf.starts_with(&[22, 3]) {
             return Err(ProtocolError::Encrypted);
         }
@@ -390,8 +392,8 @@ struct TooLong;
 /// Bytes that [`short_start`] parses.
 const SHORT_START_LEN: usize = 8;
 
-/// Parses the two numbers of `*n\r\n$m\r\n` as one word: the start of a command of at most nine
-/// arguments and a name of at most nine bytes, which nearly all have.
+/// Parses the two numbers of `*n\r\n$m\r\n` as one word. Nearly all commands start this way: with
+/// at most nine arguments and a name of at most nine bytes.
 #[inline]
 fn short_start(buf: &[u8]) -> Option<(usize, usize)> {
     const ZEROS: u64 = u64::from_le_bytes(*b"*0\r\n$0\r\n");
@@ -406,10 +408,10 @@ fn short_start(buf: &[u8]) -> Option<(usize, usize)> {
 /// the start of the next line, which may be past the end of the buffer. Returns `None` for any
 /// other line, valid or not.
 ///
-/// It takes one bounds check for the line, then a compare per digit. Reading all digits as one word
-/// without branches takes 85 instructions per line, against about 40 for a whole argument here:
-/// twice the time per command, and no gain even if the number of digits changes from argument to
-/// argument.
+/// The line takes one bounds check, then a compare per digit. Reading all digits as one word
+/// without branches would take 85 instructions per line, against about 40 for a whole argument now:
+/// it doubles the time per command, and gains nothing even if the number of digits varies between
+/// arguments.
 #[inline]
 fn short_header(buf: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
     let line: &[u8; 8] = buf.get(at..)?.first_chunk()?;

@@ -1,3 +1,5 @@
+//! Tests of the parser: valid and malformed requests, in one piece and in many.
+
 use pantala_base::Random;
 use proptest::prelude::*;
 
@@ -14,7 +16,7 @@ struct Outcome {
 }
 
 /// Feeds `stream` in pieces that end at `cuts` (ascending), as a connection does: complete commands
-/// leave the buffer, the rest moves to new memory.
+/// are removed from the buffer, the rest moves to new memory.
 fn feed(stream: &[u8], cuts: &[usize], limits: &Limits) -> Outcome {
     let mut outcome = Outcome::default();
     let mut parser = Parser::new();
@@ -97,8 +99,8 @@ fn samples() -> Vec<Vec<u8>> {
         b"*\r\n",
         b"*1\r\n$\r\n",
         b"*1\r\n\r\n",
-        // Headers of the longest length on the fast path, and one digit more. Any byte may stand
-        // for `\n`, even one that ends a search.
+        // Headers of the longest length on the fast path, and one digit more. Any byte may replace
+        // `\n`, even one that ends a search.
         b"*123456\r\0k\r\n",
         b"*1234567\r\0k\r\n",
         b"*123456\r\r$1\r\r\0\0\0$x\r\n",
@@ -161,7 +163,7 @@ fn malformed_requests_fail_once_the_line_is_complete() {
         (b"PING 'x'y\r\n", UnbalancedQuotes),
     ] {
         assert_eq!(error(stream, &limits), Some(expected), "{}", stream.escape_ascii());
-        // Not before the line is complete.
+        // There is no error before the line is complete.
         assert_eq!(error(&stream[..stream.len() - 1], &limits), None, "{}", stream.escape_ascii());
     }
 }
@@ -186,7 +188,7 @@ fn bulk_lengths_at_the_limit_and_past_it() {
     assert_eq!(error(b"*1\r\n$16384\r\n", &strangers), None);
     assert_eq!(error(b"*1\r\n$16385\r\n", &strangers), Some(ProtocolError::UnauthenticatedBulkLength));
     assert_eq!(error(b"*1\r\n$536870913\r\n", &strangers), Some(ProtocolError::InvalidBulkLength));
-    // The maximum of the option: no sum overflows.
+    // At the option's maximum no sum overflows.
     let all = Limits { max_bulk_len: i64::MAX as usize, ..limits };
     assert_eq!(error(b"*1\r\n$9223372036854775807\r\n", &all), None);
     assert_eq!(error(b"*1\r\n$9223372036854775808\r\n", &all), Some(ProtocolError::InvalidBulkLength));
@@ -264,7 +266,8 @@ fn hostile_bytes_resume_and_never_panic() {
     for round in 0..60_000 {
         let stream: Vec<u8> =
             (0..random.below(48)).map(|_| alphabet[random.below(alphabet.len() as u64) as usize]).collect();
-        // No line limit: it may depend on the pieces (see `lines_at_the_limit_and_past_it`).
+        // There is no line limit, because its effect may depend on the pieces (see
+        // `lines_at_the_limit_and_past_it`).
         let limits = Limits { authenticated: round % 2 == 0, max_bulk_len: 12, ..Limits::default() };
         let mut cuts: Vec<usize> =
             (0..random.below(6)).map(|_| random.below(stream.len() as u64 + 1) as usize).collect();
@@ -289,8 +292,8 @@ fn no_byte_is_scanned_twice() {
         for len in 0..stream.len() {
             let mut buf = stream[..len].to_vec();
             assert_eq!(parser.parse(&mut buf, &mut ranges, &limits), Ok(None));
-            // The next call starts at `reached`, which never decreases and, in a line, is the end
-            // of the buffer (one less if the byte after `\r` is missing).
+            // The next call starts at `reached`, which never decreases. In a line it is the end of
+            // the buffer, or one less if the byte after `\r` is missing.
             let reached = if parser.state == State::Bulk { parser.at } else { parser.searched };
             assert!(reached >= searched_before, "went back from {searched_before} to {reached}");
             if parser.state != State::Bulk {

@@ -49,8 +49,8 @@ impl ProtocolError {
         }
     }
 
-    /// Appends the whole reply, `-ERR Protocol error: …\r\n`. The unexpected byte is sent as it is,
-    /// except that `\r` and `\n` become spaces.
+    /// Appends the whole reply, `-ERR Protocol error: …\r\n`. The unexpected byte is sent
+    /// unchanged, except that `\r` and `\n` become spaces.
     pub fn encode(self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"-ERR Protocol error: ");
         out.extend_from_slice(self.text().as_bytes());

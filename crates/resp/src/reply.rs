@@ -57,14 +57,14 @@ const fn table_digits(n: usize) -> usize {
     1 + (n >= 10) as usize + (n >= 100) as usize
 }
 
-/// Bulks of at least this length allocate fallibly: a failed allocation becomes an error reply.
-/// Bytes.
+/// Minimum length, in bytes, of a bulk whose memory is allocated fallibly: a failed allocation
+/// becomes an error reply.
 const LARGE_BULK_BYTES: usize = 64 * 1024;
-/// Bulks of at least this length take the slow path, which chooses how to copy. Bytes.
+/// Minimum length, in bytes, of a bulk that takes the slow path, which chooses how to copy.
 const LONG_BULK_BYTES: usize = 4 * 1024;
-/// A bulk of at least this length reserves exactly its size if it is longer than everything before
-/// it: doubling would cost more memory than it saves copies. Exact growth for each of several such
-/// bulks would move all earlier ones every time. Bytes.
+/// Minimum length, in bytes, of a bulk that reserves exactly its size, if it is longer than
+/// everything before it: doubling would cost more memory than it saves copies. For several such
+/// bulks, exact growth would move all earlier ones every time.
 const EXACT_BULK_BYTES: usize = 1024 * 1024;
 
 /// Appends many bytes; the capacity must already be there.
@@ -175,8 +175,8 @@ impl<'a> Reply<'a> {
         self.version
     }
 
-    /// Sets the version of the following replies: `HELLO` replies in the version that it switches
-    /// to.
+    /// Sets the version of the following replies: the reply to `HELLO` already uses the version
+    /// that it selects.
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
     }
@@ -411,7 +411,7 @@ impl<'a> Reply<'a> {
     }
 
     /// Inserts the length of an aggregate, in elements (pairs for a map), and moves the elements
-    /// behind it. One pass over their memory per aggregate is cheaper than counting them first.
+    /// behind it. Moving them once per aggregate is cheaper than counting them first.
     #[expect(clippy::needless_pass_by_value, reason = "taken by value, so that a length can't be inserted twice")]
     pub fn patch(&mut self, deferred: Deferred, len: usize) {
         let Deferred { position, kind, per_element } = deferred;

@@ -1,3 +1,5 @@
+//! Tests of reply encoding in both protocol versions.
+
 use pantala_base::Random;
 
 use super::*;
@@ -242,7 +244,7 @@ fn large_bulks_grow_the_buffer_in_few_steps() {
         capacities.insert(out.capacity());
     }
     assert_eq!(out.len(), BULKS * encoded_bytes);
-    // One per power of two.
+    // There is one capacity per power of two.
     assert!(capacities.len() <= 1 + BULKS.ilog2() as usize, "{capacities:?}");
 }
 

@@ -225,7 +225,7 @@ fn big_number(line: &[u8]) -> Result<&[u8], ReplyError> {
 }
 
 fn double(line: &[u8]) -> Result<f64, ReplyError> {
-    // Rust also accepts `infinity`, `+1` and the like, which no server sends.
+    // Rust also accepts texts such as `infinity` and `+1`, which no server sends.
     std::str::from_utf8(line).ok().and_then(|text| text.parse().ok()).ok_or(ReplyError::Malformed)
 }
 

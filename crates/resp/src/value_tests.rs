@@ -1,3 +1,5 @@
+//! Tests of reply decoding.
+
 use pantala_base::Random;
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Compares this crate (and `base`) with a real redis-server: replies to requests, matches of
+//! Compares this crate (and `base`) with a real redis-server: replies to requests, matching of
 //! patterns, texts of doubles. The tests print a message and pass if redis-server 7.0 isn't
 //! installed.
 
