@@ -1,7 +1,8 @@
 //! The access word: 24 bits per entry with the time of its last read (LRU) or its frequency (LFU).
 //!
-//! `maxmemory-policy` decides which of the two, as in Redis; the word itself doesn't say. All
-//! functions are pure: time and randomness come from the caller.
+//! `maxmemory-policy` selects LRU or LFU, as in Redis; the word itself doesn't record which. All
+//! functions are pure: time and randomness are arguments. The engine writes the word at each lookup
+//! and reads it for eviction and `OBJECT`.
 //!
 //! - LRU: 24 bits of the clock in seconds at the last read, modulo 2^24 (194 days).
 //! - LFU: the upper 16 bits are the clock in minutes at the last decay, modulo 2^16 (45 days); the
@@ -85,7 +86,7 @@ pub fn lfu_log_incr(counter: u8, log_factor: u32, random: u32) -> u8 {
     }
     let base = u64::from(counter.saturating_sub(LFU_INIT_VAL));
     let one_in = base * u64::from(log_factor) + 1;
-    // random / 2^32 < 1 / one_in without a division; the product can exceed 64 bits.
+    // Tests random / 2^32 < 1 / one_in without a division; the product can exceed 64 bits.
     if u128::from(random) * u128::from(one_in) < 1 << 32 { counter + 1 } else { counter }
 }
 
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(lfu_log_incr(254, u32::MAX, 0), 255);
         assert_eq!(lfu_log_incr(254, u32::MAX, 1), 254);
         assert_eq!(lfu_log_incr(0, 10, u32::MAX), 1);
-        // Counter 6, factor 1: one in two.
+        // With counter 6 and factor 1 the probability is a half.
         assert_eq!(lfu_log_incr(6, 1, (1 << 31) - 1), 7);
         assert_eq!(lfu_log_incr(6, 1, 1 << 31), 6);
     }

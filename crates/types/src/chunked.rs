@@ -1,7 +1,8 @@
-//! A growable array in chunks: growing never copies more than one chunk.
+//! A growable array in chunks: growing never copies more than one chunk. [`crate::table`] consists
+//! of two.
 //!
-//! A short array is one chunk that grows by a quarter; a long one grows by whole chunks. Its memory
-//! is tallied, so reading the total takes constant time.
+//! A short array is one chunk that grows by a quarter; a long one grows by whole chunks. A running
+//! sum of its memory makes reading the total constant time.
 
 /// Elements of a full chunk, as a power of two.
 const CHUNK_BITS: u32 = 12;
@@ -96,8 +97,8 @@ impl<T> Chunked<T> {
     }
 
     /// Releases memory, with hysteresis so that adding and removing at a boundary doesn't allocate
-    /// each time: an empty chunk stays until half of the one before it is free, and a single chunk
-    /// keeps twice what it needs.
+    /// each time: an empty chunk stays until half of the chunk before it is free, and a single
+    /// chunk keeps twice the capacity that it needs.
     fn shrink(&mut self) {
         let keep = (self.len + CHUNK_LEN / 2).div_ceil(CHUNK_LEN);
         if self.chunks.len() > keep {

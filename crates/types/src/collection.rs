@@ -1,11 +1,11 @@
 //! The interface that lists, sets, hashes, sorted sets and streams share, through which the engine
 //! stores them.
 //!
-//! A small collection is *packed*: its bytes live inside its dictionary entry, as a short string
-//! does, with a [`PackedForm`] in the entry's flags. Reading it costs no further cache miss, and it
-//! takes no memory of its own. Any other collection is a [`Value`] on the heap. Commands see
-//! neither: they read a [`Collection::View`] and change a [`Collection`], and the engine moves it
-//! into and out of the entry.
+//! A small collection is *packed*: its bytes live inside its dictionary entry, as those of a short
+//! string do, with a [`PackedForm`] in the entry's flags. Reading it costs no further cache miss,
+//! and it needs no memory of its own. Any other collection is a [`Value`] on the heap. Commands
+//! don't see the difference: they read a [`Collection::View`] and change a [`Collection`], and the
+//! engine moves it into and out of the entry.
 
 use crate::{Encoding, OutOfMemory, Value};
 
@@ -75,7 +75,7 @@ pub trait Collection: Sized + 'static {
     /// Returns the collection in a heap value; `None` for another type.
     fn of(value: &Value) -> Option<&Self>;
 
-    /// As [`Self::of`], for changes.
+    /// Returns the collection in a heap value, for changes; `None` for another type.
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
 
     /// Converts it to a heap value.

@@ -1,4 +1,5 @@
-//! Parsing of `f64`, by the rules of C's `strtod` with Redis's restrictions.
+//! Parsing of `f64`, by the rules of C's `strtod` with Redis's restrictions: for scores, weights
+//! and coordinates.
 
 use pantala_base::hexadecimal::{self, Fit, Hexadecimal};
 
@@ -11,8 +12,9 @@ pub fn parse(text: &[u8]) -> Option<f64> {
     (fit != Fit::OutOfRange && !value.is_nan()).then_some(value)
 }
 
-/// As [`parse`], but also returns `None` where C's `strtod` sets `ERANGE` for an inexact subnormal
-/// result. (An exact subnormal in decimal has some 750 digits; it counts as inexact here.)
+/// Parses as [`parse`] does, but also returns `None` where C's `strtod` sets `ERANGE` for an
+/// inexact subnormal result. (An exact subnormal has some 750 decimal digits; this function treats
+/// it as inexact.)
 pub fn parse_without_underflow(text: &[u8]) -> Option<f64> {
     let (value, fit) = number(text)?;
     let is_in_range = fit == Fit::Exact || fit == Fit::Rounded && !value.is_subnormal();
@@ -31,9 +33,9 @@ pub fn parse_as_c(text: &[u8]) -> Option<f64> {
     (!value.is_nan()).then_some(value)
 }
 
-/// Parses a number, and returns how exact it is.
+/// Parses a number. Returns it and how exact it is.
 fn number(text: &[u8]) -> Option<(f64, Fit)> {
-    // The common score: a short integer.
+    // Fast path: most scores are short integers.
     if let Some(integer) = short_integer(text) {
         return Some((integer, Fit::Exact));
     }

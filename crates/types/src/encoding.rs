@@ -78,7 +78,7 @@ pub enum Encoded {
 /// Returns how to store a new string: as an integer if its text is exactly the string.
 ///
 /// INCRBYFLOAT, SETRANGE and APPEND to an existing string don't call this: their results stay bytes
-/// even if they look like an integer, and `OBJECT ENCODING` shows it.
+/// even if they look like an integer, and `OBJECT ENCODING` reports them as such.
 #[inline]
 #[must_use]
 pub fn encode(bytes: &[u8]) -> Encoded {
@@ -88,8 +88,8 @@ pub fn encode(bytes: &[u8]) -> Encoded {
     }
 }
 
-/// Returns the encoding of a string stored as bytes. `changed_in_place`: it is the result of APPEND
-/// or SETRANGE, which Redis leaves raw.
+/// Returns the encoding of a string stored as bytes. `changed_in_place` marks the result of an
+/// APPEND or SETRANGE, which Redis leaves raw.
 #[inline]
 #[must_use]
 pub fn string_encoding(len: usize, changed_in_place: bool) -> Encoding {

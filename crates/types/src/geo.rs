@@ -73,8 +73,8 @@ impl Point {
         2.0 * EARTH_RADIUS_M * (u * u + from.cos() * to.cos() * v * v).sqrt().asin()
     }
 
-    /// Returns its standard geohash, for latitudes up to the poles. The last character is always 0
-    /// here: 52 bits don't reach it.
+    /// Returns its standard geohash, for latitudes up to the poles. The last character is always 0,
+    /// because 52 bits don't reach it.
     pub fn hash(self) -> [u8; HASH_LEN] {
         const ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
         let bits = Cell::around(self, STEPS_MAX, 90.0).bits;

@@ -4,9 +4,9 @@
 //! # Redis's choice
 //!
 //! Let L(i, j) be the length for the first i bytes of `a` and the first j of `b`. Redis fills the
-//! table of all L(i, j) and walks it back from the end. Equal bytes are always taken; otherwise it
-//! drops a byte of `a` if L(i-1, j) > L(i, j-1), and one of `b` if not. Matches are therefore found
-//! from the last to the first, the order of its reply.
+//! table of all L(i, j) and walks it back from the end. Equal bytes always match; otherwise it
+//! drops a byte of `a` if L(i-1, j) > L(i, j-1), and a byte of `b` if not. It therefore finds
+//! matches from the last to the first, which is the order of its reply.
 //!
 //! # Algorithm
 //!
@@ -14,8 +14,8 @@
 //! whole word of it from the row above (the bit-parallel method of Crochemore et al., 2001). The
 //! walk back needs just those bits: if the bytes differ, L(i, j) is the larger of its two
 //! neighbors, so L(i-1, j) > L(i, j-1) exactly when L(i, j) = L(i, j-1) + 1. This takes 1 bit per
-//! cell instead of 32, and one step per 64 cells. The limit on the size of Redis's table is kept,
-//! so that the same inputs are rejected.
+//! cell instead of 32, and one step per 64 cells. The limit on the size of Redis's table still
+//! applies, so that the same inputs are rejected.
 
 use std::fmt;
 
@@ -157,7 +157,7 @@ fn words(count: usize) -> Result<Vec<u64>, LcsError> {
     Ok(words)
 }
 
-/// For each byte of `a`: its positions in `b`, one bit each.
+/// The positions in `b` of each byte of `a`, one bit each.
 struct Masks {
     /// Words per mask: one bit for each byte of `b`.
     words: usize,
@@ -181,7 +181,7 @@ impl Masks {
                 count += 1;
             }
         }
-        // No overflow: `check_table` bounds words × count by the size of Redis's table.
+        // This doesn't overflow: `check_table` bounds words × count by the size of Redis's table.
         let mut masks = words(words_per_mask * count)?;
         for (j, &byte) in b.iter().enumerate() {
             if present[usize::from(byte)] {

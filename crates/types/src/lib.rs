@@ -16,8 +16,8 @@
 //! # Ownership
 //!
 //! A [`Value`] belongs to the dictionary entry that points to it, and so to the holder of the
-//! shard: nothing here is shared, and nothing needs an atomic. The functions borrow their inputs
-//! and return plain structs.
+//! shard: no value is shared between threads, so none needs an atomic. The functions borrow their
+//! inputs and return plain structs.
 //!
 //! # Cost
 //!
@@ -33,7 +33,8 @@
 //!
 //! A buffer whose size a client chooses is reserved fallibly: failure is [`OutOfMemory`], not an
 //! abort.
-// Only `thin` (heap blocks behind a thin pointer) and `member` (words that may be one) allow it.
+// Only two modules allow it: `thin` (heap blocks behind a thin pointer) and `member` (words that
+// may be such a pointer).
 #![deny(unsafe_code)]
 
 pub mod access;

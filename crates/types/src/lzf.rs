@@ -8,7 +8,7 @@
 //!
 //! There is no header and no end mark: the lengths are stored beside the compressed bytes.
 //! Compression takes one step per byte and a table of 1 to 256 KiB. The table decides which matches
-//! are found, so other compressors may give other bytes.
+//! are found, so other compressors may produce other bytes.
 
 use crate::OutOfMemory;
 
@@ -26,15 +26,15 @@ const LITERALS_MAX: usize = 32;
 const INPUT_BYTES_MAX: usize = u32::MAX as usize;
 /// Bits of the smallest and the largest table.
 const TABLE_BITS: (u32, u32) = (8, 16);
-/// Maximum expansion: three compressed bytes give at most [`MATCH_LEN_MAX`].
+/// Maximum expansion: three compressed bytes expand to at most [`MATCH_LEN_MAX`].
 const EXPANSION_MAX: u64 = (MATCH_LEN_MAX / 3) as u64;
 
 /// The input isn't LZF, or has another length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Appends the compressed form of `input` to `out`. Returns `false`, with `out` unchanged, if it
-/// takes more than `bytes_max` bytes.
+/// Appends the compressed form of `input` to `out`. Returns `false`, with `out` unchanged, if that
+/// form exceeds `bytes_max` bytes.
 pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
     let start = out.len();
     let fits = input.len() <= INPUT_BYTES_MAX && compress_into(input, out, start + bytes_max);
@@ -46,7 +46,7 @@ pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
 
 fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize) -> bool {
     let bits = input.len().checked_ilog2().unwrap_or(0).clamp(TABLE_BITS.0, TABLE_BITS.1);
-    // The position after the last bytes with this hash; 0 if none.
+    // Per hash, the position after the last bytes with that hash; 0 if there are none.
     let mut table = vec![0u32; 1 << bits];
     let (mut at, mut literals) = (0, 0);
     while at + MATCH_LEN_MIN <= input.len() {
@@ -64,7 +64,7 @@ fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize) -> bool {
         put_match(len, at - seen, out);
         at += len;
         literals = at;
-        // Matches rarely start inside a match: only its last bytes are entered.
+        // Matches rarely start inside a match, so only its last bytes are entered into the table.
         for inside in at - 2..at {
             if inside + MATCH_LEN_MIN <= input.len() {
                 table[hash(input, inside, bits)] = inside as u32 + 1;
@@ -96,7 +96,7 @@ fn put_literals(literals: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a match. `distance`: 0 for the byte just before.
+/// Appends a match. A `distance` of 0 means the byte just before.
 fn put_match(len: usize, distance: usize, out: &mut Vec<u8>) {
     let (len, high, low) = (len - 2, (distance >> 8) as u8, distance as u8);
     if len < SHORT_MATCH {
@@ -106,14 +106,14 @@ fn put_match(len: usize, distance: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Returns whether this many compressed bytes can expand to `len`. Check it before allocating for a
-/// length from outside.
+/// Returns whether this many compressed bytes can expand to `len`. Callers check it before they
+/// allocate for a length from outside.
 #[inline]
 pub fn may_expand(compressed_len: u64, len: u64) -> bool {
     len <= compressed_len.saturating_mul(EXPANSION_MAX)
 }
 
-/// Decompresses `input`, which must give exactly `len` bytes.
+/// Decompresses `input`, which must expand to exactly `len` bytes.
 ///
 /// # Errors
 /// [`DecompressError`]: invalid bytes, or a failed allocation.

@@ -7,7 +7,7 @@
 //! | `11` | a string of up to 7 bytes: length in bits 2 to 4, bytes above the lowest 8 bits |
 //!
 //! A member that can be short always is, so two short members are equal exactly if their words are.
-//! A set of a million short members takes no memory beyond its table.
+//! A set of a million short members needs no memory beyond its table.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -105,7 +105,7 @@ impl Member {
     #[inline]
     pub fn new(key: MemberKey<'_>) -> Self {
         let word = match key {
-            // Never zero: both tags set a bit.
+            // The word is never zero, because both tags set a bit.
             MemberKey::Short(word) => NonNull::new(std::ptr::without_provenance_mut(word)),
             MemberKey::Long(bytes) => Some(ThinBytes::from_parts(&[bytes]).into_raw()),
         };

@@ -1,4 +1,4 @@
-//! Ranges of substrings, and limits of growing strings.
+//! Ranges of substrings (`GETRANGE`), and the limit of growing strings (`APPEND`, `SETRANGE`).
 
 use std::fmt;
 use std::ops::Range;
@@ -30,8 +30,8 @@ pub fn check_string_length(len_bytes: u64, added_bytes: u64, len_bytes_max: u64)
 /// inclusive; negative ones count from the end; the range is clamped to the string. An empty range
 /// is `0..0`.
 ///
-/// Redis's rule: an end before the start of the string means its first byte, not nothing, unless
-/// both ends are negative and in the wrong order.
+/// As in Redis, an end before the start of the string means its first byte, unless both ends are
+/// negative and in the wrong order: then the range is empty.
 #[inline]
 #[must_use]
 pub fn getrange(len: usize, start: i64, end: i64) -> Range<usize> {

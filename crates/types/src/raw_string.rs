@@ -6,8 +6,8 @@
 //! | a string of 10,000 bytes | after SET | 10032.0 |
 //! | a string of 10,001 bytes | after APPEND of one | 20034.0 |
 //!
-//! A string that fits in a cell of its dictionary (4 KiB) lives in its entry and takes its bytes,
-//! or 8 for an integer.
+//! A string that fits in a cell of its dictionary (4 KiB) is stored in its entry and takes its
+//! length in bytes, or 8 bytes if it is an integer.
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -110,8 +110,8 @@ impl RawString {
         Ok(())
     }
 
-    /// Overwrites the bytes from `offset` on with `patch`; zero bytes fill a gap between the old
-    /// end and `offset` (SETRANGE). An empty patch changes nothing, wherever its offset.
+    /// Overwrites the bytes starting at `offset` with `patch`; zero bytes fill a gap between the
+    /// old end and `offset` (SETRANGE). An empty patch changes nothing, wherever its offset.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails; the string is then unchanged.

@@ -1,21 +1,23 @@
-//! Sorting that leaves equal elements in the order in which Redis leaves them.
+//! Sorting that leaves equal elements in the order in which Redis leaves them, for `SORT` and the
+//! geo searches.
 //!
 //! | function | Redis uses | equal elements |
 //! | --- | --- | --- |
 //! | [`sort_all`] | glibc's `qsort`, a merge sort | keep their order |
 //! | [`sort_part`] | a quicksort of a part | end in an order of that algorithm |
 //!
-//! The latter is Bentley's and McIlroy's quicksort ("Engineering a sort function", Software:
-//! Practice and Experience 23, 1993), which skips the halves that aren't wanted. Both make the
-//! comparisons that Redis makes, so neither needs a total order: a NaN distance ends up at the same
-//! index as in Redis.
+//! The latter is the quicksort by Bentley and McIlroy ("Engineering a sort function", Software:
+//! Practice and Experience 23, 1993), which skips the halves that aren't needed. Both functions
+//! make the comparisons that Redis makes, so neither needs a total order: a NaN distance gets the
+//! same index as in Redis.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
-/// Fewer elements are sorted by insertion; for exactly as many the pivot is the middle one.
+/// Shorter arrays are sorted by insertion; an array of exactly this length has its middle element
+/// as the pivot.
 const INSERTION_LEN: usize = 7;
-/// Beyond this length the pivot is chosen among nine elements, up to it among three.
+/// Maximum length whose pivot is the median of three elements; longer arrays use nine.
 const PIVOT_OF_THREE_LEN_MAX: usize = 40;
 
 /// Sorts all elements. Equal elements keep their order.
@@ -47,10 +49,11 @@ fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl 
     items[..merged.len()].copy_from_slice(merged);
 }
 
-/// Sorts the elements that belong at the indexes `wanted`; the others end up anywhere before or
-/// after them.
+/// Sorts the elements that belong at the indexes `wanted`; elements that belong before or after
+/// them end up there in any order.
 pub fn sort_part<T>(items: &mut [T], wanted: Range<usize>, mut compare: impl FnMut(&T, &T) -> Ordering) {
-    // An explicit stack instead of recursion: clients choose the elements, and so the depth.
+    // Uses an explicit stack instead of recursion, because clients choose the elements and thus the
+    // depth.
     let mut segments = Vec::new();
     segments.push(0..items.len());
     while let Some(segment) = segments.pop() {

@@ -48,7 +48,8 @@ const BUCKETS_PER_REMOVAL: usize = 2;
 
 /// Smaller tables aren't prefetched: they are in the L2 cache, or soon will be.
 const PREFETCH_LEN_MIN: usize = 4096;
-/// Entries of a bucket that a prefetch follows. One wanted entry in twenty is further behind.
+/// Maximum number of entries of a bucket that a prefetch follows. 5% of wanted entries are further
+/// down the chain.
 const PREFETCH_CHAIN_MAX: usize = 3;
 
 /// Maximum number of keys per [`Table::prefetch`]: their lines, about four each, must still be in
@@ -58,8 +59,8 @@ pub const PREFETCH_KEYS_MAX: usize = 16;
 /// Maximum number of entries of a table.
 pub const ENTRIES_MAX: usize = NONE as usize;
 
-/// Returns whether `more` entries fit in a table of `len`. Check it before a command changes
-/// anything.
+/// Returns whether `more` entries fit in a table of `len`. Callers check it before a command
+/// changes anything.
 #[inline]
 pub fn has_room(len: usize, more: usize) -> bool {
     len.checked_add(more).is_some_and(|len| len <= ENTRIES_MAX)
@@ -69,7 +70,7 @@ pub fn has_room(len: usize, more: usize) -> bool {
 static SEED: AtomicU64 = AtomicU64::new(0x5eed_0f7a_b1e5_0000);
 
 /// Sets the seed of the hash function for new tables. It must be random and secret, so that clients
-/// can't aim for collisions. Existing tables keep their seed.
+/// can't choose keys that collide. Existing tables keep their seed.
 pub fn set_seed(seed: u64) {
     // Relaxed: it publishes no other memory.
     SEED.store(seed, Relaxed);
@@ -106,7 +107,7 @@ struct Entry<T> {
 /// The table described at the head of this module.
 ///
 /// An *index* is an entry's number, below [`Table::len`]; it is valid until the next insertion or
-/// removal. A wrong one is a bug of the caller: it panics or gives another entry.
+/// removal. A wrong index is a bug of the caller: methods panic or use another entry.
 #[derive(Clone, Debug)]
 pub struct Table<T> {
     buckets: Chunked<u32>,
@@ -330,12 +331,12 @@ impl<T: Item> Table<T> {
         self.buckets.push(moved);
     }
 
-    /// Removes the last bucket; its entries return to the one it was split from.
+    /// Removes the last bucket; its entries return to the bucket that it was split from.
     fn merge(&mut self) {
         let Some(first) = self.buckets.pop() else { return };
         let old = self.buckets.len() & (self.mask >> 1);
         if self.buckets.len() == (self.mask >> 1) + 1 {
-            // A power of two: bucket numbers need one bit less.
+            // The number of buckets is a power of two now, so bucket numbers need one bit less.
             self.mask >>= 1;
         }
         if first == NONE {
@@ -363,7 +364,7 @@ impl<T: Item> Table<T> {
         if bucket + mask + 1 < len {
             self.visit_bucket(bucket + mask + 1, visit);
         }
-        // Add one to the bit-reversed number; the bits above the mask are set, so the carry passes
+        // Adds one to the bit-reversed number; the bits above the mask are set, so the carry passes
         // them.
         (cursor | !(mask as u64)).reverse_bits().wrapping_add(1).reverse_bits()
     }

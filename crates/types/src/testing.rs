@@ -62,7 +62,7 @@ impl Random {
     }
 }
 
-/// Returns a text that is a floating-point number, or nearly one, biased towards corner cases.
+/// Returns a text that is a floating-point number, or nearly one; corner cases are frequent.
 #[allow(dead_code)]
 pub fn float_text(random: &mut Random) -> Vec<u8> {
     let mut text = match random.below(16) {

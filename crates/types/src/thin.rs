@@ -1,4 +1,4 @@
-//! Bytes on the heap behind a pointer of one word: their length precedes them.
+//! Bytes on the heap behind a pointer of one word: their length is stored before them.
 //!
 //! A `Box<[u8]>` takes two words. In a table of millions of short strings the second one would be a
 //! quarter of the table's memory.
@@ -22,7 +22,7 @@ pub(crate) const LEN_BYTES_MAX: usize = 10;
 
 /// Bytes behind a thin pointer, laid out as described at the head of this module.
 pub struct ThinBytes {
-    /// Points to a block of `from_parts`: a length and as many initialized bytes. Owned.
+    /// Points to an owned block of `from_parts`: a length and as many initialized bytes.
     at: NonNull<u8>,
 }
 
@@ -150,8 +150,8 @@ pub(crate) fn read_len(bytes: &[u8]) -> (usize, usize) {
 /// Returns the layout of a block of `size` bytes.
 #[inline]
 fn layout(size: usize) -> Layout {
-    // Slices are at most `isize::MAX` bytes long; several that exceed it together can't be in
-    // memory at once.
+    // A slice has at most `isize::MAX` bytes, and several slices that exceed it together don't fit
+    // in memory, so the size is valid.
     Layout::from_size_align(size, ALIGN).expect("strings exceed the address space")
 }
 

@@ -5,7 +5,7 @@ use crate::{Encoding, Hash, List, OutOfMemory, RawString, Set, SortedSet, Stream
 
 /// A value on the heap: the payload type of the dictionary.
 ///
-/// A string or a packed collection is here only if it is too large for its entry.
+/// A string or a packed collection is a heap value only if it is too large for its entry.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Value {
     /// A string too large to live inside its dictionary entry.
@@ -51,7 +51,7 @@ impl Value {
         }
     }
 
-    /// Returns the encoding that `OBJECT ENCODING` shows. A string on the heap is raw whatever its
+    /// Returns the encoding that `OBJECT ENCODING` shows. A string on the heap is raw at any
     /// length: a short and unchanged one would be inside its entry.
     #[must_use]
     pub fn encoding(&self) -> Encoding {

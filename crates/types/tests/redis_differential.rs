@@ -221,7 +221,7 @@ fn longest_common_subsequences() {
     }
 }
 
-/// `proto-max-bulk-len` is 1 MiB here: a table of 512 × 512 cells of 4 bytes just fits.
+/// `proto-max-bulk-len` is set to 1 MiB: a table of 512 × 512 cells of 4 bytes just fits.
 #[test]
 fn lcs_at_the_limit_of_memory_and_one_past() {
     let Some(mut redis) = Redis::start() else {

@@ -1,8 +1,8 @@
-//! Measures the size tables at the heads of the types' files: each row must agree.
+//! Measures values and compares their sizes with the tables at the heads of the types' files.
 //!
 //! The bytes of a value are those inside its dictionary entry if it is packed and short, otherwise
-//! its [`Value`] and everything it points to. Key, entry and slot come on top, as for any value
-//! (see `pantala-dict`).
+//! its [`Value`] and everything it points to. Key, entry and slot are extra, as for any value (see
+//! `pantala-dict`).
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Integers of any width at any bit offset of a string (BITFIELD).
+//! Integers of any width at any bit offset of a string (`BITFIELD`).
 
 /// How a change treats a number that its field can't hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +59,8 @@ impl Field {
         if self.signed { (top as i64) >> spare } else { (top >> spare) as i64 }
     }
 
-    /// Sets the field to `value`. Returns `None`, with nothing changed, if the field can't hold it.
+    /// Sets the field to `value`. Returns `None`, with nothing changed, if the field can't hold it
+    /// and `overflow` is [`Overflow::Fail`].
     ///
     /// The string must reach the end of the field: see [`Field::end_byte`].
     pub fn set(self, bytes: &mut [u8], offset: u64, value: i64, overflow: Overflow) -> Option<FieldChange> {
@@ -106,7 +107,7 @@ impl Field {
     fn fits_signed(self, value: i64, by: i64) -> Result<i64, i64> {
         let max = i64::MAX >> (64 - self.bits);
         let min = -max - 1;
-        // The distance to the limits wraps for a value out of range, and Redis compares with it
+        // The distances to the limits wrap for a value out of range, and Redis uses them
         // nevertheless: a very small value saturates to the maximum.
         let (room_up, room_down) = (max.wrapping_sub(value), min.wrapping_sub(value));
         let narrow = self.bits < 64;
@@ -142,8 +143,8 @@ impl Field {
 /// Bytes that a 64-bit field may touch: it needn't start at a byte.
 const WINDOW_BYTES: usize = 9;
 
-/// Returns nine bytes, from the one with bit `offset`, at the top of 128 bits; zeros beyond the
-/// end.
+/// Returns nine bytes, starting with the one that has bit `offset`, at the top of 128 bits; bytes
+/// past the end are zero.
 fn read_window(bytes: &[u8], offset: u64) -> u128 {
     let mut window = [0; 16];
     if let Some(found) = usize::try_from(offset >> 3).ok().and_then(|start| bytes.get(start..)) {

@@ -23,8 +23,8 @@ pub use field::{Field, FieldChange, Overflow};
 use crate::{OutOfMemory, RawString};
 use std::ops::RangeInclusive;
 
-/// Bytes of a bitwise operation's result that are computed at a time, over all sources: they stay
-/// in the L1 cache.
+/// Size of the blocks in which a bitwise operation computes its result, over all sources: a block
+/// stays in the L1 cache.
 const BLOCK_BYTES: usize = 16 * 1024;
 
 /// Returns the bit at an offset; 0 beyond the end.

@@ -8,8 +8,8 @@
 //!
 //! A heap entry is stale if the table has no such time for its hash: the field was removed, or its
 //! time changed. A stale entry stays until it reaches the top of the heap, or until more than half
-//! are stale and the heap is rebuilt. A change of a time takes O(log n), and so does finding each
-//! expired field.
+//! of the entries are stale and the heap is rebuilt. Changing a time takes O(log n), and so does
+//! finding each expired field.
 //!
 //! # Cost
 //!
@@ -25,13 +25,13 @@ use crate::collection::Collection;
 use crate::pair::Pair;
 use crate::table::Table;
 
-/// Stale entries that the heap may always have, in addition to one per expiry time.
+/// Number of stale entries that the heap may always have, in addition to one per expiry time.
 const STALE_MIN: usize = 16;
 
 /// The hash described at the head of this module.
 #[derive(Debug)]
 pub struct ExpiringHash {
-    /// Never itself `ExpiringHash`.
+    /// Never an `ExpiringHash` itself.
     pub(super) fields: Hash,
     times: Table<Pair>,
     due: BinaryHeap<Reverse<(i64, u32)>>,

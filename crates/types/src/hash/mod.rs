@@ -84,7 +84,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Returns whether these fields, unless they exist, still fit. Call it before any is set.
+    /// Returns whether the new ones among these fields fit. Callers check it before they set any.
     #[inline]
     pub fn has_room<'f>(self, fields: impl Iterator<Item = &'f [u8]> + Clone) -> bool {
         has_room(self.len(), fields.clone().count())
@@ -149,7 +149,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// As [`Self::for_each`], without the fields expired at `now_ms`.
+    /// Visits the fields and values as [`Self::for_each`] does, without those expired at `now_ms`.
     pub fn for_each_at(self, now_ms: i64, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
         if !self.may_have_expired(now_ms) {
             return self.for_each(visit);
@@ -171,8 +171,8 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Returns whether some fields may be expired, and so must be hidden until [`Hash::expire`]
-    /// removes them.
+    /// Returns whether some fields may be expired. Readers must hide expired fields until
+    /// [`Hash::expire`] removes them.
     #[inline]
     pub fn may_have_expired(self, now_ms: i64) -> bool {
         matches!(self, HashView::Expiring(expiring) if expiring.may_have_expired(now_ms))
@@ -231,8 +231,8 @@ fn find(table: &Table<Pair>, field: &[u8]) -> Option<usize> {
 }
 
 impl Hash {
-    /// Returns the hash with this pack of fields and values, as a table if there are too many. As
-    /// when Redis loads one, their lengths don't matter.
+    /// Returns the hash with this pack of fields and values, as a table if there are too many.
+    /// Their lengths don't matter, as when Redis loads a hash.
     pub(crate) fn from_pack(pack: Pack<OneWay>, limits: HashLimits) -> Self {
         let mut hash = Hash::Packed(pack);
         if hash.view().len() > limits.entries_max {
@@ -242,7 +242,7 @@ impl Hash {
     }
 
     /// Converts the hash to a table if fields and values of these lengths don't fit in a packed
-    /// one. Call it with all lengths of a command before the first is set, as Redis does.
+    /// one. Callers pass all lengths of a command before they set the first field, as Redis does.
     pub fn prepare(&mut self, lengths: impl Iterator<Item = usize>, limits: HashLimits) {
         let Hash::Packed(pack) = self.plain_mut() else { return };
         let mut total = pack.as_ref().end();

@@ -41,7 +41,7 @@ use registers::DENSE_BYTES;
 pub const REGISTERS: usize = 1 << INDEX_BITS;
 /// Hash bits that select the register.
 const INDEX_BITS: u32 = 14;
-/// Hash bits that give the value.
+/// Hash bits that determine the value.
 const VALUE_BITS: u32 = 64 - INDEX_BITS;
 /// Bytes before the registers.
 const HEADER_BYTES: usize = 16;
@@ -139,7 +139,7 @@ impl<'a> HyperLogLog<'a> {
         Ok(estimate::estimate(&histogram))
     }
 
-    /// Raises each of `registers` to the value here if that is larger.
+    /// Raises each of `registers` to this HyperLogLog's value if that is larger.
     ///
     /// # Errors
     /// [`Corrupted`]; some registers may have been raised already.
@@ -174,7 +174,8 @@ pub fn empty() -> Result<RawString, OutOfMemory> {
 }
 
 /// Adds an element to `string`, which must be a HyperLogLog. Returns whether a register changed;
-/// the cached count is stale then. A sparse one that would exceed `sparse_bytes_max` becomes dense.
+/// the cached count is stale then. A sparse HyperLogLog that would exceed `sparse_bytes_max`
+/// becomes dense.
 ///
 /// # Errors
 /// [`ChangeError`], with nothing changed.
@@ -210,7 +211,8 @@ fn raise(string: &mut RawString, index: usize, value: u8, sparse_bytes_max: u64)
     Ok(changed)
 }
 
-/// Converts a HyperLogLog to the dense form, with its cached count. Returns whether it was sparse.
+/// Converts a HyperLogLog to the dense form and keeps its cached count. Returns whether it was
+/// sparse.
 ///
 /// # Errors
 /// [`ChangeError`], with nothing changed.
@@ -241,7 +243,7 @@ pub fn store_merged(
     dense: bool,
     sparse_bytes_max: u64,
 ) -> Result<(), ChangeError> {
-    // On a copy: a failure half-way must leave the string unchanged.
+    // Works on a copy, because a failure half-way must leave the string unchanged.
     let mut merged = string.try_clone()?;
     if dense {
         to_dense(&mut merged)?;

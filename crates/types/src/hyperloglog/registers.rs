@@ -50,7 +50,7 @@ impl Registers {
         super::estimate::estimate(&histogram)
     }
 
-    /// Raises `len` registers from `first` on to a value.
+    /// Raises `len` registers, starting at `first`, to a value.
     pub(super) fn raise(&mut self, first: usize, len: usize, value: u8) {
         for register in &mut self.values[first..first + len] {
             *register = value.max(*register);

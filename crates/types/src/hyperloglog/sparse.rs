@@ -6,9 +6,8 @@
 //! | `01nnnnnn nnnnnnnn` | n + 1 zeros |
 //! | `1vvvvvnn` | n + 1 registers of the value v + 1 |
 //!
-//! Raising a register splits its run into up to three, then merges equal adjacent runs, a few
-//! around it only: the result is byte for byte that of Redis for the same elements in the same
-//! order.
+//! Raising a register splits its run into up to three, then merges equal adjacent runs among the
+//! few around it. For the same elements in the same order, the result is Redis's, byte for byte.
 
 use super::registers::Histogram;
 use super::{Corrupted, HEADER_BYTES, REGISTERS, Registers};
@@ -28,7 +27,7 @@ const SPLIT_BYTES_MAX: usize = 5;
 /// The result of raising a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Raised {
-    /// The register was large enough.
+    /// The register was at least that large.
     No,
     /// The register was raised.
     Yes,
@@ -195,7 +194,7 @@ impl Split {
     }
 }
 
-/// Merges adjacent runs of equal value, among a few runs from an offset on.
+/// Merges adjacent runs of equal value among the few runs that start at an offset.
 fn join(string: &mut RawString, mut at: usize) -> Result<(), OutOfMemory> {
     for _ in 0..JOINED_RUNS_MAX {
         let bytes = string.as_bytes();
@@ -204,7 +203,7 @@ fn join(string: &mut RawString, mut at: usize) -> Result<(), OutOfMemory> {
         match next {
             Some(next) if next.value == run.value && run.len + next.len <= VALUE_LEN_MAX => {
                 let joined = Run::of_value(run.value, run.len + next.len);
-                // Stay here: the merged run may merge with the next.
+                // Doesn't advance: the merged run may merge with the next.
                 string.try_splice(at..at + 2, &[joined])?;
             }
             _ => at += run.bytes,

@@ -6,7 +6,7 @@
 //! | [`Quicklist`] | beyond | 56, and per node 32 plus its entries and up to an eighth more |
 //!
 //! A node holds 8 KiB of entries by default. A push or pop at either end takes constant time; a
-//! change in the middle visits each node on its way and moves the bytes of at most one. An element
+//! change in the middle visits each node before it and moves the bytes of at most one. An element
 //! of the packed form takes its bytes (an integer 1 to 9) and 2.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
@@ -41,7 +41,7 @@ pub enum List {
     Nodes(Box<Quicklist>),
 }
 
-/// Compares elements, whatever the form.
+/// Compares elements; two lists of different forms may be equal.
 impl PartialEq for List {
     fn eq(&self, other: &Self) -> bool {
         // Collects one list first: a view shows elements only during a call, as nodes may be

@@ -5,9 +5,9 @@
 //! │  free  │  entries, as in a pack    │      free      │
 //! ```
 //!
-//! Redis's node is a listpack, which moves all entries for a change at its front. Here a push or
-//! pop moves nothing at either end, at the price of two numbers per node. That pays, because lists
-//! are mostly used as queues.
+//! Redis's node is a listpack, which moves all entries for a change at its front. A push or pop on
+//! this node moves none, at the price of two numbers per node. That pays because lists are mostly
+//! used as queues.
 //!
 //! A node far from both ends may be *compressed* (`list-compress-depth`): its bytes are then the
 //! length of its entries (4 bytes) and their LZF form. A change must decompress it first; a reader
@@ -19,7 +19,7 @@ use crate::pack::{Element, Encoded, PackRef, TwoWay, splice_entry};
 /// Initial capacity of a node that is pushed to, in bytes.
 const FIRST_CAPACITY_BYTES: usize = 512;
 
-/// Minimum capacity that is worth shrinking, in bytes.
+/// Minimum capacity of a node that is shrunk, in bytes.
 const SHRINK_BYTES_MIN: usize = 1024;
 
 /// Minimum size of a node worth compressing, and minimum saving (Redis's `MIN_COMPRESS_BYTES` and
@@ -40,11 +40,11 @@ pub struct NodeLimit {
     pub bytes: usize,
     /// Maximum number of entries, at least 1.
     pub entries: usize,
-    /// An element of this many bytes has a node of its own, whatever the other limits (`DEBUG
-    /// QUICKLIST-PACKED-THRESHOLD`).
+    /// An element of at least this many bytes has a node of its own, whatever the other limits
+    /// (`DEBUG QUICKLIST-PACKED-THRESHOLD`).
     pub alone_bytes: usize,
     /// Number of nodes at either end of a new list that stay uncompressed (`list-compress-depth`);
-    /// 0: all.
+    /// 0 means all.
     pub plain_depth: u32,
 }
 
@@ -272,9 +272,10 @@ impl Node {
         self.count += other.count;
     }
 
-    /// Releases free space: nothing will be pushed to this node any more.
+    /// Releases free space, because nothing will be pushed to this node any more.
     pub(super) fn seal(&mut self) {
-        /// One byte in this many may stay unused: copying costs more than they are worth.
+        /// Unused memory of up to 1/8 of the entries' size stays: copying costs more than it is
+        /// worth.
         const UNUSED_SHARE: usize = 8;
         let live = self.entry_bytes();
         if self.bytes.capacity() - live > live / UNUSED_SHARE {
@@ -296,8 +297,8 @@ impl Node {
         Ok(Node { bytes, start: 0, count: self.count })
     }
 
-    /// Shrinks the memory after a removal if most is unused. Each copied byte is paid for by
-    /// several removed ones.
+    /// Shrinks the memory after a removal if most is unused. Several bytes are removed for each
+    /// byte that this copies.
     #[inline]
     fn shrink(&mut self) {
         let capacity = self.bytes.capacity();
@@ -311,7 +312,7 @@ impl Node {
     fn reallocate(&mut self, capacity: usize) {
         let mut bytes = Vec::with_capacity(capacity);
         let live = &self.bytes[self.first()..];
-        // The end of the next push is unknown. Free space at the wrong end only costs one more
+        // The end of the next push is unknown. Free space at the wrong end costs only one more
         // move.
         let start = (capacity - live.len().min(capacity)) / 2;
         bytes.resize(start, 0);
@@ -324,8 +325,8 @@ impl Node {
     fn grow_back(&mut self, size: usize, limit: NodeLimit) {
         let live = self.entry_bytes();
         if self.first() >= live.max(size) {
-            // A queue that runs through one node: at least as many bytes were removed at the front
-            // as are left.
+            // This is a queue in one node: at least as many bytes were removed at the front as
+            // remain.
             self.bytes.drain(..self.start as usize);
             self.start = 0;
             return;
@@ -341,7 +342,8 @@ impl Node {
     fn grow_front(&mut self, size: usize, limit: NodeLimit) {
         let live = self.entry_bytes();
         let capacity = self.bytes.capacity();
-        // Reuse the free space behind if it is as large as the entries; otherwise grow.
+        // Reuses the free space at the back if it is at least as large as the entries; grows
+        // otherwise.
         let capacity = if capacity >= 2 * live + size { capacity } else { grown(live, size, limit) };
         let start = capacity - live;
         let mut bytes = vec![0; capacity];

@@ -1,9 +1,9 @@
 //! A long list: a sequence of nodes.
 //!
-//! With a *plain depth* (`list-compress-depth` when the list was created) all nodes are compressed
-//! except that many at either end, if compressing saves anything. Pushes and pops touch plain nodes
-//! only. A change in the middle decompresses its node first, and calls [`Quicklist::restore_depth`]
-//! once nodes may have moved or changed.
+//! With a *plain depth* (`list-compress-depth` when the list was created) that many nodes at either
+//! end stay uncompressed; the others are compressed if that saves anything. Pushes and pops touch
+//! uncompressed nodes only. A change in the middle decompresses its node first, and calls
+//! [`Quicklist::restore_depth`] once nodes may have moved or changed.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ pub struct Quicklist {
     len: usize,
     /// Heap bytes of all nodes: a running sum, so that reading it takes constant time.
     node_bytes: usize,
-    /// Number of nodes at either end that stay uncompressed; 0: all.
+    /// Number of nodes at either end that stay uncompressed; 0 means all.
     plain_depth: u32,
 }
 
@@ -310,7 +310,7 @@ impl Quicklist {
         self.restore_depth(number);
     }
 
-    /// Removes `count` elements of a node from a position on. Returns whether this removed the
+    /// Removes `count` elements of a node, starting at a position. Returns whether this removed the
     /// node.
     fn remove_at(&mut self, number: usize, at: usize, count: usize) -> bool {
         if self.nodes[number].len() == count {
@@ -365,7 +365,7 @@ impl Quicklist {
                 break;
             }
             let node = &self.nodes[number];
-            // Usually nothing matches: a compressed node then stays as it is.
+            // Usually nothing matches, and a compressed node then stays compressed.
             let count = if node.is_compressed() && !holds(node, wanted) {
                 0
             } else {

@@ -152,8 +152,7 @@ fn random_changes_agree_with_a_plain_model() {
     }
 }
 
-/// The nodes in the middle are compressed, whatever changes the list, and take less memory
-/// accordingly.
+/// The nodes in the middle are compressed after any change of the list, and take less memory.
 #[test]
 fn the_middle_of_a_list_is_compressed() {
     for depth in [1, 2, 5] {

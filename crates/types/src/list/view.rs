@@ -55,8 +55,8 @@ impl<'a> ListView<'a> {
         self.with_run(number, |run| visit(run.pack.get(nth(run.pack, run.first, run.end, run.len, index))))
     }
 
-    /// Passes the elements from an index (from the front in both directions) on to `visit`, towards
-    /// the end or, if `backward`, the front, until `visit` breaks.
+    /// Passes the elements to `visit`, starting at an index (counted from the front in both
+    /// directions), towards the end or, if `backward`, the front, until `visit` breaks.
     pub fn visit_from(self, index: usize, backward: bool, mut visit: impl FnMut(Element<'_>) -> ControlFlow<()>) {
         let Some((mut number, index)) = self.locate(index) else { return };
         let mut start = Some(index);
@@ -73,7 +73,8 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Passes up to `count` elements from an index on to `visit`, as [`ListView::visit_from`].
+    /// Passes up to `count` elements, starting at an index, to `visit`, as
+    /// [`ListView::visit_from`].
     #[inline]
     pub fn visit_count(self, index: usize, backward: bool, count: usize, mut visit: impl FnMut(Element<'_>)) {
         let mut left = count;

@@ -1,6 +1,6 @@
-//! Natural numbers of any size, with the operations that parsing and formatting need. Ordinary
-//! numbers never get here, and inputs are below [`super::LONG_DOUBLE_CHARS_MAX`] characters
-//! (numbers below 3 KiB), so schoolbook loops suffice.
+//! Natural numbers of any size, with the operations that parsing and formatting need. Only unusual
+//! numbers need them, and inputs are below [`super::LONG_DOUBLE_CHARS_MAX`] characters (numbers
+//! below 3 KiB), so schoolbook loops suffice.
 
 use std::cmp::Ordering;
 
@@ -121,8 +121,8 @@ impl Big {
             0.. => self.shift_left(shift as u32),
             _ => divisor.shift_left(shift.unsigned_abs()),
         }
-        // Both have the same number of bits now: the quotient lies between a half and two; one bit
-        // per step.
+        // Both have the same number of bits now, so the quotient lies between a half and two. Each
+        // step computes one bit.
         let mut quotient = 0u128;
         for _ in 0..STEPS {
             quotient <<= 1;

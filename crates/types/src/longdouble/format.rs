@@ -1,4 +1,4 @@
-//! Formatting for people, as Redis's `ld2string`.
+//! Human-readable formatting, as Redis's `ld2string`.
 
 use super::big::Big;
 use super::{DECIMALS_MAX, LongDouble, shift_right_rounded};

@@ -2,8 +2,8 @@
 //!
 //! Redis uses the C compiler's `long double` for them. On x86-64 that is the 80-bit extended
 //! format: 64 bits of significand, 15 of exponent. Its replies and stored values show all those
-//! bits, so `f64` would differ after the sixteenth digit. This module has what the two commands
-//! need, on any processor: [`LongDouble::parse`] (as `strtold`, with Redis's restrictions),
+//! bits, so `f64` would differ after the sixteenth digit. This module has the operations of the two
+//! commands, on any processor: [`LongDouble::parse`] (as `strtold`, with Redis's restrictions),
 //! [`LongDouble::checked_add`] and [`LongDouble::write_human`] (as `"%.17Lf"`, trimmed), each
 //! correctly rounded to nearest, ties to even.
 //!

@@ -3,7 +3,8 @@
 use super::big::Big;
 use super::{LONG_DOUBLE_CHARS_MAX, LongDouble};
 
-/// Exponents saturate here; any text of allowed length overflows or underflows long before.
+/// Exponents saturate at this value; any text of allowed length overflows or underflows long
+/// before.
 const EXPONENT_READ_MAX: i32 = 1_000_000;
 
 /// Numbers of at least 10^4933 are infinite (the maximum is about 1.19 × 10^4932).

@@ -134,7 +134,7 @@ fn the_smallest_number_and_one_below() {
         assert_eq!(parse(text), None, "{text}");
     }
     assert_eq!(parse("0x1.8p-16445").unwrap().significand, 2, "a tie goes to the even one");
-    // Carry from the largest subnormal to the smallest normal number.
+    // A carry leads from the largest subnormal to the smallest normal number.
     let normal = parse("0x1p-16382").unwrap();
     assert_eq!((normal.significand, normal.exponent), (1 << 63, EXPONENT_MIN));
     assert_eq!(parse("0x0.ffffffffffffffffp-16382"), Some(normal));
@@ -159,7 +159,7 @@ fn the_last_of_many_digits_breaks_a_tie() {
     );
     assert_eq!(parse(tie), parse("0x1p200"));
     assert_eq!(parse(above), parse("0x1.0000000000000002p200"));
-    // The same with a division instead of a multiplication.
+    // This tie needs a division instead of a multiplication.
     let mut tie = b"18446744073709551617.".to_vec();
     tie.resize(LONG_DOUBLE_CHARS_MAX - 2, b'0');
     tie.push(b'1');
@@ -269,7 +269,7 @@ fn seconds_convert_to_milliseconds_rounded_up() {
     assert_eq!(ms("0.0001"), Some(1));
     assert_eq!(ms("1e-300"), Some(1));
     assert_eq!(ms("-0.0001"), Some(0));
-    // The nearest number is slightly less, and so is its product: C gives the same.
+    // The nearest number is slightly less, and so is its product, as in C.
     assert_eq!(ms("-0.001"), Some(0));
     assert_eq!(ms("-0.5"), Some(-500));
     assert_eq!(ms("-7.5"), Some(-7500));

@@ -26,9 +26,9 @@
 //! smallest size. Two values are therefore equal exactly if the bytes of their entries are, and a
 //! search compares bytes.
 //!
-//! A *position* is an entry's offset in [`PackRef::as_bytes`]; the end's is their length. Changes
-//! behind a position leave it valid. A wrong position is a bug of the caller: it panics or gives
-//! wrong results, but is never unsound.
+//! A *position* is an entry's offset in [`PackRef::as_bytes`]; the end's is their length. A change
+//! leaves positions before it valid. A wrong position is a bug of the caller: methods panic or
+//! return wrong results, but stay sound.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -58,7 +58,7 @@ pub trait Direction: Copy + Debug + Eq {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TwoWay;
 
-/// From the first entry on only.
+/// From the first entry only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OneWay;
 
@@ -195,15 +195,15 @@ impl<'a, W: Direction> PackRef<'a, W> {
         }
     }
 
-    /// Returns the position of the first entry equal to `wanted`, from the position `from` on.
-    /// Compares one entry and skips the next `skip` in turn (1 to search the fields of field,
-    /// value, field, value …).
+    /// Returns the position of the first entry equal to `wanted`, starting at the position `from`.
+    /// Alternates between comparing one entry and skipping `skip` entries (1 to search the fields
+    /// of field, value, field, value …).
     #[inline]
     pub fn find(self, wanted: &[u8], from: usize, skip: usize) -> Option<usize> {
         self.find_element(Element::of(wanted), from, skip)
     }
 
-    /// As [`Self::find`], for an element made by [`Element::of`].
+    /// Finds an element made by [`Element::of`], as [`Self::find`] finds a string.
     #[inline]
     pub fn find_element(self, element: Element<'_>, from: usize, skip: usize) -> Option<usize> {
         let head = Head::of(element);
@@ -266,8 +266,8 @@ impl<'a> PackRef<'a> {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// Returns the position of the entry before a position, which must not be the first; before the
-    /// end, that of the last entry.
+    /// Returns the position of the entry before a position, which must not be the first. The entry
+    /// before the end is the last one.
     pub fn previous(self, at: usize) -> usize {
         self.before(at)
     }
@@ -283,11 +283,11 @@ impl<'a> PackRef<'a> {
     }
 }
 
-/// Bytes from outside that are a valid sequence of entries.
+/// Bytes from an untrusted source that are a valid sequence of entries.
 pub(crate) struct CheckedEntries<'a> {
     bytes: &'a [u8],
     count: usize,
-    /// Whether each has the encoding that a pack gives it.
+    /// Whether every entry has the encoding that a pack would use.
     unique: bool,
 }
 
@@ -297,7 +297,7 @@ impl CheckedEntries<'_> {
         self.count
     }
 
-    /// Returns a pack of the entries, reencoding those that a pack encodes otherwise.
+    /// Returns a pack of the entries; reencodes those whose encoding isn't the pack's.
     pub(crate) fn into_pack(self) -> Result<Pack, OutOfMemory> {
         if self.unique {
             return Pack::try_from_entries(self.bytes, self.count);
@@ -311,7 +311,8 @@ impl CheckedEntries<'_> {
     }
 }
 
-/// Checks bytes from outside. Returns `None` unless they are a sequence of entries up to their end.
+/// Checks bytes from an untrusted source. Returns `None` unless they are a sequence of entries up
+/// to their end.
 pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
     let pack = <PackRef<'_>>::new(bytes);
     let (mut at, mut count, mut unique) = (0, 0, true);
@@ -447,7 +448,7 @@ impl<W: Direction> Pack<W> {
         self.insert(HEADER_BYTES, value);
     }
 
-    /// Inserts an entry at a position: before the one there, or at the end.
+    /// Inserts an entry at a position, before the entry at that position if there is one.
     pub fn insert(&mut self, at: usize, value: &[u8]) {
         self.splice(at, at, Some(Element::of(value)));
         self.adjust_count(1);
@@ -460,13 +461,14 @@ impl<W: Direction> Pack<W> {
         self.adjust_count(1);
     }
 
-    /// As [`Self::insert`], but always as a string, which [`PackRef::find`] may not find.
+    /// Inserts an entry as [`Self::insert`] does, but always as a string: [`PackRef::find`] doesn't
+    /// find one that is the text of an integer.
     pub fn insert_bytes(&mut self, at: usize, value: &[u8]) {
         self.splice(at, at, Some(Element::Bytes(value)));
         self.adjust_count(1);
     }
 
-    /// As [`Self::insert`], for an integer.
+    /// Inserts an integer, as [`Self::insert`] inserts a string.
     pub fn insert_int(&mut self, at: usize, value: i64) {
         self.splice(at, at, Some(Element::Int(value)));
         self.adjust_count(1);
@@ -478,7 +480,7 @@ impl<W: Direction> Pack<W> {
         self.splice(at, end, Some(Element::of(value)));
     }
 
-    /// Removes `count` entries from a position on. They must exist.
+    /// Removes `count` entries, starting at a position. They must exist.
     pub fn remove(&mut self, at: usize, count: usize) {
         let mut end = at;
         for _ in 0..count {
@@ -488,7 +490,7 @@ impl<W: Direction> Pack<W> {
         self.adjust_count(-(count as isize));
     }
 
-    /// Removes all entries from a position on and returns them as a pack.
+    /// Removes all entries starting at a position and returns them as a pack.
     pub fn split_off(&mut self, at: usize) -> Self {
         let mut tail = Pack::of(Vec::with_capacity(HEADER_BYTES + self.bytes.len() - at));
         tail.bytes.extend_from_slice(&[0; HEADER_BYTES]);

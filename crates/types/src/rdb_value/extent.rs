@@ -1,9 +1,10 @@
-//! Finds the end of a value from the lengths in it, without decoding it.
+//! Finds the end of a value from the lengths in it, without decoding it. A loader calls it on the
+//! bytes read so far, to read the rest of the value first.
 
 use super::writer::{ENC_INT8, ENC_INT16, ENC_INT32, ENC_LZF, LEN_32_BITS, LEN_64_BITS};
 use super::{Dialect, Error, kind};
 
-/// In place of the length of a score as text: NaN, or an infinity.
+/// Range of bytes that replace the length of a score as text: NaN, or an infinity.
 const TEXT_SCORES: std::ops::RangeInclusive<u8> = 253..=255;
 /// Bytes of an id in a stream's pending entries.
 const RAW_ID_BYTES: u64 = 16;
@@ -15,12 +16,12 @@ const WORD_BYTES: u64 = 8;
 pub enum Extent {
     /// The value has this many bytes.
     Whole(usize),
-    /// The value has at least this many bytes, more than are there.
+    /// The value has at least this many bytes, more than `bytes`.
     AtLeast(u64),
 }
 
 /// Returns the length of a value of `kind` that starts with `bytes`, which may be only its start.
-/// Allocates nothing, whatever the lengths in it are; takes time in proportion to its elements.
+/// Allocates nothing, whatever the value's lengths are; takes time in proportion to its elements.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if a length is wrong, or a string longer than `string_bytes_max`;
@@ -121,8 +122,9 @@ impl Walk<'_> {
         }
     }
 
-    /// `counters`: numbers behind the length. `group_figures`: those behind a group's last id.
-    /// `times`: bytes behind a consumer's name.
+    /// Walks over a stream. `counters` is the number of counters after its length, `group_figures`
+    /// the number of those after a group's last id, `times` the number of bytes after a consumer's
+    /// name.
     fn stream(&mut self, counters: u32, group_figures: u32, times: u64) -> Result<(), Stop> {
         self.each(2, |walk| walk.strings(2))?;
         (0..1 + counters).try_for_each(|_| self.length().map(drop))?;

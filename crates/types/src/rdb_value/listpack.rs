@@ -12,7 +12,7 @@ const HEADER_BYTES: usize = 6;
 const END: u8 = 0xff;
 /// The number of entries of a listpack whose entries must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
-/// Up to this many fields are compared pairwise.
+/// Maximum number of fields that are compared pairwise.
 const COMPARED_MAX: usize = 16;
 
 /// Size of a listpack without its entries, in bytes.

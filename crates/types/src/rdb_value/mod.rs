@@ -1,10 +1,10 @@
 //! Values in RDB files and `DUMP` payloads: version 10, that of Redis 7.0.
 //!
-//! A value is a byte with its type ([`kind`]), followed by its bytes; [`write()`] and [`read()`]
-//! handle both. Values are written as Redis 7.0 writes them in the encoding that it would have. All
-//! forms that Redis 7.0 reads are read, including those of versions back to 2.2, except modules.
-//! [`read_newer`] also reads those of Redis up to 8.0 and of Valkey: files may have them, `RESTORE`
-//! takes none of them. [`extent()`] finds the end of a value without decoding it.
+//! A value is a byte with its type ([`kind`]), followed by its body. [`write()`] and [`read()`]
+//! handle both. [`write()`] produces what Redis 7.0 writes for the encoding that it would use.
+//! [`read()`] accepts all forms that Redis 7.0 reads, including those of versions back to 2.2,
+//! except modules. [`read_newer`] also accepts those of Redis up to 8.0 and of Valkey: files may
+//! have them, `RESTORE` rejects them. [`extent()`] finds the end of a value without decoding it.
 //!
 //! # Terms
 //!
@@ -21,7 +21,7 @@
 //! duplicates where the type has constraints, every length against the available bytes. Memory is
 //! only allocated for bytes that exist, and for LZF only up to its possible expansion and
 //! [`Limits::string_bytes_max`]. Entries with an encoding that Redis wouldn't use (an integer as
-//! text) are reencoded, because equal values must have equal bytes here.
+//! text) are reencoded, because equal values must have equal bytes in a pack.
 
 mod error;
 mod extent;
@@ -56,8 +56,8 @@ pub use writer::{DRAIN_BYTES, Drain, Writer};
 /// The version that is written, and the newest that is read.
 pub const VERSION: u16 = 10;
 
-/// The newest version of Redis whose values are read from files ([`read_newer`]); it is written if
-/// fields of hashes have expiries.
+/// The newest version of Redis whose values are read from files ([`read_newer`]); a file has this
+/// version if fields of hashes have expiries.
 pub const VERSION_NEWEST: u16 = 12;
 
 /// The server that numbered the kinds from 22 up.
@@ -124,9 +124,9 @@ pub mod kind {
     pub const MODULE: u8 = 7;
 }
 
-/// Form of a list node: one large element.
+/// Form of a list node that is one large element.
 const NODE_PLAIN: u64 = 1;
-/// Form of a list node: a listpack.
+/// Form of a list node that is a listpack.
 const NODE_PACKED: u64 = 2;
 
 /// Maximum size of a listpack in Redis, in bytes.

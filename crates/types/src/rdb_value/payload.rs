@@ -1,4 +1,4 @@
-//! The frame of a `DUMP` payload: a version and a checksum after the value.
+//! The frame of a `DUMP` payload: a value, a version and a checksum.
 
 use pantala_base::crc64::crc64;
 
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_sealed() {
+    fn only_sealed_payloads_are_accepted() {
         let mut payload = vec![0, 1, b'a'];
         seal(&mut payload);
         assert!(is_sealed(&payload));

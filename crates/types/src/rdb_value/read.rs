@@ -1,4 +1,4 @@
-//! Reading of values.
+//! Reading of values in the forms that Redis 7.0 reads, for `RESTORE` and files.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, 
     read_body(kind, reader, limits)
 }
 
-/// As [`read`], of a value whose kind was read before: in a file the key stands between the two.
+/// Reads a value as [`read`] does, after its type byte: in a file the key is between the two.
 ///
 /// # Errors
 /// As [`read`].
@@ -77,7 +77,7 @@ fn list_of_ziplist(reader: &mut Reader<'_>, limits: &Limits) -> Result<List, Err
     if list.is_empty() { Err(EMPTY) } else { Ok(list) }
 }
 
-/// Reads a list of nodes. `listpacks`: the newer form, whose nodes have a type.
+/// Reads a list of nodes. With `listpacks`, it has the newer form, whose nodes have a type.
 fn list_of_nodes(reader: &mut Reader<'_>, limits: &Limits, listpacks: bool) -> Result<List, Error> {
     let mut list = List::empty();
     for _ in 0..some(reader, if listpacks { 2 } else { 1 })? {

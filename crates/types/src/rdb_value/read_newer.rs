@@ -1,4 +1,4 @@
-//! Reading of forms newer than Redis 7.0: sets in listpacks, hashes whose fields expire.
+//! Reading of forms newer than Redis 7.0, for files: sets in listpacks, hashes whose fields expire.
 
 use std::borrow::Cow;
 
@@ -14,8 +14,8 @@ const TIME_MS_MAX: u64 = (1 << 48) - 1;
 
 const BAD_TIME: Error = Error::Corrupt("time of a field");
 
-/// Reads a value of any kind that a file may have, after its type byte. `now_ms` is unix time:
-/// expired fields of hashes are left out.
+/// Reads a value of any kind that a file may have, after its type byte. `now_ms` is Unix time:
+/// expired fields of hashes are omitted.
 ///
 /// # Errors
 /// [`Error`]; also [`Error::Empty`] if all fields of a hash have expired.
@@ -106,7 +106,8 @@ fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Re
     fields.finish()
 }
 
-/// A hash in construction. Expired fields are left out, but kept by name to find duplicates.
+/// A hash under construction. Expired fields are omitted, but their names are kept to find
+/// duplicates.
 struct Fields {
     hash: Hash,
     expired: Vec<Box<[u8]>>,
@@ -118,7 +119,7 @@ impl Fields {
         Fields { hash: Hash::empty(), expired: Vec::new(), now_ms }
     }
 
-    /// `at_ms`: when the field expires; 0: never.
+    /// Adds a field that expires at `at_ms`, or never if that is 0.
     fn add(&mut self, field: &[u8], value: &[u8], at_ms: u64, limits: &Limits) -> Result<(), Error> {
         if at_ms > TIME_MS_MAX {
             return Err(BAD_TIME);

@@ -8,11 +8,11 @@ use crate::sorted_set::{Builder, SortedSet};
 
 /// Maximum number of members to reserve space for before they are read.
 const ROOM_MEMBERS_MAX: usize = 1 << 16;
-/// In place of the length of a score in text form: NaN.
+/// Replaces the length of a score in text form: NaN.
 const TEXT_NAN: u8 = 253;
-/// In place of the length of a score in text form: infinity.
+/// Replaces the length of a score in text form: infinity.
 const TEXT_INFINITE: u8 = 254;
-/// In place of the length of a score in text form: minus infinity.
+/// Replaces the length of a score in text form: minus infinity.
 const TEXT_MINUS_INFINITE: u8 = 255;
 
 const NOT_A_SCORE: Error = Error::Corrupt("score");

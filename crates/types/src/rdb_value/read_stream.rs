@@ -13,11 +13,11 @@ impl From<Corrupt> for Error {
 /// The forms of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Form {
-    /// Of Redis 5.0 and 6: without counters.
+    /// The form of Redis 5.0 and 6, without counters.
     Uncounted,
-    /// Of Redis 7.0: with counters.
+    /// The form of Redis 7.0, with counters.
     Counted,
-    /// Of Redis 7.2: also when each consumer was last active.
+    /// The form of Redis 7.2, which also has the time when each consumer was last active.
     Active,
 }
 
@@ -46,13 +46,13 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, form: Form) -> Result<Box<Stream
     Ok(stream)
 }
 
-/// Reads a group. The oldest form lacks the number of entries that the group has read: it follows
-/// from the stream's `counters`.
+/// Reads a group. The oldest form lacks the number of entries that the group has read; it is
+/// derived from the stream's `counters`.
 fn group(reader: &mut Reader<'_>, form: Form, counters: &Counters) -> Result<RestoredGroup, Error> {
     let (name, last_id) = (element(reader)?, id(reader)?);
     let entries_read = match form {
         Form::Uncounted => counters.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
-        // Unknown is all ones.
+        // All ones mean unknown.
         Form::Counted | Form::Active => reader.number()? as i64,
     };
     let mut group = RestoredGroup::new(&name, last_id, entries_read);

@@ -1,4 +1,4 @@
-//! Decoding of lengths, strings and numbers.
+//! Decoding of lengths, strings and numbers, which all values consist of.
 
 use std::borrow::Cow;
 
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads a length. As in Redis, the mark of an encoded string is read as a small length here.
+    /// Reads a length. As in Redis, the mark of an encoded string is read as a small length.
     ///
     /// # Errors
     /// [`Error::Truncated`], or [`Error::Corrupt`] if it isn't a length.

@@ -1,3 +1,5 @@
+//! Tests of written and read values, of bytes from Redis and of damaged ones.
+
 use super::*;
 use crate::list::End;
 use crate::sorted_set::AddOptions;
@@ -168,7 +170,7 @@ fn corpus_of_restore() {
 }
 
 #[test]
-fn what_is_written_reads_the_same() {
+fn written_values_read_back_equal() {
     let mut random = Random::with_printed_seed("rdb values");
     for _ in 0..400 {
         let value = random_value(&mut random);
@@ -188,7 +190,7 @@ fn what_is_written_reads_the_same() {
     }
 }
 
-/// Reading damaged values gives an error, or a value that works.
+/// Reading damaged values returns an error or a usable value.
 #[test]
 fn damage_never_panics() {
     let mut random = Random::with_printed_seed("rdb values, damaged");
@@ -198,7 +200,7 @@ fn damage_never_panics() {
         for _ in 0..60 {
             let mut bytes = good.clone();
             for _ in 0..=random.below(3) {
-                // Lengths are at the front.
+                // Lengths are at the start of a value.
                 let within = if random.one_in(2) { bytes.len().min(24) } else { bytes.len() };
                 let at = random.below(within as u64) as usize;
                 match random.below(4) {
@@ -219,7 +221,7 @@ fn damage_never_panics() {
 
 /// Replies of redis-server 7.0.15 to DUMP, without their frame, and their values.
 #[test]
-fn redis_s_bytes_are_read_and_written() {
+fn bytes_of_redis_are_read_and_written() {
     let long = [b"hello ".repeat(20), b"world".to_vec()].concat();
     for (bytes, expected) in [
         (&b"\x00\x05hello"[..], &[&b"hello"[..]][..]),
@@ -248,7 +250,7 @@ fn redis_s_bytes_are_read_and_written() {
     assert_eq!(content(&load(&compressed).unwrap()), [long]);
 }
 
-/// Returns a ziplist as Redis wrote it; `odd`: with the long form of every length that has one.
+/// Returns a ziplist as Redis wrote it; if `odd`, with the long form of every length that has one.
 fn ziplist(entries: &[(&[u8], &[u8])], odd: bool) -> Vec<u8> {
     let (mut body, mut before, mut last) = (Vec::new(), 0usize, 10);
     for (encoding, data) in entries {
@@ -317,7 +319,7 @@ fn ziplists_of_every_encoding() {
         let list = of_kind(kind::LIST_ZIPLIST, &bytes);
         let loaded = load(&list).unwrap();
         assert_eq!(content(&loaded), expected);
-        // The text of an integer became an integer: a search finds it.
+        // The text of an integer became an integer, so a search finds it.
         let Loaded::List(list) = loaded else { panic!("a list") };
         assert!(list.view().position(crate::pack::Element::Int(17)).is_some());
         let mut nodes = vec![kind::LIST_QUICKLIST, 3];
@@ -410,7 +412,7 @@ fn settings_choose_the_encoding() {
 }
 
 #[test]
-fn corrupt_values_are_refused() {
+fn corrupt_values_are_rejected() {
     for wrong in [
         &b""[..],
         b"\x08\x01a",                                             // no such type
@@ -469,7 +471,7 @@ fn lengths_in_every_form() {
 }
 
 #[test]
-fn pieces_are_the_whole_body() {
+fn pieces_add_up_to_the_body() {
     let (mut list, mut set, mut hash, mut sorted) = (List::empty(), Set::empty(), Hash::empty(), SortedSet::empty());
     for number in 0..700 {
         let text = format!("element {number} {}", "x".repeat(number % 90));

@@ -1,4 +1,4 @@
-//! Writing of values.
+//! Writing of values, for `DUMP`, `MIGRATE` and files.
 
 use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 
@@ -49,11 +49,11 @@ pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     }
 }
 
-/// Writes some elements of a value's body, from an index on; with index 0 the head of the body too.
-/// Returns the index of the next piece, `None` behind the last one. The pieces together are what
-/// [`write_body`] writes, if the value has not changed between them.
+/// Writes some elements of a value's body, starting at an index; with index 0 also the head of the
+/// body. Returns the index of the next piece, or `None` after the last one. The pieces together
+/// equal the output of [`write_body`] if the value has not changed between them.
 ///
-/// Lists, hashes, sets and sorted sets in their large forms have pieces; any other value is written
+/// Lists, hashes, sets and sorted sets in their large forms are written in pieces, any other value
 /// as a whole. An index is that of an element or, in a list, of a node.
 pub fn write_piece(value: ValueRef<'_>, from: usize, most: usize, writer: &mut Writer<'_>) -> Option<usize> {
     let len = match value {
@@ -133,8 +133,8 @@ fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     });
 }
 
-/// Writes a hash with fields that expire, as Redis 7.4 does: expiries are relative to the earliest,
-/// plus one; 0 for none.
+/// Writes a hash with fields that expire, as Redis 7.4 does: an expiry is relative to the earliest
+/// one, plus one; 0 if the field has none.
 fn write_expiring_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     let time = |field: Element<'_>| field.with_bytes(|field| hash.expiry(field));
     let mut earliest_ms = i64::MAX;
@@ -166,8 +166,8 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
     write_scores(set, 0..set.len(), writer);
 }
 
-/// Writes the members of some ranks, from the highest score down, as Redis does: the fastest order
-/// to build a skip list.
+/// Writes the members of some ranks, from the highest score down, as Redis does: it builds its skip
+/// list fastest in this order.
 fn write_scores(set: SortedSetView<'_>, ranks: std::ops::Range<usize>, writer: &mut Writer<'_>) {
     for (member, score) in set.range(ranks, true) {
         member.with_bytes(|member| writer.string(member));

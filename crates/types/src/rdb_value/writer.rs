@@ -1,4 +1,4 @@
-//! Encoding of lengths, strings and numbers.
+//! Encoding of lengths, strings and numbers, which all values consist of.
 
 use pantala_base::number::Decimal;
 
@@ -28,10 +28,10 @@ const UNCOMPRESSED_BYTES_MAX: usize = 20;
 /// Minimum saving of a compressed string, in bytes.
 const SAVED_BYTES_MIN: usize = 4;
 
-/// A full buffer of a [`Writer`] is drained at this size, bytes.
+/// Size at which a [`Writer`]'s buffer is drained, in bytes.
 pub const DRAIN_BYTES: usize = 256 * 1024;
 
-/// Takes the written bytes out of a [`Writer`]'s buffer and leaves it empty.
+/// Empties a [`Writer`]'s buffer and consumes its bytes.
 pub type Drain<'a> = &'a mut dyn FnMut(&mut Vec<u8>);
 
 /// A writer that appends to a vector.
@@ -49,12 +49,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns a writer as [`Writer::new`] that calls `drain` between two strings whenever `out`
-    /// has [`DRAIN_BYTES`] or more: a large collection is written in bounded memory.
+    /// has at least [`DRAIN_BYTES`]: it writes a large collection in bounded memory.
     pub fn draining(out: &'a mut Vec<u8>, compress: bool, drain: Drain<'a>) -> Self {
         Writer { out, compress, drain: Some(drain) }
     }
 
-    /// Drains the buffer if it is full, and if anything drains it.
+    /// Drains the buffer if it is full and the writer has a drain.
     #[inline]
     pub(super) fn drain_if_full(&mut self) {
         if self.out.len() >= DRAIN_BYTES

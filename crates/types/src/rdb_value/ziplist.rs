@@ -25,7 +25,7 @@ const HEADER_BYTES: usize = 10;
 const END: u8 = 0xff;
 /// The number of entries of a ziplist whose entries must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
-/// From this size on, the size of the entry before takes 5 bytes.
+/// Minimum size of an entry whose size takes 5 bytes in the next entry.
 const LONG_LENGTH: u8 = 254;
 
 /// Returns a pack with the entries of a ziplist, which may have none.
@@ -87,7 +87,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Reads the element at the start of `bytes`. Returns it and its size with that of its encoding.
+/// Reads the element at the start of `bytes`. Returns it and its size, encoding included.
 fn element(bytes: &[u8]) -> Option<(Element<'_>, usize)> {
     let (&encoding, rest) = bytes.split_first()?;
     let string = |head: usize, len: usize| {

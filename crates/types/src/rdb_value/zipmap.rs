@@ -9,7 +9,8 @@
 
 use super::Error;
 
-/// From here on a length takes 5 bytes; as a number of fields: must be counted.
+/// First byte of a length that takes 5 bytes; as the number of fields, it means that they must be
+/// counted.
 const LONG: u8 = 254;
 /// The end mark.
 const END: u8 = 0xff;

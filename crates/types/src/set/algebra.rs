@@ -28,8 +28,8 @@ impl Stored {
     }
 }
 
-/// Visits the common members of all sets, up to `limit` of them. Returns how many. The smallest set
-/// bounds the work.
+/// Visits at most `limit` common members of all sets. Returns how many. The work is bounded by the
+/// smallest set.
 pub fn each_intersection(views: Views<'_, '_>, limit: usize, mut visit: impl FnMut(Element<'_>)) -> usize {
     let Some(mut sets) = views.iter().copied().collect::<Option<Vec<_>>>() else { return 0 };
     sets.sort_by_key(|set| set.len());
@@ -62,7 +62,7 @@ pub fn union_has_room(views: Views<'_, '_>) -> bool {
 
 /// Visits each member of the union once. Returns how many there are.
 pub fn each_union(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> usize {
-    // A single set is its own union; several need a table of the members visited.
+    // A single set is its own union; several sets need a table of the visited members.
     let mut sets = views.iter().flatten();
     if let (Some(only), None) = (sets.next(), sets.next()) {
         only.for_each(visit);
@@ -80,7 +80,7 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     let mut stored = Stored::new(intset_entries_max);
     let Some((largest, others)) = sets.split_first() else { return stored.set };
     stored.set = match largest {
-        // Copy the table, unless the result could be an intset.
+        // Copies the table, unless the result could be an intset.
         SetView::Table(table) if table.len() > intset_entries_max || has_text(*largest) => {
             Set::Table(Box::new((*table).clone()))
         }
@@ -94,7 +94,7 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     for other in others {
         match (&mut stored.set, other) {
             (Set::Table(result), SetView::Table(table)) if result.seed() == table.seed() => {
-                // Reuse the stored hashes.
+                // Reuses the stored hashes.
                 for (hash, member) in table.iter_hashed() {
                     if result.find(hash, |found| found == member).is_none() {
                         result.insert(hash, member.clone());
@@ -174,8 +174,8 @@ pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
 }
 
 /// Returns the other sets, largest first, if searching them for each member of the first set is
-/// cheaper than removing all their members from a copy. Redis's choice, which `OBJECT ENCODING` of
-/// a stored difference shows.
+/// cheaper than removing all their members from a copy. `OBJECT ENCODING` of a stored difference
+/// shows which way was chosen, so the choice is Redis's.
 fn sets_to_search<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
     let Some(Some(first)) = views.first() else { return Some(Vec::new()) };
     let there = views.iter().flatten();

@@ -123,8 +123,8 @@ impl IntSet {
         IntSet { bytes }
     }
 
-    /// Checks bytes from outside. Returns `None` unless they are an intset of at least one integer,
-    /// strictly ascending.
+    /// Checks bytes from an untrusted source. Returns `None` unless they are an intset of at least
+    /// one integer, strictly ascending.
     pub fn try_from_bytes(bytes: &[u8]) -> Option<Self> {
         let (header, integers) = bytes.split_at_checked(HEADER_BYTES)?;
         let (width, len) = (word(header, 0) as usize, word(header, 4) as usize);
@@ -160,7 +160,7 @@ impl IntSet {
         }
         let Err(index) = self.as_ref().search(value) else { return false };
         let (at, len) = (HEADER_BYTES + index * width, self.bytes.len());
-        // Exact: small sets are many, and the allocator's size classes leave spare capacity.
+        // Exact: there are many small sets, and the allocator's size classes leave spare capacity.
         self.bytes.reserve_exact(width);
         self.bytes.resize(len + width, 0);
         self.bytes.copy_within(at..len, at + width);
@@ -169,7 +169,7 @@ impl IntSet {
         true
     }
 
-    /// Widens all integers to add one that needs it, which is therefore less or greater than all
+    /// Widens all integers to add one that needs it. That one is therefore less or greater than all
     /// others.
     #[cold]
     fn widen(&mut self, width: usize, value: i64) {

@@ -7,9 +7,9 @@
 //! | [`Table`] | hashtable | 20 to 25; beyond 7 bytes also 1 + length, rounded up |
 //!
 //! A set of integers is an intset up to `set-max-intset-entries`. Other sets are packed up to
-//! [`PACKED_MEMBERS_MAX`] members in [`INLINE_PACKED_BYTES_MAX`] bytes, and tables beyond. The
-//! first two forms live inside the dictionary entry while they are short. As in Redis, a set only
-//! converts down this table and never back.
+//! [`PACKED_MEMBERS_MAX`] members and [`INLINE_PACKED_BYTES_MAX`] bytes; larger ones are tables.
+//! The first two forms live inside the dictionary entry while they are short. As in Redis, a set
+//! only converts to a form further down in this table, never back.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -35,7 +35,7 @@ use crate::{Encoding, OutOfMemory, Value};
 /// Maximum number of packed members, which are searched linearly.
 pub const PACKED_MEMBERS_MAX: usize = 128;
 
-/// Maximum number of integers in an intset, whatever the settings say.
+/// Maximum number of integers in an intset under any settings.
 const INTSET_LEN_MAX: usize = 1 << 30;
 
 /// Maximum overhead of a packed member, in bytes.
@@ -82,7 +82,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Returns whether these members, unless they exist, still fit. Call it before any is added.
+    /// Returns whether the new ones among these members fit. Callers check it before they add any.
     #[inline]
     pub fn has_room<'m>(self, members: impl Iterator<Item = &'m [u8]> + Clone) -> bool {
         has_room(self.len(), members.clone().count())
@@ -206,8 +206,8 @@ impl Set {
         }
     }
 
-    /// As [`Self::add`], for an element of another set. `room` is a buffer for the digits of large
-    /// integers.
+    /// Adds an element of another set, as [`Self::add`] adds a string. `room` is a buffer for the
+    /// digits of large integers.
     pub fn add_element(&mut self, element: Element<'_>, intset_entries_max: usize, room: &mut Vec<u8>) -> bool {
         match (&mut *self, element) {
             (Set::Table(table), _) => add_to_table(table, MemberKey::of_element(element, room)),
@@ -285,7 +285,7 @@ impl Set {
     }
 }
 
-/// Checks that a member was new, where it is known to be.
+/// Asserts that a member that can't exist was new.
 fn assert_new(is_new: bool) {
     debug_assert!(is_new, "a member occurs twice");
 }

@@ -107,7 +107,7 @@ impl<'a> LexRange<'a> {
         }
     }
 
-    /// Returns whether the range is empty whatever the members.
+    /// Returns whether the range can't have any member.
     pub fn is_empty(&self) -> bool {
         use LexBound::{Excluding, Highest, Including, Lowest};
         match (self.min, self.max) {

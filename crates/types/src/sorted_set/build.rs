@@ -1,4 +1,4 @@
-//! Bulk building of a sorted set: the results of `ZUNIONSTORE` and the like.
+//! Bulk building of sorted sets: the results of `ZUNIONSTORE` and similar commands.
 
 use super::{LargeSet, PackLimits, SortedSet, packed};
 use crate::collection::Collection;
@@ -28,7 +28,7 @@ impl Builder {
         self.ids.is_empty()
     }
 
-    /// Adds a member, or replaces the score of an existing one by `merge` of it.
+    /// Adds a member, or replaces the score of an existing one by `merge(score)`.
     pub fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) {
         if let Some(id) = self.set.merge(member, score, merge) {
             self.ids.push(id);

@@ -1,4 +1,5 @@
-//! A large sorted set: records, a tree for their order, and a table from members to records.
+//! A large sorted set: records, a tree for their order, and a table from members to records. Every
+//! record is in both, except during bulk building, which builds the tree last.
 
 use super::records::Records;
 use super::table::Table;
@@ -64,8 +65,7 @@ impl LargeSet {
         self.tree.partition(before, &self.records).rank
     }
 
-    /// Returns the number of members for whose score `before` holds; it must hold for the lowest
-    /// ones.
+    /// Returns the number of members for whose score `before` holds. They must be the lowest ones.
     pub(super) fn count_scores(&self, before: impl Fn(f64) -> bool) -> usize {
         self.tree.partition(|score, _| before(score), &self.records).rank
     }
@@ -141,9 +141,9 @@ impl LargeSet {
         self.table.scan(cursor, count, hash_of, |id| visit(self.records.member(id), self.records.score(id)))
     }
 
-    /// Adds a member, or replaces the score of an existing one by `merge` of it. Leaves out the
-    /// tree: only for a set under construction, until [`LargeSet::build_tree`]. Returns the new
-    /// record.
+    /// Adds a member, or replaces the score of an existing one by `merge(score)`. Doesn't update
+    /// the tree: only for a set under construction, before [`LargeSet::build_tree`]. Returns the
+    /// new record.
     pub(super) fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) -> Option<u32> {
         match self.find(member) {
             Some(id) => {
@@ -157,7 +157,7 @@ impl LargeSet {
 
     /// Builds the tree of a set with these records.
     pub(super) fn build_tree(&mut self, ids: &[u32]) {
-        // Sort scores along with the ids, so that most comparisons don't touch the records.
+        // Sorts the scores together with the ids, so that most comparisons don't touch the records.
         let mut order: Vec<(f64, u32)> = ids.iter().map(|&id| (self.records.score(id), id)).collect();
         order.sort_unstable_by(|one, two| {
             // No score is NaN, and 0 equals -0.

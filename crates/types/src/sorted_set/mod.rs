@@ -24,11 +24,12 @@
 //!                                                                 34 to 45
 //! ```
 //!
-//! A score takes a lookup in the table and one record. A rank or the position of a score descends
-//! the tree: by the scores in its inner nodes, about 4 levels for 10 million members, then by half
-//! a dozen records of one leaf. Memory and time of an insertion are bounded: nothing is ever copied
-//! whole except the table's directory, four bytes per about 600 members. A shrinking set releases
-//! memory of its table; that of records and leaves is reused, and freed with the set.
+//! Finding a member's score takes a lookup in the table and one record. A rank or the position of a
+//! score descends the tree: by the scores in its inner nodes, about 4 levels for 10 million
+//! members, then by half a dozen records of one leaf. Memory and time of an insertion are bounded:
+//! nothing is ever copied whole except the table's directory, four bytes per about 600 members. A
+//! shrinking set releases memory of its table; the memory of records and leaves is reused, and
+//! freed with the set.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -127,7 +128,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Returns the integer as which the set stores a score; `None` if it stores a double.
+    /// Returns the integer that the set stores for a score, or `None` if it stores a double.
     pub fn stored_integer(self, score: f64) -> Option<i64> {
         match self {
             SortedSetView::Packed(_) => packed::integer_of(score),
@@ -203,8 +204,8 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Iterates over the members of some ranks, which must exist, with their scores; from the last
-    /// one on if `reverse`.
+    /// Iterates over the members of some ranks, which must exist, with their scores; in descending
+    /// order if `reverse`.
     pub fn range(self, ranks: std::ops::Range<usize>, reverse: bool) -> Range<'a> {
         Range::new(self, ranks, reverse)
     }

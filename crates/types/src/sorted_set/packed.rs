@@ -1,8 +1,8 @@
 //! A packed sorted set: member, score, member, score …, in order.
 //!
-//! An integral score is an integer entry, as in Redis's listpack. Any other is a string entry with
-//! its bytes: four of an `f32` if that is exact, otherwise eight. A listpack has up to 24 digits
-//! instead.
+//! An integral score is an integer entry, as in Redis's listpack. Any other score is a string entry
+//! with its bytes: the four of an `f32` if that is exact, otherwise eight. Redis's listpack stores
+//! up to 24 digits instead.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ use crate::pack::{Element, OneWay, Pack, PackRef};
 /// Maximum magnitude of a score stored as an integer: Redis's limit.
 const INTEGER_MAX: f64 = 4_611_686_018_427_387_904.0;
 
-/// Returns the integer as which a score is stored. -0 becomes 0, as in Redis's listpack.
+/// Returns the integer that is stored for a score. -0 becomes 0, as in Redis's listpack.
 pub(super) fn integer_of(score: f64) -> Option<i64> {
     (score.abs() <= INTEGER_MAX && score.trunc() == score).then_some(score as i64)
 }
@@ -93,7 +93,7 @@ pub(super) fn insert(pack: &mut Pack<OneWay>, member: &[u8], score: f64) {
     insert_score(pack, score_at, score);
 }
 
-/// Removes this many members from a rank on. They must exist.
+/// Removes this many members, starting at a rank. They must exist.
 pub(super) fn remove(pack: &mut Pack<OneWay>, rank: usize, count: usize) {
     if let Some(at) = pack.as_ref().nth(rank * 2) {
         pack.remove(at, count * 2);

@@ -1,4 +1,4 @@
-//! Iteration over the members of some ranks.
+//! Iteration over the members of some ranks, in both directions and both forms.
 
 use super::tree::Place;
 use super::{LargeSet, SortedSetView, packed};

@@ -101,7 +101,7 @@ impl Records {
     /// Adds a record and returns its id.
     ///
     /// # Panics
-    /// Beyond 32 GiB of records.
+    /// If the records would exceed 32 GiB.
     pub(super) fn add(&mut self, member: &[u8], score: f64) -> u32 {
         let short = member.len() <= SHORT_MAX;
         let len = if short { HEAD_BYTES + member.len() } else { LONG_INDEX_AT + size_of::<u32>() };

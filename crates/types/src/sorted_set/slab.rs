@@ -1,4 +1,4 @@
-//! Nodes of one size in chunks, each with a stable id.
+//! Nodes of one size in chunks, each with a stable id: the leaves and the inner nodes of a tree.
 
 /// A slab of nodes. A chunk holds `1 << BITS` of them.
 #[derive(Clone, Debug)]

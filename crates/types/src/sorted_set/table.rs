@@ -1,9 +1,9 @@
 //! A table from members to record ids: extendible hashing over small open-addressing segments.
 //!
 //! The top bits of a hash choose a directory word and so a segment; the bits after the segment's
-//! own depth are the home slot. A slot holds the record's id and one byte of its hash, so that
-//! wrong records are hardly ever read. A full segment doubles up to [`SLOTS_MAX`] and then splits:
-//! an insertion moves the slots of at most one segment. Directory, segments and slots are in hash
+//! own depth are the home slot. A slot holds the record's id and one byte of its hash, so a search
+//! rarely reads a wrong record. A full segment doubles up to [`SLOTS_MAX`] and then splits: an
+//! insertion moves the slots of at most one segment. Directory, segments and slots are in hash
 //! order, so a scan cursor is a point in the hash range and stays exact while segments grow, split
 //! and merge.
 
@@ -11,8 +11,8 @@
 const SLOTS_MIN: usize = 16;
 /// Slots at which a segment splits instead of growing.
 const SLOTS_MAX: usize = 1024;
-/// Maximum directory depth. Beyond it, keys collide by the hundred in the top bits of their hash,
-/// and segments grow after all.
+/// Maximum directory depth. At this depth a full segment grows instead of splitting: hundreds of
+/// its keys share the top bits of their hash.
 const DEPTH_MAX: u32 = 26;
 /// Low hash bits that a cursor omits: far below one slot of the deepest segment.
 const CURSOR_SHIFT: u32 = 16;
@@ -115,7 +115,7 @@ impl Table {
     pub(super) fn new(members: usize) -> Self {
         let wanted = (members * 16 / 13 + 2).next_power_of_two();
         let slots = wanted.clamp(SLOTS_MIN, SLOTS_MAX);
-        // Beyond one segment, start with as many as needed, so that none splits on the way.
+        // Starts with as many segments as needed, so that none splits while members are added.
         let depth = (wanted.max(slots) / slots).trailing_zeros().min(DEPTH_MAX);
         let segments: Vec<Segment> = (0..1usize << depth).map(|_| Segment::new(depth, slots)).collect();
         let bytes = segments.iter().map(Segment::bytes).sum();
@@ -230,7 +230,7 @@ impl Table {
                 (self.segments.len() - 1) as u32
             }
         };
-        // The directory words of the old segment: the first, and how many.
+        // The old segment has this many directory words, starting at `first`.
         let words = 1 << (self.depth - depth);
         let first = self.word_of(hash) & !(words - 1);
         self.directory[first + words / 2..first + words].fill(other);

@@ -2,7 +2,7 @@
 //! bytes of the member.
 //!
 //! For each child, an inner node holds the number of records below it, and the score and id of the
-//! first: a search by score touches no record on its way down. A leaf holds ids only. Leaves are
+//! first: a search by score touches no record in the inner nodes. A leaf holds ids only. Leaves are
 //! linked in both directions.
 
 use super::records::{NONE, Records};
@@ -12,8 +12,8 @@ use super::slab::Slab;
 const LEAF: usize = 64;
 /// Children per inner node.
 const FAN: usize = 32;
-/// Ids per leaf of a tree that is built whole: some space is left, so that the next insertion
-/// doesn't split it.
+/// Ids per leaf of a tree that is built whole. The space left in a leaf prevents a split at its
+/// next insertion.
 const LEAF_BUILT: usize = 60;
 /// Children per inner node of a tree that is built whole.
 const FAN_BUILT: usize = 30;
@@ -93,7 +93,7 @@ impl Inner {
         self.len -= 1;
     }
 
-    /// Moves its children from `at` on to the end of another node.
+    /// Moves its children, starting at `at`, to the end of another node.
     fn move_to(&mut self, at: usize, other: &mut Inner) {
         for index in at..self.len() {
             other.insert(other.len(), self.child(index));
@@ -220,7 +220,8 @@ impl Tree {
         let (mut node, mut rank) = (self.root, 0);
         for _ in 0..self.levels {
             let inner = self.inners.get(node);
-            // The last child whose first record is before; otherwise the first child.
+            // Finds the last child whose first record satisfies `before`, or the first child if
+            // none does.
             let (mut low, mut high) = (0, inner.len() - 1);
             while low < high {
                 let middle = (low + high).div_ceil(2);

@@ -50,7 +50,8 @@ impl Counters {
         }
     }
 
-    /// Returns the `entries-read` of a group after it reads the entry of an id beyond its last one.
+    /// Returns the `entries-read` of a group after it reads an entry whose id is higher than its
+    /// last one.
     #[inline]
     pub(super) fn entries_read_after(&self, group: &Group, id: StreamId) -> i64 {
         if group.entries_read != ENTRIES_READ_UNKNOWN && !self.has_tombstones_from(id) {

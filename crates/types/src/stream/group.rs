@@ -1,7 +1,8 @@
 //! Consumer groups: which consumer has which entry pending.
 //!
-//! A group stores its pending entries once with all details, and once per consumer as ids only. A
-//! consumer finds its entries, and a group its oldest one, without visiting those of others.
+//! A group stores its pending entries once with all details, and each consumer the ids of its own.
+//! A consumer finds its entries, and a group its oldest one, without visiting the entries of other
+//! consumers.
 
 use super::id::StreamId;
 use super::ordered::{Keyed, Ordered};
@@ -79,8 +80,9 @@ pub struct Group {
     name: Box<[u8]>,
     pub(super) last_id: StreamId,
     pub(super) entries_read: i64,
-    /// A hint where the entry after `last_id` is or will be: the first id of its node, and the
-    /// position in it. Set when the group reads; cleared when `last_id` is set otherwise.
+    /// A hint for the position of the entry after `last_id`, present or future: the first id of its
+    /// node, and the position in that node. A read sets it; setting `last_id` in any other way
+    /// clears it.
     pub(super) cursor: Option<(StreamId, usize)>,
     pub(super) pel: Ordered<Nack>,
     slots: Vec<Option<Consumer>>,
@@ -114,8 +116,8 @@ impl Group {
         self.last_id
     }
 
-    /// Returns how many entries of the stream, counted from the first ever added, it has read, or
-    /// [`ENTRIES_READ_UNKNOWN`].
+    /// Returns the number of entries, counted from the first ever added, that the group has read,
+    /// or [`ENTRIES_READ_UNKNOWN`].
     pub fn entries_read(&self) -> i64 {
         self.entries_read
     }
@@ -125,7 +127,7 @@ impl Group {
         self.pel.len()
     }
 
-    /// Iterates over the pending entries of all consumers, from an id on.
+    /// Iterates over the pending entries of all consumers, starting at an id.
     pub fn pending_from(&self, start: StreamId) -> impl Iterator<Item = Pending<'_>> {
         self.pel.iter_from(self.pel.ceil(start)).map(|nack| self.describe(nack))
     }
@@ -135,7 +137,7 @@ impl Group {
         self.pel.last().map(|nack| self.describe(nack))
     }
 
-    /// Iterates over the pending entries of a consumer of this group, from an id on.
+    /// Iterates over the pending entries of a consumer of this group, starting at an id.
     pub fn pending_of<'g>(&'g self, consumer: &'g Consumer, start: StreamId) -> impl Iterator<Item = Pending<'g>> {
         let ids = consumer.pending.iter_from(consumer.pending.ceil(start));
         // Each id of a consumer is also in the group.
@@ -285,7 +287,7 @@ impl Group {
         Some(*self.pel.get(self.pel.find(id)?))
     }
 
-    /// Stores a pending entry, replacing that of the same id and whatever consumer.
+    /// Stores a pending entry. Replaces one of the same id, of any consumer.
     pub(super) fn put(&mut self, nack: Nack) {
         let former = match self.pel.insert(nack) {
             Ok(()) => None,
@@ -308,7 +310,7 @@ impl Group {
         true
     }
 
-    /// Returns the first pending entry of a consumer from an id on.
+    /// Returns the first pending entry of a consumer with at least an id.
     pub(super) fn next_of(&self, consumer: ConsumerNumber, from: StreamId) -> Option<StreamId> {
         let pending = &self.at(consumer)?.pending;
         pending.ceil(from).map(|place| *pending.get(place))

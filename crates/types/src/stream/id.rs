@@ -39,7 +39,7 @@ impl StreamId {
     /// The largest id.
     pub const MAX: StreamId = StreamId { ms: u64::MAX, seq: u64::MAX };
 
-    /// Returns the next id; `None` after the largest.
+    /// Returns the next id, or `None` for the largest.
     #[must_use]
     #[inline]
     pub fn next(self) -> Option<StreamId> {
@@ -49,7 +49,7 @@ impl StreamId {
         }
     }
 
-    /// Returns the previous id; `None` before `0-0`.
+    /// Returns the previous id, or `None` for `0-0`.
     #[must_use]
     #[inline]
     pub fn previous(self) -> Option<StreamId> {
@@ -134,8 +134,9 @@ fn split_at_dash(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Parses a 64-bit number as Redis does: in strict form and not negative, or otherwise as C's
-/// `strtoull`, which accepts leading blanks, a sign (a minus wraps around) and leading zeros.
+/// Parses a 64-bit number as Redis does. A number in canonical form must not be negative. Any other
+/// text is parsed as by C's `strtoull`, which accepts leading blanks, a sign (a minus wraps around)
+/// and leading zeros.
 #[inline]
 fn parse_part(text: &[u8]) -> Option<u64> {
     match parse_i64(text) {

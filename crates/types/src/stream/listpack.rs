@@ -1,7 +1,7 @@
 //! The form of a stream in `DUMP` payloads and snapshots: nodes as Redis's listpacks, then groups
 //! with their consumers.
 //!
-//! Input from outside is checked completely: a corrupt payload is an error, never an inconsistent
+//! Untrusted input is checked completely: a corrupt payload is an error, never an inconsistent
 //! stream.
 
 use super::Stream;
@@ -21,7 +21,7 @@ const END: u8 = 0xff;
 const FLAG_DELETED: i64 = 1;
 const FLAG_SAME_FIELDS: i64 = 2;
 
-/// The payload isn't that of a stream.
+/// The payload isn't a valid stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
@@ -42,8 +42,8 @@ impl Stream {
     /// [`Stream::restore_counters`] sets the counters.
     ///
     /// # Errors
-    /// [`Corrupt`] unless it is a listpack of stream entries with ascending ids; the stream must be
-    /// dropped then.
+    /// [`Corrupt`] unless it is a listpack of stream entries with ascending ids. The caller must
+    /// then drop the stream.
     pub fn restore_node(&mut self, first: StreamId, listpack: &[u8]) -> Result<(), Corrupt> {
         if self.nodes.last().is_some_and(|last| last.key() >= first) {
             return Err(Corrupt);
@@ -289,7 +289,7 @@ fn node_of(first: StreamId, listpack: &[u8]) -> Result<Node, Corrupt> {
     for place in deleted {
         node.delete(place);
     }
-    // A live entry's id never exceeds the node's last: ranges rely on it.
+    // The id of a live entry never exceeds the node's last: ranges rely on it.
     let is_beyond = last_live.is_some_and(|last| last > node.last);
     if is_empty || is_beyond || (node.live, node.dead) != (live, dead) {
         return Err(Corrupt);

@@ -60,16 +60,17 @@ use crate::{Encoding, OutOfMemory, Value};
 use node::{Node, room_for};
 use ordered::Ordered;
 
-/// Maximum size of a node's listpack, whatever the settings say, and of an entry (Redis's
+/// Maximum size of a node's listpack under any settings, and of an entry (Redis's
 /// `STREAM_LISTPACK_MAX_SIZE`).
 const LISTPACK_BYTES_MAX: u64 = 1 << 30;
 
 /// The limits of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// `stream-node-max-bytes`: maximum size of its listpack; 0: no limit of its own.
+    /// `stream-node-max-bytes`: maximum size of its listpack; 0 means the limit of any listpack.
     pub bytes: u64,
-    /// `stream-node-max-entries`: maximum number of entries, deleted ones included; 0: no limit.
+    /// `stream-node-max-entries`: maximum number of entries, deleted ones included; 0 means no
+    /// limit.
     pub entries: u64,
 }
 
@@ -220,8 +221,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Removes a last node that has only deleted entries if `id` isn't above its ids, which happens
-    /// after `XSETID` lowered the last id. This keeps nodes in the order of their entries.
+    /// Removes the last node if it has only deleted entries and `id` isn't above its ids, which
+    /// happens after `XSETID` lowered the last id. This keeps nodes in the order of their entries.
     #[inline]
     fn drop_dead_tail(&mut self, id: StreamId) {
         if self.nodes.last().is_some_and(|tail| tail.live == 0 && tail.last >= id)

@@ -1,9 +1,9 @@
 //! A node of a stream: up to `stream-node-max-entries` entries in one string of bytes.
 //!
 //! Redis stores a node as a listpack: a master entry with the fields of the first one, and entries
-//! whose ids are differences from the master's. Here the same contents are denser. Nothing supports
-//! walking backwards (a reverse range walks each node forwards first), and an id is the difference
-//! from the previous entry, which in most streams fits in the entry's first byte.
+//! whose ids are differences from the master's. This form is denser. It can't be read backwards (a
+//! reverse range walks each node forwards first), and an id is the difference from the previous
+//! entry's, which in most streams fits in the entry's first byte.
 //!
 //! ```text
 //! names       count (varint), then that many elements
@@ -135,8 +135,8 @@ pub(super) struct Reader<'n> {
 }
 
 impl<'n> Reader<'n> {
-    /// Starts at the position of an entry, given the id of the one before it; by default at the
-    /// first.
+    /// Starts at the position of an entry, given the id of the entry before it, or at the first
+    /// entry.
     fn new(node: &'n Node, at: Option<(usize, StreamId)>) -> Self {
         let (names, names_at) = read_varint(&node.bytes, 0);
         let pack = <PackRef<'_>>::new(&node.bytes);
@@ -202,7 +202,7 @@ impl<'n> Iterator for Reader<'n> {
     }
 }
 
-/// Returns the id from which the first entry's is the smallest difference.
+/// Returns the id to which the first entry's id has the smallest difference.
 fn before_first(first: StreamId) -> StreamId {
     StreamId { ms: first.ms, seq: first.seq.wrapping_sub(1) }
 }
@@ -294,7 +294,7 @@ impl Node {
         }
     }
 
-    /// Releases spare capacity: nothing will be appended any more.
+    /// Releases spare capacity, because nothing will be appended any more.
     pub(super) fn seal(&mut self) {
         // Copies: an allocator may keep a block of up to twice the size in place when it shrinks.
         let mut exact = Vec::new();
@@ -331,8 +331,8 @@ impl Node {
         Reader::new(self, None)
     }
 
-    /// Iterates over the entries from a position on ([`Reader::position`]), given the id of the one
-    /// before it.
+    /// Iterates over the entries, starting at a position ([`Reader::position`]), given the id of
+    /// the entry before it.
     pub(super) fn entries_from(&self, position: usize, previous: StreamId) -> Reader<'_> {
         Reader::new(self, Some((position, previous)))
     }

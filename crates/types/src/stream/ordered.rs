@@ -1,10 +1,10 @@
 //! A sorted sequence in chunks: the nodes of a stream, the pending entries of a group and of a
 //! consumer.
 //!
-//! Streams append at the end, and trim and acknowledge mostly at the front; both take constant time
-//! here. Finding a place in the middle takes two binary searches, the first of which touches no
-//! chunk, and a change there moves at most one chunk: about 20 ns. A tree would have the same
-//! bounds with more memory per item and two more cache misses.
+//! Streams append at the end, and trim and acknowledge mostly at the front; both take constant
+//! time. Finding a place in the middle takes two binary searches, the first of which touches no
+//! chunk. A change in the middle moves the items of at most one chunk: about 20 ns. A tree would
+//! have the same bounds with more memory per item and two more cache misses.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use super::id::StreamId;
 const CHUNK_ITEMS_MAX: usize = 64;
 /// Two adjacent chunks with at most this many items together are merged.
 const MERGED_ITEMS_MAX: usize = CHUNK_ITEMS_MAX / 2;
-/// An emptied sequence keeps its last chunk up to this capacity: queues are often empty.
+/// An emptied sequence keeps its last chunk up to this capacity, because queues are often empty.
 const KEPT_ITEMS_MAX: usize = 16;
 
 /// An item ordered by its own stream id, which doesn't change.
@@ -39,7 +39,7 @@ pub(super) struct Place {
 /// Consecutive items.
 #[derive(Clone, Debug)]
 struct Chunk<T> {
-    /// At most all keys in this chunk, and above all keys in the chunk before.
+    /// A lower bound of the keys in this chunk; greater than all keys in the chunk before.
     bound: StreamId,
     items: Vec<T>,
 }
@@ -157,7 +157,7 @@ impl<T: Keyed> Ordered<T> {
     /// Returns the item with a key.
     #[inline]
     pub(super) fn find(&self, key: StreamId) -> Option<Place> {
-        // Fast path: queues mostly ask for their oldest item.
+        // Fast path: queues mostly look up their oldest item.
         let first = self.first()?.key();
         if first >= key {
             return if first == key { self.first_place() } else { None };
@@ -165,7 +165,7 @@ impl<T: Keyed> Ordered<T> {
         self.floor(key).filter(|&place| self.get(place).key() == key)
     }
 
-    /// Iterates over the items from a place on.
+    /// Iterates over the items, starting at a place.
     pub(super) fn iter_from(&self, place: Option<Place>) -> impl Iterator<Item = &T> {
         let start = place.unwrap_or(Place { chunk: self.chunks.len(), index: 0 });
         let chunks = self.chunks.iter().enumerate().skip(start.chunk);

@@ -11,7 +11,7 @@ const KEY_BYTES: u32 = 16;
 
 /// Returns the number of nodes of the tree with these ascending keys. An empty tree has one node.
 pub(super) fn nodes(keys: impl Iterator<Item = StreamId>) -> usize {
-    // The depths in bytes of the branches from the root down to the last key's leaf.
+    // The depths in bytes of the branches on the path from the root to the last key's leaf.
     let mut branches: Vec<u32> = Vec::new();
     let (mut leaves, mut inner, mut chains) = (0, 0, 0);
     let mut last: Option<u128> = None;

@@ -21,15 +21,15 @@ pub struct Delivered {
 pub struct Claim<'a> {
     /// Name of the consumer that receives the entries.
     pub consumer: &'a [u8],
-    /// Minimum time since the last delivery, in milliseconds; 0: any.
+    /// Minimum time since the last delivery, in milliseconds; 0 means any.
     pub min_idle_ms: i64,
     /// The new time of the last delivery, in Unix milliseconds.
     pub delivered_ms: i64,
-    /// The new number of deliveries; `None`: one more.
+    /// The new number of deliveries; `None` means one more.
     pub deliveries: Option<u64>,
     /// Whether to claim entries that aren't pending.
     pub force: bool,
-    /// Whether only ids are requested: that doesn't count as a delivery.
+    /// Whether only ids are requested. Such a claim doesn't count as a delivery.
     pub just_id: bool,
     /// The current Unix time in milliseconds.
     pub now_ms: i64,
@@ -38,7 +38,7 @@ pub struct Claim<'a> {
 /// The outcome of `XAUTOCLAIM`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AutoClaimed {
-    /// Where to continue: the first pending entry that wasn't examined; 0-0 if there is none.
+    /// Where to continue: the first pending entry that wasn't examined, or 0-0 if there is none.
     pub next: StreamId,
     /// Number of entries claimed.
     pub claimed: usize,
@@ -75,7 +75,7 @@ impl Stream {
         shown
     }
 
-    /// As [`Stream::range`], from `end` down to `start`.
+    /// Visits entries as [`Stream::range`] does, from `end` down to `start`.
     pub fn range_reversed(
         &self,
         start: StreamId,
@@ -173,8 +173,8 @@ impl Stream {
         })
     }
 
-    /// Delivers a consumer's own pending entries again, from `start` on; entries deleted from the
-    /// stream come without fields. Creates the consumer if needed.
+    /// Redelivers a consumer's own pending entries, starting at `start`; entries deleted from the
+    /// stream have no fields. Creates the consumer if needed.
     pub fn redeliver(
         &mut self,
         group: usize,
@@ -207,9 +207,9 @@ impl Stream {
         })
     }
 
-    /// Claims entries for a consumer (`XCLAIM`). Visits claimed entries with their new state, and,
-    /// without fields and with their former state, pending ones that were deleted from the stream.
-    /// Returns whether it created the consumer.
+    /// Claims entries for a consumer (`XCLAIM`). Visits each claimed entry with its new state.
+    /// Pending entries that were deleted from the stream are visited without fields and with their
+    /// former state. Returns whether it created the consumer.
     pub fn claim(
         &mut self,
         group: usize,
@@ -226,9 +226,9 @@ impl Stream {
         })
     }
 
-    /// Claims a group's pending entries from `start` on for a consumer (`XAUTOCLAIM`): at most
-    /// `count`, deleted ones included, out of at most `attempts`. Visits them as [`Stream::claim`]
-    /// does.
+    /// Claims a group's pending entries, starting at `start`, for a consumer (`XAUTOCLAIM`): at
+    /// most `count`, deleted ones included, out of at most `attempts`. Visits them as
+    /// [`Stream::claim`] does.
     pub fn claim_pending(
         &mut self,
         group: usize,
@@ -264,7 +264,7 @@ impl Stream {
     }
 }
 
-/// Returns where to look for a group's next entry.
+/// Returns the position from which to search for a group's next entry.
 #[inline]
 fn resume<'n>(nodes: &'n Ordered<Node>, group: &Group) -> Option<(Place, Reader<'n>)> {
     if let Some((first, position)) = group.cursor
@@ -292,7 +292,7 @@ fn find(nodes: &Ordered<Node>, id: StreamId) -> Option<Entry<'_>> {
 /// Returns the entry with an id, unless it is deleted, and the place of its node.
 pub(super) fn place_of(nodes: &Ordered<Node>, id: StreamId) -> Option<(Place, Entry<'_>)> {
     let mut at = nodes.floor(id).or_else(|| nodes.first_place());
-    // The first node nearly always decides; deleted entries can be out of order (see `node`).
+    // Usually the first node has the answer; deleted entries can be out of order (see `node`).
     while let Some(place) = at {
         let node = nodes.get(place);
         if node.last >= id

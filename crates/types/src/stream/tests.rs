@@ -441,7 +441,7 @@ fn an_exact_trim_to_the_remaining_entries_removes_nothing() {
 }
 
 #[test]
-fn claims_show_entries_as_they_are_pending_and_deleted_ones_as_they_were() {
+fn claims_show_the_new_state_of_entries_and_the_former_state_of_deleted_ones() {
     let mut stream = Stream::default();
     simple(&mut stream, 1..4);
     stream.create_group(b"g", StreamId::MIN, ENTRIES_READ_UNKNOWN);

@@ -20,7 +20,7 @@ pub enum Trim {
 
 impl Stream {
     /// Removes entries from the front. Returns how many. With `approximate`, removes only whole
-    /// nodes, and at most `limit` entries (0: no limit).
+    /// nodes, and at most `limit` entries (0 means no limit).
     pub fn trim(&mut self, to: Trim, approximate: bool, limit: u64) -> u64 {
         let mut deleted = 0;
         while let Some(place) = self.nodes.first_place() {
@@ -56,8 +56,7 @@ impl Stream {
     }
 
     /// Returns the threshold of an exact trim that keeps exactly the current entries: their number,
-    /// or the id of the first entry, deleted ones included; the largest possible id if there is
-    /// none.
+    /// or the id of the first entry, deleted ones included (the largest id if there is none).
     pub fn remaining_threshold(&self, to: Trim) -> Trim {
         match to {
             Trim::Length(_) => Trim::Length(self.counters.length),
