@@ -1,4 +1,4 @@
-//! `ACL`: users and what they may do. Rules, checks and the log belong to the engine
+//! `ACL`: manages users and their permissions. Rules, checks and the log belong to the engine
 //! ([`pantala_engine::acl`]).
 
 use std::sync::{Arc, LazyLock};
@@ -13,27 +13,27 @@ use crate::arguments::{c_string, integer, is_option};
 use crate::records::{COMMANDS, Unresolved, absent, resolve, resolve_as};
 use crate::{client, help};
 
-/// Bits of a password of `ACL GENPASS`, if nothing is said, and at most.
+/// Default and maximum number of bits of a password from `ACL GENPASS`.
 const PASSWORD_BITS: i64 = 256;
 const PASSWORD_BITS_MAX: i64 = 4096;
 
-/// Entries that `ACL LOG` answers if nothing is said.
+/// Number of entries that `ACL LOG` returns by default.
 const LOG_ENTRIES: i64 = 10;
 
-/// Bytes of a category's name that an error repeats.
+/// Maximum number of bytes of a category's name that an error quotes.
 const SHOWN_BYTES_MAX: usize = 128;
 
 const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in order to store users in the Redis configuration.";
 
 static CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::new(COMMANDS, absent()));
 
-/// Returns the commands that rules of users may name.
+/// Returns the catalog of commands that users' rules may name.
 pub fn catalog() -> &'static Catalog {
     &CATALOG
 }
 
-/// Sets the commands that rules of users may name: those of this crate, and those of Redis 7.0 that
-/// are not built yet. To be called before the first client connects.
+/// Sets the catalog of commands that users' rules may name: the commands of this crate, and those
+/// of Redis 7.0 that aren't implemented yet. Must be called before the first client connects.
 pub fn set_catalog(keyspace: &mut Keyspace) {
     keyspace.set_catalog(&CATALOG, client::line);
 }
@@ -95,7 +95,7 @@ fn close_clients_of(context: &mut LocalContext<'_>, users: &[Arc<User>]) {
     close(context, clients.iter().filter(|client| users.iter().any(|user| client.is_user(user))));
 }
 
-/// Closes connections: this one behind its reply.
+/// Closes connections; the caller's own connection closes after its reply.
 fn close<'c>(context: &mut LocalContext<'_>, clients: impl Iterator<Item = &'c Arc<Client>>) {
     for client in clients {
         if client.id == context.session.client.id {
@@ -158,7 +158,7 @@ pub fn whoami(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     reply.bulk(context.session.user().name());
 }
 
-/// `ACL LOAD`: all of the file, or nothing.
+/// `ACL LOAD`: applies the whole file, or nothing if it has an error.
 pub fn load(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let Some((path, read)) = context.host.read_acl_file() else { return reply.error(NO_FILE) };
     let users = context.keyspace.users();
@@ -265,7 +265,7 @@ pub fn dryrun(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
     let (rules, call) = (user.rules(), args.tail(3));
     let resolved = match context.host.command(call.at(0)) {
         Some(command) => resolve_as(command, &call),
-        // One that has another name is unknown by this one.
+        // A renamed or removed command is unknown by its original name.
         None => resolve(&call).and(Err(Unresolved::Unknown)),
     };
     match resolved {
@@ -289,7 +289,7 @@ pub fn dryrun(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
     }
 }
 
-/// What Redis says of a subcommand with more arguments than it takes.
+/// Replies with Redis's error for a subcommand with too many arguments.
 fn wrong_arguments(args: &Args<'_>, reply: &mut Reply<'_>) {
     let sub = args.at(1);
     let shown = c_string(&sub[..sub.len().min(SHOWN_BYTES_MAX)]);

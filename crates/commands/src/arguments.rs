@@ -72,7 +72,8 @@ pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
         reply.error("ERR timeout is not a float or out of range");
         return None;
     };
-    // 7.0.15 calls a value that doesn't fit negative: its conversion overflows.
+    // As in Redis 7.0.15, a value that doesn't fit is reported as negative: Redis's conversion
+    // overflows.
     let timeout_ms = seconds.seconds_to_ms().filter(|&ms| ms >= 0);
     if timeout_ms.is_none() {
         reply.error("ERR timeout is negative");
@@ -91,8 +92,9 @@ pub(crate) fn database(argument: &[u8], keyspace: &Keyspace, reply: &mut Reply<'
     database
 }
 
-/// Parses a database number as a C `int`, whether or not that database exists. For anything else
-/// replies with `wrong`, or if that is `None` with Redis's errors for numbers, and returns `None`.
+/// Parses a database number as a C `int`, whether or not that database exists. If the argument
+/// isn't one, replies with `wrong` (or Redis's errors for numbers if that is `None`) and returns
+/// `None`.
 pub(crate) fn database_index(argument: &[u8], wrong: Option<&str>, reply: &mut Reply<'_>) -> Option<i32> {
     let index = parse_i64(argument).map(i32::try_from);
     match (index, wrong) {

@@ -1,8 +1,8 @@
-//! `CLIENT`: settings of the own connection; lists and controls all connections.
+//! `CLIENT`: changes settings of the client's own connection; lists and controls all connections.
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | here | names, replies, pauses |
+//! | this file | names, replies, pauses |
 //! | `listing` | `CLIENT LIST` and `INFO`: the line of a client |
 //! | `killing` | `CLIENT KILL` |
 //! | `tracking` | `CLIENT TRACKING`, `CACHING`, `GETREDIR`, `TRACKINGINFO` |
@@ -30,7 +30,7 @@ pub use tracking::{caching, getredir, tracking, trackinginfo};
 
 pub(crate) const UNPRINTABLE_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
-/// Bytes of a subcommand quoted in an error.
+/// Maximum number of bytes of a subcommand that an error quotes.
 const SHOWN_BYTES_MAX: usize = 128;
 
 /// Returns whether a name may appear in `CLIENT LIST`: printable ASCII without spaces, or empty.
@@ -159,7 +159,7 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 /// `CLIENT UNPAUSE`.
 pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.keyspace.tuning.end_pause() {
-        // Workers sleep until the old end of the pause: wake them.
+        // Workers sleep until the former end of the pause: this wakes them.
         for port in context.keyspace.ports().iter() {
             port.send(Message::Reload);
         }

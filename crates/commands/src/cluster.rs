@@ -93,7 +93,7 @@ pub fn slots(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     endpoint(&node, reply);
     reply.integer(i64::from(node.port));
     reply.bulk(node.id.as_bytes());
-    // The other known addresses.
+    // The node's other known addresses.
     let ip = (node.endpoint != PreferredEndpoint::Ip).then_some(("ip", node.ip.as_str()));
     let is_named = node.endpoint != PreferredEndpoint::Hostname && !node.hostname.is_empty();
     let hostname = is_named.then_some(("hostname", node.hostname.as_str()));
@@ -124,7 +124,7 @@ pub fn shards(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     reply.bulk(b"ip");
     reply.bulk(node.ip.as_bytes());
     reply.bulk(b"endpoint");
-    // As in 7.0, empty where `CLUSTER SLOTS` has null.
+    // As in 7.0, the endpoint is empty where `CLUSTER SLOTS` has null.
     match node.endpoint {
         PreferredEndpoint::Unknown => reply.bulk(b""),
         _ => endpoint(&node, reply),

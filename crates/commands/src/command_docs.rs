@@ -29,7 +29,7 @@ pub fn write_info(reply: &mut Reply<'_>, command: &Command) {
         write_key_spec(reply, spec);
     }
     match command.shown_subcommands() {
-        // Redis sends a set if there are none and an array otherwise.
+        // Redis sends an empty set if there are no subcommands, and an array otherwise.
         [] => reply.set(0),
         subcommands => {
             reply.array(subcommands.len());

@@ -1,4 +1,4 @@
-//! The session of a connection: `AUTH`, `HELLO`, `SELECT`, and the like.
+//! Commands on the session of a connection: `AUTH`, `HELLO`, `SELECT` and related ones.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::acl::{Context, DEFAULT_USER};
@@ -85,7 +85,7 @@ fn log_in(
     reply: &mut Reply<'_>,
 ) -> bool {
     let (keyspace, users) = (context.keyspace, context.keyspace.users());
-    // Read before the user is looked up: the next command notices a change since.
+    // Read before the lookup of the user, so that the next command notices a change made after it.
     let epoch = users.epoch();
     let Some(user) = users.log_in(name, password) else {
         let is_queued = context.session.in_exec || context.session.transaction.is_some();

@@ -23,11 +23,10 @@ use crate::{errors, help};
 /// Header and terminator of a listpack, in bytes.
 const LISTPACK_FRAME_BYTES: usize = 7;
 
-/// Maximum sleep, in seconds: one day. Redis has no limit, but a server that sleeps longer is as
-/// good as stopped.
+/// Maximum sleep, in seconds: one day. Redis has no limit, but a longer sleep has no use.
 const SLEEP_S_MAX: f64 = 86_400.0;
 
-/// Bytes of a subcommand quoted in an error.
+/// Maximum number of bytes of a subcommand that an error quotes.
 const SHOWN_BYTES_MAX: usize = 128;
 
 /// `DEBUG` with a subcommand that has no record of its own.
@@ -46,7 +45,7 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 }
 
 /// The error of `DEBUG REPLYBUFFER`, which in Redis controls when a client's reply buffer shrinks.
-/// Here replies use memory only until they are sent.
+/// Pantala's replies use memory only until they are sent.
 const NO_REPLY_BUFFERS: &str =
     "ERR Pantala has no reply buffers to resize: replies use memory only until they are sent";
 
@@ -67,8 +66,8 @@ pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &m
     reply.verbatim("txt", occupancy_text(&occupancy, shards.len()).as_bytes());
 }
 
-/// Formats the reply of `DEBUG HTSTATS`: Redis's two sections, and its names where the meaning is
-/// the same; otherwise segments and buckets.
+/// Formats the reply of `DEBUG HTSTATS`: Redis's two sections, with Redis's names where the meaning
+/// is the same, and with segments and buckets otherwise.
 fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
     let share = |part: usize, whole: usize| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
@@ -154,8 +153,8 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.simple(&line);
 }
 
-/// Returns the length of the value in an RDB file without its type byte. Encodes it to find out, as
-/// Redis does.
+/// Returns the length of the value in an RDB file without its type byte. Encodes the value to
+/// compute it, as Redis does.
 fn serialized_len(value: Option<ValueRef<'_>>, compress: bool) -> usize {
     let mut bytes = Vec::new();
     if let Some(value) = value {
@@ -239,8 +238,8 @@ pub fn pause_cron(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut R
     reply.ok();
 }
 
-/// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: whether scripts may run `DEBUG`. Redis allows scripts all
-/// commands then, but most of them make no sense without a connection.
+/// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: whether scripts may run `DEBUG`. Redis then allows scripts
+/// all commands, but most of them make no sense without a connection.
 pub fn set_disable_deny_scripts(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     context.keyspace.tuning.scripts_may_debug.store(leading_integer(args.at(2)) != 0, Relaxed);
     reply.ok();
@@ -248,7 +247,7 @@ pub fn set_disable_deny_scripts(context: &mut LocalContext<'_>, args: &Args<'_>,
 
 /// `DEBUG SET-ACTIVE-EXPIRE 0|1`.
 pub fn set_active_expire(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    // Like C's `atoi`: 0 if there is no number.
+    // As with C's `atoi`, the value is 0 if there is no number.
     let on = leading_integer(args.at(2)) != 0;
     context.keyspace.tuning.active_expire.store(on, Relaxed);
     reply.ok();

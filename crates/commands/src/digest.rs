@@ -18,7 +18,8 @@ use crate::strings::StringRef;
 /// Length of a digest in bytes.
 const DIGEST_BYTES: usize = 20;
 
-/// Buckets per step of the scan. Any number will do: all shards are held between the steps.
+/// Buckets per step of the scan. Any number is correct, because all shards are held between the
+/// steps.
 const BUCKETS_PER_STEP: usize = 64;
 
 /// Redis's type numbers.
@@ -33,7 +34,7 @@ enum TypeNumber {
     Stream = 6,
 }
 
-/// A digest, as the module's page defines it.
+/// A digest, as defined at the head of this module.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Digest([u8; DIGEST_BYTES]);
 

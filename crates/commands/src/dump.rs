@@ -34,7 +34,7 @@ pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<
     let entry = db.read(key)?;
     let (held, at_ms) = (entry.held(), entry.expire_at_ms());
     let value = match held.view::<Hash>() {
-        // Expired fields aren't written; a hash without other fields doesn't exist.
+        // Expired fields aren't written; a hash with only expired fields doesn't exist.
         Some(hash) if hash.may_have_expired(now_ms) => {
             (hash.len_at(now_ms) > 0).then_some(ValueRef::HashAt(hash, now_ms))?
         }

@@ -42,7 +42,7 @@ pub(crate) fn long_double(element: Element<'_>) -> Option<LongDouble> {
 /// Returns `count` distinct numbers below `bound` (at least `count`), ascending; each subset is
 /// equally likely.
 pub(crate) fn distinct_below(random: &mut Random, count: usize, bound: usize) -> Vec<usize> {
-    // Floyd's algorithm: a number drawn twice is replaced by the newest candidate.
+    // Uses Floyd's algorithm: the newest candidate replaces a number drawn twice.
     let mut chosen = HashSet::with_capacity(count);
     for newest in bound - count..bound {
         let drawn = random.below(newest as u64 + 1) as usize;

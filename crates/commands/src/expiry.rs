@@ -1,4 +1,4 @@
-//! Computes deadlines from the expiry arguments of `SET`, `EXPIRE` and the like.
+//! Computes deadlines from the expiry arguments of `SET`, `EXPIRE` and related commands.
 
 use pantala_resp::Reply;
 
@@ -19,7 +19,7 @@ impl Unit {
     }
 }
 
-/// The start from which an expiry argument counts.
+/// The time that an expiry argument is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     /// The time at which the command runs.
@@ -37,8 +37,8 @@ impl Base {
     }
 }
 
-/// Returns the deadline (Unix time, ms) for `SET … EX` and the like; `None` if the number isn't
-/// positive or overflows.
+/// Returns the deadline (Unix time, ms) for `SET … EX` and similar options; `None` if the number
+/// isn't positive or overflows.
 pub(crate) fn new_expiry_ms(number: i64, unit: Unit, base: Base, now_ms: i64) -> Option<i64> {
     if number <= 0 {
         return None;
@@ -46,8 +46,8 @@ pub(crate) fn new_expiry_ms(number: i64, unit: Unit, base: Base, now_ms: i64) ->
     unit.ms(number)?.checked_add(base.ms(now_ms))
 }
 
-/// Returns the deadline (Unix time, ms) for `EXPIRE` and the like; `None` on overflow. A deadline
-/// in the past deletes the key.
+/// Returns the deadline (Unix time, ms) for `EXPIRE` and its variants; `None` on overflow. A
+/// deadline in the past deletes the key.
 pub(crate) fn requested_expiry_ms(number: i64, unit: Unit, base: Base, now_ms: i64) -> Option<i64> {
     unit.ms(number)?.checked_add(base.ms(now_ms))
 }

@@ -25,7 +25,7 @@ pub fn flushdb(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     flush(access, args, selected..selected + 1, reply);
 }
 
-/// Empties databases. Returns whether the arguments were right.
+/// Empties databases. Returns whether the arguments were valid.
 fn flush(access: &mut Access<'_>, args: &Args<'_>, databases: std::ops::Range<u32>, reply: &mut Reply<'_>) -> bool {
     let Some(lazy) = is_lazy(args, access.keyspace()) else {
         reply.error(errors::SYNTAX);

@@ -169,9 +169,9 @@ pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     }
 }
 
-/// Returns the library texts of a payload, up to the first malformed one, and the error there. Like
-/// Redis, it lets a truncated library extend into version and checksum, so that the errors are the
-/// same.
+/// Returns the library texts of a payload, up to the first malformed one, and the error of the
+/// latter. Like Redis, it lets a truncated library extend into version and checksum, so that the
+/// errors are the same.
 fn libraries_of(sealed: &[u8], string_bytes_max: u64) -> (Vec<Vec<u8>>, Option<&'static str>) {
     let (mut texts, mut reader) = (Vec::new(), Reader::new(sealed, string_bytes_max));
     while reader.remaining() > SEAL_BYTES {

@@ -1,4 +1,4 @@
-//! COMMAND and its subcommands: the command table for clients.
+//! `COMMAND` and its subcommands: the command table for clients.
 
 use pantala_base::glob;
 use pantala_engine::client::{Host, LocalContext};
@@ -19,7 +19,7 @@ pub fn count(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
 }
 
 /// `COMMAND INFO [name ...]`: describes the named commands, with null for an unknown name; without
-/// names, all.
+/// names, describes all.
 pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() == 2 {
         return write_all_infos(context.host, reply);
@@ -33,8 +33,8 @@ pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// `COMMAND DOCS [name ...]`: documents the named commands, without unknown ones; without names,
-/// all.
+/// `COMMAND DOCS [name ...]`: documents the named commands and omits unknown names; without names,
+/// documents all.
 pub fn docs(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let host = context.host;
     if args.len() == 2 {
@@ -51,8 +51,8 @@ pub fn docs(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`: the names of commands
-/// and subcommands.
+/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`: lists the names of
+/// commands and subcommands.
 pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let host = context.host;
     if args.len() == 2 {
@@ -77,12 +77,13 @@ pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// `COMMAND GETKEYS command [argument ...]`: the keys of that call.
+/// `COMMAND GETKEYS command [argument ...]`: returns the keys of that call.
 pub fn getkeys(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     write_keys(context.host, args, reply, false);
 }
 
-/// `COMMAND GETKEYSANDFLAGS command [argument ...]`: the keys of that call with their access flags.
+/// `COMMAND GETKEYSANDFLAGS command [argument ...]`: returns the keys of that call with their
+/// access flags.
 pub fn getkeysandflags(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     write_keys(context.host, args, reply, true);
 }

@@ -92,7 +92,7 @@ fn find(keyspace: &Keyspace, event: &[u8]) -> Option<Series> {
 const HISTOGRAM_FIRST_NS: u64 = 1024;
 
 /// `LATENCY HISTOGRAM [command …]`. A container stands for its subcommands; unknown commands and
-/// those without calls are left out.
+/// those without calls are omitted.
 pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let all = context.host.latencies();
     let is = |name: &str, requested: &[u8]| {
@@ -102,7 +102,7 @@ pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Re
     let shown: Vec<_> = if args.len() == 2 {
         all
     } else {
-        // In the requested order.
+        // The commands are in the requested order.
         args.iter()
             .skip(2)
             .flat_map(|requested| all.iter().filter(move |(name, _)| is(name, requested)).cloned())
@@ -198,7 +198,7 @@ struct DoctorSettings {
     hz: u32,
 }
 
-/// From this `hz` on a higher one doesn't help.
+/// Below this `hz`, `LATENCY DOCTOR` recommends a higher one.
 const HZ_ENOUGH: u32 = 100;
 
 fn diagnosis(all: &[Series], settings: &DoctorSettings, now_s: i64) -> String {

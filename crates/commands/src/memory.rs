@@ -108,7 +108,7 @@ fn double_field(reply: &mut Reply<'_>, name: &str, value: f64) {
     reply.double(value);
 }
 
-/// `MEMORY DOCTOR` gives no diagnosis for less data than this, in bytes.
+/// `MEMORY DOCTOR` makes no diagnosis for less data than this, in bytes.
 const DIAGNOSIS_BYTES_MIN: u64 = 5 * 1024 * 1024;
 
 /// `MEMORY DOCTOR` reports a peak above this percentage of the current usage.

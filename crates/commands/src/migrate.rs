@@ -1,4 +1,5 @@
-//! `MIGRATE`: copies keys to another server and deletes them here once it has confirmed them.
+//! `MIGRATE`: copies keys to another server and deletes them from this one once the other has
+//! confirmed them.
 //!
 //! As in Redis, one `RESTORE` per key is sent, all in one write, and a key is deleted when its
 //! reply arrives. The shards of the keys are held until then, so that no other command changes
@@ -63,7 +64,7 @@ pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     }
     let mut target = match Target::connect(args.at(1), args.at(2), timeout) {
         Ok(target) => target,
-        // Redis notices this only when it writes.
+        // Redis detects a refused connection only when it writes.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return reply.error(WRITING),
         Err(_) => return reply.error(CONNECTING),
     };
@@ -124,8 +125,8 @@ fn values_of(option: &[u8]) -> usize {
 }
 
 /// Appends the route of `MIGRATE`: the shards of its keys. It isn't
-/// [`Route::Keys`](pantala_engine::command::Route::Keys), because a script can't roll back what was
-/// sent to another server: with a custom route, the script takes all shards first.
+/// [`Route::Keys`](pantala_engine::command::Route::Keys), because a script can't roll back commands
+/// that were sent to another server: with a custom route, the script takes all shards first.
 pub fn migrate_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     migrate_keys(args, &mut |index, _| shards.push(keyspace.place(args.at(index)).shard));
 }

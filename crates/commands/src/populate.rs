@@ -24,8 +24,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) count: u64,
     /// The part of a key before `:N`.
     pub(crate) prefix: &'a [u8],
-    /// Length of each value in bytes: `value:N`, truncated or padded with zero bytes. 0: `value:N`
-    /// itself.
+    /// Length of each value in bytes: `value:N` is truncated, or padded with zero bytes. With 0 it
+    /// is unchanged.
     pub(crate) value_len: u64,
 }
 

@@ -49,8 +49,8 @@ fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind
         confirm(verb, Some(name), subscriptions.count_beside(kind), reply);
     }
     context.session.tell_subscriptions();
-    // A later revocation finds these subscriptions. One since the command was allowed may have
-    // looked before they were registered.
+    // A later revocation finds these subscriptions. A revocation since the command was allowed may
+    // have searched before they were registered.
     if !context.session.has_followed(context.keyspace.users().epoch_after())
         && args.iter().skip(1).any(|name| !context.session.allows_channel(name, kind == Kind::Pattern))
     {

@@ -1,4 +1,4 @@
-//! Replication, as its commands see it. The server has the replicas ([`Replicator`]).
+//! The commands of replication. They call the server's [`Replicator`], which owns the replicas.
 //!
 //! [`Replicator`]: pantala_engine::client::Replicator
 
@@ -11,18 +11,18 @@ use crate::arguments::integer;
 /// The error of `WAIT` on a replica.
 const WAIT_ON_REPLICA: &str = "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.";
 
-/// `SYNC`: sends a snapshot and then everything that is propagated.
+/// `SYNC`: sends a snapshot and then the replication stream.
 pub fn sync(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     context.host.replication().sync(context.session, None, reply);
 }
 
-/// `PSYNC replicationid offset`: as [`sync`], or the stream from an offset on.
+/// `PSYNC replicationid offset`: sends as [`sync`] does, or only the stream, starting at an offset.
 pub fn psync(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let args: Vec<&[u8]> = args.iter().skip(1).collect();
     context.host.replication().sync(context.session, Some(&args), reply);
 }
 
-/// `REPLCONF option value ...`: what a replica says about itself, and acknowledges.
+/// `REPLCONF option value ...`: receives a replica's properties and acknowledgements.
 pub fn replconf(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let options: Vec<&[u8]> = args.iter().skip(1).collect();
     context.host.replication().configure(context.session, &options, reply);
@@ -33,7 +33,7 @@ pub fn role(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     context.host.replication().role(reply);
 }
 
-/// `WAIT numreplicas timeout`: blocks until so many replicas have acknowledged the connection's
+/// `WAIT numreplicas timeout`: blocks until that many replicas have acknowledged the connection's
 /// writes. In a transaction it does not block.
 pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if context.keyspace.tuning.is_replica() {

@@ -43,7 +43,7 @@ pub(crate) struct ScanOptions<'a> {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Parses the options from `args[3]`. `takes_novalues`: the command is HSCAN.
+    /// Parses the options from `args[3]`. `takes_novalues` is true for HSCAN.
     pub(crate) fn parse(args: &Args<'a>, takes_novalues: bool) -> Result<Self, &'static str> {
         let mut options = ScanOptions { count: COUNT_DEFAULT, pattern: None, no_values: false };
         let mut index = 3;
@@ -73,7 +73,7 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
-/// Replies with a page: the next cursor and what `step` writes. `step` visits the elements at a
+/// Replies with a page: the next cursor and the output of `step`. `step` visits the elements at a
 /// cursor (one bucket of a table, or a whole small collection) and returns the next cursor, the
 /// number of elements visited and the number of replies written.
 pub(crate) fn reply_page(
@@ -82,7 +82,7 @@ pub(crate) fn reply_page(
     options: &ScanOptions<'_>,
     mut step: impl FnMut(u64, &mut Reply<'_>) -> (u64, u64, usize),
 ) {
-    // The cursor precedes the elements, but is known only after them.
+    // The reply has the cursor before the elements, but the cursor is known only after them.
     let mut elements = Vec::new();
     let mut page = Reply::new(&mut elements, reply.version());
     let array = page.defer_array();

@@ -1,5 +1,5 @@
-//! The server as a whole: `BGSAVE`, `DBSIZE`, `INFO`, `LASTSAVE`, `LOLWUT`, `SAVE`, `SHUTDOWN`,
-//! `TIME`.
+//! Commands on the whole server: `BGSAVE`, `DBSIZE`, `INFO`, `LASTSAVE`, `LOLWUT`, `SAVE`,
+//! `SHUTDOWN`, `TIME`.
 
 use pantala_engine::access::Access;
 use pantala_engine::client::{AllShards, LocalContext, Shutdown};
@@ -105,7 +105,7 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     }
     match context.host.shutdown(how) {
         Ok(()) if how.abort => reply.ok(),
-        // Commands pipelined after it must not run: in Redis the process has ended by then.
+        // Commands pipelined after `SHUTDOWN` must not run: in Redis the process has ended by then.
         Ok(()) => context.session.close_after_reply = true,
         Err(error) => reply.error(&error),
     }

@@ -254,7 +254,7 @@ impl LocalTest {
         }
     }
 
-    /// Takes the calls recorded since the last time.
+    /// Returns the calls recorded since this was last called.
     pub(crate) fn take_calls(&mut self) -> Vec<String> {
         std::mem::take(&mut *self.host.calls.lock().expect("lock is not poisoned"))
     }

@@ -32,7 +32,7 @@ const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 /// More pages than this process has; only used ones become resident.
 const PAGES_MAX: usize = 32 * 1024;
-/// More lines than a command writes here.
+/// More lines than any command of this test writes.
 const LINES_MAX: usize = 4096;
 const START_MS: i64 = 1_700_000_000_000;
 const VALUE_BYTES: usize = 256;
@@ -81,7 +81,7 @@ impl Memory {
                 self.mappings.push(mapping);
             }
         }
-        // Memory freed from here on would show as a change.
+        // Memory freed after the snapshot would count as changed.
         drop(maps);
         self.before.clear();
         self.before_at.clear();
@@ -322,7 +322,7 @@ fn wait_until_other_threads_sleep() {
         this.ends_with(task.file_name()) || stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('S'))
     };
     loop {
-        // They may also sleep for moments before that.
+        // Other threads may also sleep for moments while they start.
         std::thread::sleep(START_TIME);
         if std::fs::read_dir("/proc/self/task").expect("read /proc/self/task").all(sleeps) {
             return;
@@ -377,7 +377,7 @@ fn strings(scene: &mut Scene<'_>) {
 
     let counts = scene.apart_and_together("SET", [&[value(1)], &[value(2)], &[value(3)], &[value(4)]]);
     assert_row("SET over a value of the same size", counts, VALUE_BYTES);
-    // Both move from a cell of one size to a cell of another.
+    // Both entries move from a cell of one size to a cell of another.
     let other = vec![b'x'; VALUE_BYTES / 2];
     let commands = ["key1", "key2"].map(|key| scene.command("SET", key, &[&other]));
     let counts = scene.both(&commands[0], &commands[1]);

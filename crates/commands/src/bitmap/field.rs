@@ -46,8 +46,8 @@ pub fn bitfield_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// Parses all operations; none runs unless all are valid. Replies with an error and returns `None`
-/// otherwise.
+/// Parses all operations. If one is invalid, replies with an error and returns `None`, so none
+/// runs.
 fn parse(args: &Args<'_>, keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     let mut overflow = Overflow::Wrap;

@@ -99,7 +99,7 @@ pub fn bitpos(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let found = string.with_bytes(|bytes| find_bit(bytes, on, &range.bits));
     let position = match found {
         Some(at) => at as i64,
-        // A string searched to its end is followed by zeros.
+        // Zeros follow a string whose end the search reached.
         None if !on && !range.has_end && !range.bits.is_empty() => *range.bits.end() as i64 + 1,
         None => -1,
     };

@@ -30,7 +30,7 @@ fn getbit_and_setbit() {
         ("GETBIT k #1", BAD_OFFSET),
         ("SETBIT k 0 2", "-ERR bit is not an integer or out of range"),
         ("SETBIT k x 2", BAD_OFFSET),
-        // The integer's text is stored as bytes from now on.
+        // From this point the integer's text is stored as bytes.
         ("SET n 12 EX 100", "+OK"),
         ("GETBIT n 3", ":1"),
         ("SETBIT n 6 1", ":0"),

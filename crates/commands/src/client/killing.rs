@@ -1,4 +1,4 @@
-//! `CLIENT KILL`.
+//! `CLIENT KILL`: marks clients as killed; their workers close the connections.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -108,7 +108,8 @@ pub fn kill(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// Kills the matching clients and returns their number. The own connection closes after the reply.
+/// Kills the matching clients and returns their number. The client's own connection closes after
+/// the reply.
 fn kill_matching(context: &mut LocalContext<'_>, filter: &Filter<'_>) -> i64 {
     let me = context.session.client.id;
     let mut killed = 0;

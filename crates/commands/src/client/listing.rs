@@ -89,7 +89,7 @@ fn write_lines(text: &mut String, context: &LocalContext<'_>, wanted: impl Fn(&C
     }
 }
 
-/// Returns the line of a client at `now_ms` (unix time).
+/// Returns the line of a client at `now_ms` (Unix time).
 pub(crate) fn line(client: &Client, now_ms: i64) -> String {
     let mut text = String::new();
     write_line(&mut text, client, now_ms);
@@ -135,7 +135,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         client.redirect.load(Relaxed),
         client.resp.load(Relaxed),
     );
-    // 7.0 lacks these fields: without SETINFO the line is the same as there.
+    // 7.0 lacks these fields, so without SETINFO the line is the same as in 7.0.
     let names = client.names();
     if !names.library.is_empty() || !names.library_version.is_empty() {
         let (name, version) =

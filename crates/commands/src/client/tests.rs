@@ -1,3 +1,5 @@
+//! Tests of `CLIENT` on a fake host.
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::client::ReplyMode;

@@ -140,7 +140,7 @@ pub fn tracking(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     reply.ok();
 }
 
-/// `CLIENT CACHING YES | NO`: for the next command.
+/// `CLIENT CACHING YES | NO`: applies to the next command.
 pub fn caching(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(tracking) = &context.session.tracking else { return reply.error(NOT_TRACKING) };
     let (wanted, error) = if is_option(args.at(2), "YES") {
@@ -157,7 +157,7 @@ pub fn caching(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     reply.ok();
 }
 
-/// Returns the ID of the client that receives the invalidations; 0 for this one, -1 without
+/// Returns the ID of the client that receives the invalidations: 0 for this client, -1 without
 /// tracking.
 fn redirect(context: &LocalContext<'_>) -> i64 {
     context.session.tracking.as_ref().map_or(-1, |tracking| tracking.redirect() as i64)

@@ -1,3 +1,5 @@
+//! Tests of `CLUSTER`, with and without cluster mode.
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::testing::TestServer;
@@ -36,7 +38,7 @@ fn cluster_mode_allows_only_database_0() {
     assert!(test.run("HELLO").contains("$4|mode|$7|cluster|"));
 }
 
-/// Keys of one slot are counted and returned, in whichever shard it is.
+/// Keys of a slot are counted and returned, whichever shard has them.
 #[test]
 fn keys_of_a_slot_are_found() {
     for shards in [1, 4, 16384] {

@@ -1,3 +1,5 @@
+//! Tests of the connection commands on a fake host.
+
 use pantala_engine::client::ReplyMode;
 use pantala_resp::Version;
 

@@ -67,7 +67,7 @@ fn every_type_round_trips() {
         let payload = dump(&mut server, key);
         let (digest, encoding) =
             (server.run(&format!("DEBUG DIGEST-VALUE {key}")), server.run(&format!("OBJECT ENCODING {key}")));
-        // Without the type byte before, and version and checksum after.
+        // The length excludes the type byte, the version and the checksum.
         let length = format!("serializedlength:{} ", payload.len() - 1 - 2 - 8);
         let figures = server.run(&format!("DEBUG OBJECT {key}"));
         assert!(figures.contains(&length), "{figures} without {length}");
@@ -151,7 +151,7 @@ fn bad_data_changes_nothing() {
     for value in [&b""[..], b"\x00\x05hell", b"\x08", b"\x12\x00", b"\x02\x02\x01a\x01a", b"\xff"] {
         let mut wrong = sealed(value);
         let expected = if value == b"\x00\x05hell" {
-            // Redis, too, reads into the version: "hell\n".
+            // Redis also reads into the version: "hell\n".
             "+OK"
         } else {
             "-ERR Bad data format"

@@ -1,4 +1,4 @@
-//! Existence and deletion of keys.
+//! Existence and deletion of keys: `DEL`, `UNLINK`, `EXISTS`, `TOUCH`, `TYPE`.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -3,7 +3,7 @@
 //! A cursor packs the number of a shard and a position in its dictionary (the dictionary's
 //! positions stay valid while it grows and shrinks). Shards are scanned one after the other, in
 //! ascending order. If a page finds too few keys in one shard, it continues with the next shards
-//! that have keys; its route takes these as well.
+//! that have keys; the route of the call includes them.
 //!
 //! ```text
 //! bit 63 62 61       48 47                                    0
@@ -86,8 +86,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Appends the route of `SCAN`: the shards with keys from the cursor's onwards, until they have
-/// enough keys. At least one shard, even for an invalid call.
+/// Appends the route of `SCAN`: shards with keys, starting at the cursor's shard, until they have
+/// enough keys. The route has at least one shard, even for an invalid call.
 pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     let cursor = Cursor::parse(args.at(1)).unwrap_or(Cursor { shard: 0, position: 0 });
     let count = Options::parse(args).map_or(1, |options| options.count);
@@ -99,7 +99,7 @@ pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, s
             continue;
         }
         shards.push(shard);
-        // An unknown part of the first shard is before the cursor, so its keys don't count.
+        // The cursor skips an unknown part of the first shard, so that shard's keys don't count.
         if u64::from(shard) != cursor.shard || cursor.position == 0 {
             keys = keys.saturating_add(size);
         }
@@ -119,7 +119,7 @@ pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(options) => options,
         Err(error) => return reply.error(error),
     };
-    // The cursor precedes the keys, but is known only after them.
+    // The reply has the cursor before the keys, but the cursor is known only after them.
     let mut keys = Vec::new();
     let mut keys_reply = Reply::new(&mut keys, reply.version());
     let array = keys_reply.defer_array();

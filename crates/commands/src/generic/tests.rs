@@ -252,7 +252,7 @@ fn scan_rejects_invalid_arguments() {
 fn scan_and_randomkey_delete_expired_keys_but_keys_does_not() {
     const KEYS: u64 = 40;
     let mut server = TestServer::new(3);
-    // Expired keys, and remaining keys.
+    // Returns the number of expired keys and of remaining keys.
     let figures = |server: &TestServer| {
         let shards = 0..server.keyspace.partition_count();
         shards.fold((0, 0), |(expired, left), shard| {
@@ -269,13 +269,13 @@ fn scan_and_randomkey_delete_expired_keys_but_keys_does_not() {
     server.now_ms += 10;
     assert_eq!(server.run("KEYS *"), "*0");
     assert_eq!(figures(&server), (0, 3 * KEYS));
-    // Only matching ones.
+    // Only keys that match the pattern are deleted.
     assert!(scan_all(&mut server, " MATCH a:*").0.is_empty());
     assert_eq!(figures(&server), (KEYS, 2 * KEYS));
-    // Of any type.
+    // Keys of any type are deleted.
     assert!(scan_all(&mut server, " MATCH c:* TYPE string").0.is_empty());
     assert_eq!(figures(&server), (2 * KEYS, KEYS));
-    // A pause prevents it.
+    // A pause prevents deletion.
     server.keyspace.tuning.paused_until_ms.store(server.now_ms + 1, Relaxed);
     assert!(scan_all(&mut server, "").0.is_empty());
     assert_eq!(figures(&server), (2 * KEYS, KEYS));

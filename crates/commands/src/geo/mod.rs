@@ -45,8 +45,9 @@ fn parse_unit(text: &[u8]) -> Result<f64, String> {
     unit.map(|(_, metres)| *metres).ok_or_else(|| "ERR unsupported unit provided. please use M, KM, FT, MI".to_owned())
 }
 
-/// Replies with a distance: four decimals, a bulk in both protocol versions. As in Redis, it is
-/// multiplied and then rounded half to even; the exact digits may round otherwise.
+/// Replies with a distance: four decimals, a bulk in both protocol versions. As in Redis, the
+/// distance is multiplied and then rounded half to even, which can differ from rounding its exact
+/// digits.
 fn reply_distance(distance: f64, reply: &mut Reply<'_>) {
     /// Units of the last decimal per 1.
     const UNITS: f64 = 10_000.0;

@@ -1,5 +1,5 @@
-//! The arguments of a search. Parsing needs the set, whose member may be the centre: errors come in
-//! Redis's order.
+//! The arguments of a search. Parsing needs the set, because a member may be the centre and errors
+//! must have Redis's order.
 
 use pantala_base::number::parse_i64;
 use pantala_resp::Args;
@@ -14,9 +14,9 @@ use crate::errors;
 /// The searching command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `GEORADIUS`; `stores`: with the option `STORE`.
+    /// `GEORADIUS`; `stores` is true if it has the option `STORE`.
     Radius { stores: bool },
-    /// `GEORADIUSBYMEMBER`; `stores`: with the option `STORE`.
+    /// `GEORADIUSBYMEMBER`; `stores` is true if it has the option `STORE`.
     RadiusByMember { stores: bool },
     /// `GEOSEARCH`.
     Search,
@@ -58,7 +58,7 @@ pub(super) struct Options {
     pub(super) with_point: bool,
     /// Maximum number of results.
     pub(super) count: Option<usize>,
-    /// Stop as soon as there are `count` results, nearest or not.
+    /// Whether to stop as soon as there are `count` results, nearest or not.
     pub(super) any: bool,
     pub(super) sort: Option<Sort>,
     /// Index of the destination key.
@@ -185,7 +185,7 @@ impl Options {
         if self.any && self.count.is_none() {
             return Err("ERR the ANY argument requires COUNT argument".into());
         }
-        // The first few results are only meaningful in an order.
+        // A limited number of results is only meaningful in an order.
         if self.count.is_some() && self.sort.is_none() && !self.any {
             self.sort = Some(Sort::Nearest);
         }

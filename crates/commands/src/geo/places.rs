@@ -1,4 +1,4 @@
-//! `GEOADD`, and coordinates and distances of members.
+//! `GEOADD`, and coordinates and distances of members: `GEODIST`, `GEOHASH`, `GEOPOS`.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;

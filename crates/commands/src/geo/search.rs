@@ -1,4 +1,4 @@
-//! Searches for members in a shape.
+//! Searches for members in a shape: `GEORADIUS`, `GEOSEARCH` and their variants.
 
 use std::cmp::Ordering;
 
@@ -127,7 +127,7 @@ fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
     }
     let wanted = options.count.map_or(hits.len(), |count| count.min(hits.len()));
     if let Some(sort) = options.sort {
-        // The choice and order of equally distant members are visible; as in Redis.
+        // The choice and order of equally distant members are Redis's, because clients see them.
         let order = |one: &Hit<'_>, two: &Hit<'_>| match sort {
             Sort::Nearest => by_distance(one, two),
             Sort::Farthest => by_distance(one, two).reverse(),

@@ -220,7 +220,7 @@ fn propagate_expiries(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>,
     }
 }
 
-/// The error of `HTTL` and the like for an invalid number of fields.
+/// The error of `HTTL` and its variants for an invalid number of fields.
 const WRONG_NUMBER: &str = "ERR Number of fields must be a positive integer";
 
 /// `HTTL key FIELDS numfields field [field …]`.

@@ -112,7 +112,8 @@ pub(super) fn with_view(
     with_fields(access, args, Fields::All, reply, missing, work);
 }
 
-/// Like [`with_view`], for `work` that reads only `fields`: others may have expired.
+/// Calls `work` as [`with_view`] does, for `work` that reads only `fields`: other fields may have
+/// expired.
 #[inline]
 pub(super) fn with_fields(
     access: &mut Access<'_>,
@@ -128,8 +129,8 @@ pub(super) fn with_fields(
     match access.db(&key).read_as::<Hash>(&key) {
         Ok(Some(view)) if !view.may_have_expired(now_ms) => return work(view, reply),
         Ok(Some(view)) if keeps_expired => {
-            // During a pause and on a replica nothing is deleted: work on a copy without the
-            // expired fields.
+            // During a pause and on a replica no field is deleted, so `work` gets a copy without
+            // the expired fields.
             return match view.without_expired(now_ms) {
                 Ok(rest) if rest.is_empty() => missing(reply),
                 Ok(rest) => work(rest.view(), reply),

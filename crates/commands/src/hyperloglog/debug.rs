@@ -26,7 +26,7 @@ fn debug(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Res
     let (form, runs) = (found.form(), found.decode());
     let sub = args.at(1);
     if is_option(sub, "GETREG") {
-        // As in Redis, reading the registers makes it dense.
+        // As in Redis, reading the registers makes the HyperLogLog dense.
         let mut registers = Registers::new();
         edit_one(&mut db, &key, |string| {
             to_dense(string)?;

@@ -73,7 +73,7 @@ fn edit_one<R>(
     let done = db.edit_string(key, |string| {
         Ok(match work(string) {
             Ok((change, result)) => (change, Ok(result)),
-            // The encoding becomes raw nevertheless.
+            // The encoding becomes raw even if `work` fails.
             Err(error) => (Change::unnoticed(), Err(error)),
         })
     });
@@ -110,7 +110,7 @@ fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> R
         db.set_raw(key, string, Expire::Clear, ADDED)?;
         return Ok(true);
     };
-    // Adding to a dense one, or a single element, doesn't fail halfway.
+    // Adding to a dense HyperLogLog, or adding a single element, doesn't fail halfway.
     let certain = of(entry.held())?.form() == Form::Dense || args.len() <= 3;
     edit_one(db, key, |string| {
         if certain {
@@ -142,7 +142,7 @@ pub fn pfcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
     let Some(entry) = db.read(key) else { return Ok(0) };
     let cached = of(entry.held())?.cached_count();
-    // Even if the count is cached: like Redis, this makes the encoding raw.
+    // Edits the string even if the count is cached: like Redis, this makes the encoding raw.
     edit_one(db, key, |string| {
         let count = match (cached, HyperLogLog::of(string.as_bytes())) {
             (None, Some(found)) => found.count()?,

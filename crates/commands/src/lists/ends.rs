@@ -87,7 +87,7 @@ fn pop(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>
     }
 }
 
-/// Pops up to `count` elements and replies with them as an array, after what `before` writes.
+/// Pops up to `count` elements and replies with them as an array, after the output of `before`.
 /// Returns their number, or `None` if there is no such key.
 pub(super) fn pop_several(
     access: &mut Access<'_>,

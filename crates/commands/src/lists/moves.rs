@@ -32,7 +32,7 @@ fn move_or_null(access: &mut Access<'_>, args: &Args<'_>, from: End, to: End, re
 /// The outcome of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// The element was moved and replied.
+    /// The element was moved, and is the reply.
     Yes,
     /// The source is missing.
     Nothing,
@@ -45,7 +45,7 @@ pub(super) enum Moved {
 }
 
 /// Moves an element from the list at argument 1 to the list at argument 2 and replies with it.
-/// Replies with nothing if no element was moved.
+/// Writes no reply if no element was moved.
 pub(super) fn move_element(
     access: &mut Access<'_>,
     args: &Args<'_>,

@@ -7,7 +7,7 @@ use super::{DEPENDS_ON_SUBCOMMAND, flags};
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[ACL];
 
-/// What they have in common: they run on the worker, without a shard.
+/// Common fields of these commands: they run on the worker, without a shard.
 const ANYONES: Command = Command {
     group: "server",
     since: "6.0.0",
@@ -17,7 +17,7 @@ const ANYONES: Command = Command {
     ..Command::BLANK
 };
 
-/// What manages users.
+/// Common fields of the commands that manage users.
 const MANAGING: Command = Command { flags: flags![ADMIN, NOSCRIPT, LOADING, STALE], ..ANYONES };
 
 const OF_ALL_USERS: &str = "O(N), N: number of users";

@@ -1,4 +1,4 @@
-//! Commands for the own connection and for other connections.
+//! Commands for the client's own connection and for other connections.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
 

@@ -109,7 +109,7 @@ static SORTED: [Command; COUNT] = {
         let mut index = 0;
         while index < FAMILIES[family].len() {
             sorted[count] = FAMILIES[family][index];
-            // Insertion sort.
+            // Insertion sort, because this runs at compile time.
             let mut at = count;
             while at > 0 && is_before(sorted[at].name, sorted[at - 1].name) {
                 sorted.swap(at, at - 1);

@@ -1,4 +1,4 @@
-//! `MODULE`: there are none to load.
+//! `MODULE`. There are no modules.
 
 use pantala_engine::command::{Argument, Command, Flags, Handler};
 

@@ -32,7 +32,7 @@ impl NotBuilt {
     }
 }
 
-/// Returns all of them in the form that the rules of users name.
+/// Returns all of them in the form in which users' rules name them.
 pub fn absent() -> impl Iterator<Item = Absent> {
     NOT_BUILT.iter().map(|command| Absent { full_name: command.full_name, categories: CATEGORIES })
 }

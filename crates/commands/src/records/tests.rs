@@ -77,7 +77,8 @@ fn flag_plain_follows_from_the_record() {
     }
 }
 
-/// Redis's code compares the function or name of these commands; here they have flags.
+/// Redis's code compares the functions or names of these commands; their records have flags
+/// instead.
 #[test]
 fn flags_of_single_commands() {
     let flagged = |flag: Flags| -> Vec<&str> {
@@ -187,8 +188,8 @@ fn arity_matches_the_declared_arguments() {
         // optional.
         let declared = wanted + usize::from(["pfmerge", "geohash", "geopos"].contains(&command.full_name));
         assert_eq!(words, declared, "{}", command.full_name);
-        // KILL and LIB-NAME: alternatives of different lengths make the number variable without an
-        // optional argument.
+        // For KILL and LIB-NAME, alternatives of different lengths make the number variable without
+        // an optional argument.
         let exact = command.arity > 0;
         assert!(!exact || !command.arguments.iter().any(is_open), "{}", command.full_name);
         // Redis declares neither option of PSYNC: they are for replicas.
@@ -233,8 +234,8 @@ fn key_specifications_match_flags_arguments_and_route() {
                 FindKeys::KeyNum { keynum, first, step } => (keynum.max(first), step),
                 FindKeys::Unknown => panic!("{name}: unknown keys without a search"),
             };
-            // Optional: the sources of PFMERGE, all keys of DEBUG DIGEST-VALUE, the keys of a
-            // script.
+            // The sources of PFMERGE, all keys of DEBUG DIGEST-VALUE and the keys of a script are
+            // optional.
             let is_script =
                 |name: &str| matches!(name, "eval" | "eval_ro" | "evalsha" | "evalsha_ro" | "fcall" | "fcall_ro");
             let may_miss = matches!(name, "pfmerge" | "debug|digest-value") || is_script(name);
@@ -250,7 +251,7 @@ fn key_specifications_match_flags_arguments_and_route() {
             assert_eq!(command.flags.contains(Flags::READONLY), !changes, "{name}");
         }
         assert!(!command.flags.contains(Flags::WRITE | Flags::READONLY), "{name}");
-        // Always derived.
+        // This flag is always derived, never stated in a record.
         assert!(!command.flags.contains(Flags::MOVABLEKEYS), "{name}");
 
         let has_keys = !command.key_specs.is_empty() && !is_container(command);
@@ -303,7 +304,8 @@ fn containers_have_help() {
             Handler::Container => {
                 assert_eq!((command.arity, command.flags.difference(Flags::KEEPS_CACHING)), (-2, Flags::empty()));
             }
-            // COMMAND without a subcommand, DEBUG with one that has no record.
+            // These are called as COMMAND without a subcommand, and as DEBUG with one that has no
+            // record.
             Handler::Local(_) => assert!(["command", "debug"].contains(&command.name)),
             Handler::Keyed(_) | Handler::Transaction(_) => panic!("{}", command.name),
         }
@@ -347,12 +349,12 @@ fn documentation_is_complete() {
         assert!(command.summary.starts_with(|first: char| first.is_ascii_uppercase()), "{name}");
         assert!(!command.summary.ends_with('.'), "{name}");
         assert!(GROUPS.contains(&command.group), "{name}");
-        // Redis gives none for these.
+        // Redis documents no complexity for these commands.
         assert_eq!(command.complexity.is_empty(), matches!(name, "lolwut" | "monitor" | "psync" | "sync"), "{name}");
         assert!(version(command.since) <= [7, 4, 0], "{name}");
         assert!(command.history.is_sorted_by_key(|(since, _)| version(since)), "{name}");
         for (since, change) in command.history {
-            // Exceptions in Redis: an option of ZREVRANGEBYSCORE; and RESTORE-ASKING, which
+            // Redis has two exceptions: an option of ZREVRANGEBYSCORE, and RESTORE-ASKING, which
             // inherits RESTORE's history.
             let before = name == "zrevrangebyscore" && *since == "2.1.6" || name == "restore-asking";
             assert!((before || version(since) > version(command.since)) && !change.is_empty(), "{name}");

@@ -66,7 +66,7 @@ pub fn sintercard(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         let Some(value) = parse_i64(value).and_then(|value| usize::try_from(value).ok()) else {
             return reply.error("ERR LIMIT can't be negative");
         };
-        // 0: no limit.
+        // 0 means no limit.
         limit = if value == 0 { usize::MAX } else { value };
         index += 2;
     }

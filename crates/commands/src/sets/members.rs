@@ -64,7 +64,7 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if !is_member || from.bytes == to.bytes {
         return reply.integer(i64::from(is_member));
     }
-    // Both are sets or missing, so nothing can fail from here on.
+    // Both are sets or missing, so no later step can fail.
     let _ = access.db(&from).change_as(&from, Missing::Skip, |set: &mut Set| {
         set.remove(member);
         (Change::event(&Event(EventClass::Set, "srem")), ())

@@ -14,8 +14,8 @@ use crate::arguments::{natural, signed_count};
 use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
 use crate::{errors, propagated};
 
-/// Ratio of popped to remaining members from which the remaining ones are moved to a new set.
-/// Redis's value, which is visible in the encoding.
+/// Minimum ratio of popped to remaining members at which the remaining ones are moved to a new set.
+/// The value is Redis's, because clients see the resulting encoding.
 const POPPED_PER_KEPT: usize = 5;
 
 /// `SPOP key [count]`.

@@ -117,7 +117,7 @@ impl Elements {
             if range == (0..order.len()) {
                 sort_by(&mut order, options.descending, compare);
             } else {
-                // The order of elements with equal weights is visible; as in Redis.
+                // The order of elements with equal weights is Redis's, because clients see it.
                 sort_part(&mut order, range.clone(), |&one, &two| directed(compare(one, two), options.descending));
             }
         } else {
@@ -131,7 +131,7 @@ impl Elements {
     /// Returns the score of every element.
     fn scores(&self, access: &mut Access<'_>, options: &Options<'_>) -> Result<Vec<f64>, NotAScore> {
         let mut scores = Vec::with_capacity(self.len());
-        // Look up all, even after an element that isn't a number: lookups are counted.
+        // Looks up all, even after an element that isn't a number, because lookups are counted.
         let mut all_numbers = true;
         for number in 0..self.len() as u32 {
             let element = self.get(number);

@@ -7,8 +7,8 @@
 //! | `elements` | the elements and their order |
 //!
 //! All shards are held throughout. The elements are copied out of their key first, because looking
-//! up other keys changes shards (access words, expiry). This takes the elements' bytes plus 16 to
-//! 40 bytes per element.
+//! up other keys changes shards (access words, expiry). The copy takes the elements' bytes plus 16
+//! to 40 bytes per element.
 
 mod elements;
 mod options;

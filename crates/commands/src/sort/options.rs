@@ -18,7 +18,7 @@ pub(super) struct Options<'a> {
     pub(super) limit: Option<(i64, i64)>,
     /// The pattern to sort by.
     pub(super) by: Option<Pattern<'a>>,
-    /// A `BY` pattern that refers to no key: elements keep their order.
+    /// Whether a `BY` pattern refers to no key: elements keep their order.
     pub(super) unsorted: bool,
     pub(super) get: Vec<Pattern<'a>>,
     /// Argument index of the destination.
@@ -66,7 +66,7 @@ impl<'a> Options<'a> {
                 if by.names_keys() && !reads_all() {
                     return Err("ERR BY option of SORT denied due to insufficient ACL permissions.");
                 }
-                // As in Redis, it remains set even if another BY follows.
+                // As in Redis, `unsorted` remains set even if another BY follows.
                 options.unsorted |= !by.names_keys();
                 options.by = Some(by);
             } else if is_option(option, "GET") {
@@ -122,8 +122,9 @@ pub fn sort_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     sort_ro_keys(args, visit);
     let (mut index, mut destination) = (2, None);
     while let Some(word) = args.get(index) {
-        // The destination is no option, whatever it is called: Redis reads on with it, so that its
-        // permissions are those of another key than it stores to (`STORE GET STORE key`).
+        // Skips the destination, even if it is called like an option. Redis parses it as that
+        // option, so for `STORE GET STORE key` it checks the permissions of another key than it
+        // stores to.
         if is_option(word, "STORE") && index + 1 < args.len() {
             destination = Some(index + 1);
         }

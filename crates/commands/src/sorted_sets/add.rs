@@ -59,7 +59,7 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, mut options: AddOptions, reply:
         return reply.error("ERR INCR option supports a single increment-element pair");
     }
     let parse = |at: usize| double::parse(pairs.at(at));
-    // The first separately, so that the common call doesn't allocate.
+    // Parses the first score separately, so that the common call doesn't allocate.
     let Some(first) = parse(0) else { return reply.error(errors::NOT_A_FLOAT) };
     let mut rest = Vec::new();
     for at in (2..pairs.len()).step_by(2) {

@@ -283,7 +283,7 @@ fn parse_options(
             index += 1;
         } else if form == Form::Count && left >= 2 && is_option(option, "LIMIT") {
             let limit = parse_i64(args.at(index + 1)).and_then(|limit| usize::try_from(limit).ok());
-            // 0: no limit.
+            // 0 means no limit.
             options.limit = match limit.ok_or("ERR LIMIT can't be negative")? {
                 0 => usize::MAX,
                 limit => limit,

@@ -9,7 +9,7 @@ use pantala_types::sorted_set::{LexRange, ScoreRange, SortedSetView};
 use crate::arguments::is_option;
 use crate::errors;
 
-/// What the bounds of a range are.
+/// The kind of a range's bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeKind {
     /// Ranks.
@@ -84,7 +84,7 @@ pub(super) struct Preset {
     pub(super) kind: Option<RangeKind>,
     /// The direction; `None` if options determine it.
     pub(super) reverse: Option<bool>,
-    /// The result is stored, so there is no `WITHSCORES`.
+    /// Whether the result is stored, which excludes `WITHSCORES`.
     pub(super) stores: bool,
 }
 

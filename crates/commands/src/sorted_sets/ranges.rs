@@ -1,4 +1,4 @@
-//! Commands on ranges.
+//! Commands that read, count, store or remove the members of a range ([`super::range`]).
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};

@@ -29,8 +29,8 @@ const NOT_ABOVE: &str = "ERR The ID specified in XADD is equal or smaller than t
 const EXHAUSTED: &str = "ERR The stream has exhausted the last possible ID, unable to add more items";
 const TOO_LARGE: &str = "ERR Elements are too large to be stored";
 
-/// Maximum number of nodes that an approximate trim without LIMIT visits, and of entries that it
-/// removes, by default and at most.
+/// Maximum number of nodes that an approximate trim without LIMIT visits, and default and maximum
+/// number of entries that it removes.
 const TRIMMED_NODES_MAX: u64 = 100;
 const TRIMMED_ENTRIES_DEFAULT: u64 = 10_000;
 const TRIMMED_ENTRIES_MAX: u64 = 1_000_000;
@@ -178,7 +178,7 @@ impl Options {
             at += 1;
         }
         let (tuning, of_primary) = (&access.keyspace().tuning, access.session().of_primary);
-        // The primary has trimmed, and says to what: its limit means nothing here.
+        // The primary propagates the threshold that its trim reached, so its limit doesn't apply.
         options.resolve_limit(limit.filter(|_| !of_primary), adds, tuning)?;
         if let (Some(trimming), true) = (&mut options.trimming, of_primary) {
             trimming.limit = 0;

@@ -193,7 +193,8 @@ impl Options {
                 }
             }
         }
-        // A client's clock may be ahead of ours: an impossible time becomes now.
+        // A client's clock may be ahead of the server's: an impossible time becomes the current
+        // one.
         if !(0..=now_ms).contains(&delivered_ms) {
             delivered_ms = now_ms;
         }

@@ -138,7 +138,8 @@ enum Start {
 }
 
 impl Start {
-    /// Parses a position. `None` if it is invalid; the error for a missing key comes first.
+    /// Parses a position. Returns `None` if it is invalid; the caller then replies with the error,
+    /// because the one for a missing key comes first.
     fn parse(argument: &[u8], parse: fn(&[u8], u64) -> Option<StreamId>) -> Option<Start> {
         if c_string(argument) == b"$" { Some(Start::Last) } else { parse(argument, 0).map(Start::After) }
     }

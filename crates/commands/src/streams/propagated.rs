@@ -67,7 +67,7 @@ impl Delivery {
     /// Propagates the delivery to `target`: key, group and consumer. A created consumer follows
     /// from its pending entries; with NOACK it has none and is propagated explicitly.
     pub(super) fn propagate(self, access: &mut Access<'_>, target: [&[u8]; 3], now_ms: i64, created_consumer: bool) {
-        // Also if the journal was switched on during the delivery.
+        // Also applies if the journal was switched on during the delivery.
         access.propagate_nothing();
         if !self.is_journaled {
             return;

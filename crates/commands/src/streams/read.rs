@@ -72,7 +72,7 @@ pub fn readgroup_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, s
     choose_shards(keyspace, args, true, shards);
 }
 
-/// Visits the streams of an `XREAD` call, also where its key specification misses them.
+/// Visits the streams of an `XREAD` call, including those that its key specification misses.
 pub fn read_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     each_stream(args, false, visit);
 }
@@ -283,7 +283,7 @@ impl<'a> Options<'a> {
             b"$" => return Some(stream.map_or(StreamId::MIN, |stream| stream.counters().last_id)),
             b">" if of_group => return Some(NEW),
             b">" => NEW_OF_XREAD,
-            // The last entry itself: from Redis 7.4.
+            // `+` is the last entry itself (from Redis 7.4).
             b"+" if !of_group => {
                 let last = stream.and_then(|stream| stream.last_entry_id());
                 return Some(last.and_then(StreamId::previous).unwrap_or(match stream {

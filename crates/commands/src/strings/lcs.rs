@@ -52,7 +52,8 @@ impl Options {
 /// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN len] [WITHMATCHLEN]`.
 pub fn lcs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let keys = [access.first_key(args, 1), access.key(args, 2)];
-    // Copied, because the keys may be in different shards. The comparison takes far longer.
+    // The strings are copied, because they may be in different shards. The comparison takes far
+    // longer than the copy.
     let [a, b] = match keys.map(|key| copy_of(access, &key)) {
         [Ok(a), Ok(b)] => [a, b],
         [Err(error), _] | [_, Err(error)] => return reply.error(error),

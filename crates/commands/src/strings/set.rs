@@ -112,7 +112,7 @@ pub(super) fn setnx_to(access: &mut Access<'_>, args: &Args<'_>, value: NewStrin
 /// `GETSET key value`.
 pub fn getset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    // Allocate first: a failure must neither change anything nor follow part of a reply.
+    // Allocates first, because a failure must neither change anything nor follow part of a reply.
     let Ok((payload, flags)) = payload_of(&key, NewString::encode(args.at(2))) else {
         return reply.error(errors::OUT_OF_MEMORY);
     };
@@ -145,7 +145,7 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(entry) = db.read(&key) else { return reply.null() };
     let had_expiry = entry.expire_at_ms().is_some();
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
-    // Redis parses the time only here, so that a missing key hides an invalid one.
+    // As in Redis, the time is parsed only now: for a missing key, an invalid time isn't an error.
     let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return };
     string.write(reply);
     let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms) && !is_replica;
@@ -173,7 +173,7 @@ fn store(
     reply: &mut Reply<'_>,
 ) {
     let Ok(at_ms) = options.expiry.at_ms(access.now_ms(), command, reply) else { return };
-    // Allocate before any lookup or reply, because it may fail.
+    // Allocates before any lookup or reply, because that may fail.
     let Ok((payload, flags)) = payload_of(key, value) else {
         return reply.error(errors::OUT_OF_MEMORY);
     };
@@ -187,7 +187,7 @@ fn store(
         Condition::Existing => db.write(key).is_none(),
     };
     if condition_fails {
-        // With GET the old value has been sent.
+        // With GET the reply is the old value, which is already written.
         if !options.get {
             reply.null();
         }

@@ -78,7 +78,7 @@ fn for_each_prefetched<'k>(
     }
 }
 
-/// Returns the key at an argument. The router has hashed the first key; the others are hashed here.
+/// Returns the key at an argument. The router has hashed the first key; this hashes the others.
 #[inline]
 fn key_at<'k>(access: &Access<'_>, args: &Args<'k>, index: usize) -> Key<'k> {
     if index == 1 { access.first_key(args, 1) } else { access.key(args, index) }

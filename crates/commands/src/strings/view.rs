@@ -1,4 +1,4 @@
-//! A view of a string value, independent of its representation.
+//! A view of a string value, independent of its representation. Handlers read strings through it.
 
 use pantala_base::number::{Decimal, parse_i64};
 use pantala_engine::db::Held;
