@@ -1,10 +1,10 @@
-//! Sets of CPUs: parsing them, and running on them.
+//! Parses sets of CPUs and binds threads to them.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// CPUs by number, ascending, without repeats.
+/// CPU numbers, ascending, without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct List(pub(crate) Vec<usize>);
 

@@ -7,8 +7,8 @@
 //! | `model` | predicts a machine with many cores from measured costs, by simulation |
 //! | `floor` | a responder that parses and replies but stores nothing, on the server's event loops |
 //!
-//! The cost of a server above `floor` is the price of being a database. `docs/benchmarks.md`
-//! explains how each figure is measured, and what that leaves out.
+//! A server's cost above that of `floor` is the price of storing data. `docs/benchmarks.md`
+//! explains how each figure is measured and what it excludes.
 
 #![forbid(unsafe_code)]
 
@@ -68,8 +68,8 @@ fn main() -> ExitCode {
 }
 
 /// Returns a flag that the first of `signals` sets, so that a run ends in order. With
-/// `then_at_once` the second signal ends the process at once; without it changes nothing, since
-/// servers that were started must be stopped.
+/// `then_at_once` the second signal ends the process immediately. Otherwise it has no effect,
+/// because started servers must be stopped.
 fn stop_flag(signals: &[i32], then_at_once: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for &signal in signals {
@@ -78,7 +78,7 @@ fn stop_flag(signals: &[i32], then_at_once: bool) -> io::Result<Arc<AtomicBool>>
             continue;
         }
         if then_at_once {
-            // Registered first: while the flag is unset it does nothing.
+            // Registered before the flag's own handler: it has no effect while the flag is unset.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
         }
         signal_hook::flag::register(signal, Arc::clone(&stop))?;

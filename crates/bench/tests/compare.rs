@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Maximum time of a comparison here; it takes a few seconds.
+/// Maximum time of a comparison in these tests. It takes a few seconds.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
-/// The tests may run with ignored signals (under `nohup`); a comparison here must not.
+/// Resets signals, because the tests may run under `nohup` with ignored signals.
 fn compare(out: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_pantala-bench"));
@@ -39,7 +39,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns processes whose command line names `folder`, where the servers of a run keep their
+/// Returns processes whose working directory is in `folder`, where the servers of a run keep their
 /// files.
 fn processes_in(folder: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
@@ -47,7 +47,7 @@ fn processes_in(folder: &Path) -> Vec<String> {
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let work = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
-        // The run's own process names the folder too, but doesn't work in it.
+        // The bench process names the folder in its command line, but does not work in it.
         if work.starts_with(&folder) {
             found.push(format!("{:?}: {}", entry.file_name(), text(&line).replace('\0', " ")));
         }
@@ -55,7 +55,7 @@ fn processes_in(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns `None`, with a message, if redis-server isn't installed; in CI that is a failure.
+/// Returns `None`, with a message, if redis-server is not installed. In CI that is a failure.
 fn redis_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join("redis-server")).find(|file| file.is_file());
@@ -74,7 +74,7 @@ fn assert_measured(row: &Value, rounds: usize) {
     assert_measured_of(row, rounds, 1_000);
 }
 
-/// Asserts a row's fields; `filled` is the number of operations that loaded the data.
+/// Asserts a row's fields. `filled` is the number of operations that loaded the data.
 fn assert_measured_of(row: &Value, rounds: usize, filled: u64) {
     assert!(row["invalid"].is_null() && row["skipped"].is_null(), "{row:#}");
     assert_eq!(row["rounds"].as_array().unwrap().len(), rounds);
@@ -143,13 +143,13 @@ fn two_servers_a_cluster_and_a_dead_peer() {
 fn a_peer_that_dies_is_reported_and_the_others_finish() {
     let folder = tempfile::tempdir().unwrap();
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
-    // Three seconds: by then the keys are loaded, and the measurement has not ended.
+    // After three seconds the keys are loaded and the measurement still runs.
     let mortal = format!("mortal=sh -c '{bench} floor --threads 1 --port {{port}} & sleep 3; kill $!; exit 3'");
     let out = folder.path().join("out");
     let arguments = ["--peer", mortal.as_str(), "--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut command = compare(&out, &arguments);
-    // Waiting for its turn costs it no time: the shell and its child are stopped, including the
-    // sleep.
+    // The sleep does not pass while the peer waits for its turn, because the shell and its child
+    // are stopped.
     let output = wait(command.args(["--rounds", "1", "--test-time", "6"]).spawn().unwrap());
     assert!(!output.status.success());
     let results = results(&out);
@@ -163,7 +163,7 @@ fn a_peer_that_dies_is_reported_and_the_others_finish() {
     assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("INVALID"));
 }
 
-/// Waits until `seen` returns true, while `child` runs.
+/// Waits until `seen` returns true. Fails if `child` ends before.
 fn until(child: &mut Child, what: &str, mut seen: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !seen() {
@@ -173,7 +173,7 @@ fn until(child: &mut Child, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// Sends `signal` to `child`; asserts that it reports the interruption and leaves no files in
+/// Sends `signal` to `child`. Asserts that it reports the interruption and leaves no files in
 /// `dir`.
 fn interrupted(child: Child, signal: Signal, dir: &Path) -> Output {
     let begin = Instant::now();
@@ -211,7 +211,7 @@ fn an_interruption_while_a_cluster_starts_is_reported() {
     std::fs::create_dir(&dir).unwrap();
     let arguments = ["--peer", "redis-cluster:24", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut child = compare(&out, &arguments).arg("--dir").arg(&dir).spawn().unwrap();
-    // Slots are assigned when all nodes reply; agreeing takes a second or more from then.
+    // Slots are assigned when all nodes reply. The nodes agree a second or more later.
     let has_slots = |entry: &std::path::Path| {
         std::fs::read_to_string(entry.join("23/nodes.conf")).is_ok_and(|text| text.contains("-16383"))
     };
@@ -226,7 +226,7 @@ fn a_comparison_continues_under_nohup() {
     let folder = tempfile::tempdir().unwrap();
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
-    // As `nohup` does.
+    // `nohup` ignores the signal in the same way.
     let script = "trap '' HUP; exec \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_pantala-bench"), "compare", "--out"]).arg(&out);
@@ -234,7 +234,7 @@ fn a_comparison_continues_under_nohup() {
     command.args(["--test-time", "1", "--dir"]).arg(&dir).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     until(&mut child, "a server", || !processes_in(&dir).is_empty());
-    // Its stderr is closed.
+    // Closes the read end of its stderr.
     drop(child.stderr.take());
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     let output = wait(child);
@@ -248,8 +248,8 @@ fn a_report_is_written_after_each_workload() {
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
     let workloads = ["--workload", "dragonfly-get1", "--workload", "dragonfly-set1"];
-    // Enough time to see the first report while the second workload runs, at a rate that the
-    // slowest machine keeps.
+    // Long enough to see the first report while the second workload runs, at a rate that the
+    // slowest machine reaches.
     let arguments = ["--peer", "floor", "--scale", "0.001", "--test-time", "4", "--rounds", "1"];
     let mut command = compare(&out, &arguments);
     command.args(workloads).args(["--rate-limiting", "200", "--dir"]).arg(&dir);
@@ -260,7 +260,7 @@ fn a_report_is_written_after_each_workload() {
     let measured = &results(&out)["workloads"][0];
     assert_measured(&measured["peers"][0], 1);
     let operations = measured["peers"][0]["rounds"][0]["load"]["operations"].as_u64().unwrap();
-    // Operations due when a starved machine ends the round are no longer sent.
+    // A starved machine does not send operations that are due when the round ends.
     assert!((400..=804).contains(&operations), "{operations} at 200 a second in 4 s");
     assert!(measured["parameters"].as_str().unwrap().ends_with("pipeline 1, 200 operations/s"), "{measured:#}");
     interrupted(child, Signal::INT, &dir);
@@ -275,7 +275,7 @@ fn missing_programs_are_reported() {
         assert!(!output.status.success() && errors.contains(expected), "{arguments:?}: {errors}");
     };
     fails(&["--peer", "redis", "--redis-server", "/no/such"], "the package redis-server");
-    // A port that `--port` accepts.
+    // A port in the range that `--port` accepts.
     let used = (20_000..=40_000).find_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok()).unwrap();
     let port = used.local_addr().unwrap().port();
     let expected = format!("port {port} is in use");
@@ -284,7 +284,7 @@ fn missing_programs_are_reported() {
     assert!(text(&output.stderr).contains("the report can't be written: /dev/null/x"), "{}", text(&output.stderr));
 }
 
-/// The workloads on one key: redis-server runs each without an error, and no cluster is started.
+/// redis-server runs the workloads on one key without errors. No cluster is started for them.
 #[test]
 fn workloads_on_one_key_run() {
     const WORKLOADS: &[&str] =
@@ -311,10 +311,10 @@ fn workloads_on_one_key_run() {
     }
 }
 
-/// Workloads whose rounds are a number of operations, each checked for its effect, and hand-overs.
+/// Workloads with a number of operations per round, whose effect is checked, and hand-overs.
 #[test]
 fn counted_workloads_run() {
-    /// Name, operations of the filling at a thousandth, and operations of a round.
+    /// Name, operations of the filling at scale 0.001, and operations of a round.
     const WORKLOADS: &[(&str, u64, Option<u64>)] = &[
         ("xreadgroup", 1_000, Some(100)),
         ("xack", 1_000, Some(1_000)),
@@ -330,7 +330,8 @@ fn counted_workloads_run() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
-    // The floor replies to everything and stores nothing, which the comparison can't know.
+    // The floor replies to everything and stores nothing. The comparison does not know that this
+    // peer is a floor.
     let hollow = format!("hollow={bench} floor --threads 1 --port {{port}}");
     let mut command = compare(&out, &["--peer", "redis", "--peer", "floor", "--peer", "redis-cluster:2"]);
     command.args(["--peer", &hollow, "--scale", "0.001", "--rounds", "2", "--test-time", "1"]);
@@ -354,7 +355,7 @@ fn counted_workloads_run() {
     }
 }
 
-/// Workloads that measure the memory of collections, at a hundredth of their size.
+/// Workloads that measure the memory of collections, at scale 0.01.
 #[test]
 fn memory_workloads_run() {
     const WORKLOADS: &[(&str, &str, u64)] = &[

@@ -48,7 +48,7 @@ impl Floor {
 
 impl Drop for Floor {
     fn drop(&mut self) {
-        // Leaves no process behind if the test failed. After `terminate` there is nothing to kill.
+        // Leaves no process behind if the test failed. After `terminate` the kill has no effect.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

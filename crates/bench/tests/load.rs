@@ -1,5 +1,5 @@
-//! Runs `pantala-bench load` against scripted servers: slow ones, in pieces, with errors, with
-//! redirects, with closed connections.
+//! Runs `pantala-bench load` against scripted servers that are slow, send pieces, reply with errors
+//! or redirects, or close connections.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Maximum time of a run here; each takes a second at most.
+/// Maximum time of a run in these tests. Each takes at most a second.
 const RUN_MAX: Duration = Duration::from_secs(60);
 
-/// Reply of a scripted server to one command: bytes to send, in these pieces; `None` closes the
-/// connection.
+/// A scripted server's reply to one command: the pieces to send. `None` closes the connection.
 type Script = dyn Fn(&[String], &Node) -> Option<Vec<Vec<u8>>> + Send + Sync;
 
 /// A server on a port of its own. Its threads end with their connections.
@@ -24,7 +23,7 @@ struct Node {
     address: SocketAddr,
     /// Every command of every connection, in order of arrival.
     seen: Mutex<Vec<Vec<String>>>,
-    /// Between two pieces.
+    /// Pause between two pieces.
     pause: Duration,
 }
 
@@ -97,7 +96,7 @@ fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     if at > bytes.len() {
         return None;
     }
-    // A second pass, now that all bytes are there, for the arguments themselves.
+    // Now that all bytes have arrived, a second pass reads the arguments.
     let mut rest = &bytes[..at];
     rest = &rest[rest.iter().position(|byte| *byte == b'\n').unwrap() + 1..];
     for len in ends {
@@ -112,14 +111,14 @@ fn whole(text: &str) -> Option<Vec<Vec<u8>>> {
     Some(vec![text.as_bytes().to_vec()])
 }
 
-/// Returns the generator against `node`, on one thread, with its result written to `json`.
+/// Returns a command that drives `node` on one thread and writes the result to `json`.
 fn load_command(node: &Node, json: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pantala-bench"));
     command.args(["load", "--port", &node.port(), "--threads", "1", "--json-out-file"]).arg(json).args(arguments);
     command
 }
 
-/// Runs the generator against `node`. Returns the result as JSON, and the output.
+/// Drives `node`. Returns the result as JSON, and the output.
 fn load(node: &Node, arguments: &[&str]) -> (Value, Output) {
     let json = tempfile::NamedTempFile::new().unwrap();
     let mut command = load_command(node, json.path(), arguments);
@@ -148,7 +147,7 @@ fn late_replies_arrive_byte_by_byte() {
     assert_eq!((&result["operations"], &result["errors"]), (&Value::from(20), &Value::from(0)));
     assert_eq!((node.count("GET"), node.count("SET")), (10, 10));
     assert_eq!(result["commands"][1]["hits"], 10);
-    // A SET's reply takes five pauses; in a pipeline of 3 it also waits for the others'.
+    // A SET's reply takes five pauses. In a pipeline of 3 it also waits for the replies before it.
     assert!(result["latency"]["min_us"].as_f64().unwrap() >= 4_000.0, "{result:#}");
     assert_eq!(result["received_bytes"], 10 * 9 + 10 * 5);
 }
@@ -191,8 +190,8 @@ fn a_server_that_disconnects_or_never_replies() {
 
 #[test]
 fn latencies_at_a_rate_count_from_the_due_time() {
-    // The first reply takes 300 ms. Operations due meanwhile have waited, though they were sent
-    // later.
+    // The first reply takes 300 ms. Operations that are due meanwhile are sent later, but their
+    // latency counts from the due time.
     let script = |_: &[String], node: &Node| {
         if node.count("GET") == 1 {
             thread::sleep(Duration::from_millis(300));
@@ -205,8 +204,7 @@ fn latencies_at_a_rate_count_from_the_due_time() {
     assert!(output.status.success(), "{output:?}");
     let at = |name: &str| result["latency"][name].as_f64().unwrap();
     assert!(at("max_us") >= 300_000.0, "{result:#}");
-    // One is due every 10 ms: 30 of 60 within the pause, and their waits are spread from 0 to
-    // 300 ms.
+    // An operation is due every 10 ms: 30 of 60 during the pause, with waits from 0 to 300 ms.
     assert!(at("p90_us") >= 150_000.0, "{result:#}");
     assert!(result["elapsed_s"].as_f64().unwrap() >= 0.59, "{result:#}");
 }
@@ -222,8 +220,8 @@ fn slots(lower: u16, upper: u16) -> String {
 fn moved_and_ask_redirects_are_followed() {
     let ports: Arc<Mutex<(u16, u16)>> = Arc::default();
     let known = Arc::clone(&ports);
-    // The lower half has moved to the second node, except for a slot that the first redirects by
-    // ASK.
+    // The lower half has moved to the second node, except for one slot, which the first node
+    // redirects by ASK.
     let first = Node::start(
         Duration::ZERO,
         Arc::new(move |words: &[String], node: &Node| {
@@ -247,7 +245,7 @@ fn moved_and_ask_redirects_are_followed() {
     let redirections = result["redirections"].as_u64().unwrap();
     assert_eq!(first.count("GET") as u64, redirections);
     assert!(redirections > 10, "about half of the keys are in the lower half: {redirections}");
-    // One ASKING immediately before each request redirected by ASK.
+    // One ASKING precedes each request redirected by ASK.
     assert_eq!(second.count("ASKING"), first.count("GET") / 2);
     let seen = second.seen.lock().unwrap();
     assert!(seen.iter().zip(seen.iter().skip(1)).all(|(words, next)| words[0] != "ASKING" || next[0] == "GET"));
@@ -264,7 +262,7 @@ fn endless_redirects_are_abandoned() {
             match words[0].as_str() {
                 "CLUSTER" => whole(&slots(lower, upper)),
                 "ASKING" => whole("+OK\r\n"),
-                // The second of two redirects by ASK.
+                // The second of two redirects is an ASK.
                 _ if other == lower => whole(&format!("-ASK 1 127.0.0.1:{other}\r\n")),
                 _ => whole(&format!("-MOVED 1 127.0.0.1:{other}\r\n")),
             }
@@ -290,8 +288,9 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
     for moved in [true, false] {
         let other: Arc<Mutex<u16>> = Arc::default();
         let known = Arc::clone(&other);
-        // At first this node has all slots. The tenth request has moved: to the refusing node, or
-        // to one that serves, while the new table assigns the upper half to the refusing one.
+        // At first this node has all slots. The tenth request is redirected: to the refusing node,
+        // or to a node that serves, while the new table assigns the upper half to the refusing
+        // node.
         let first = Node::start(
             Duration::ZERO,
             Arc::new(move |words: &[String], node: &Node| {
@@ -310,8 +309,8 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
             load(&first, &["--clients", "1", "--requests", "1000", "--ratio", "0:1", "--cluster-mode"]);
         assert!(!output.status.success(), "{moved}");
         assert!(result["operations"].as_u64().unwrap_or(0) >= 9, "{moved}: {result:#}");
-        // The request for the refusing node, and the redirected one that was not yet sent to the
-        // other.
+        // The request for the refusing node, and the redirected one that had not been sent to the
+        // other node.
         let unanswered = if moved { 1 } else { 2 };
         let lost = (&result["connections_lost"], &result["unanswered"]);
         assert_eq!(lost, (&1.into(), &unanswered.into()), "{moved}: {result:#}");

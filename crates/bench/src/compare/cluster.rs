@@ -1,4 +1,5 @@
-//! Forms a Redis cluster of running processes: slots shared evenly, all nodes acquainted.
+//! Forms a Redis cluster of running processes: slots divided evenly, every node known to all
+//! others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,15 +13,15 @@ use pantala_resp::value::Value;
 use super::peers::{READY_LOOK, check_interrupted};
 use crate::load::control::{Control, Login, Target};
 
-/// How long the nodes may take to agree.
+/// Maximum time until the nodes agree on the cluster's state.
 const AGREED_MAX: Duration = Duration::from_secs(120);
 
-/// Options of every node. With a timeout that short, in milliseconds, they gossip much and learn of
+/// Options of every node. Nodes with so short a timeout, in milliseconds, gossip often and learn of
 /// each other soon.
 pub(super) const OPTIONS: &[&str] =
     &["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000"];
-/// Set once the nodes agree. A node that waits, stopped, for its turn must not be taken for failed;
-/// the nodes also gossip less, in their favour.
+/// Node timeout once the nodes agree. A node that is stopped while other peers are measured must
+/// not count as failed. The nodes also gossip less then, which favours them.
 const NODE_TIMEOUT_MS: &str = "3600000";
 
 /// Makes one cluster of the nodes at `addresses`, and waits until each says `cluster_state:ok`.
@@ -32,7 +33,7 @@ pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()
     for (index, node) in nodes.iter_mut().enumerate() {
         let (first, last) = slots_of(index, addresses.len());
         node.order(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
-        // Distinct from the start, as redis-cli does it: no two nodes have to settle theirs.
+        // redis-cli assigns distinct epochs too: no two nodes have to resolve a conflict.
         node.order(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
     }
     for address in &addresses[1..] {

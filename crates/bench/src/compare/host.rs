@@ -1,4 +1,4 @@
-//! The host, as a report describes it.
+//! The host's description in a report.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::process::stat_word;
 use super::results::Host;
 
-/// Describes the host now; `load_after` is still empty.
+/// Describes the host. `load_after` stays empty until the run ends.
 pub(super) fn look() -> Host {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let names = rustix::system::uname();
@@ -33,7 +33,7 @@ pub(super) fn look() -> Host {
     }
 }
 
-/// Variables that tell git where a repository is.
+/// Variables that name a repository to git.
 const GIT_PLACES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 
 /// Returns git's description of the checkout around `folder`; `None` without git, or outside of
@@ -41,7 +41,7 @@ const GIT_PLACES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 fn checkout(folder: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(["describe", "--always", "--dirty", "--abbrev=12"]).env("GIT_OPTIONAL_LOCKS", "0");
-    // A git hook sets these, for a repository of its own.
+    // A git hook sets these variables for its own repository.
     GIT_PLACES.iter().for_each(|name| _ = git.env_remove(name));
     let output =
         git.stdin(Stdio::null()).stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
@@ -69,7 +69,8 @@ fn scheduling(stat: &str) -> String {
 fn date(now: std::time::SystemTime) -> String {
     let seconds = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, minutes) = (seconds / 86_400, seconds / 60 % 1_440);
-    // Years that start in March have the leap day at the end: months then have fixed first days.
+    // Years that start in March end with the leap day, so each month starts on a fixed day of the
+    // year.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_something_to_say() {
+    fn this_host_is_described() {
         let host = look();
         assert!(host.cpus > 0 && host.kernel.starts_with("Linux ") && !host.load_before.is_empty(), "{host:?}");
         let stat = |nice: i32, priority: u32, policy: u32| {

@@ -20,15 +20,16 @@ use crate::load::plan::{Amount, CommandPlan, Plan};
 use crate::load::template::DATA;
 use crate::load::{self, Watch};
 
-/// Unmeasured load before the first round: buffers grow, and connections get their memory.
+/// Unmeasured load before the first round, in which buffers grow to their size.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// A server without a reply for this long fails.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// The same if a single command takes seconds.
+/// The same, for workloads with commands that take seconds.
 const LONG_STALL_MAX: Duration = Duration::from_secs(300);
-/// Part of a rate from which it counts as kept: the last replies arrive after the last second.
+/// Part of the requested rate that a peer must reach. The last replies arrive after the last
+/// second.
 const RATE_KEPT: f64 = 0.97;
-/// Steps of a latency curve between one half of the distance to 100% and the next.
+/// Steps of a latency curve for each halving of the distance to 100%.
 const CURVE_TICKS_PER_HALF: u32 = 4;
 
 /// The settings that all workloads share.
@@ -46,8 +47,8 @@ struct Entrant {
 }
 
 impl Course<'_> {
-    /// Measures `workload`. Failed peers say so in their rows; an interruption keeps what was
-    /// measured.
+    /// Measures `workload`. The row of a failed peer says why it failed. An interruption keeps the
+    /// results so far.
     pub(super) fn run(&self, workload: &Workload, ports: &mut Ports) -> WorkloadResult {
         let mut entrants: Vec<Entrant> =
             self.setup.peers.iter().map(|spec| self.enter(spec, workload, ports)).collect();
@@ -129,7 +130,7 @@ impl Course<'_> {
         Entrant { peer: Some(peer), result }
     }
 
-    /// Measures a peer once; round 0 warms up.
+    /// Measures a peer once. Round 0 is the warm-up.
     fn turn(&self, entrant: &mut Entrant, workload: &Workload, round: u64) {
         let Entrant { peer: Some(peer), result } = entrant else { return };
         if result.invalid.is_some() {
@@ -172,7 +173,7 @@ impl Course<'_> {
         after.map(|_| ()).map_err(|error| io::Error::new(error.kind(), format!("after it {error}")))
     }
 
-    /// Returns the length of a round; round 0 warms up.
+    /// Returns the length of a round. Round 0 is the warm-up.
     fn amount(&self, workload: &Workload, round: u64) -> Amount {
         let keys = workload.keys_at(self.setup.scale);
         match workload.measured {
@@ -279,7 +280,7 @@ impl Course<'_> {
 }
 
 impl Entrant {
-    /// Stops the peer. Its peak memory is part of the result.
+    /// Stops the peer and adds its peak memory to the result.
     fn leave(self) -> PeerResult {
         let Self { peer, mut result } = self;
         if let Some(mut peer) = peer {
@@ -299,9 +300,9 @@ impl Entrant {
     }
 }
 
-/// Measures the server's CPU time between the first request and the last reply (connecting and
-/// closing are not the load's) and its memory during the run: a fork that rewrites a file has ended
-/// by then.
+/// Measures the server's CPU time between the first request and the last reply, without connecting
+/// and closing. Samples its memory during the run, since a child that rewrites a file may have
+/// ended afterwards.
 struct Account<'a> {
     peer: &'a Peer,
     before: Usage,
@@ -350,7 +351,7 @@ fn count_of(count: u32, what: &str) -> String {
 /// Returns the latencies of all rounds: quantile and microseconds.
 fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     let mut sum = crate::load::tally::histogram();
-    // All have the same bounds: nothing can be out of range.
+    // All histograms have the same bounds, so no value is out of range.
     rounds.iter().for_each(|round| sum += &round.load.latency_ns);
     let steps = sum.iter_quantiles(CURVE_TICKS_PER_HALF);
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
@@ -366,7 +367,7 @@ fn check_latency(workload: &Workload, peer: &mut PeerResult) {
     }
 }
 
-/// Notes a peer that did not keep the rate.
+/// Notes a peer that did not reach the requested rate.
 fn check_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
     let (Some(rate_per_s), Some(summary)) = (rate_per_s, &peer.summary) else { return };
     if summary.operations_per_s.min < rate_per_s as f64 * RATE_KEPT {
@@ -376,9 +377,9 @@ fn check_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
     }
 }
 
-/// Returns how a process died, which explains the trouble, or the trouble.
+/// Returns how a process died, if it did; otherwise `trouble`.
 fn death_or(peer: &mut Peer, trouble: &str) -> String {
-    // A killed process disappears some moments after its connections.
+    // A killed process counts as ended only some moments after its connections close.
     std::thread::sleep(Duration::from_millis(100));
     match peer.death() {
         Some(death) => format!("{trouble}; {death}"),
@@ -426,14 +427,14 @@ mod tests {
         const CHILD_BYTES: u64 = 40_000_000;
         let _alone = super::super::process::ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
-        // `tail` holds that much until the pipe ends.
+        // `tail` keeps all bytes in memory until the pipe ends.
         let script =
             format!("(head -c {CHILD_BYTES} /dev/zero; sleep 5) | tail -c {CHILD_BYTES} > tail; exec sleep 600");
         let peer = Peer::of_shell(&script, dir.path());
         let mut account = Account::of(&peer);
         let sample = Sample { at_s: 0.0, operations_per_s: 0.0, p99_us: 0.0 };
         let begin = std::time::Instant::now();
-        // Until it has ended.
+        // Until the child has ended.
         while account.peak_bytes < CHILD_BYTES || peer.resident_bytes().1 >= CHILD_BYTES {
             assert!(begin.elapsed() < Duration::from_secs(60), "{} bytes were seen", account.peak_bytes);
             account.sample(&sample, 0);

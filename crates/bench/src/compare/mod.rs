@@ -1,4 +1,4 @@
-//! Head-to-head runs: servers on this host, each driven with the same load in turn.
+//! Compares servers on this host, each driven with the same load in turn.
 //!
 //! # Words
 //!
@@ -6,19 +6,19 @@
 //! | --- | --- |
 //! | peer | a server to compare: one process, or the processes of a cluster ([`peers`]) |
 //! | workload | commands, keys, sizes and clients, by a name ([`workloads`]) |
-//! | round | every peer is measured once, in turn. A ratio of two peers is taken *within* a round |
-//! | invalid | a row with error replies, lost connections or a dead server: it has no figures |
+//! | round | every peer is measured once, in turn. Ratios of two peers are taken *within* a round |
+//! | invalid | a row with error replies, lost connections or a dead server: it has no results |
 //! | skipped | a row whose server cannot do what the workload needs |
 //!
-//! For each workload all peers are started, loaded with the same keys, driven for a second
-//! unmeasured, and then measured; or the memory of what was loaded is ([`resident`]). Peers that
-//! wait for their turn are stopped (SIGSTOP), so that forty idle processes cost the others nothing.
-//! CPU time is the kernel's count for all threads of all processes of a peer and of their children,
-//! between the first request and the last reply.
+//! For each workload all peers are started, filled with the same keys, driven for a second without
+//! measurement, and then measured in rounds. Memory workloads measure what the keys occupy instead
+//! ([`resident`]). Peers that are not being measured are stopped (SIGSTOP), so that forty idle
+//! processes cost the current peer nothing. CPU time is the kernel's count for all threads of a
+//! peer's processes and their children, between the first request and the last reply.
 //!
-//! Every started process is a [`process::Process`], which ends it when dropped: at the end, after
-//! an error, and after the first signal; a panic kills it. Only SIGKILL of this process leaves
-//! servers running.
+//! Every started process is a [`process::Process`]. It is ended when dropped: at the end, after an
+//! error, and after the first signal. A panic kills it. Only SIGKILL of this process leaves servers
+//! running.
 
 mod cluster;
 mod host;
@@ -43,7 +43,7 @@ pub(crate) use self::options::Options;
 use self::peers::Ports;
 use self::results::{Results, WorkloadResult};
 
-/// Returns every workload, and why it is not modelled, if it is not.
+/// Returns every workload's name, with the reason if it is not modelled.
 pub(crate) fn modelled_workloads() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     workloads::ALL.iter().map(|workload| (workload.name, workload.unmodelled()))
 }
@@ -54,7 +54,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         return list(&mut io::stdout().lock());
     }
     let setup = options.setup().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-    // First, so that an invalid folder fails before the run.
+    // Checked first, so that a folder that cannot be written fails before the run.
     report::prepare(&setup.out)?;
     process::kill_at_panic();
     let mut ports = Ports::new(options.port, &mut Random::from_entropy());
@@ -74,13 +74,13 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     for workload in &setup.workloads {
         if !stop.load(Ordering::Relaxed) {
             let result = course.run(workload, &mut ports);
-            // The report matters: a closed stdout does not end the run.
+            // The report is what counts: a closed stdout does not end the run.
             let _ = report::print(&result, &mut io::stdout().lock());
             results.workloads.push(result);
         }
         results.interrupted = stop.load(Ordering::Relaxed);
         results.host.load_after = host::load();
-        // After each workload: hours of measurements must survive what comes next.
+        // Written after each workload, so that a later failure does not lose hours of measurements.
         report::write(&results, &setup.out)?;
     }
     let _ = writeln!(io::stdout(), "report in {}", setup.out.display());
@@ -96,7 +96,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     }
 }
 
-/// Prints a line of progress, if stderr is still open.
+/// Prints a line of progress. A closed stderr is ignored.
 fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -85,7 +85,7 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) peers: Vec<Spec>,
-    /// Names of peers; empty: the first one that takes part.
+    /// Names of peers. If empty, the first peer that takes part.
     pub(super) against: Vec<String>,
     pub(super) workloads: Vec<&'static Workload>,
     pub(super) rounds: u64,
@@ -189,7 +189,7 @@ impl Options {
         if words.is_empty() || !command.contains("{port}") {
             return Err(format!("--peer '{text}': a command with {{port}} where the port stands"));
         }
-        // The server runs in a folder of its own.
+        // The server runs in a folder of its own, so a relative path would not resolve.
         let program = std::path::absolute(&words[0]).ok().filter(|path| words[0].contains('/') && path.is_file());
         let words = match program {
             Some(path) => std::iter::once(path.display().to_string()).chain(words.into_iter().skip(1)).collect(),
@@ -212,8 +212,8 @@ impl Options {
     }
 }
 
-/// Returns the executable `name`: the `given` one; otherwise in the folder `first`, or on the
-/// search path.
+/// Returns the path of the executable `name`: `given` if there is one, otherwise the first match in
+/// the folder `first` or on the search path.
 fn program(given: Option<&Path>, name: &str, first: Option<PathBuf>) -> Option<PathBuf> {
     if let Some(path) = given {
         return std::path::absolute(path).ok().filter(|path| path.is_file());

@@ -1,4 +1,4 @@
-//! Peers: how each is started, and when it is ready.
+//! Starts peers and detects when they are ready.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -20,15 +20,16 @@ use crate::load::control::{Control, Login, Target};
 
 /// Maximum time until a server replies.
 const READY_MAX: Duration = Duration::from_secs(60);
-/// Interval of checks whether it does.
+/// Interval between checks whether a server replies.
 pub(super) const READY_LOOK: Duration = Duration::from_millis(20);
-/// Between a Redis cluster node's port and that of its bus.
+/// Distance between the port of a Redis cluster node and the port of its bus.
 const BUS_OFFSET: u16 = 10_000;
-/// First ports are drawn from here: with the bus's below the kernel's own range (32768 and up).
+/// Lowest first port. All ports, those of buses included, are below the kernel's ephemeral range,
+/// which starts at 32768.
 const PORT_FIRST: u16 = 20_001;
-/// Bases to draw from.
+/// Number of first ports to draw from.
 const PORT_BASES: u64 = 1_200;
-/// Maximum connections besides those of a workload.
+/// Maximum connections in addition to those of a workload.
 const CONNECTIONS_SPARE: u32 = 100;
 
 /// A peer as the options describe it.
@@ -54,18 +55,19 @@ pub(super) enum Kind {
     Floor {
         threads: usize,
     },
-    /// With `{port}` and `{dir}`.
+    /// A command line with `{port}` and `{dir}`.
     Command(Vec<String>),
 }
 
 /// Ports for servers.
 ///
-/// A port that was free a moment ago is no longer free if a second comparison on this host chose it
-/// as well. So each comparison claims its ports until it ends.
+/// Two comparisons on one host could both find the same port free and choose it. So each comparison
+/// claims its ports until it ends.
 #[derive(Debug)]
 pub(super) struct Ports {
     next: u16,
-    /// The user named the first one: a port in use is an error, not skipped.
+    /// Whether the user named the first port. Then a port in use is an error; otherwise it is
+    /// skipped.
     given: bool,
     claims: Vec<UnixListener>,
 }
@@ -76,7 +78,7 @@ impl Ports {
         Self { next, given: given.is_some(), claims: Vec::new() }
     }
 
-    /// Returns a port that nobody listens on; for a cluster's node together with that of its bus.
+    /// Returns a port without a listener. For a cluster node the port of its bus has none either.
     pub(super) fn take(&mut self, with_bus: bool) -> io::Result<u16> {
         loop {
             let port = self.next;
@@ -103,10 +105,11 @@ impl Ports {
     }
 }
 
-/// Claims `port` among the comparisons of this host; `None` if another one has claimed it.
+/// Claims `port` among the comparisons of this host. Returns `None` if another comparison has
+/// claimed it.
 ///
-/// The claim is an abstract Unix socket: it has the scope of a port (one network namespace) and
-/// ends with the process that made it.
+/// The claim is an abstract Unix socket. Its scope is a network namespace, like a port's, and it is
+/// released when its process ends.
 fn claim(port: u16) -> io::Result<Option<UnixListener>> {
     let name = UnixAddress::from_abstract_name(format!("pantala-bench-port-{port}"))?;
     match UnixListener::bind_addr(&name) {
@@ -120,26 +123,26 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A peer that runs. Everything it started ends when it is dropped.
+/// A running peer. Dropping it ends all its processes.
 pub(super) struct Peer {
-    /// The first process's.
+    /// Command line of the first process.
     pub(super) command: Vec<String>,
-    /// Of each process.
+    /// Address of each process.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) version: String,
-    /// Driven in cluster mode.
+    /// Whether the load generator drives it in cluster mode.
     pub(super) cluster_mode: bool,
     pub(super) nodes: u32,
     pub(super) notes: Vec<String>,
     processes: Vec<Process>,
-    /// Behind the processes: removed when those have ended.
+    /// Declared after `processes`, so that the folder is removed after they have ended.
     _dir: TempDir,
 }
 
 /// Why a peer takes no part in a workload.
 #[derive(Debug)]
 pub(super) enum Absent {
-    /// It cannot run the workload.
+    /// The peer cannot run the workload.
     Skipped(String),
     Failed(io::Error),
 }
@@ -150,7 +153,7 @@ impl From<io::Error> for Absent {
     }
 }
 
-/// The settings of a start besides the peer itself.
+/// What a start needs besides the peer.
 pub(super) struct Ground<'a> {
     pub(super) dir: &'a Path,
     pub(super) cpus: &'a [usize],
@@ -221,7 +224,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Checks that it can do what `workload` needs.
+    /// Checks that the peer supports what `workload` needs.
     fn suit(&mut self, workload: &Workload) -> Result<(), Absent> {
         let mut control = Control::open(&Target::Tcp(self.addresses[0]), &Login::default())?;
         match workload.needs {
@@ -244,7 +247,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A shell that runs `script` in `dir`; it serves no clients.
+    /// Starts a shell that runs `script` in `dir` and serves no clients.
     #[cfg(test)]
     pub(super) fn of_shell(script: &str, dir: &Path) -> Self {
         let words = ["sh".to_owned(), "-c".to_owned(), script.to_owned()];
@@ -260,12 +263,12 @@ impl Peer {
         }
     }
 
-    /// Stops or continues all its processes: a peer that is not measured must cost nothing.
+    /// Stops or continues all processes, so that a peer that is not being measured costs nothing.
     pub(super) fn pause(&self, pause: bool) {
         self.processes.iter().for_each(|process| process.pause(pause));
     }
 
-    /// Returns how one of its processes ended, with its last output.
+    /// Returns how a process of the peer ended, with its last output, if one did.
     pub(super) fn death(&mut self) -> Option<String> {
         self.processes.iter_mut().find_map(|process| {
             let status = process.ended()?;
@@ -285,12 +288,12 @@ impl Peer {
         self.usage().since(before)
     }
 
-    /// Returns resident bytes of all its processes: now, and at the peak of each.
+    /// Returns the resident bytes of all processes: now, and the sum of their peaks.
     pub(super) fn resident_bytes(&self) -> (u64, u64) {
         resident_bytes(&self.ids())
     }
 
-    /// Ends all its processes: first signals all, then waits for all.
+    /// Ends all processes: signals all of them, then waits for them.
     pub(super) fn stop(mut self) {
         self.processes.iter_mut().for_each(Process::terminate);
         self.processes.iter_mut().for_each(Process::finish);
@@ -356,14 +359,14 @@ pub(super) fn check_interrupted(stop: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until the server replies to PING, and not that it is loading.
+/// Waits until the server replies to PING without a `-LOADING` error.
 fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) -> io::Result<()> {
     let begin = Instant::now();
     loop {
         check_interrupted(stop)?;
         let answer =
             Control::open(&Target::Tcp(address), &Login::default()).and_then(|mut control| control.ask(&["PING"]));
-        // Checked after the reply: if our process has ended, another one replied on this port.
+        // Checked after the reply: if our process has ended, another server replied on this port.
         if let Some(status) = process.ended() {
             return Err(io::Error::other(format!("ended at its start ({status}): {}", process.last_output())));
         }
@@ -385,7 +388,7 @@ fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) ->
     }
 }
 
-/// Returns the version in INFO; empty if there is none.
+/// Returns the version that INFO shows, or an empty string.
 fn version(address: SocketAddr) -> String {
     let answer = Control::open(&Target::Tcp(address), &Login::default())
         .and_then(|mut control| control.ask(&["INFO", "server"]));
@@ -422,8 +425,8 @@ mod tests {
 
     #[test]
     fn two_comparisons_never_choose_the_same_port() {
-        // Another process may take the port between the two steps, so the release is observed on
-        // the claim and not on the port.
+        // A process outside this test may take the port between the two steps, so the test observes
+        // the claim and not the port.
         let mut first = Ports { next: PORT_FIRST, given: false, claims: Vec::new() };
         let port = first.take(false).unwrap();
         let mut second = Ports { next: port, given: false, claims: Vec::new() };

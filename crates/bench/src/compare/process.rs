@@ -1,4 +1,4 @@
-//! Processes that a comparison starts: bound to CPUs, watched through `/proc`, signalled by id.
+//! Processes that a comparison starts: bound to CPUs, observed through `/proc`, signalled by ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,24 +13,23 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Maximum time between SIGTERM and the end of a server; then it is killed.
+/// Maximum time between SIGTERM and a server's end. After that the server is killed.
 const END_MAX: Duration = Duration::from_secs(10);
-/// Interval of checks whether it has ended.
+/// Interval between checks whether a server has ended.
 const END_LOOK: Duration = Duration::from_millis(10);
-/// Bytes of a server's last output that are shown when it fails.
+/// Bytes of a failed server's output that are shown.
 const LOG_TAIL_BYTES: usize = 600;
-/// The kernel's unit of times in `/proc/PID/stat`, the same on every Linux that Rust runs on.
+/// Tick of the times in `/proc/PID/stat`, the same on every Linux that Rust supports.
 const TICK_NS: u64 = 10_000_000;
 
-/// Attempts of a panic to lock [`RUNNING`] while another thread has it.
+/// Attempts of the panic hook to lock [`RUNNING`] while another thread holds it.
 const PANIC_LOOKS_MAX: u32 = 1000;
 
-/// Process groups that run here, by the id of their first process: a panic kills them
-/// ([`kill_at_panic`]).
+/// Running process groups by the ID of their first process. A panic kills them ([`kill_at_panic`]).
 static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
-/// From now on a panic kills all started processes. A release build aborts without dropping
-/// anything, and stopped processes would remain for ever.
+/// Installs a panic hook that kills all started processes. A release build aborts without running
+/// destructors, so stopped processes would never end.
 pub(super) fn kill_at_panic() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -43,10 +42,10 @@ fn kill_all() {
     for _ in 0..PANIC_LOOKS_MAX {
         let running = match RUNNING.try_lock() {
             Ok(running) => running,
-            // A set of numbers is valid whatever happened.
+            // The set is valid even if a thread panicked while it held the lock.
             Err(TryLockError::Poisoned(running)) => running.into_inner(),
-            // Another thread adds or removes a process, which takes a moment. It cannot be the one
-            // that panics.
+            // Another thread is adding or removing a process, which takes a moment. It is not the
+            // panicking thread.
             Err(TryLockError::WouldBlock) => {
                 thread::sleep(Duration::from_millis(1));
                 continue;
@@ -67,8 +66,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `words` in the folder `dir`, on `cpus` (empty: everywhere). Its output goes to `log`
-    /// there.
+    /// Starts `words` in the folder `dir` on `cpus` (empty: on all), with its output in the file
+    /// `log` in that folder.
     pub(super) fn start(words: &[String], dir: &Path, cpus: &[usize]) -> io::Result<Self> {
         let told = |what: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", what.display()));
         let log = dir.join("log");
@@ -76,11 +75,12 @@ impl Process {
         let errors = output.try_clone()?;
         let (program, arguments) = words.split_first().ok_or_else(|| io::Error::other("an empty command"))?;
         let mut command = Command::new(program);
-        // Its own group: a Ctrl-C on the terminal is for us, who then stop it in order.
+        // A group of its own, so that Ctrl-C reaches this process only, which then stops the
+        // server.
         command.args(arguments).current_dir(dir).process_group(0);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        // A child inherits the CPUs of the thread that starts it: a separate thread, so that
-        // nothing else is bound.
+        // A child inherits the CPUs of the thread that starts it. A separate thread keeps the
+        // caller unbound.
         let child = thread::scope(|scope| {
             let start = || {
                 if !cpus.is_empty() {
@@ -98,7 +98,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Returns how it ended, if it has.
+    /// Returns the exit status if the process has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
@@ -111,7 +111,7 @@ impl Process {
         self.ended
     }
 
-    /// Returns its last output, on one line.
+    /// Returns the last output on one line.
     pub(super) fn last_output(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned();
@@ -123,7 +123,7 @@ impl Process {
         }
     }
 
-    /// Stops or continues it.
+    /// Stops or continues the process group.
     pub(super) fn pause(&self, pause: bool) {
         if self.ended.is_none() {
             self.signal(if pause { Signal::STOP } else { Signal::CONT });
@@ -135,7 +135,7 @@ impl Process {
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 
-    /// Sends SIGTERM; [`Process::finish`] waits for the end.
+    /// Sends SIGTERM. [`Process::finish`] waits for the end.
     pub(super) fn terminate(&mut self) {
         if self.ended().is_none() {
             self.signal(Signal::TERM);
@@ -143,7 +143,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end, and kills it if that takes too long.
+    /// Waits until the process has ended, and kills it after [`END_MAX`].
     pub(super) fn finish(&mut self) {
         let begin = Instant::now();
         while self.ended().is_none() && begin.elapsed() < END_MAX {
@@ -160,7 +160,7 @@ impl Process {
         }
     }
 
-    /// Its id may soon belong to another process.
+    /// Forgets the process, whose ID may soon belong to another one.
     fn leave(&self) {
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).remove(&Pid::from_child(&self.child).as_raw_pid());
     }
@@ -175,7 +175,7 @@ impl Drop for Process {
 /// CPU time of a set of processes and their descendants at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
-    /// By process and thread: time on a CPU, and time ready to run without one.
+    /// On-CPU time and run-queue time, by process and thread.
     threads: BTreeMap<(u32, u32), (u64, u64)>,
     /// CPU time of children that have ended.
     reaped_ns: u64,
@@ -185,17 +185,17 @@ pub(super) struct Usage {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) cpu_s: f64,
-    /// Ready to run without a CPU.
+    /// Time ready to run without a CPU.
     pub(super) wait_s: f64,
-    /// Time on a CPU of the busiest thread.
+    /// On-CPU time of the busiest thread.
     pub(super) busiest_s: f64,
-    /// Time on a CPU or ready to run of the thread that has most of both.
+    /// Sum of on-CPU and run-queue time of the thread with the largest sum.
     pub(super) wanting_s: f64,
 }
 
 impl Usage {
-    /// Reads the processes `roots` and their descendants. A process that has ended counts as
-    /// nothing.
+    /// Reads the counters of the processes `roots` and their descendants. A process that has ended
+    /// counts as zero.
     pub(super) fn now(roots: &[u32]) -> Self {
         let mut usage = Self::default();
         for pid in family(roots) {
@@ -228,8 +228,8 @@ impl Usage {
     }
 }
 
-/// Returns nanoseconds on a CPU and waiting for one. Without scheduler statistics only the former,
-/// in ticks.
+/// Returns nanoseconds on a CPU and in the run queue. Without scheduler statistics the latter is 0
+/// and the former is a multiple of a tick.
 fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")) {
         let mut words = text.split_whitespace().map(str::parse);
@@ -241,13 +241,14 @@ fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     Some(((stat_field(&stat, 14) + stat_field(&stat, 15)) * TICK_NS, 0))
 }
 
-/// Returns field `number` (from 1, as in proc(5)) of a `stat` line as a number; 0 if there is none.
+/// Returns field `number` (from 1, as in proc(5)) of a `stat` line as a number, or 0 if it is
+/// missing.
 fn stat_field(stat: &str, number: usize) -> u64 {
     stat_word(stat, number).parse().unwrap_or_default()
 }
 
-/// Returns the same as a word. The second field, in parentheses, may contain anything: counting
-/// starts after it.
+/// Returns field `number` of a `stat` line. Counting starts after the second field, which is in
+/// parentheses and may contain any text.
 pub(super) fn stat_word(stat: &str, number: usize) -> &str {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     behind.split_whitespace().nth(number.saturating_sub(3)).unwrap_or_default()
@@ -272,7 +273,7 @@ fn family(roots: &[u32]) -> Vec<u32> {
     found
 }
 
-/// Returns resident bytes of `roots` and their descendants: now, and at the peak of each.
+/// Returns the resident bytes of `roots` and their descendants: now, and the sum of their peaks.
 pub(super) fn resident_bytes(roots: &[u32]) -> (u64, u64) {
     let of = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -286,7 +287,7 @@ fn status_bytes(status: &str, name: &str) -> u64 {
     line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default() * 1024
 }
 
-/// Held by each test that starts a process: a panic in one test kills the processes of all.
+/// Held by each test that starts a process, because a panic in one test kills the processes of all.
 #[cfg(test)]
 pub(super) static ALONE: Mutex<()> = Mutex::new(());
 
@@ -360,7 +361,7 @@ mod tests {
         process.terminate();
         process.finish();
         assert!(process.ended().is_some());
-        // Nothing reaps the orphaned child here: it has ended, or is a zombie.
+        // No parent reaps the orphaned child in this test: it has ended, or is a zombie.
         let alive = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
         let begin = Instant::now();
         while group.iter().any(alive) {

@@ -1,8 +1,8 @@
-//! Memory of collections: resident memory before and after a filling.
+//! Memory of collections: resident memory before and after a server is filled.
 //!
-//! Before the first reading a server gets requests like the filling's, on as many connections,
-//! which it rejects because their key is a string. So the buffers of connections and workers for
-//! requests of that size do not count as collections.
+//! Before the first reading, the server receives requests like those that fill it, on as many
+//! connections. It rejects them because their key is a string. So buffers of connections and
+//! workers for requests of that size do not count as memory of collections.
 
 use std::io;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::load;
 use crate::load::plan::{Amount, Plan};
 use crate::load::template::{RANDOM, SAME_KEY, SEPARATOR};
 
-/// Requests that are rejected.
+/// Number of rejected requests.
 const REJECTED: u64 = 25_000;
-/// Their key.
+/// Key of the rejected requests.
 const STRING: &str = "a-string";
-/// Memory that a server frees after the filling (buffers, the old table of a rehash) is not its
-/// collections'.
+/// Wait between the filling and the second reading. A server frees memory in this time that does
+/// not belong to collections: buffers, the old table of a rehash.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Interval of checks whether to stop.
+/// Interval between checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Course<'_> {
-    /// Fills `peer` with `workload`'s collections, `each` for each number; returns their memory,
-    /// and the number of operations of the filling.
+    /// Fills `peer` with `workload`'s collections, `each` for each number. Returns the number of
+    /// operations that filled it, and the memory of the collections.
     pub(super) fn fill_and_measure(
         &self,
         peer: &Peer,
@@ -52,7 +52,7 @@ impl Course<'_> {
         Ok((operations, Footprint::new(what, count, before_bytes, peer.resident_bytes().0)))
     }
 
-    /// Sends requests like the plan's to a key that is a string.
+    /// Sends requests like the plan's, with a key that is a string.
     fn send_rejected(&self, mut plan: Plan) -> io::Result<()> {
         let words = &mut plan.commands[0].words;
         let mut requests = 0;
@@ -61,7 +61,7 @@ impl Course<'_> {
             requests += 1;
         }
         for word in words {
-            // The fixed key leaves no number to repeat.
+            // A fixed key leaves no number to repeat, so each placeholder draws its own.
             *word = String::from_utf8_lossy(word).replace(SAME_KEY, RANDOM).into_bytes();
         }
         plan.amount = Amount::Shared(REJECTED.div_ceil(requests));

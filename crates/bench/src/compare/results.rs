@@ -1,10 +1,10 @@
-//! Results of a comparison: the contents of `results.json`, and what is computed from them.
+//! Results of a comparison: the contents of `results.json`, and the statistics derived from them.
 
 use serde::Serialize;
 
 use crate::load::outcome::Outcome;
 
-/// A thread on a CPU, or waiting for one, for this part of the time always had something to do.
+/// Part of the time that a thread must be on a CPU or ready to run to count as always busy.
 const BUSY: f64 = 0.9;
 
 /// Results of one comparison.
@@ -26,7 +26,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Returns what a reader must know first: that something is missing.
+    /// Returns a warning if workloads are missing: readers must see it first.
     pub(super) fn incomplete(&self) -> Option<String> {
         let (measured, planned) = (self.workloads.len(), self.workloads_planned);
         if self.interrupted {
@@ -60,7 +60,7 @@ pub(super) struct WorkloadResult {
     pub(super) name: String,
     pub(super) source: String,
     pub(super) ours: String,
-    /// The load, and the part of the published size that the scale left.
+    /// Description of the load, with the published size if it was scaled.
     pub(super) parameters: String,
     pub(super) scale: f64,
     /// Names of the peers that the reports compute ratios to.
@@ -80,14 +80,14 @@ pub(super) struct PeerResult {
     /// Maximum operations in flight: clients × nodes that each is connected to × pipeline.
     pub(super) in_flight_max: u64,
     pub(super) notes: Vec<String>,
-    /// Why it was not measured.
+    /// Why the peer was not measured.
     pub(super) skipped: Option<String>,
-    /// Why its figures are void.
+    /// Why its results are invalid.
     pub(super) invalid: Option<String>,
     /// The workload's latency limit in microseconds, if p99 is above it.
     pub(super) latency_missed_us: Option<f64>,
     pub(super) loaded_keys: u64,
-    /// With the keys loaded, before the first round.
+    /// Resident memory before the first round, with the keys loaded.
     pub(super) resident_loaded_bytes: u64,
     pub(super) resident_peak_bytes: u64,
     /// Memory of collections, for workloads that measure it.
@@ -101,19 +101,19 @@ pub(super) struct PeerResult {
 /// Resident memory of collections.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Footprint {
-    /// The counts.
+    /// What is counted: members, entries and the like.
     pub(super) what: &'static str,
     pub(super) count: u64,
-    /// After rejected requests like the filling's.
+    /// Resident memory after the rejected requests, before the filling.
     pub(super) before_bytes: u64,
     pub(super) each_bytes: f64,
-    /// To every other measured peer.
+    /// Ratios to every other measured peer.
     pub(super) ratios: Vec<FootprintRatio>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct FootprintRatio {
-    /// The other's name.
+    /// Name of the other peer.
     pub(super) against: String,
     pub(super) each_bytes: f64,
 }
@@ -133,22 +133,23 @@ pub(super) struct Round {
     pub(super) server_cpu_s: f64,
     /// Time that the server's threads were ready to run without a CPU.
     pub(super) server_wait_s: f64,
-    /// CPU time of the server's busiest thread, as a part of the time.
+    /// CPU time of the server's busiest thread, as a part of the elapsed time.
     pub(super) server_busy_max: f64,
-    /// CPU and waiting time of the server's thread with most of both, as a part of the time.
+    /// On-CPU and run-queue time of the server's thread with the largest sum, as a part of the
+    /// elapsed time.
     pub(super) server_wanting_max: f64,
     pub(super) server_cpu_us_per_operation: f64,
     pub(super) hit_rate: Option<f64>,
     pub(super) load: Outcome,
 }
 
-/// Which side always had something to do. Waiting for a CPU counts like being on one: on shared
-/// CPUs each side delays the other.
+/// The side that was always busy. Time in the run queue counts like time on a CPU, because on
+/// shared CPUs each side delays the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
-    /// A thread of the generator, none of the server.
+    /// A thread of the generator was always busy, and none of the server.
     Generator,
-    /// A thread of each, competing for the CPUs.
+    /// A thread of each was always busy: they compete for the CPUs.
     Both,
     Other,
 }
@@ -163,7 +164,7 @@ impl Round {
     }
 }
 
-/// Median, least and greatest over the rounds.
+/// Median, minimum and maximum over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -172,7 +173,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Summarizes values; `None` without any.
+    /// Summarizes values. Returns `None` if there are none.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -194,24 +195,25 @@ pub(super) struct Summary {
     /// Over all rounds.
     pub(super) max_us: f64,
     pub(super) hit_rate: Option<f64>,
-    /// The load generator's own CPU time; median.
+    /// CPU time of the load generator, median.
     pub(super) generator_us_per_operation: f64,
-    /// CPU and waiting time of its thread with most of both, as a part of the time; median.
+    /// On-CPU and run-queue time of the generator's thread with the largest sum, as a part of the
+    /// elapsed time, median.
     pub(super) generator_wanting: f64,
     /// Rounds in which the generator was the limit.
     pub(super) generator_limited: usize,
-    /// Rounds in which generator and server both always had something to do.
+    /// Rounds in which generator and server were both always busy.
     pub(super) both_limited: usize,
     /// Part of the CPU time that the server wanted and did not get.
     pub(super) server_starved: f64,
-    /// To every other measured peer.
+    /// Ratios to every other measured peer.
     pub(super) ratios: Vec<Ratios>,
 }
 
-/// Ratios of a peer to another, each within a round.
+/// Ratios of a peer to another peer, each taken within a round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Ratios {
-    /// The other's name.
+    /// Name of the other peer.
     pub(super) against: String,
     pub(super) operations_per_s: Spread,
     pub(super) cpu_us_per_operation: Spread,
@@ -219,8 +221,8 @@ pub(super) struct Ratios {
 }
 
 impl WorkloadResult {
-    /// Computes summaries and ratios. If no peer to compare with is named, it is the first one that
-    /// takes part.
+    /// Computes summaries and ratios. Without a named peer, ratios are to the first peer that takes
+    /// part.
     pub(super) fn summarize(&mut self) {
         if self.against.is_empty() {
             self.against = self
@@ -248,7 +250,7 @@ impl PeerResult {
         is_sound && (!self.rounds.is_empty() || self.footprint.is_some())
     }
 
-    /// Returns the memory of its collections, if that was measured.
+    /// Returns the memory of the peer's collections, if it was measured.
     pub(super) fn measured_footprint(&self) -> Option<&Footprint> {
         self.footprint.as_ref().filter(|_| self.is_measured())
     }
@@ -288,7 +290,7 @@ impl PeerResult {
         })
     }
 
-    /// Returns the number of rounds with that limit.
+    /// Returns the number of rounds in which `limit` was the limit.
     fn limited(&self, limit: Limit) -> usize {
         self.rounds.iter().filter(|round| round.limit() == limit).count()
     }
@@ -359,7 +361,7 @@ pub(super) mod tests {
     #[test]
     fn ratios_are_taken_within_a_round() {
         let first = peer("a", vec![round(1, 100.0, 2.0, 10.0), round(2, 50.0, 4.0, 10.0), round(3, 10.0, 1.0, 1.0)]);
-        // Round 1 is missing: medians over all rounds would be compared with others.
+        // Round 1 is missing here, so medians over all rounds would compare different rounds.
         let second = peer("b", vec![round(2, 100.0, 1.0, 5.0), round(3, 10.0, 1.0, 2.0)]);
         let mut workload = workload(vec![first, second]);
         workload.summarize();
@@ -433,17 +435,17 @@ pub(super) mod tests {
             ratios.iter().map(|ratio| (ratio.against.clone(), ratio.each_bytes)).collect()
         };
         assert_eq!(a.measured_footprint().unwrap().each_bytes, 200.0);
-        // A ratio to nothing is none.
+        // There is no ratio to a peer that was not measured.
         assert_eq!(ratios(b), [("a".to_owned(), 0.75)]);
-        // Memory may shrink: that is no failure.
+        // Memory may shrink, which is not an error.
         assert_eq!(Footprint::new("sets", 10, 1_000, 900).each_bytes, -10.0);
     }
 
     #[test]
-    fn who_was_the_limit() {
+    fn the_limit_is_the_side_that_was_always_busy() {
         let mut one = round(1, 1.0, 1.0, 1.0);
         assert_eq!(one.limit(), Limit::Other);
-        // On CPUs that it shares it mostly waits.
+        // On shared CPUs a thread spends most of its time in the run queue.
         (one.load.generator_busy_max, one.load.generator_wanting_max) = (0.4, 0.95);
         assert_eq!(one.limit(), Limit::Generator);
         one.server_wanting_max = 0.95;

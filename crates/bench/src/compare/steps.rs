@@ -1,4 +1,4 @@
-//! Steps beside the rounds: filling, resetting, counting.
+//! Steps outside the measured rounds: filling, resetting, counting.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,13 +13,13 @@ use crate::load::control::{Control, Login, Target};
 use crate::load::keys::Pattern;
 use crate::load::plan::{Amount, CommandPlan, Plan};
 
-/// Clients that load the keys, of each thread.
+/// Clients per thread that load the keys.
 const FILL_CLIENTS: u32 = 10;
-/// Their pipeline.
+/// Pipeline of these clients.
 const FILL_PIPELINE: u32 = 30;
 
 impl Course<'_> {
-    /// Runs `steps` in order. Returns how many operations filled something.
+    /// Runs `steps` in order. Returns the number of operations that filled the server.
     pub(super) fn take(&self, peer: &Peer, workload: &Workload, steps: &[Step]) -> io::Result<u64> {
         let keys = workload.keys_at(self.setup.scale);
         let mut operations = 0;
@@ -45,7 +45,7 @@ impl Course<'_> {
         Ok(operations)
     }
 
-    /// Returns a plan that does `text` for each number.
+    /// Returns a plan that runs `text` once for each number.
     pub(super) fn filling(&self, peer: &Peer, workload: &Workload, text: &str) -> Plan {
         Plan {
             commands: vec![CommandPlan::new("fill", &expanded(text), Pattern::Parallel, 1)],
@@ -58,7 +58,7 @@ impl Course<'_> {
         }
     }
 
-    /// Runs a plan until its end; returns its operations.
+    /// Runs a plan to its end and returns the number of its operations.
     pub(super) fn fill(&self, plan: &Plan) -> io::Result<u64> {
         let outcome = load::run(plan, self.stop, &mut ())?;
         check_interrupted(self.stop)?;
@@ -69,12 +69,13 @@ impl Course<'_> {
     }
 }
 
-/// Sends one command; an error reply is a failure.
+/// Sends one command. An error reply is an error.
 fn ask(address: SocketAddr, text: &str) -> io::Result<Value> {
     Control::open(&Target::Tcp(address), &Login::default())?.order(&text.split(' ').collect::<Vec<_>>())
 }
 
-/// Checks that all nodes together reply `expected`, so each operation had its effect.
+/// Checks that the replies of all nodes add up to `expected`, so that every operation had its
+/// effect.
 fn check_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     let mut sum = 0;
     for address in &peer.addresses {
@@ -87,7 +88,7 @@ fn check_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a reply's number, or that of its first element.
+/// Returns the number in a reply: the reply itself, or its first element.
 fn count_in(answer: &Value) -> Option<i64> {
     match answer {
         Value::Integer(count) => Some(*count),

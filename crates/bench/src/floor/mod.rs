@@ -58,8 +58,8 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
 
 fn serve<L: EventLoop>(options: &Options, backend: Backend, reason: &str) -> io::Result<()> {
     let shared = Arc::new(Shared { stop: AtomicBool::new(false), commands: AtomicU64::new(0) });
-    // Before the threads, which inherit the signal mask, and before clients can know that it is
-    // ready.
+    // Installed before the threads start, which inherit the signal mask, and before clients can see
+    // that the responder is ready.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut threads = Vec::new();
     let mut doorbells = Vec::new();
@@ -101,12 +101,12 @@ fn report(commands: u64) {
     );
 }
 
-/// Returns a listener for one thread: the kernel distributes connections over them.
+/// Returns a listener for one thread. The kernel distributes connections over all of them.
 fn listen(port: u16) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    socket.set_tcp_nodelay(true)?; // inherited by what it accepts
+    socket.set_tcp_nodelay(true)?; // inherited by accepted sockets
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

@@ -1,4 +1,4 @@
-//! One event loop that replies.
+//! One event loop of the floor responder.
 
 use std::io;
 use std::mem;
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pantala_resp::{ArgRange, Args, Limits, Parser};
 use pantala_runtime::{ConnId, Event, EventLoop};
 
-/// Reply to CONFIG GET, which redis-benchmark sends for `save` and `appendonly` and prints.
+/// Reply to CONFIG GET. redis-benchmark asks for `save` and `appendonly` and prints the reply.
 const CONFIG_REPLY: &[u8] = b"*2\r\n$4\r\nsave\r\n$0\r\n\r\n";
-/// Capacity of output that an idle connection keeps.
+/// Maximum capacity of an output buffer that an idle connection keeps.
 const OUTPUT_KEPT_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Default)]
@@ -17,22 +17,22 @@ struct Connection {
     /// `None` between a close and the position's next use.
     conn: Option<ConnId>,
     parser: Parser,
-    /// Start of a command that has not arrived completely.
+    /// Start of a command that has not arrived in full.
     partial: Vec<u8>,
     output: Vec<u8>,
-    /// A vector returned by a finished send, for the next output.
+    /// Buffer of a finished send, reused for the next output.
     spare: Option<Vec<u8>>,
     sending: bool,
-    /// In the list of connections with output.
+    /// Whether the connection is in the list of connections with output.
     listed: bool,
-    /// Closed once the output is sent.
+    /// Whether to close the connection once its output is sent.
     ending: bool,
 }
 
 pub(super) struct Responder<L> {
     event_loop: L,
     connections: Vec<Connection>,
-    /// Connections that got output, or ended, in this turn.
+    /// Connections that got output or ended in this turn.
     touched: Vec<ConnId>,
     get_reply: Vec<u8>,
     ranges: Vec<ArgRange>,
@@ -75,8 +75,8 @@ impl<L: EventLoop> Responder<L> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Accepted { socket, .. } => {
-                // Fails only if descriptors or memory are exhausted: the client's connection is
-                // closed.
+                // Fails only if descriptors or memory are exhausted. The client's connection is
+                // then closed.
                 if let Ok(conn) = self.event_loop.add(socket) {
                     if self.connections.len() <= conn.index() {
                         self.connections.resize_with(conn.index() + 1, Connection::default);
@@ -163,7 +163,7 @@ struct Replier<'a> {
 }
 
 impl Replier<'_> {
-    /// Replies to the complete commands in `bytes`, after the partial one from before.
+    /// Replies to the complete commands in `connection.partial` followed by `bytes`.
     fn take(mut self, connection: &mut Connection, bytes: &mut [u8]) {
         if connection.partial.is_empty() {
             let used_bytes = self.answer_all(connection, bytes);
@@ -177,7 +177,7 @@ impl Replier<'_> {
         connection.partial = partial;
     }
 
-    /// Replies to commands; returns how many bytes they had.
+    /// Replies to commands. Returns the number of bytes that they occupied.
     fn answer_all(&mut self, connection: &mut Connection, bytes: &mut [u8]) -> usize {
         let limits = Limits::default();
         let mut used_bytes = 0;

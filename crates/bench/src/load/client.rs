@@ -1,5 +1,5 @@
-//! A client: which operations it draws, and when. Its connections (one, or one per node) belong to
-//! the driver.
+//! A client: draws operations and schedules them. Its connections (one, or one for each node)
+//! belong to the driver.
 
 use std::collections::VecDeque;
 
@@ -9,54 +9,54 @@ use super::keys::Keys;
 use super::plan::Plan;
 use super::schedule::Schedule;
 
-/// An operation that has not been sent, or has to be resent.
+/// An operation that has not been sent, or must be resent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
-    /// Index of its command.
+    /// Index of the operation's command.
     pub(super) command: u16,
-    /// Number of its first key.
+    /// Number of the operation's first key.
     pub(super) key: u64,
-    /// Start of its latency; `None`: its send.
+    /// Start of its latency; `None`: the time of its send.
     pub(super) since_ns: Option<u64>,
-    /// Sent after an ASKING.
+    /// Whether an ASKING precedes it.
     pub(super) asking: bool,
-    /// Redirections that it has followed.
+    /// Number of redirections that it has followed.
     pub(super) hops: u8,
 }
 
 /// Draws operations: commands in turn by their weights, each with its own keys.
 pub(super) struct Client {
     pub(super) random: Random,
-    /// By command.
+    /// Keys by command.
     pub(super) keys: Vec<Keys>,
     weights: Vec<u32>,
     command: usize,
-    /// Operations of `command` before the next one's turn.
+    /// Operations of `command` until the next command's turn.
     command_left: u32,
-    /// Operations not yet drawn; `None`: until the time ends.
+    /// Operations still to draw; `None`: until the time ends.
     left: Option<u64>,
     schedule: Option<Schedule>,
-    /// In the driver's list of due times.
+    /// Whether it is in the driver's list of due times.
     pub(super) scheduled: bool,
-    /// Drawn for a node whose queue is full: all else waits for it, so that no node gets more than
-    /// its part.
+    /// An operation drawn for a node whose queue is full. The client draws nothing else until there
+    /// is room, so that no node gets more than its share.
     pub(super) held: Option<(Operation, usize)>,
-    /// Index of its connection, by node, once it has one.
+    /// Index of the client's connection to each node, once there is one.
     pub(super) connections: Vec<Option<usize>>,
-    /// Operations drawn by another node's connection, by node.
+    /// Operations by node that were drawn while another node's connection was being filled.
     pub(super) queues: Vec<VecDeque<Operation>>,
 }
 
 /// The next step of a client.
 pub(super) enum Next {
     Operation(Operation),
-    /// Nothing before this time.
+    /// No operation is due before this time.
     Due(u64),
     Nothing,
 }
 
 impl Client {
-    /// Creates client `index` of all clients of the run, which started at `start_ns`.
+    /// Creates client `index` of the run's clients. The run started at `start_ns`.
     pub(super) fn new(plan: &Plan, index: u64, start_ns: u64) -> Self {
         let seed = if plan.distinct_client_seed { plan.seed.wrapping_add(index) } else { plan.seed };
         let keys = plan.commands.iter().map(|c| Keys::new(c.pattern, &plan.range, index, u64::from(plan.clients)));
@@ -102,12 +102,12 @@ impl Client {
         Next::Operation(Operation { command: self.command as u16, key, since_ns, asking: false, hops: 0 })
     }
 
-    /// Returns whether it has drawn everything.
+    /// Returns whether the client has drawn all its operations.
     pub(super) fn is_done(&self) -> bool {
         self.left == Some(0) && self.held.is_none()
     }
 
-    /// Stops drawing and sending; returns how many requests were sent and redirected, and will have
+    /// Stops drawing and sending. Returns how many requests were sent and redirected, and will get
     /// no reply.
     pub(super) fn stop(&mut self) -> u64 {
         self.left = Some(0);

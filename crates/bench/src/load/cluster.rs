@@ -1,4 +1,4 @@
-//! Which node serves which slot, and parsing of redirections.
+//! The slots of a cluster by node, and the parsing of redirections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,28 +8,28 @@ use pantala_resp::value::Value;
 
 use super::control::{Control, Login, Target, resolve};
 
-/// Maximum nodes.
+/// Maximum number of nodes.
 const NODES_MAX: usize = 4096;
 
-/// The slots of a cluster as one thread knows them.
+/// The slots of a cluster in one thread's view.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     pub(crate) nodes: Vec<SocketAddr>,
-    /// Slot to index in `nodes`.
+    /// Index in `nodes` by slot.
     slots: Box<[u16]>,
 }
 
-/// Where an error reply redirects its request.
+/// The redirection in an error reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Redirection {
     pub(crate) slot: u16,
     pub(crate) address: SocketAddr,
-    /// For this request only, after an ASKING.
+    /// Valid for this request only, which must follow an ASKING.
     pub(crate) once: bool,
 }
 
 impl Topology {
-    /// Asks the server at `contact` by CLUSTER SLOTS or, if it does not know that, CLUSTER SHARDS.
+    /// Asks the server at `contact` by CLUSTER SLOTS, or by CLUSTER SHARDS if it rejects that.
     pub(crate) fn ask(contact: SocketAddr, login: &Login) -> io::Result<Self> {
         let mut control = Control::open(&Target::Tcp(contact), login)?;
         let mut parts = parse_slots(&control.ask(&["CLUSTER", "SLOTS"])?);
@@ -43,7 +43,7 @@ impl Topology {
     fn from_parts(parts: &[Part], contact: SocketAddr) -> io::Result<Self> {
         let mut topology = Self { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS].into() };
         for part in parts {
-            // An empty host stands for the server that was asked.
+            // An empty host is that of the server that was asked.
             let address = match part.host.as_str() {
                 "" | "?" => SocketAddr::new(contact.ip(), part.port),
                 host => resolve(host, part.port)?,
@@ -61,7 +61,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Returns the index of the node at `address`, and adds it if it is new.
+    /// Returns the index of the node at `address`. A new node is added unless there are too many.
     pub(crate) fn node(&mut self, address: SocketAddr) -> Option<usize> {
         if let Some(node) = self.nodes.iter().position(|known| *known == address) {
             return Some(node);
@@ -76,7 +76,7 @@ impl Topology {
         usize::from(self.slots[usize::from(slot)])
     }
 
-    /// Assigns one slot that has moved.
+    /// Assigns a slot that has moved to its new node.
     pub(crate) fn assign(&mut self, slot: u16, node: usize) {
         self.slots[usize::from(slot)] = node as u16;
     }
@@ -91,7 +91,7 @@ impl Topology {
     }
 }
 
-/// Parses `MOVED 12 host:port` and `ASK 12 host:port`. An empty host stands for `contact`'s.
+/// Parses `MOVED 12 host:port` and `ASK 12 host:port`. An empty host is that of `contact`.
 pub(crate) fn redirection(text: &[u8], contact: SocketAddr) -> Option<Redirection> {
     let text = std::str::from_utf8(text).ok()?;
     let mut words = text.split(' ');
@@ -114,7 +114,7 @@ struct Part {
     port: u16,
 }
 
-/// `[[first, last, [host, port, …], …], …]`
+/// Parses `[[first, last, [host, port, …], …], …]`.
 fn parse_slots(answer: &Value) -> Option<Vec<Part>> {
     let Value::Array(ranges) = answer else { return None };
     let part = |range: &Value| {
@@ -130,7 +130,7 @@ fn parse_slots(answer: &Value) -> Option<Vec<Part>> {
     ranges.iter().map(part).collect()
 }
 
-/// `[[slots, [first, last, …], nodes, [[id, …, port, …, ip, …, role, master, …], …]], …]`
+/// Parses `[[slots, [first, last, …], nodes, [[id, …, port, …, ip, …, role, master, …], …]], …]`.
 fn parse_shards(answer: &Value) -> Option<Vec<Part>> {
     let mut parts = Vec::new();
     for shard in items(answer)? {

@@ -1,4 +1,4 @@
-//! One connection: unsent output, and the replies that it expects.
+//! One connection: unsent output and expected replies.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::scan::{Reply, Scanner};
 use super::tally::Tally;
 use super::template::Template;
 
-/// In place of a command: the reply to ASKING.
+/// Value of [`Sent::command`] for an ASKING.
 const ASKING: u16 = u16::MAX;
 
 /// Consecutive equal requests without a reply.
@@ -22,36 +22,36 @@ struct Sent {
     since_ns: u64,
     key: u64,
     count: u32,
-    /// As in [`Operation`].
+    /// As in [`Operation::hops`].
     hops: u8,
 }
 
 pub(super) struct Connection {
     pub(super) socket: Socket,
-    /// Encrypts it.
+    /// Encryption of the connection, if it is encrypted.
     pub(super) link: Option<Box<Link>>,
-    /// Index of its client in its thread, and of its node.
+    /// Indexes of its client in the thread, and of its node.
     pub(super) client: usize,
     pub(super) node: usize,
     /// The node's address, in cluster mode.
     pub(super) address: Option<SocketAddr>,
     pub(super) scanner: Scanner,
     pub(super) out: Vec<u8>,
-    /// Bytes of `out` already sent. Only a full socket buffer leaves a rest.
+    /// Number of bytes of `out` already sent. It is not 0 only while the socket's buffer is full.
     pub(super) out_sent: usize,
     sent: VecDeque<Sent>,
     /// Operations without a reply.
     pub(super) in_flight: u32,
-    /// In the driver's list of connections to fill.
+    /// Whether it is in the driver's list of connections to fill.
     pub(super) listed: bool,
     pub(super) open: bool,
-    /// Replies of the front operation so far, if it has several.
+    /// Number of replies to the front operation so far, if it has several.
     replies_seen: u32,
-    /// One of these replies was an error.
+    /// Whether one of these replies was an error.
     failed: bool,
 }
 
-/// An operation to resend elsewhere.
+/// An operation to resend to another node.
 pub(super) type Redirected = (Redirection, Operation);
 
 impl Connection {
@@ -72,7 +72,7 @@ impl Connection {
             scanner: Scanner::default(),
             out: Vec::new(),
             out_sent: 0,
-            // Grows if every request is an entry of its own.
+            // Grows further if every request needs an entry of its own.
             sent: VecDeque::with_capacity(pipeline.min(64) as usize + 1),
             in_flight: 0,
             listed: false,
@@ -82,13 +82,14 @@ impl Connection {
         }
     }
 
-    /// Notes a request that was written to `out`.
+    /// Records a request that was written to `out`.
     #[inline]
     pub(super) fn expect(&mut self, operation: &Operation, now_ns: u64) {
         let (command, since_ns) = (operation.command, operation.since_ns.unwrap_or(now_ns));
         self.in_flight += 1;
         match self.sent.back_mut() {
-            // In cluster mode a redirection needs each operation's key.
+            // In cluster mode each operation has an entry of its own, because a redirection needs
+            // its key.
             Some(last) if self.address.is_none() && (last.command, last.since_ns) == (command, since_ns) => {
                 last.count += 1;
             }
@@ -96,20 +97,20 @@ impl Connection {
         }
     }
 
-    /// Returns whether bytes wait for room in the socket.
+    /// Returns whether unsent bytes wait for room in the socket.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
         self.out_sent < self.out.len() || self.link.as_ref().is_some_and(|link| !link.sealed.is_empty())
     }
 
-    /// Encrypts what is to be sent. Without encryption it stays as it is.
+    /// Encrypts the output, on an encrypted connection.
     ///
     /// # Errors
     /// The keys are used up.
     #[inline]
     pub(super) fn seal(&mut self) -> std::io::Result<()> {
         match &mut self.link {
-            // Bytes sealed earlier are sent first.
+            // Bytes that were sealed earlier must be sent first.
             Some(link) if link.sealed.is_empty() => {
                 let sealed = link.seal(&self.out);
                 self.out.clear();
@@ -119,13 +120,13 @@ impl Connection {
         }
     }
 
-    /// Returns what goes to the socket.
+    /// Returns the bytes to write to the socket.
     #[inline]
     pub(super) fn outgoing(&self) -> &[u8] {
         self.link.as_ref().map_or(&self.out, |link| &link.sealed)
     }
 
-    /// Drops what was sent.
+    /// Drops the bytes that were sent.
     #[inline]
     pub(super) fn forget_sent(&mut self) {
         match &mut self.link {
@@ -134,13 +135,13 @@ impl Connection {
         }
     }
 
-    /// Notes an ASKING that was written to `out`.
+    /// Records an ASKING that was written to `out`.
     pub(super) fn expect_asking(&mut self) {
         self.sent.push_back(Sent { command: ASKING, since_ns: 0, key: 0, count: 1, hops: 0 });
     }
 
-    /// Parses bytes from the server. Returns how many operations have left the connection, or why
-    /// it failed.
+    /// Parses bytes from the server. Returns how many operations have completed or were redirected,
+    /// or why the connection failed.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -167,7 +168,7 @@ impl Connection {
         Ok(before - self.in_flight)
     }
 
-    /// Handles one reply. Returns false if no request is open.
+    /// Handles one reply. Returns false if no request expects one.
     #[inline]
     fn answer(
         &mut self,

@@ -1,4 +1,4 @@
-//! A blocking connection for everything besides load: handshakes, topology, queries between runs.
+//! A blocking connection for handshakes, topology, and queries before and after the load.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// Timeout of a connection, and of a reply.
+/// Timeout of connecting, and of a reply.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Bytes read at once.
+/// Bytes read by one call.
 const READ_BYTES: usize = 16 * 1024;
 
 /// Address of a server.
@@ -38,7 +38,7 @@ pub(crate) fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
     (host, port).to_socket_addrs().map_err(|_| unknown())?.next().ok_or_else(unknown)
 }
 
-/// Password, user if it is not `default`, and database; and how to encrypt.
+/// Credentials, database and encryption of a connection. The user is `default` if none is given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Login {
     pub(crate) tls: Option<Tls>,
@@ -64,7 +64,7 @@ impl Control {
                 control.send(b"")?;
                 control.receive()?;
             }
-            // The end of the handshake.
+            // Sends the last bytes of the handshake.
             control.send(b"")?;
         }
         if let Some(password) = &login.password {
@@ -138,27 +138,27 @@ impl Control {
         Ok(())
     }
 
-    /// As `ask`, but an error reply is a failure.
+    /// Does the same as `ask`, but returns an error reply as an error.
     pub(crate) fn order(&mut self, words: &[&str]) -> io::Result<Value> {
         let answer = self.ask(words)?;
         self.accepted(words.first().unwrap_or(&""), &answer)?;
         Ok(answer)
     }
 
-    /// Returns the socket, non-blocking, for a connection of the load without encryption.
+    /// Returns the non-blocking socket, for an unencrypted connection of the load.
     pub(crate) fn into_socket(self) -> io::Result<Socket> {
         Ok(self.into_parts()?.0)
     }
 
-    /// Returns the socket, non-blocking, for a connection of the load, and what encrypts it.
+    /// Returns the non-blocking socket and its encryption, for a connection of the load.
     pub(crate) fn into_parts(self) -> io::Result<(Socket, Option<Box<Link>>)> {
         self.socket.set_nonblocking(true)?;
         Ok((self.socket, self.link))
     }
 }
 
-/// Retries after a signal. With a timeout on the socket, a stop of this process interrupts the call
-/// too, without any handler.
+/// Retries a call that a signal interrupted. On a socket with a timeout, stopping and continuing
+/// this process also interrupts the call, without a signal handler.
 fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {

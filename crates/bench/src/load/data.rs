@@ -4,8 +4,8 @@ use pantala_base::Random;
 
 use super::template::write_number;
 
-/// Random bytes besides the longest value, to cut values from: far more than a cache line, little
-/// compared with a cache.
+/// Random bytes in addition to the longest value, from which values are cut. Much larger than a
+/// cache line, small compared with a cache.
 const POOL_EXTRA_BYTES: usize = 64 * 1024;
 
 /// Lengths of values, uniformly distributed.
@@ -16,17 +16,17 @@ pub(crate) struct Sizes {
     pub(crate) maximum: u64,
 }
 
-/// The source of values. Shared by all clients of a thread.
+/// Generates values. Shared by all clients of a thread.
 #[derive(Debug)]
 pub(crate) struct Data {
     sizes: Sizes,
     expiry_seconds: (u64, u64),
-    /// Least and greatest random number.
+    /// Minimum and maximum of random numbers.
     numbers: (u64, u64),
-    /// All `x`, or random.
+    /// Bytes of values: all `x`, or random.
     pool: Vec<u8>,
     random: bool,
-    /// A whole argument, if all values are equal: one copy.
+    /// A complete encoded argument, if all values are equal, which takes one copy.
     whole: Option<Vec<u8>>,
 }
 
@@ -42,7 +42,7 @@ impl Data {
         Self { sizes, expiry_seconds, numbers, pool, random, whole }
     }
 
-    /// Appends an argument: a value between `before` and `after`.
+    /// Appends an argument that consists of `before`, a value and `after`.
     #[inline]
     pub(super) fn write(&self, out: &mut Vec<u8>, before: &[u8], after: &[u8], random: &mut Random) {
         if let Some(whole) = self.whole.as_ref().filter(|_| before.is_empty() && after.is_empty()) {

@@ -1,8 +1,8 @@
-//! One thread of the load: its clients, their connections, an epoll loop.
+//! One thread of the load: its clients, their connections, and an epoll loop.
 //!
 //! A turn waits for readable connections. Each is read once, its replies are counted, and its
-//! pipeline is refilled and sent: two system calls for all operations whose replies one read
-//! returns. Nothing is allocated per operation.
+//! pipeline is refilled and sent. So all operations whose replies arrive in one read cost two
+//! system calls. Nothing is allocated per operation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,20 +27,19 @@ use super::shared::Shared;
 use super::tally::Tally;
 use super::template::Template;
 
-/// Bytes read at once.
+/// Bytes read by one call.
 const READ_BYTES: usize = 256 * 1024;
-/// Events taken at once.
+/// Events returned by one call.
 const EVENTS: usize = 256;
-/// How often counts are published and limits checked.
+/// Interval at which counts are published and limits checked.
 pub(super) const PUBLISH_NS: u64 = 200_000_000;
-/// At the end of the time: maximum wait for replies to requests in flight.
+/// Maximum wait for replies to requests in flight after the time has ended.
 const DRAIN_NS: u64 = 5_000_000_000;
-/// Operations drawn ahead for a node, by each client.
+/// Maximum operations that each client draws ahead for a node.
 const QUEUE_MAX: usize = 16 * 1024;
 /// Minimum time between two queries of the cluster's slots.
 const REFRESH_NS: u64 = 1_000_000_000;
-/// Consecutive redirections that one operation follows: nodes that redirect to each other would
-/// keep it for ever.
+/// Maximum consecutive redirections of one operation, against nodes that redirect to each other.
 const HOPS_MAX: u8 = 16;
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
@@ -57,9 +56,9 @@ pub(super) struct Driver<'a> {
     connections: Vec<Connection>,
     topology: Option<Topology>,
     tally: Tally,
-    /// Connections to fill.
+    /// Connections whose pipelines are to be filled.
     ready: Vec<usize>,
-    /// Due times of the clients' next operations.
+    /// Due times of the clients' next operations, with the clients' indexes.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     redirected: Vec<Redirected>,
     buffer: Vec<u8>,
@@ -69,21 +68,21 @@ pub(super) struct Driver<'a> {
     stopping: bool,
     deadline_ns: u64,
     last_answer_ns: u64,
-    /// When requests were last sent with none in flight: before that the server had nothing to
-    /// reply to.
+    /// Time at which requests were last sent while none was in flight. The server is not stalled
+    /// before that.
     asked_ns: u64,
     next_publish_ns: u64,
     next_refresh_ns: u64,
 }
 
-/// Result of a thread.
+/// Results of one thread.
 pub(super) struct Driven {
     pub(super) tally: Tally,
-    /// From the start to the last reply.
+    /// Nanoseconds from the start to the last reply.
     pub(super) elapsed_ns: u64,
-    /// Stopped from outside.
+    /// Whether the run was stopped before its end.
     pub(super) interrupted: bool,
-    /// Still open: closing them is not part of the load.
+    /// Open sockets, because closing them is not part of the load.
     pub(super) sockets: Vec<Socket>,
 }
 
@@ -183,8 +182,8 @@ impl<'a> Driver<'a> {
                     self.send(index);
                 }
                 self.list(index);
-                // Sends this connection's next requests before others are read, so that the server
-                // does not run dry.
+                // This connection's next requests are sent before others are read, to keep the
+                // server busy.
                 self.fill_ready();
             }
         }
@@ -196,7 +195,7 @@ impl<'a> Driver<'a> {
         Ok(Driven { tally: self.tally, elapsed_ns, interrupted, sockets })
     }
 
-    /// Sets the start to now: clients were created before all were connected.
+    /// Restarts all clients at `start_ns`, because they were created before all were connected.
     fn restart(&mut self, start_ns: u64) {
         for (position, client) in self.clients.iter_mut().enumerate() {
             let index = (self.thread + position * self.plan.threads as usize) as u64;
@@ -211,7 +210,7 @@ impl<'a> Driver<'a> {
         (0..self.connections.len()).for_each(|index| self.list(index));
     }
 
-    /// Checks limits and the clock. Returns whether the run has ended.
+    /// Checks limits and the time. Returns whether the run has ended.
     fn turn_ends(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.next_publish_ns {
             self.publish();
@@ -225,7 +224,8 @@ impl<'a> Driver<'a> {
         if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
             self.stopping = true;
             for client in &mut self.clients {
-                // Requests redirected at the last moment are no failure: the time has ended.
+                // A request that was redirected at the last moment is not an error, since the time
+                // has ended.
                 client.stop();
             }
             self.due.clear();
@@ -243,7 +243,7 @@ impl<'a> Driver<'a> {
         self.shared.publish(&mut self.tally);
     }
 
-    /// Waits for events, until something else is due.
+    /// Waits for events until the next deadline.
     fn wait(&mut self, now_ns: u64, events: &mut Vec<epoll::Event>) -> io::Result<()> {
         let mut until_ns = self.next_publish_ns.min(if self.stopping { u64::MAX } else { self.deadline_ns });
         if let Some(Reverse((due_ns, _))) = self.due.peek() {
@@ -253,7 +253,8 @@ impl<'a> Driver<'a> {
         let mut timeout =
             Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
         if self.plan.rate_per_s.is_some() && wait_ns > 0 {
-            // epoll_wait counts in milliseconds; poll, on the epoll descriptor, in nanoseconds.
+            // epoll_wait counts in milliseconds; poll on the epoll descriptor counts in
+            // nanoseconds.
             let waited = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
             ignore_interrupt(waited.map(|_| ()))?;
             timeout = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -322,7 +323,7 @@ impl<'a> Driver<'a> {
             if !self.redirected.is_empty() {
                 self.redirect(self.connections[index].client);
             }
-            // A short read has emptied the socket: later bytes make a new event.
+            // A short read has emptied the socket. Later bytes raise a new event.
             if read_bytes < READ_BYTES {
                 return;
             }
@@ -337,13 +338,13 @@ impl<'a> Driver<'a> {
         let in_flight = u64::from(std::mem::take(&mut connection.in_flight));
         self.in_flight -= in_flight;
         let (client, node) = (connection.client, connection.node);
-        // The kernel removes it with its last descriptor, which stays open until the end: remove it
-        // now.
+        // The kernel removes a socket when its last descriptor is closed, which happens at the end
+        // of the run. So it is removed here.
         let _ = epoll::delete(&self.epoll, &connection.socket);
         let client = &mut self.clients[client];
         client.connections[node] = None;
-        // A client that lost a node cannot keep its distribution: it ends, and the run counts as
-        // failed.
+        // A client without one of its nodes cannot keep its key distribution. It ends, and the run
+        // counts as failed.
         let redirected = client.stop() + self.redirected.drain(..).len() as u64;
         self.tally.lost(why, in_flight + redirected);
     }
@@ -371,8 +372,8 @@ impl<'a> Driver<'a> {
         self.refresh();
     }
 
-    /// Asks for all slots after one has moved, at most once in a while. That delays this thread by
-    /// a millisecond or so.
+    /// Asks for all slots after one has moved, at most once in [`REFRESH_NS`]. That delays this
+    /// thread by about a millisecond.
     fn refresh(&mut self) {
         let now_ns = self.now_ns();
         if now_ns < self.next_refresh_ns {
@@ -380,7 +381,7 @@ impl<'a> Driver<'a> {
         }
         self.next_refresh_ns = now_ns + REFRESH_NS;
         if let (Target::Tcp(address), Some(topology)) = (&self.plan.target, &mut self.topology) {
-            // During a migration the reply may have gaps: redirections then continue.
+            // During a migration the reply may have gaps, which later redirections fill.
             if let Ok(newer) = Topology::ask(*address, &self.plan.login) {
                 topology.update(&newer);
             }
@@ -395,8 +396,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Returns the client's connection to a node, and opens it if there is none. If that fails the
-    /// operation is lost and the client ends, as with a broken connection.
+    /// Returns the client's connection to a node, and opens it if there is none. If that fails, the
+    /// operation is lost and the client ends, as after a broken connection.
     fn connection_to(&mut self, client: usize, node: usize) -> Option<usize> {
         let known = self.clients[client].connections.get(node).copied().flatten();
         known.or_else(|| {
@@ -418,7 +419,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Fills the pipeline of a connection and sends.
+    /// Fills a connection's pipeline and sends.
     fn fill(&mut self, index: usize) {
         let now_ns = self.now_ns();
         if self.in_flight == 0 {
@@ -441,14 +442,14 @@ impl<'a> Driver<'a> {
             self.in_flight += 1;
         }
         let connection = &self.connections[index];
-        // Unsent bytes mean a full socket: its event continues the send.
+        // Unsent bytes mean that the socket is full; its writable event continues the send.
         if !connection.out.is_empty() && connection.out_sent == 0 {
             self.send(index);
         }
     }
 
-    /// Returns the next operation for a connection: from its queue, or drawn by its client.
-    /// Operations drawn for other nodes go to their queues.
+    /// Returns the next operation for a connection, from its queue or drawn by its client.
+    /// Operations drawn for other nodes are queued for these.
     fn next(&mut self, index: usize, now_ns: u64) -> Option<Operation> {
         let (client_index, node) = (self.connections[index].client, self.connections[index].node);
         if self.topology.is_none() {
@@ -457,7 +458,7 @@ impl<'a> Driver<'a> {
         loop {
             let client = &mut self.clients[client_index];
             if let Some(operation) = client.queues[node].pop_front() {
-                // All connections of the client wait until this queue has room.
+                // The client's connections were waiting until this queue had room.
                 let held_here = client.held.as_ref().is_some_and(|(_, held_node)| *held_node == node);
                 if held_here && let Some((held, _)) = client.held.take() {
                     client.queues[node].push_back(held);
@@ -522,7 +523,7 @@ impl<'a> Driver<'a> {
         }
         connection.out_sent = 0;
         connection.forget_sent();
-        // Sealed after what the socket had no room for until now.
+        // Bytes added meanwhile are sealed only after earlier ones are sent.
         if connection.link.is_some() && !connection.out.is_empty() {
             self.send(index);
         }

@@ -1,10 +1,10 @@
-//! Hand-overs: clients that block in BLPOP on one list, and one more that pushes as fast as they
-//! take.
+//! Hand-overs: clients that block in BLPOP on one list, and one more client that pushes.
 //!
-//! It pushes a batch in one write, an element with each RPUSH, and the next batch when every
-//! element has arrived, at whichever client. A client that got one blocks again at once. So a
-//! hand-over is a push, the delivery to the client that has waited longest, and that client's next
-//! BLPOP. Elements are numbers, each pushed once: one that is lost or arrives twice fails the run.
+//! The pushing client sends a batch in one write, an RPUSH for each element, and the next batch
+//! once every element has arrived at some client. A client that got an element blocks again at
+//! once. So a hand-over is a push, the delivery to the client that has been blocked longest, and
+//! that client's next BLPOP. Elements are numbers, each pushed once. An element that is lost or
+//! arrives twice fails the run.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,14 +24,14 @@ use super::plan::{Amount, Plan};
 use super::shared::Shared;
 use super::tally::Tally;
 
-/// The list that all block on.
+/// The list that all clients block on.
 const LIST: &str = "queue";
 const WAIT: &[u8] = b"*3\r\n$5\r\nBLPOP\r\n$5\r\nqueue\r\n$1\r\n0\r\n";
-/// Bytes read at once.
+/// Bytes read by one call.
 const READ_BYTES: usize = 16 * 1024;
-/// Events taken at once.
+/// Events returned by one call.
 const EVENTS: usize = 256;
-/// How often the clock and the stop flag are checked with nothing to read.
+/// Interval at which the clock and the stop flag are checked while nothing arrives.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 pub(super) struct HandOver<'a> {
@@ -39,10 +39,10 @@ pub(super) struct HandOver<'a> {
     shared: &'a Shared,
     clock: Instant,
     epoll: OwnedFd,
-    /// The blocked clients, then the one that pushes.
+    /// The blocked clients, followed by the pushing client.
     clients: Vec<Client>,
     tally: Tally,
-    /// The next element.
+    /// Next element to push.
     next: u64,
     last_answer_ns: u64,
     next_publish_ns: u64,
@@ -51,7 +51,7 @@ pub(super) struct HandOver<'a> {
 
 struct Client {
     socket: Socket,
-    /// Start of a reply.
+    /// Start of a reply that has not arrived in full.
     received: Vec<u8>,
 }
 
@@ -79,7 +79,7 @@ fn trouble<T>(why: impl Into<String>) -> Result<T, End> {
 }
 
 impl<'a> HandOver<'a> {
-    /// Connects all clients of the run; when it returns they are blocked.
+    /// Connects all clients of the run. They are blocked when it returns.
     pub(super) fn connect(plan: &'a Plan, shared: &'a Shared, clock: Instant) -> io::Result<Self> {
         let mut hand_over = Self {
             plan,
@@ -90,7 +90,7 @@ impl<'a> HandOver<'a> {
             tally: Tally::new(plan.commands.len()),
             next: 0,
             last_answer_ns: 0,
-            // The first time around is not sampled.
+            // The first elements, which show that clients are blocked, are not sampled.
             next_publish_ns: u64::MAX,
             room: vec![0; READ_BYTES],
         };
@@ -100,7 +100,8 @@ impl<'a> HandOver<'a> {
             epoll::add(&hand_over.epoll, &socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
             hand_over.clients.push(Client { socket, received: Vec::new() });
         }
-        // Only a client that got an element is known to be blocked: once around, unmeasured.
+        // A client is known to be blocked again only after it got an element. So each gets one,
+        // unmeasured.
         if let Err(End::Trouble(why)) = hand_over.once_around() {
             return Err(io::Error::other(why));
         }
@@ -108,14 +109,14 @@ impl<'a> HandOver<'a> {
         Ok(hand_over)
     }
 
-    /// Blocks all clients, and hands over as many elements as there are clients.
+    /// Blocks all clients, and hands over at least as many elements as there are clients.
     fn once_around(&mut self) -> Step {
         let waiting = self.clients.len() - 1;
         (0..waiting).try_for_each(|index| self.send(index, WAIT))?;
         (0..waiting.div_ceil(self.plan.pipeline as usize)).try_for_each(|_| self.batch())
     }
 
-    /// Hands over until the time ends.
+    /// Hands over elements until the time ends.
     pub(super) fn run(mut self) -> io::Result<Driven> {
         let Amount::Time(time) = self.plan.amount else { return Err(io::Error::other("hand-overs last for a time")) };
         let start_ns = self.now_ns();
@@ -169,7 +170,7 @@ impl<'a> HandOver<'a> {
         Ok(())
     }
 
-    /// Checks the clock and the limits.
+    /// Checks the stop flag, the stall limit and whether counts are due to be published.
     fn look(&mut self) -> Step {
         if self.shared.stop.load(Ordering::Relaxed) {
             return Err(End::Stopped);
@@ -191,7 +192,7 @@ impl<'a> HandOver<'a> {
         let read_bytes = match rustix::net::recv(&client.socket, &mut self.room[..], RecvFlags::empty()) {
             Ok((_, 0)) => return trouble("the server closed the connection"),
             Ok((_, read_bytes)) => read_bytes,
-            // While there is something to read there are events.
+            // The poll reports the socket again while there is something to read.
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return trouble(format!("connection failed: {error}")),
         };
@@ -220,8 +221,7 @@ impl<'a> HandOver<'a> {
         }
     }
 
-    /// Sends all of `bytes`: nothing else is in flight on that connection, so there is room for
-    /// them.
+    /// Sends all of `bytes`. The socket has room for them, since nothing else is in flight on it.
     fn send(&mut self, index: usize, bytes: &[u8]) -> Step {
         loop {
             match rustix::net::send(&self.clients[index].socket, bytes, SendFlags::NOSIGNAL) {
@@ -291,7 +291,7 @@ mod tests {
     use super::super::outcome::tests::plan as base;
     use super::*;
 
-    /// The element that a faulty server gets wrong: after those of the first time around.
+    /// Element that a faulty server mishandles, later than those pushed by `connect`.
     const WRONG: u64 = 100;
 
     #[derive(Clone, Copy, PartialEq)]
@@ -299,7 +299,7 @@ mod tests {
         Sound,
         /// Hands [`WRONG`] to two clients.
         Twice,
-        /// Drops it.
+        /// Drops [`WRONG`].
         Loses,
         /// Delivers another list's element instead.
         Other,
@@ -330,7 +330,7 @@ mod tests {
                 for _ in 0..times {
                     let mut client = self.waiting.pop_front().unwrap();
                     let reply = format!("*2\r\n$5\r\n{list}\r\n${}\r\n{element}\r\n", element.len());
-                    // In two pieces; the client may have disconnected.
+                    // Written in two pieces. The client may have disconnected.
                     let _ = client
                         .write_all(&reply.as_bytes()[..9])
                         .and_then(|()| client.write_all(&reply.as_bytes()[9..]));

@@ -1,5 +1,4 @@
-//! Which key comes next: the patterns of memtier_benchmark, on numbers. The template makes keys of
-//! them.
+//! Draws key numbers by the patterns of memtier_benchmark. The template turns numbers into keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -48,21 +47,22 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Maximum deviation of the Gaussian pattern, in ranges: nearly uniform by then. The wider it is,
-/// the more draws fall outside.
+/// Maximum deviation of the Gaussian pattern, in multiples of the range. At this value the pattern
+/// is nearly uniform. The larger the deviation, the more draws fall outside of the range.
 pub(crate) const STDDEV_RANGES_MAX: f64 = 10.0;
 
 /// The keys that a run may use, and the parameters of its distributions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) minimum: u64,
-    /// Inclusive; not below `minimum`.
+    /// Inclusive, at least `minimum`.
     pub(crate) maximum: u64,
-    /// Within the range.
+    /// Median of the Gaussian pattern, within the range.
     pub(crate) median: f64,
-    /// Above zero, at most [`STDDEV_RANGES_MAX`] times the number of keys.
+    /// Standard deviation of the Gaussian pattern, above zero and at most [`STDDEV_RANGES_MAX`]
+    /// times the number of keys.
     pub(crate) stddev: f64,
-    /// Above zero.
+    /// Exponent of the Zipf pattern, above zero.
     pub(crate) zipf_exponent: f64,
 }
 
@@ -72,8 +72,8 @@ impl Range {
         self.maximum - self.minimum + 1
     }
 
-    /// Returns the first and last key of part `index` of `parts`; the last part has the remainder.
-    /// Parts beyond the number of keys share the last key.
+    /// Returns the first and last key of part `index` of `parts`. The last part includes the
+    /// remainder. Parts beyond the number of keys consist of the last key.
     pub(crate) fn part(&self, index: u64, parts: u64) -> (u64, u64) {
         let each = (self.count() / parts).max(1);
         let first = self.minimum.saturating_add(index.saturating_mul(each)).min(self.maximum);
@@ -82,7 +82,7 @@ impl Range {
     }
 }
 
-/// Draws keys by one pattern. A few words of state, so that every client has its own.
+/// Draws keys by one pattern. The state is a few words, so every client has its own.
 #[derive(Clone, Debug)]
 pub(crate) enum Keys {
     Uniform { minimum: u64, count: u64 },
@@ -123,8 +123,9 @@ impl Keys {
                     now
                 });
                 let key = (range.median + deviation * range.stddev).round();
-                // A number outside is drawn again: clamping would pile it up on the two ends. With
-                // `STDDEV_RANGES_MAX` at least one in fifty falls inside, if the median is an end.
+                // A number outside the range is drawn again; clamping would favour the two ends.
+                // With a deviation of `STDDEV_RANGES_MAX` at least one draw in fifty is inside,
+                // even if the median is an end.
                 if key >= range.minimum as f64 && key <= range.maximum as f64 {
                     // Above 2^53 a rounded end may be outside.
                     return (key as u64).clamp(range.minimum, range.maximum);
@@ -153,11 +154,11 @@ fn normal_pair(random: &mut Random) -> (f64, f64) {
 pub(crate) struct Zipf {
     count: f64,
     exponent: f64,
-    /// Integral of the hat up to one half beyond the last rank.
+    /// Integral of the hat function up to one half beyond the last rank.
     area_end: f64,
-    /// The same at the start, less the first rank's own column.
+    /// Integral of the hat function up to the first rank's column, less that column.
     area_begin: f64,
-    /// A rank this near below its point is accepted without a further check.
+    /// A rank within this distance of the drawn point is accepted without a further check.
     sure: f64,
 }
 
@@ -174,7 +175,7 @@ impl Zipf {
         (-self.exponent * x.ln()).exp()
     }
 
-    /// Returns the antiderivative of `x^-exponent`, zero at 1; stable for exponents near 1.
+    /// Returns the antiderivative of `x^-exponent` that is zero at 1. Stable for exponents near 1.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let t = (1.0 - self.exponent) * log;
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn sequential_begins_again() {
+    fn sequential_wraps_around() {
         let mut keys = Keys::new(Pattern::Sequential, &range(3, 5), 1, 4);
         let mut random = Random::from_seed(1);
         let drawn: Vec<u64> = (0..7).map(|_| keys.draw(&mut random)).collect();
@@ -257,7 +258,7 @@ mod tests {
             }
             assert_eq!(covered, (minimum..=maximum).collect::<Vec<_>>(), "{parts} parts");
         }
-        // With more clients than keys no part leaves the range.
+        // With more clients than keys, every part stays within the range.
         assert!((0..9).all(|index| range(1, 4).part(index, 9) <= (4, 4)));
     }
 
@@ -294,7 +295,7 @@ mod tests {
             let counts = counts(Pattern::Gaussian, &range, 50_000);
             assert!(counts.iter().all(|&n| n > 0), "{minimum} to {maximum}: {counts:?}");
         }
-        // Floats here are more than one apart.
+        // Adjacent floating-point numbers in this range are more than one apart.
         let range = Range { minimum: u64::MAX - 1_000, maximum: u64::MAX - 1, median: 2f64.powi(64), ..range(0, 999) };
         let mut keys = Keys::new(Pattern::Gaussian, &range, 0, 1);
         let mut random = Random::from_seed(1);

@@ -1,4 +1,4 @@
-//! The TLS side of a connection of the load.
+//! TLS of a connection of the load.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use pantala_tls::connection::Out;
 use pantala_tls::options::{Authorities, Identity};
 use pantala_tls::{Client, Connection, Options};
 
-/// How to encrypt connections.
+/// How connections are encrypted.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
     client: Arc<Client>,
@@ -31,13 +31,13 @@ impl Tls {
 /// One encrypted connection.
 pub(crate) struct Link {
     connection: Connection,
-    /// Bytes to be sent.
+    /// Encrypted bytes to send.
     pub(crate) sealed: Vec<u8>,
     opened: Vec<u8>,
 }
 
 impl Link {
-    /// Starts a connection: its first bytes are in `sealed`.
+    /// Starts a connection. `sealed` then holds the first bytes to send.
     pub(crate) fn new(tls: &Tls) -> io::Result<Self> {
         let connection = tls.client.connect(&tls.name).map_err(|failure| told(&failure))?;
         let mut link = Link { connection, sealed: Vec::new(), opened: Vec::new() };
@@ -50,7 +50,7 @@ impl Link {
         self.connection.is_handshaking()
     }
 
-    /// Seals bytes behind those to be sent, and returns all of these.
+    /// Encrypts `plain`, appends it to the bytes to send, and returns all of them.
     pub(crate) fn seal(&mut self, plain: &[u8]) -> io::Result<&[u8]> {
         if !plain.is_empty() {
             self.connection.seal(plain, &mut self.sealed).map_err(|failure| told(&failure))?;
@@ -58,7 +58,7 @@ impl Link {
         Ok(&self.sealed)
     }
 
-    /// Returns what received bytes contain.
+    /// Decrypts received bytes and returns the plain text that they contain.
     pub(crate) fn open(&mut self, received: &mut [u8]) -> io::Result<&[u8]> {
         self.opened.clear();
         let mut out = Out { plain: &mut self.opened, reply: &mut self.sealed };

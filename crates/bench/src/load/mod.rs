@@ -5,19 +5,19 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | plan | a checked load: target, clients, commands, keys, amount ([`plan::Plan`]) |
-//! | operation | what is counted and timed: one request, or several that belong together |
-//! | client | draws operations; has one connection, in cluster mode one to every node |
+//! | operation | the unit that is counted and timed: one request, or several requests that belong together |
+//! | client | draws operations; has one connection, or in cluster mode one to every node |
 //! | pipeline | maximum requests in flight on a *connection*; refilled as replies arrive |
-//! | due | with a rate: when an operation should be sent. Latency counts from then |
+//! | due | with a rate: the time at which an operation should be sent; its latency counts from then |
 //!
-//! Each thread owns its clients, connections and counts, and publishes the counts some times a
-//! second; nothing else is shared.
+//! Each thread owns its clients, connections and counts. It publishes the counts a few times a
+//! second; threads share nothing else.
 //!
 //! # What it costs
 //!
-//! Per read of a connection: `recv`, `send`, two clock readings; one `epoll_wait` for all
-//! connections that are readable together. Per operation: a key, a few copies, and a count. Nothing
-//! is allocated per operation. `docs/benchmarks.md` has the figures.
+//! Each read of a connection costs `recv`, `send` and two readings of the clock. All connections
+//! that are readable together share one `epoll_wait`. An operation costs drawing a key, a few
+//! copies and a count, but no allocation. `docs/benchmarks.md` has measurements.
 
 mod client;
 pub(crate) mod cluster;
@@ -59,15 +59,14 @@ use self::progress::Progress;
 use self::shared::Shared;
 use self::tally::Tally;
 
-/// How often the watcher checks whether the threads have ended.
+/// Interval at which the watcher checks whether the threads have ended.
 const WATCH: Duration = Duration::from_millis(20);
-/// How often it takes a sample.
+/// Interval at which the watcher takes a sample.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// File descriptors besides the connections.
+/// File descriptors in addition to the connections.
 const DESCRIPTORS_SPARE: u64 = 100;
 
-/// Runs `pantala-bench load`. Fails if the server replied any error, and if the run was
-/// interrupted.
+/// Runs `pantala-bench load`. Fails if a request failed, or if the run was interrupted.
 pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
     let plan = options.plan().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
     // Opened first, so that an invalid path fails before the run.
@@ -86,7 +85,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         outcome.write_percentiles(&mut file)?;
         file.flush()?;
     }
-    // After the files, which must be complete even if stdout is closed.
+    // Printed after the files are written, which must be complete even if stdout is closed.
     outcome.write_table(&mut io::stdout().lock())?;
     match outcome.trouble() {
         Some(why) => Err(io::Error::other(why)),
@@ -103,14 +102,14 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
 struct Report<'a> {
     /// The command line.
     command: Vec<String>,
-    /// The load that it describes, defaults included.
+    /// The load, defaults included.
     load: serde_json::Value,
     #[serde(flatten)]
     outcome: &'a Outcome,
 }
 
-/// Returns the words of a command line, with stars in place of the secret, which may be a word of
-/// its own or follow its option's name.
+/// Returns the words of a command line with the secret replaced by stars. The secret may be a word
+/// of its own or follow the name of its option.
 fn without_secret(words: impl Iterator<Item = String>, secret: Option<&str>) -> Vec<String> {
     let Some(secret) = secret.filter(|secret| !secret.is_empty()) else { return words.collect() };
     let hide = |word: String| match word.strip_suffix(secret) {
@@ -125,22 +124,22 @@ fn create(path: &std::path::Path) -> io::Result<BufWriter<File>> {
     file.map(BufWriter::new).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// Observes a running load.
+/// Observer of a running load.
 pub(crate) trait Watch {
-    /// All clients are connected, nothing is sent yet.
+    /// Called when all clients are connected and nothing has been sent.
     fn begins(&mut self) {}
 
-    /// Called about every second; `operations` is the number so far.
+    /// Called about every second. `operations` is the number of operations so far.
     fn sample(&mut self, _sample: &Sample, _operations: u64) {}
 
-    /// The last reply has arrived; all connections are still open.
+    /// Called when the last reply has arrived. All connections are still open.
     fn ends(&mut self) {}
 }
 
-/// No observer.
+/// An observer that does nothing.
 impl Watch for () {}
 
-/// Runs a load until its end, or until `stop` is set.
+/// Runs a load to its end, or until `stop` is set.
 pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn Watch) -> io::Result<Outcome> {
     allow_descriptors(plan)?;
     let shared = Shared::new(Arc::clone(stop));
@@ -178,12 +177,12 @@ pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn Watch) ->
     })
 }
 
-/// How the threads start: all together, or none.
+/// Synchronizes the start of the threads: all start together, or none.
 struct Start {
     clock: Instant,
-    /// Every thread has connected its clients, or failed to; the watcher waits here too.
+    /// Passed when every thread has connected its clients or failed to, and by the watcher.
     connected: Barrier,
-    /// The watcher has seen that.
+    /// Passed once the watcher has passed `connected`.
     go: Barrier,
     failed: AtomicBool,
 }
@@ -195,7 +194,7 @@ impl Start {
     }
 }
 
-/// Runs one thread; `None` if another thread could not connect.
+/// Runs one thread. Returns `None` if another thread could not connect.
 fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::Result<Option<(Driven, ThreadCost)>> {
     let prepare = || {
         if !plan.cpus.is_empty() {
@@ -227,7 +226,7 @@ fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::
     Ok(Some((driven, cost)))
 }
 
-/// The run of a thread, once all are connected.
+/// The load of one thread, to run once all threads have connected.
 type Run<'a> = Box<dyn FnOnce() -> io::Result<Driven> + 'a>;
 
 /// Connects the clients of thread `index`.
@@ -245,7 +244,8 @@ fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns how long this thread was ready to run without a CPU; 0 if the kernel does not report it.
+/// Returns how long this thread was in the run queue, in seconds, or 0 if the kernel does not
+/// report it.
 fn thread_wait_s() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or_default() / 1e9
@@ -277,8 +277,9 @@ fn watch_threads(shared: &Shared, watch: &mut dyn Watch, ended: impl Fn() -> boo
     samples
 }
 
-/// Raises this process's descriptor limit to one for each connection, or says why it can't. The
-/// nodes of a cluster are not known yet: their connections fail one by one if the limit is too low.
+/// Raises this process's limit of file descriptors to one for each connection, or says why that is
+/// impossible. The nodes of a cluster are not known yet, so with too low a limit their connections
+/// fail one by one.
 fn allow_descriptors(plan: &Plan) -> io::Result<()> {
     let needed = u64::from(plan.clients) + DESCRIPTORS_SPARE;
     let limit = getrlimit(Resource::Nofile);

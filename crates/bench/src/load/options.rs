@@ -471,7 +471,7 @@ mod tests {
         }
     }
 
-    /// Returns the keys that each client asks for.
+    /// Returns the keys that each client draws.
     fn keys_of_clients(plan: &Plan) -> Vec<Vec<u64>> {
         let draw_all = |client| {
             let mut client = Client::new(plan, client, 0);
@@ -509,7 +509,7 @@ mod tests {
             (plan.amount, plan.clients) = (Amount::Shared(all), clients);
             assert_eq!((plan.requests(), keys_of_clients(&plan).concat().len()), (Some(all), all as usize));
         }
-        // Beside another pattern, P has no part of the requests for itself.
+        // Together with another pattern, P does not divide the requests.
         assert_eq!(plan("--requests|allkeys|--key-maximum|99|--key-pattern|P:R").unwrap().requests_of(3), Some(100));
         assert_eq!(plan("--test-time|3").unwrap().requests(), None);
     }

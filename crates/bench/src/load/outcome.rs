@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::plan::Plan;
 use super::tally::{SUB_BUCKETS, Tally, histogram};
 
-/// Steps of the percentile file between one half of the distance to 100% and the next.
+/// Steps of the percentile file for each halving of the distance to 100%.
 const HDR_TICKS_PER_HALF: u32 = 5;
 const NS_PER_MS: f64 = 1e6;
 
@@ -64,14 +64,14 @@ pub(crate) struct Sample {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
-    /// From the first request to the last reply.
+    /// Seconds from the first request to the last reply.
     pub(crate) elapsed_s: f64,
-    /// Replied to without an error.
+    /// Operations whose replies were no errors.
     pub(crate) operations: u64,
     pub(crate) operations_per_s: f64,
     pub(crate) latency: Latency,
     pub(crate) commands: Vec<CommandOutcome>,
-    /// Error replies; followed redirections are counted apart.
+    /// Error replies, without redirections that were followed.
     pub(crate) errors: u64,
     /// Requests without a reply.
     pub(crate) unanswered: u64,
@@ -82,22 +82,22 @@ pub(crate) struct Outcome {
     pub(crate) redirections: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// CPU time of the generator's threads while they ran the load.
+    /// CPU time of the generator's threads during the load.
     pub(crate) generator_cpu_s: f64,
-    /// How long they were ready to run without a CPU.
+    /// Time that these threads were in the run queue.
     pub(crate) generator_wait_s: f64,
-    /// CPU time of the busiest of them, as a part of the elapsed time.
+    /// CPU time of the busiest thread, as a part of the elapsed time.
     pub(crate) generator_busy_max: f64,
-    /// CPU and waiting time of the thread that has most of both, as a part of the elapsed time.
+    /// On-CPU and run-queue time of the thread with the largest sum, as a part of the elapsed time.
     pub(crate) generator_wanting_max: f64,
-    /// Stopped before its end.
+    /// Whether the run was stopped before its end.
     pub(crate) interrupted: bool,
     pub(crate) samples: Vec<Sample>,
     #[serde(skip)]
     pub(crate) latency_ns: Histogram<u64>,
 }
 
-/// Cost of one thread, beside its tally.
+/// CPU and run-queue time of one thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ThreadCost {
     pub(super) cpu_s: f64,
@@ -153,19 +153,19 @@ impl Outcome {
         }
     }
 
-    /// Returns the result of no load.
+    /// Returns the result of an empty load.
     #[cfg(test)]
     pub(crate) fn empty() -> Self {
         Self::new(&tests::plan(&[]), &Tally::new(0), &[], false, Vec::new())
     }
 
-    /// Returns the part of reads that found a value.
+    /// Returns the part of the reads that found a value, if there were any.
     pub(crate) fn hit_rate(&self) -> Option<f64> {
         let (hits, misses) = self.commands.iter().fold((0, 0), |(hits, misses), c| (hits + c.hits, misses + c.misses));
         (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
     }
 
-    /// Returns one line about failed requests, if there are any: the result is then no measurement.
+    /// Describes failed requests in one line, if there are any. The result is invalid then.
     pub(crate) fn trouble(&self) -> Option<String> {
         if self.errors + self.unanswered + self.connections_lost == 0 {
             return None;
@@ -288,7 +288,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns a tally with these latencies of each command, in milliseconds.
+    /// Returns a tally with the given latencies of each command, in milliseconds.
     fn tally(latencies_ms: &[&[u64]]) -> Tally {
         let mut tally = Tally::new(latencies_ms.len());
         for (command, latencies) in latencies_ms.iter().enumerate() {
@@ -316,7 +316,7 @@ pub(super) mod tests {
         near(outcome.generator_cpu_s, 1.1);
         near(outcome.generator_wait_s, 1.0);
         near(outcome.generator_us_per_operation(), 275_000.0);
-        // The second thread: 0.6 of 1.5 s on a CPU, 0.9 s ready without one.
+        // Values of the second thread: of 1.5 s, 0.6 s on a CPU and 0.9 s in the run queue.
         near(outcome.generator_busy_max, 0.4);
         near(outcome.generator_wanting_max, 1.0);
         near(outcome.latency.mean_us, 4_000.0);
@@ -369,7 +369,7 @@ pub(super) mod tests {
         let (last, others) = rows.split_last().unwrap();
         for row in others {
             let [value_ms, part, count, inverse] = row[..] else { panic!("{text}") };
-            // The nth of a thousand took n ms.
+            // The nth of a thousand operations took n ms.
             assert!((value_ms - count).abs() <= count * 0.001 + 0.001, "{row:?}");
             assert!(count >= part * 1_000.0 && (1.0 / (1.0 - part) - inverse).abs() <= 0.01 * inverse, "{row:?}");
         }
@@ -377,8 +377,8 @@ pub(super) mod tests {
         assert!(last.len() == 3 && (last[1], last[2]) == (1.0, 1_000.0), "{last:?}");
         assert!(mean.starts_with("#[Mean    =      500.") && mean.contains(", StdDeviation   =      288."), "{mean}");
         assert!(max.starts_with("#[Max     =     1000.") && max.ends_with(", Total count    =         1000]"), "{max}");
-        // 1 ns to 100 s with three digits: 2048 values below 2^11, and as many up to each power of
-        // two until 2^37.
+        // From 1 ns to 100 s with three digits: 2048 values below 2^11, and as many up to each
+        // further power of two until 2^37.
         assert_eq!(*buckets, "#[Buckets =           27, SubBuckets     =         2048]");
     }
 }

@@ -1,4 +1,4 @@
-//! A checked load: the meaning of options, or of a named workload.
+//! A checked load, built from options or from a named workload.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::template::Template;
 /// One command of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandPlan {
-    /// Its name in reports.
+    /// Name in reports.
     pub(crate) name: String,
-    /// With placeholders.
+    /// Words with placeholders.
     pub(crate) words: Vec<Vec<u8>>,
     pub(crate) pattern: Pattern,
-    /// Consecutive operations before the next command's turn.
+    /// Consecutive operations until the next command's turn.
     pub(crate) weight: u32,
 }
 
@@ -29,15 +29,15 @@ impl CommandPlan {
     }
 }
 
-/// How long a load lasts.
+/// Length of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Amount {
-    /// Operations of each client.
+    /// This many operations by each client.
     Requests(u64),
-    /// As many operations of each client as the range has keys; or as the client's part has, if
-    /// every command gives each client its own part.
+    /// As many operations by each client as the range has keys. If the pattern of every command
+    /// divides the keys among the clients, as many as the client's part has.
     AllKeys,
-    /// Operations of all clients together.
+    /// This many operations by all clients together.
     Shared(u64),
     Time(Duration),
 }
@@ -47,13 +47,13 @@ pub(crate) struct Plan {
     pub(crate) target: Target,
     pub(crate) login: Login,
     pub(crate) threads: u32,
-    /// Of all threads.
+    /// Number of clients on all threads.
     pub(crate) clients: u32,
     /// Maximum requests in flight on a connection.
     pub(crate) pipeline: u32,
     pub(crate) commands: Vec<CommandPlan>,
-    /// Replaces the commands: the clients block on a list, and one more pushes `pipeline` elements
-    /// at a time. On one thread, for a time.
+    /// Whether to measure hand-overs instead of the commands: the clients block on a list, and one
+    /// more client pushes `pipeline` elements at a time. Needs one thread and a time.
     pub(crate) hand_over: bool,
     pub(crate) prefix: String,
     pub(crate) range: Range,
@@ -66,14 +66,14 @@ pub(crate) struct Plan {
     pub(crate) cluster: bool,
     pub(crate) distinct_client_seed: bool,
     pub(crate) seed: u64,
-    /// CPUs that the threads run on, in turn; empty: the kernel chooses.
+    /// CPUs to bind the threads to, in turn. If empty, the kernel chooses.
     pub(crate) cpus: Vec<usize>,
-    /// Without a reply for this long the run fails.
+    /// The run fails if no reply arrives for this long.
     pub(crate) stall_max: Duration,
 }
 
 impl Plan {
-    /// Returns the commands' templates, in their order.
+    /// Returns the templates of the commands, in order.
     pub(crate) fn templates(&self) -> Result<Vec<Template>, String> {
         let compile = |command: &CommandPlan| {
             let template = Template::compile(&command.words, self.prefix.as_bytes())
@@ -89,7 +89,7 @@ impl Plan {
         self.commands.iter().map(compile).collect()
     }
 
-    /// Returns the operations of client `client`; `None` if time decides.
+    /// Returns the number of operations of client `client`, or `None` if the load has a time limit.
     pub(crate) fn requests_of(&self, client: u64) -> Option<u64> {
         match self.amount {
             Amount::Requests(requests) => Some(requests),
@@ -104,7 +104,7 @@ impl Plan {
                     return Some(keys);
                 }
                 if keys < clients {
-                    // One key for each of the first clients.
+                    // Each of the first clients draws one key.
                     return Some(u64::from(client < keys));
                 }
                 let (first, last) = self.range.part(client, clients);
@@ -113,12 +113,12 @@ impl Plan {
         }
     }
 
-    /// Returns the operations of the whole run, if known.
+    /// Returns the number of operations of the whole run, if it is known.
     pub(super) fn requests(&self) -> Option<u64> {
         (0..u64::from(self.clients)).try_fold(0u64, |sum, client| Some(sum.saturating_add(self.requests_of(client)?)))
     }
 
-    /// Describes the plan for readers of a result, without the password.
+    /// Describes the plan for a report, without the password.
     pub(super) fn described(&self) -> Value {
         let commands: Vec<Value> = self
             .commands

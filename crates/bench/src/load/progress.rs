@@ -1,4 +1,4 @@
-//! Progress of a run: one line that changes on a terminal, otherwise a line every few seconds.
+//! Progress of a run: on a terminal one line that is updated, otherwise a line every few seconds.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use super::Watch;
 use super::outcome::Sample;
 
-/// Interval of lines that stay.
+/// Interval between lines if stderr is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct Progress {
-    /// On a terminal.
+    /// Set if stderr is a terminal.
     bar: Option<ProgressBar>,
     total: Option<u64>,
     begin: Instant,
@@ -20,7 +20,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Shows progress of `total` operations, if known.
+    /// Shows progress towards `total` operations, if the number is known.
     pub(super) fn new(total: Option<u64>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -31,7 +31,7 @@ impl Progress {
         Self { bar, total, begin: now, last_line: now }
     }
 
-    /// Returns the line after `elapsed`.
+    /// Formats a line of progress after `elapsed`.
     fn line(&self, sample: &Sample, operations: u64, elapsed: Duration) -> String {
         let average = operations as f64 / elapsed.as_secs_f64().max(1e-9);
         let part = self
@@ -43,7 +43,7 @@ impl Progress {
         )
     }
 
-    /// Returns whether a line that stays is due at `now`, and schedules the next.
+    /// Returns whether a line is due at `now`, and schedules the next one.
     fn is_line_due(&mut self, now: Instant) -> bool {
         let due = now.duration_since(self.last_line) >= LINE_EVERY;
         if due {

@@ -1,47 +1,48 @@
-//! Splits a stream into replies without keeping them: only the kind of each, and the text of
-//! errors.
+//! Splits a stream into replies without storing them. Reports the kind of each reply, and the text
+//! of errors.
 //!
-//! Resumable at any byte. The bytes of a bulk are skipped; nested replies are a count of what is
-//! still missing.
+//! Parsing can stop and resume at any byte. The bytes of a bulk are skipped. Of nested replies only
+//! the number of missing ones is kept.
 
-/// Maximum bytes kept of an incomplete line: a longer error text is cut.
+/// Maximum bytes kept of an incomplete line. Longer error texts are truncated.
 const LINE_KEPT_BYTES_MAX: usize = 1024;
 
 /// A complete reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply<'a> {
     Value,
-    /// The absence of a value.
+    /// A reply without a value.
     Null,
-    /// An error, or an array with one inside. Without the dash and the line end.
+    /// An error, or an array that contains one. The text excludes the dash and the line end.
     Error(&'a [u8]),
 }
 
-/// The bytes are not a reply.
+/// The first byte that cannot be part of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoReply(pub(crate) u8);
 
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    /// Replies missing until the outermost is complete, the current one included; 0 between
-    /// replies.
+    /// Number of replies until the outermost one is complete, including the current one. It is 0
+    /// between replies.
     missing: u64,
-    /// Bytes of a bulk, with its line end, still to skip.
+    /// Bytes of a bulk still to skip, including its line end.
     skip_bytes: u64,
-    /// Start of a line that ends in the next bytes.
+    /// Start of a line that has not arrived in full.
     line: Vec<u8>,
     /// Text of the first error inside an aggregate.
     nested_error: Option<Vec<u8>>,
-    /// The outermost reply is null.
+    /// Whether the outermost reply is null.
     null: bool,
-    /// The outermost reply is a push and answers no command.
+    /// Whether the outermost reply is a push, which replies to no command.
     push: bool,
-    /// The bulk being skipped is an error's text: its first bytes are kept in `line`.
+    /// Whether the bulk being skipped is the text of an error, whose first bytes are kept in
+    /// `line`.
     error_bulk: bool,
 }
 
 impl Scanner {
-    /// Parses `bytes` and reports every complete reply.
+    /// Parses `bytes` and calls `each` with every complete reply.
     #[inline]
     pub(crate) fn scan(&mut self, mut bytes: &[u8], mut each: impl FnMut(Reply<'_>)) -> Result<(), NoReply> {
         while !bytes.is_empty() {
@@ -77,7 +78,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Handles a whole line, without its `\n`.
+    /// Handles a complete line, without its `\n`.
     #[inline]
     fn header(&mut self, line: &[u8], each: &mut impl FnMut(Reply<'_>)) -> Result<(), NoReply> {
         let text = line.strip_suffix(b"\r").unwrap_or(line);
@@ -118,8 +119,7 @@ impl Scanner {
                 self.null = outermost && count.is_none();
                 self.push |= outermost && kind == b'>';
                 let count = count.unwrap_or(0).saturating_mul(if matches!(kind, b'%' | b'|') { 2 } else { 1 });
-                // The reply that an attribute describes follows it: the attribute itself was not
-                // missing.
+                // An attribute precedes the reply that it describes and was not counted as missing.
                 self.missing = self.missing.saturating_add(count + u64::from(kind == b'|'));
                 self.complete(each);
             }
@@ -137,7 +137,7 @@ impl Scanner {
         self.complete(each);
     }
 
-    /// Counts one of the missing replies as complete.
+    /// Counts one missing reply as complete.
     #[inline]
     fn complete(&mut self, each: &mut impl FnMut(Reply<'_>)) {
         self.missing -= 1;
@@ -152,13 +152,14 @@ impl Scanner {
     }
 }
 
-/// Returns the position of the line's `\n`. Headers are a few bytes: a plain loop beats a call.
+/// Returns the position of the line's `\n`. A plain loop is fastest, because headers have a few
+/// bytes.
 #[inline]
 fn line_end(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n')
 }
 
-/// Parses the length in a header; `None` for -1.
+/// Parses the length in a header. Returns `None` for -1.
 #[inline]
 fn length(text: &[u8]) -> Result<Option<u64>, NoReply> {
     if text == b"-1" {
@@ -198,7 +199,7 @@ mod tests {
         seen
     }
 
-    /// Every kind of reply, with what is reported of it.
+    /// Every kind of reply, with the expected report of it.
     const STREAM: &[(&[u8], &str)] = &[
         (b"+OK\r\n", "value"),
         (b"$5\r\na\r\nbc\r\n", "value"),

@@ -1,8 +1,8 @@
 //! Due times of a client's operations.
 //!
 //! With `--rate-limiting` the time of each operation is fixed before the run: at even intervals,
-//! the clients in turn. A stalled server does not postpone it, so latency counts from then (no
-//! coordinated omission).
+//! the clients in turn. Latency counts from that time, even if a stalled server delays the request
+//! (no coordinated omission).
 
 /// The due times of one client.
 #[derive(Clone, Debug)]
@@ -11,7 +11,7 @@ pub(crate) struct Schedule {
     /// Rate of all clients together.
     rate_per_s: u64,
     clients: u64,
-    /// Number of the next operation among those of all clients.
+    /// Number of the client's next operation in the sequence of all clients.
     number: u64,
 }
 
@@ -24,12 +24,13 @@ impl Schedule {
         Self { begin_ns: start_ns, rate_per_s, clients, number: client }
     }
 
-    /// Returns when the next operation is due. Computed from the start, so that no error adds up.
+    /// Returns when the next operation is due. It is computed from the start, so rounding errors do
+    /// not accumulate.
     pub(crate) fn due_ns(&self) -> u64 {
         self.begin_ns + (u128::from(self.number) * u128::from(SECOND_NS) / u128::from(self.rate_per_s)) as u64
     }
 
-    /// Moves on to the next operation.
+    /// Advances to the client's next operation.
     pub(crate) fn advance(&mut self) {
         self.number += self.clients;
     }
@@ -59,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_rate_below_one_each_is_kept() {
-        // Three operations a second of seven clients.
+        // Seven clients send three operations a second in total.
         let mut due: Vec<u64> = Vec::new();
         for client in 0..7 {
             let mut schedule = Schedule::new(0, 3, client, 7);

@@ -8,9 +8,9 @@ use hdrhistogram::Histogram;
 use super::tally::{Tally, histogram};
 
 pub(super) struct Shared {
-    /// Set from outside: no request is sent any more.
+    /// Set to stop the run. No further request is sent then.
     pub(super) stop: Arc<AtomicBool>,
-    /// Operations published so far. Statistics: needs no ordering.
+    /// Number of operations published so far. A statistic, so relaxed ordering suffices.
     pub(super) operations: AtomicU64,
     /// Latencies since the watcher's last sample.
     pub(super) interval: Mutex<Histogram<u64>>,
@@ -21,9 +21,9 @@ impl Shared {
         Self { stop, operations: AtomicU64::new(0), interval: Mutex::new(histogram()) }
     }
 
-    /// Publishes what a thread has counted since the last call.
+    /// Publishes the counts of a thread since its last call.
     pub(super) fn publish(&self, tally: &mut Tally) {
-        // A thread that panicked with the lock held has ended the run anyway.
+        // If a thread panicked while it held the lock, the run has failed anyway.
         let mut interval = self.interval.lock().unwrap_or_else(PoisonError::into_inner);
         let moved = tally.settle(&mut interval);
         self.operations.fetch_add(moved, Ordering::Relaxed);

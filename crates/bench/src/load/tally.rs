@@ -1,33 +1,33 @@
-//! The counts of a thread while it runs.
+//! Counts of a thread while it runs.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-/// Maximum latency that is distinguished, in nanoseconds; longer ones count as this.
+/// Maximum latency that histograms distinguish, in nanoseconds. Longer ones are counted as this.
 pub(crate) const LATENCY_MAX_NS: u64 = 100_000_000_000;
-/// Significant digits of a latency.
+/// Significant decimal digits of a latency.
 const DIGITS: u8 = 3;
 /// Maximum error texts that are kept; further ones are only counted.
 const ERROR_TEXTS_MAX: usize = 16;
 /// Maximum bytes that are kept of an error's text.
 const ERROR_TEXT_BYTES_MAX: usize = 120;
 
-/// Values that such a histogram distinguishes between two powers of two and below: what `DIGITS`
-/// needs.
+/// Number of values that a histogram with `DIGITS` distinguishes up to a power of two, and again
+/// between each two further ones.
 pub(crate) const SUB_BUCKETS: u64 = (2 * 10u64.pow(DIGITS as u32)).next_power_of_two();
 
 /// Returns an empty histogram of latencies in nanoseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
-    // Constants within the crate's documented range.
+    // The constants are within the documented range of the crate.
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS).expect("the bounds are valid")
 }
 
 /// Counts of one thread, or the sum of several.
 pub(crate) struct Tally {
-    /// By command, recorded since the last [`Tally::settle`].
+    /// Latencies by command, recorded since the last [`Tally::settle`].
     recent: Vec<Histogram<u64>>,
-    /// By command, recorded before that.
+    /// Latencies by command, recorded earlier.
     pub(crate) latency_ns: Vec<Histogram<u64>>,
     pub(crate) hits: Vec<u64>,
     pub(crate) misses: Vec<u64>,
@@ -36,7 +36,7 @@ pub(crate) struct Tally {
     pub(crate) error_texts: BTreeMap<String, u64>,
     /// Requests resent to another node.
     pub(crate) redirections: u64,
-    /// Requests that never got a reply.
+    /// Requests that got no reply.
     pub(crate) unanswered: u64,
     pub(crate) connections_lost: u64,
     pub(crate) sent_bytes: u64,
@@ -63,8 +63,8 @@ impl Tally {
         }
     }
 
-    /// Records an operation started at `since_ns` whose reply arrived at `now_ns`. The replies of
-    /// one read share their end, and mostly their start: they become one record.
+    /// Records an operation that started at `since_ns` and whose reply arrived at `now_ns`. Replies
+    /// in one read share their end and often their start. Such a run becomes one record.
     #[inline]
     pub(crate) fn record(&mut self, command: u16, since_ns: u64, now_ns: u64) {
         if (self.run.0, self.run.1) == (command, since_ns) {
@@ -75,7 +75,8 @@ impl Tally {
         }
     }
 
-    /// Records the pending run: at the end of a read, before its time passes.
+    /// Records the pending run. Must be called at the end of a read, because the run shares its
+    /// end.
     #[inline]
     pub(crate) fn record_run(&mut self, now_ns: u64) {
         let (command, since_ns, count) = self.run;
@@ -86,13 +87,13 @@ impl Tally {
         }
     }
 
-    /// Moves recent latencies into the whole, and adds them to `interval`. Returns the number of
+    /// Moves recent latencies into the total, and adds them to `interval`. Returns the number of
     /// operations moved.
     pub(crate) fn settle(&mut self, interval: &mut Histogram<u64>) -> u64 {
         let mut moved = 0;
         for (recent, all) in self.recent.iter_mut().zip(&mut self.latency_ns) {
             moved += recent.len();
-            // All have the same bounds: nothing can be out of range.
+            // All histograms have the same bounds, so no value is out of range.
             *all += &*recent;
             *interval += &*recent;
             recent.reset();
@@ -100,7 +101,7 @@ impl Tally {
         moved
     }
 
-    /// Counts an error, and keeps a sample of the texts.
+    /// Counts an error. Keeps the texts of the first [`ERROR_TEXTS_MAX`] different errors.
     pub(crate) fn error(&mut self, text: &[u8]) {
         self.errors += 1;
         let text = String::from_utf8_lossy(&text[..text.len().min(ERROR_TEXT_BYTES_MAX)]);

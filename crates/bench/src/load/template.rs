@@ -1,9 +1,9 @@
 //! Requests as templates: compiled once, written by copying.
 //!
-//! An operation is one request or several (separated by the word `;`), each already encoded in RESP
-//! except for what varies: a key's digits and their number, a value, a TTL. Writing a key's
-//! argument is one copy of `$len\r\nprefix`, which depends only on the number of digits, the
-//! digits, and one copy of what follows.
+//! An operation is one request, or several separated by the word `;`. Each is already encoded in
+//! RESP except for the variable parts: the digits of a key and their number, a value, a TTL. An
+//! argument with a key is written by copying `$len\r\nprefix`, which depends only on the number of
+//! digits, then the digits, then the rest.
 
 use pantala_base::number::{INTEGER_LEN_MAX, digits_u64, write_u64_before};
 use pantala_base::{Random, key_slot};
@@ -12,37 +12,38 @@ use super::data::Data;
 
 /// Placeholder of a key in `--command`.
 pub(crate) const KEY: &str = "__key__";
-/// Placeholder of the last written key, once more: a number used in two arguments.
+/// Placeholder that repeats the last key written.
 pub(crate) const SAME_KEY: &str = "__same_key__";
 /// Placeholder of a value in `--command`.
 pub(crate) const DATA: &str = "__data__";
 /// Placeholder of a TTL in seconds, from `--expiry-range`.
 pub(crate) const EXPIRY: &str = "__expiry__";
-/// Placeholder of a random number from the least to the greatest key, whatever the command's
-/// pattern, without the prefix.
+/// Placeholder of a random number from the minimum to the maximum key, without the prefix and
+/// independent of the command's pattern.
 pub(crate) const RANDOM: &str = "__random__";
-/// The word between two requests of one operation.
+/// Word that separates two requests of one operation.
 pub(crate) const SEPARATOR: &str = ";";
 
 /// One kind of operation.
 #[derive(Debug)]
 pub(crate) struct Template {
     pieces: Vec<Piece>,
-    /// Replies that end one operation.
+    /// Number of replies to one operation.
     pub(crate) replies: u32,
-    /// Keys in one operation.
+    /// Number of keys in one operation.
     pub(crate) keys: u32,
-    /// A null reply is a miss, any other a hit.
+    /// Whether a null reply counts as a miss and any other as a hit.
     pub(crate) reads: bool,
-    /// The text around the first key in its argument. Together with the key it decides the slot.
+    /// Bytes before and after the first key's digits in its argument, which determine the slot
+    /// together with the key.
     around_key: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 #[derive(Debug)]
 enum Piece {
     Fixed(Box<[u8]>),
-    /// By the number of digits: header and what precedes them. Then what follows, with its line
-    /// end.
+    /// `heads` has the bytes up to the key's digits by the number of digits, `tail` the bytes after
+    /// them.
     Key {
         heads: Box<[Box<[u8]>; INTEGER_LEN_MAX + 1]>,
         tail: Box<[u8]>,
@@ -119,7 +120,7 @@ impl Template {
         Ok(())
     }
 
-    /// Appends the operation on `first_key`; further keys come from `next_key`.
+    /// Appends the operation on `first_key`. Further keys come from `next_key`.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -159,8 +160,8 @@ impl Template {
         }
     }
 
-    /// Returns the slot of the operation on `key`; `None` for one without keys. `scratch` is room
-    /// to write the key in.
+    /// Returns the slot of the operation on `key`, or `None` if it has no key. `scratch` is a
+    /// buffer for the key.
     pub(crate) fn slot(&self, key: u64, scratch: &mut Vec<u8>) -> Option<u16> {
         let (before, after) = self.around_key.as_ref()?;
         scratch.clear();
@@ -239,7 +240,7 @@ mod tests {
     fn a_key_is_written_again() {
         let zadd = "*4\r\n$4\r\nZADD\r\n$1\r\nz\r\n$5\r\nkey:7\r\n$6\r\nmkey:7\r\n";
         assert_eq!(written("ZADD z __key__ m__same_key__", 7), zadd);
-        // The last one, whichever that is.
+        // The last key written, of several.
         let twice = written("MSET __key__ __same_key__ __key__ __same_key__", 7);
         assert_eq!(twice.matches("key:7").count(), 2, "{twice}");
         assert_eq!(twice.matches("key:8").count(), 2, "{twice}");

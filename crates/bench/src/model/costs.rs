@@ -1,4 +1,4 @@
-//! The model's input: measured, fitted and assumed costs.
+//! Costs that the model starts from: measured, fitted or assumed.
 
 use std::io;
 use std::path::Path;
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::{self, Row};
 
-/// Start of each figure's source, so that nothing assumed passes for measured.
+/// Prefixes of an input's source, which tell measured inputs from assumed ones.
 const KINDS: [&str; 3] = ["measured: ", "fitted: ", "assumed: "];
-/// Values up to this size are part of the engine's measured time.
+/// The engine's measured time includes copying values up to this size.
 const VALUE_BYTES_OF_ENGINE: f64 = 64.0;
 
-/// All costs: `costs.json` beside this file.
+/// All costs, as in `costs.json` beside this file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Costs {
     pub(super) host: String,
     pub(super) engine: Engine,
     pub(super) line: Line,
-    /// How long a worker spins at a held shard before it leaves a request there, ns.
+    /// Time that a worker spins at a held shard before it leaves a request there, ns.
     pub(super) spin_ns: Input,
-    /// Copy of a byte above the engine's value size with the shard held, ns.
+    /// Time to copy a byte beyond the engine's value size, with the shard held, ns.
     pub(super) copy_ns_per_byte: Input,
     pub(super) message: Message,
     pub(super) owner: Owner,
     pub(super) workloads: Vec<Load>,
 }
 
-/// A figure and where it comes from.
+/// A number and its source.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Input {
     pub(super) value: f64,
@@ -38,54 +38,54 @@ pub(super) struct Input {
 /// The engine without sockets.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Engine {
-    /// One operation on one worker, ns.
+    /// Time of one operation on one worker, ns.
     pub(super) operation_ns: Input,
-    /// The part of it with the shard held, ns.
+    /// Part of `operation_ns` with the shard held, ns.
     pub(super) held_ns: Input,
-    /// Two workers' throughput to one's.
+    /// Throughput of two workers divided by that of one.
     pub(super) ratios: Vec<Ratio>,
     pub(super) source: String,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Ratio {
-    /// `uniform`, or `zipf` and the exponent.
+    /// Key distribution: `uniform`, or `zipf` and the exponent.
     pub(super) keys: String,
     pub(super) shards: u32,
     pub(super) ratio: f64,
-    /// The model's constants were fitted to this row: that it agrees proves nothing.
+    /// Whether the model's constants were fitted to this row. Its agreement is then no evidence.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fitted: bool,
 }
 
 impl Ratio {
-    /// Returns the exponent of its keys; 0: uniform.
+    /// Returns the Zipf exponent of the keys, or 0 if they are uniform.
     pub(super) fn exponent(&self) -> f64 {
         self.keys.strip_prefix("zipf ").and_then(|text| text.parse().ok()).unwrap_or(0.0)
     }
 }
 
-/// A cache line that another core wrote last.
+/// Transfer of a cache line that another core wrote last.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Line {
     /// Transfer time between the cores of the measured host, ns.
     pub(super) here_ns: Input,
     /// Transfer time on the modelled machine, ns.
     pub(super) there_ns: Input,
-    /// The part that a prefetch hides, 0 to 1: of the gate's line and of a key's entry, which are
-    /// fetched while the command before runs.
+    /// Part of the transfer that a prefetch hides, 0 to 1. It applies to the gate's line and to a
+    /// key's entry, which are fetched while the previous command runs.
     pub(super) hidden: Input,
-    /// Bytes that remain in a worker's own cache: an entry that is used again within that many
-    /// bytes is a line from another core if that core wrote it.
+    /// Bytes that stay in a worker's own cache. An entry that is used again within that many bytes
+    /// must be transferred only if another core has written it.
     pub(super) own_cache_bytes: Input,
 }
 
 /// A request left at a held shard, and its reply.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Message {
-    /// Creating it and reading its reply, ns.
+    /// Time to create a request and to read its reply, ns.
     pub(super) request_ns: Input,
-    /// Lines from core to core that depend on each other, on each side.
+    /// Transfers from core to core that depend on each other, on each side.
     pub(super) lines: Input,
 }
 
@@ -101,40 +101,41 @@ pub(super) struct Owner {
 /// Ratios of `owner` to `inline`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct OwnerRow {
-    /// A workload of this file.
+    /// Name of a workload in this file.
     pub(super) workload: String,
     /// CPU of the server per operation with `inline`, µs.
     pub(super) inline_us: f64,
-    /// CPU of the generator per operation, µs: it shared the cores.
+    /// CPU of the generator per operation, µs. It shared the cores with the server.
     pub(super) client_us: f64,
     pub(super) cpu: f64,
     pub(super) rate: f64,
-    /// As in [`Ratio::fitted`], of `cpu`.
+    /// As in [`Ratio::fitted`], for `cpu`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fitted: bool,
 }
 
-/// One workload on one worker, sockets included.
+/// The cost of one workload on one worker, sockets included.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Load {
     pub(super) name: String,
-    /// CPU of the server per operation, µs; none if it is not modelled, for the reason in `source`.
+    /// CPU of the server per operation, µs. `None` if the workload is not modelled, for the reason
+    /// in `source`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cpu_us: Option<f64>,
     pub(super) source: String,
     pub(super) keys: u64,
-    /// Zipf's exponent; 0: uniform keys.
+    /// Zipf exponent, or 0 for uniform keys.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) zipf: f64,
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(super) keys_per_operation: u32,
     pub(super) value_bytes: f64,
-    /// Bytes over the network per operation, both ways.
+    /// Bytes over the network per operation, in both directions.
     pub(super) bytes: f64,
     pub(super) commands: Vec<Share>,
 }
 
-/// Commands of a workload.
+/// A command of a workload, and its weight.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Share {
     /// A row of `lines.txt`.
@@ -156,20 +157,20 @@ fn is_zero(figure: &f64) -> bool {
     *figure == 0.0
 }
 
-/// The memory that the commands of a workload write and another worker may have written last.
-/// Means for each key of an operation.
+/// Memory that a workload's commands write and another worker may have written last: means for each
+/// key of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Written {
     /// Lines of the shard.
     pub(super) shard: f64,
-    /// The part of the operations that write the key's entry.
+    /// Part of the operations that write the key's entry.
     pub(super) writes: f64,
-    /// How many lines of it.
+    /// Number of lines of the entry.
     pub(super) entry: f64,
 }
 
 impl Load {
-    /// Returns what its commands write, by the table.
+    /// Returns the lines that the workload's commands write, by the table.
     pub(super) fn written(&self, rows: &[Row]) -> Written {
         let all: f64 = self.commands.iter().map(|share| share.weight).sum();
         let mut written = Written { shard: 0.0, writes: 0.0, entry: lines::of_entry(self.value_bytes) };
@@ -181,7 +182,7 @@ impl Load {
         written
     }
 
-    /// Returns how long each key of an operation holds its shard, ns.
+    /// Returns how long an operation holds the shard of each key, ns.
     pub(super) fn held_ns(&self, costs: &Costs) -> f64 {
         let copied = (self.value_bytes - VALUE_BYTES_OF_ENGINE).max(0.0);
         costs.engine.held_ns.value + copied * costs.copy_ns_per_byte.value
@@ -254,12 +255,12 @@ impl Costs {
         Ok(costs)
     }
 
-    /// Returns the workload of that name.
+    /// Returns the workload `name`.
     pub(super) fn load(&self, name: &str) -> Option<&Load> {
         self.workloads.iter().find(|load| load.name == name)
     }
 
-    /// Returns every figure that belongs to no workload, with its name.
+    /// Returns all inputs that belong to no workload, with their names.
     pub(super) fn inputs(&self) -> [(&'static str, &Input); 10] {
         let Costs { engine, line, message, .. } = self;
         [
@@ -324,14 +325,15 @@ mod tests {
         costs.write(&path).unwrap();
         let back = Costs::read(&path).unwrap();
         assert_eq!(serde_json::to_string(&back).unwrap(), serde_json::to_string(&costs).unwrap());
-        // The file in the repository has that form, so a new one shows only what has changed.
+        // The file in the repository has this form, so that a new version differs only in what has
+        // changed.
         Costs::built_in().unwrap().write(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), include_str!("costs.json"));
         assert!(costs.write(&folder.path().join("no/such")).is_err());
     }
 
     #[test]
-    fn what_is_written_is_the_mean_of_the_commands() {
+    fn written_lines_are_the_mean_of_the_commands() {
         let rows = lines::rows();
         let mut load = Costs::built_in().unwrap().load("dragonfly-set1").unwrap().clone();
         let set = load.written(&rows);

@@ -1,7 +1,7 @@
-//! The universal scalability law (Gunther): N workers have the capacity
-//! `N / (1 + σ (N − 1) + κ N (N − 1))` of one. σ is contention, κ the cost of coherence.
+//! The universal scalability law (Gunther): the capacity of N workers, relative to one, is `N / (1
+//! + σ (N − 1) + κ N (N − 1))`. σ is contention, κ the cost of coherence.
 
-/// σ and κ.
+/// The parameters σ and κ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Law {
     pub(super) contention: f64,
@@ -9,9 +9,9 @@ pub(super) struct Law {
 }
 
 impl Law {
-    /// Fits the law to capacities at numbers of workers (each relative to one's): least squares of
-    /// `(N / C − 1) / (N − 1)`, which is linear in both parameters. A negative parameter becomes 0:
-    /// capacities above N are noise. One point only determines σ.
+    /// Fits the law to capacities at numbers of workers, each relative to one worker. Least squares
+    /// of `(N / C − 1) / (N − 1)`, which is linear in both parameters. A negative parameter becomes
+    /// 0, since capacities above N are noise. A single point determines σ only.
     pub(super) fn fit(points: &[(u32, f64)]) -> Self {
         let lines: Vec<(f64, f64)> = points
             .iter()
@@ -31,20 +31,20 @@ impl Law {
             if contention >= 0.0 {
                 return Law { contention, coherence: slope };
             }
-            // Through the origin.
+            // A line through the origin.
             let squares: f64 = lines.iter().map(|(x, _)| x * x).sum();
             return Law { contention: 0.0, coherence: lines.iter().map(|(x, y)| x * y).sum::<f64>() / squares };
         }
         Law { contention: mean_y.max(0.0), coherence: 0.0 }
     }
 
-    /// Returns the capacity of so many workers, relative to one's.
+    /// Returns the capacity of `workers`, relative to one worker.
     pub(super) fn capacity(&self, workers: u32) -> f64 {
         let workers = f64::from(workers);
         workers / (1.0 + self.contention * (workers - 1.0) + self.coherence * workers * (workers - 1.0))
     }
 
-    /// Returns the number of workers above which more are slower, if there is one.
+    /// Returns the number of workers with the highest capacity, if it is finite.
     pub(super) fn peak(&self) -> Option<f64> {
         (self.coherence > 0.0).then(|| ((1.0 - self.contention).max(0.0) / self.coherence).sqrt())
     }

@@ -1,17 +1,16 @@
-//! Cache lines that a command writes and another worker may have written last, if its shard is
-//! free.
+//! Cache lines that a command on a free shard writes and another worker may have written last.
 
-/// The table, one row in each line: command, lines of its shard, what is written of its key's entry
-/// (`-`, `1` line or `all`), how that is known, which lines.
+/// The table, one row per line: command, lines of its shard, written part of its key's entry (`-`,
+/// `1` line or `all`), how that is known, which lines.
 ///
 /// `crates/commands/tests/written_lines.rs` checks the `counted` rows: it compares the process's
 /// memory before and after a command.
 const TABLE: &str = include_str!("lines.txt");
-/// Bytes of an entry besides its value: head, lengths, a key of 16 bytes.
+/// Bytes of an entry without its value: head, lengths, and a key of 16 bytes.
 const ENTRY_HEAD_BYTES: f64 = 24.0;
 const LINE_BYTES: f64 = 64.0;
 
-/// The part of its key's entry that a command writes.
+/// Part of its key's entry that a command writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Nothing,
@@ -23,10 +22,10 @@ pub(super) enum Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) command: &'static str,
-    /// Lines of the shard, its gate's included.
+    /// Lines of the shard, including the gate's line.
     pub(super) shard: f64,
     pub(super) entry: Entry,
-    /// `counted` by the test or `read` off the code.
+    /// `counted` by the test, or `read` off the code.
     pub(super) known: &'static str,
     pub(super) which: &'static str,
 }
@@ -52,13 +51,14 @@ fn row(line: &'static str) -> Option<Row> {
     Some(Row { command, shard: shard.parse().ok()?, entry, known, which })
 }
 
-/// Returns the lines of an entry with so many bytes of value.
+/// Returns the number of lines of an entry with a value of `value_bytes`.
 pub(super) fn of_entry(value_bytes: f64) -> f64 {
     ((ENTRY_HEAD_BYTES + value_bytes) / LINE_BYTES).ceil()
 }
 
 impl Row {
-    /// Returns the lines written of an entry with so many bytes of value.
+    /// Returns the number of lines that the command writes of an entry with a value of
+    /// `value_bytes`.
     pub(super) fn entry_lines(&self, value_bytes: f64) -> f64 {
         match self.entry {
             Entry::Nothing => 0.0,

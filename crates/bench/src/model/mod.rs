@@ -1,15 +1,15 @@
-//! `model`: predicts a machine with many cores from the costs measured on this one.
+//! `model`: predicts the throughput of a machine with many cores from costs measured on this one.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `costs` | measured, fitted and assumed figures (`costs.json`), each with its source |
+//! | `costs` | measured, fitted and assumed costs (`costs.json`), each with its source |
 //! | `lines` | the cache lines that a command writes (`lines.txt`) |
 //! | `report` | CPU per operation from a run of `compare` |
 //! | `simulate` | workers and shards with gates, event by event |
 //! | `law` | the universal scalability law, fitted to the simulation |
-//! | `tables` | output |
+//! | `tables` | the output |
 //!
-//! `docs/scaling.md` has the results, and how far to believe them.
+//! `docs/scaling.md` has the results and the known errors.
 
 mod costs;
 mod law;
@@ -26,7 +26,7 @@ use clap::Args;
 use costs::{Costs, Load, OwnerRow, Ratio};
 use simulate::{Policy, Scene, simulate};
 
-/// Operations of a simulation.
+/// Operations in one simulation.
 const OPERATIONS: u64 = if cfg!(test) { 50_000 } else { 400_000 };
 /// Maximum workers and shards.
 const WORKERS_MAX: i64 = simulate::WORKERS_MAX as i64;
@@ -84,7 +84,8 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     tables::print(&mut out, &costs, options)
 }
 
-/// Returns the engine without sockets, as measured: GET and SET in turn, with small values.
+/// Returns a scene of the engine without sockets as it was measured: GET and SET in turn, small
+/// values.
 fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
     const VALUE_BYTES: f64 = 64.0;
     const KEYS: u64 = 1_000_000;
@@ -109,15 +110,16 @@ fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
     }
 }
 
-/// Returns after how many operations on other keys an entry is still in a worker's cache.
+/// Returns the number of operations on other keys after which an entry leaves a worker's cache.
 fn kept_operations(costs: &Costs, value_bytes: f64) -> f64 {
     const LINE_BYTES: f64 = 64.0;
-    // Each brings its entry, the bucket, and as much again for request and reply.
+    // Each operation brings an entry, a bucket, and as much again for request and reply into the
+    // cache.
     let each_bytes = (2.0 * lines::of_entry(value_bytes) + 1.0) * LINE_BYTES;
     costs.line.own_cache_bytes.value / each_bytes
 }
 
-/// Returns a workload with this CPU per operation and this transfer time of lines.
+/// Returns a scene of a workload with the given CPU per operation and transfer time of lines.
 fn load_scene(
     costs: &Costs,
     load: &Load,
@@ -128,8 +130,8 @@ fn load_scene(
     policy: Policy,
 ) -> Scene {
     let held_ns = load.held_ns(costs);
-    // With the shard held: the engine's time and the copy. The rest of the measured time is
-    // outside.
+    // The shard is held during the engine's time and the copy. The rest of the measured time is
+    // spent outside.
     let outside_ns = (cpu_us * 1000.0 - held_ns * f64::from(load.keys_per_operation)).max(0.0);
     Scene {
         workers,
@@ -150,19 +152,19 @@ fn load_scene(
     }
 }
 
-/// Returns the model's ratio of two workers' throughput to one's.
+/// Returns the predicted throughput of two workers divided by that of one.
 fn predicted(costs: &Costs, row: &Ratio, seed: u64) -> f64 {
     let rate = |workers| simulate(&engine_scene(costs, row, workers), OPERATIONS, seed).operations_per_s;
     rate(2) / rate(1)
 }
 
-/// Returns the model's ratio of `owner` to `inline`: CPU per operation, and throughput with the
-/// clients on the same cores. `None`: no such workload.
+/// Returns the predicted ratios of `owner` to `inline`: CPU per operation, and throughput with the
+/// clients on the same cores. Returns `None` if there is no such workload.
 fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64)> {
     let load = costs.load(&row.workload)?;
     let (cpu_us, line_ns) = (row.inline_us, costs.line.here_ns.value);
     let costs::Owner { workers, shards, .. } = costs.owner;
-    // All workers are always busy, so an operation takes their time divided by its rate.
+    // All workers are always busy, so the CPU per operation is their number divided by the rate.
     let each_us = |policy| {
         let scene = load_scene(costs, load, cpu_us, line_ns, workers, shards, policy);
         f64::from(workers) * 1e6 / simulate(&scene, OPERATIONS, seed).operations_per_s
@@ -175,8 +177,8 @@ fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64
 mod tests {
     use super::*;
 
-    /// The rows that the constants were fitted to must agree, or `costs.json` is wrong; the other
-    /// rows are the test.
+    /// The rows that the constants were fitted to must agree, or `costs.json` is wrong. The other
+    /// rows test the model.
     #[test]
     fn the_model_agrees_with_what_was_measured() {
         let costs = Costs::built_in().unwrap();
@@ -193,7 +195,8 @@ mod tests {
         }
     }
 
-    /// With free messages an owner would be as fast: the comparison can fail.
+    /// With free messages `owner` is as fast as `inline`, so messages are the cause of the
+    /// difference.
     #[test]
     fn messages_are_what_owners_pay_for() {
         let mut costs = Costs::built_in().unwrap();

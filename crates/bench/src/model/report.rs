@@ -1,4 +1,4 @@
-//! Results of `compare` as the model's input.
+//! Reads the CPU per operation from results of `compare`.
 
 use std::io;
 use std::path::Path;
@@ -52,12 +52,12 @@ struct Spread {
     max: f64,
 }
 
-/// Which workloads of a report were used.
+/// Workloads of a report, by whether they were used.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// Names.
+    /// Names of workloads that were used.
     pub(super) modelled: Vec<String>,
-    /// Names, and why not.
+    /// Other workloads: names and reasons.
     pub(super) unmodelled: Vec<String>,
 }
 
@@ -69,11 +69,12 @@ impl Peer {
 }
 
 impl Costs {
-    /// Takes the CPU time per operation of the peer `pantala` from a `results.json` of `compare`.
+    /// Replaces the CPU times per operation by those of the peer `pantala` in a `results.json` of
+    /// `compare`.
     ///
     /// # Errors
-    /// If there is no such file, or it has another content; if the peer `pantala` had more than one
-    /// worker, since its times then include contention, which the model adds.
+    /// If the file cannot be read or parsed. If the peer `pantala` had more than one worker,
+    /// because its times then include contention, which the model adds.
     pub(super) fn take_report(&mut self, path: &Path) -> io::Result<Taken> {
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
         let text = std::fs::read(path)

@@ -1,23 +1,25 @@
-//! The simulation: workers that take shards; an event is a worker's arrival at a gate.
+//! The simulation: workers that acquire shards. An event is a worker's arrival at a gate.
 //!
-//! A worker is always busy: it works on an operation outside of any shard, takes the operation's
-//! shard, works on it, and continues. If the shard is held, it spins for a while; if it is still
-//! held, the worker leaves a request, which the holder runs before it releases the shard, and
-//! continues with other connections. Since connections wait for their replies, a worker runs ahead
-//! by at most [`AHEAD_NS`]. With [`Policy::Owner`] every operation on a shard of another home is
-//! such a request.
+//! A worker is always busy. It works on an operation outside of any shard, takes the operation's
+//! shard, works with the shard held, and continues. If the shard is held, the worker spins for a
+//! while. If the shard is still held then, the worker leaves a request, which the holder runs
+//! before it releases the shard, and continues with other connections. Connections wait for their
+//! replies, so a worker runs ahead by at most [`AHEAD_NS`]. With [`Policy::Owner`] every operation
+//! on a shard of another home is such a request.
 //!
-//! Lines move from core to core: the lines of a shard that a command writes, if another worker had
-//! the shard last; and the lines of a key's entry, if another worker has written it since this one
-//! used it (or has it in its cache, and this one writes it). Entries count only if the key is used
-//! again so soon that a single worker would find it in its cache. Otherwise it comes from memory,
-//! with one worker as with many, and is part of the measured time of one worker.
+//! Two kinds of lines move from core to core: the written lines of a shard, if another worker held
+//! the shard last; and the lines of a key's entry, if another worker has written it since this
+//! worker used it, or if this worker writes it while another has it in its cache. Entries count
+//! only if the key is used again so soon that a single worker would find the entry in its cache.
+//! Other entries come from memory, with one worker as with many, so their cost is part of the time
+//! measured with one worker.
 //!
-//! A command on several keys reserves all its shards from its arrival at the first, also those that
-//! it would reach later: a lower bound. [`Policy::Owner`] supports commands of one key only.
+//! A command on several keys reserves all its shards from its arrival at the first, including those
+//! that it would reach later. Its throughput is therefore a lower bound. [`Policy::Owner`] supports
+//! commands on one key only.
 //!
-//! Left out: passing a shard to its home after 64 requests, sleeping workers, memory bandwidth, the
-//! kernel's own locks.
+//! Not simulated: passing a shard to its home after 64 requests, sleeping workers, memory
+//! bandwidth, locks of the kernel.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -28,18 +30,18 @@ use pantala_base::{Random, key_slot};
 use super::costs::Written;
 use crate::load::keys::{Keys, Pattern, Range};
 
-/// How far a worker may run ahead of its oldest pending reply, ns: the time to run what its other
-/// connections have sent.
+/// Maximum time that a worker runs ahead of its oldest pending reply, ns: the time to run the
+/// requests of its other connections.
 const AHEAD_NS: f64 = 100_000.0;
 /// Maximum workers.
 pub(super) const WORKERS_MAX: usize = 1024;
 
-/// Which worker runs a command.
+/// Where a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// The worker that parsed it.
+    /// On the worker that parsed it.
     Inline,
-    /// The shard's home.
+    /// On the shard's home.
     Owner,
 }
 
@@ -50,25 +52,25 @@ pub(super) struct Scene {
     pub(super) shards: u32,
     pub(super) policy: Policy,
     pub(super) keys: u64,
-    /// Zipf's exponent; 0: uniform keys.
+    /// Zipf exponent, or 0 for uniform keys.
     pub(super) zipf: f64,
     pub(super) keys_per_operation: u32,
     /// Work on an operation without its shards, ns.
     pub(super) outside_ns: f64,
-    /// Work on each of its keys with the shard held, ns.
+    /// Work on each key with its shard held, ns.
     pub(super) held_ns: f64,
-    /// Lines that a command writes, for each of its keys.
+    /// Lines that a command writes for each of its keys.
     pub(super) written: Written,
-    /// An entry used again after more operations than this is in nobody's cache.
+    /// Number of operations after which an unused entry is in no cache.
     pub(super) kept_operations: f64,
-    /// A line that another core wrote last, ns.
+    /// Transfer of a line that another core wrote last, ns.
     pub(super) line_ns: f64,
-    /// The part of that which is hidden, of the gate's line and the entry's, if nobody waits for
-    /// the shard.
+    /// Part of `line_ns` that is hidden if no worker waits for the shard. It applies to the gate's
+    /// line and to the entry's lines.
     pub(super) hidden: f64,
     pub(super) spin_ns: f64,
     pub(super) request_ns: f64,
-    /// Lines of a request, on each side.
+    /// Transfers for a request, on each side.
     pub(super) request_lines: f64,
 }
 
@@ -76,17 +78,18 @@ pub(super) struct Scene {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) operations_per_s: f64,
-    /// Parts of all workers' time: lines from other cores, waiting for gates and replies, requests
-    /// of others.
+    /// Parts of all workers' time: transfers of lines, waiting for gates and replies, running
+    /// requests of other workers.
     pub(super) lines: f64,
     pub(super) waiting: f64,
     pub(super) requests: f64,
-    /// Part of the operations that found a shard another worker had last, and that left a request.
+    /// Parts of the operations: those on a shard that another worker held last, and those that left
+    /// a request.
     pub(super) moved: f64,
     pub(super) parked: f64,
-    /// Lines from other cores, requests' included; mean of an operation.
+    /// Transfers of lines per operation, including those for requests; mean.
     pub(super) fetched: f64,
-    /// Part of the time that the busiest shard is held.
+    /// Part of the time during which the busiest shard is held.
     pub(super) hottest: f64,
 }
 
@@ -105,11 +108,11 @@ struct Wanted {
     writes: bool,
 }
 
-/// Which workers have the current entry of a key in their caches.
+/// The workers that have the current entry of a key in their caches.
 struct Entry {
-    /// The operation that used it last.
+    /// Number of the last operation that used the entry.
     at: u64,
-    /// The workers, one bit each.
+    /// Workers, one bit each.
     holders: [u64; WORKERS_MAX / 64],
 }
 
@@ -117,16 +120,16 @@ struct Simulation<'s> {
     scene: &'s Scene,
     shards: Vec<Shard>,
     entries: HashMap<u64, Entry>,
-    /// Operations so far.
+    /// Number of operations so far.
     done: u64,
-    /// Time that a worker has worked for others and not yet spent, ns.
+    /// Time by worker that it has worked for others and that is not yet accounted for, ns.
     debt: Vec<f64>,
-    /// With [`Policy::Owner`]: when a home has finished the work of others.
+    /// With [`Policy::Owner`]: time by home at which its work for others ends.
     home_busy: Vec<f64>,
     outcome: Outcome,
 }
 
-/// A time that can be ordered: never NaN here.
+/// A time with a total order. It is never NaN.
 #[derive(Clone, Copy, PartialEq)]
 struct Time(f64);
 
@@ -144,7 +147,7 @@ impl Ord for Time {
     }
 }
 
-/// Runs `operations` of all workers together.
+/// Simulates `operations` of all workers together.
 pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
     let mut random = Random::from_seed(seed);
     let pattern = if scene.zipf > 0.0 { Pattern::Zipf } else { Pattern::Uniform };
@@ -166,7 +169,7 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
     let (mut now, mut wanted) = (0.0, Vec::new());
     while simulation.done < operations {
         let Some(Reverse((Time(at), worker))) = arrivals.pop() else { break };
-        // First it spends the time that it has worked for others meanwhile.
+        // The worker's work for others since its last operation delays this one.
         let debt = std::mem::take(&mut simulation.debt[worker as usize]);
         if debt > 0.0 {
             arrivals.push(Reverse((Time(at + debt), worker)));
@@ -182,7 +185,7 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
         }
         wanted.sort_unstable();
         let next = simulation.operation(at, worker, &wanted);
-        // Varied, or workers would run in lockstep and never meet.
+        // Randomized: otherwise workers run in lockstep and never contend.
         let outside_ns = scene.outside_ns * (0.5 + random.unit());
         arrivals.push(Reverse((Time(next + outside_ns), worker)));
         simulation.done += 1;
@@ -191,14 +194,16 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
 }
 
 impl Simulation<'_> {
-    /// Runs an operation on its keys (ascending by shard); returns when its worker is free again.
+    /// Runs an operation on its keys, which are sorted by shard. Returns when its worker is free
+    /// again.
     fn operation(&mut self, at: f64, worker: u32, wanted: &[Wanted]) -> f64 {
         let scene = self.scene;
         let held_ns = scene.held_ns * f64::from(scene.keys_per_operation);
         if scene.policy == Policy::Owner {
             return self.at_home(at, worker, wanted, held_ns);
         }
-        // Taken one after the other; it keeps those that it has while it waits for the next.
+        // Shards are taken one after the other. The operation keeps its shards while it waits for
+        // the next.
         let (mut ready, mut last) = (at, worker);
         for keys in wanted.chunk_by(|a, b| a.shard == b.shard) {
             let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
@@ -208,7 +213,7 @@ impl Simulation<'_> {
         }
         let waited = ready - at;
         let is_left = waited > scene.spin_ns;
-        // The last holder runs the requests left at a shard; the time is added before its next
+        // The last holder runs requests left at a shard. That time is added before its next
         // operation.
         let runner = if is_left { last } else { worker };
         let line_ns = self.lines(at, runner, wanted);
@@ -227,8 +232,8 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    /// Lets `runner` use keys (ascending by shard) from `at` on; returns the time for lines of
-    /// other cores.
+    /// Lets `runner` use keys, which are sorted by shard, from `at` on. Returns the time for
+    /// transfers.
     fn lines(&mut self, at: f64, runner: u32, wanted: &[Wanted]) -> f64 {
         let scene = self.scene;
         let (mut ready, mut fetched, mut line_ns, mut moved) = (at, 0.0, 0.0, false);
@@ -240,15 +245,16 @@ impl Simulation<'_> {
             let shown = if waits { 1.0 } else { 1.0 - scene.hidden };
             if holder != runner && holder != u32::MAX {
                 moved = true;
-                // The gate's line is prefetched, the shard's others are not; several keys of one
-                // shard write the same ones.
+                // The gate's line is prefetched, the shard's other lines are not. Several keys of
+                // one shard write the same lines.
                 fetched += scene.written.shard;
                 line_ns += scene.line_ns * (shown + scene.written.shard - 1.0);
             }
             for wanted in keys {
                 let lines = self.entry_lines(runner, wanted);
                 fetched += lines;
-                // Prefetched with the bucket; a holder of another key does not invalidate them.
+                // Entries are prefetched with the bucket. A holder that used another key does not
+                // invalidate them.
                 line_ns += scene.line_ns * (1.0 - scene.hidden) * lines;
             }
         }
@@ -257,15 +263,15 @@ impl Simulation<'_> {
         line_ns
     }
 
-    /// Returns the lines of a key's entry that come from another core, or that another core loses,
-    /// if `worker` uses it.
+    /// Returns the number of lines of a key's entry that `worker` fetches from another core or
+    /// invalidates there when it uses the key.
     fn entry_lines(&mut self, worker: u32, wanted: &Wanted) -> f64 {
         let Scene { written, kept_operations, keys, zipf, .. } = *self.scene;
-        // Uniform keys are used again after as many operations as there are keys.
+        // With uniform keys, a key is used again after about as many operations as there are keys.
         if written.writes == 0.0 || (zipf == 0.0 && keys as f64 > kept_operations) {
             return 0.0;
         }
-        // Entries in nobody's cache are dropped here too.
+        // Drops entries that are in no cache, to bound the map.
         if self.done.is_multiple_of(kept_operations as u64 + 1) {
             let done = self.done;
             self.entries.retain(|_, entry| (done - entry.at) as f64 <= kept_operations);
@@ -295,7 +301,7 @@ impl Simulation<'_> {
         let message_ns = scene.request_lines * scene.line_ns;
         let each_ns = held_ns / wanted.len() as f64 + message_ns;
         let mut end = at;
-        // From home to home.
+        // The operation moves from home to home.
         for wanted in wanted {
             let home = home(wanted.shard);
             let begin = self.home_busy[home as usize].max(end);
@@ -308,7 +314,8 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    /// Handles a request left at `at` with a reply at `end`; returns when the sender continues.
+    /// Accounts for a request left at `at` with a reply at `end`. Returns when the sender
+    /// continues.
     fn asked(&mut self, at: f64, end: f64, message_ns: f64) -> f64 {
         let sent = at + self.scene.request_ns + message_ns;
         let next = sent.max(end - AHEAD_NS);
@@ -347,7 +354,7 @@ impl Simulation<'_> {
 mod tests {
     use super::*;
 
-    /// A microsecond outside, a tenth of one within.
+    /// A scene with 900 ns outside and 100 ns within a shard.
     fn scene(workers: u32, shards: u32) -> Scene {
         Scene {
             workers,
@@ -385,18 +392,18 @@ mod tests {
         assert_eq!((outcome.moved, outcome.parked, outcome.waiting, outcome.lines), (0.0, 0.0, 0.0, 0.0));
     }
 
-    /// Workers that rarely meet scale with their number; one gate bounds the rest by its work.
+    /// Throughput grows with the workers while they rarely meet. A single gate bounds it otherwise.
     #[test]
-    fn workers_add_up_until_a_gate_is_full() {
+    fn throughput_grows_until_a_gate_is_full() {
         assert_near(rate(&scene(8, 16_384)), 8e6, 0.01);
         assert_near(rate(&scene(64, 1)), 1e7, 0.01);
         assert!(simulate(&scene(64, 1), 100_000, 1).hottest > 0.99);
-        // Two that meet at one gate for a tenth of their time lose a little.
+        // Two workers that meet at one gate for a tenth of their time lose a little.
         let two = rate(&scene(2, 1));
         assert!((1.96e6..2e6).contains(&two), "{two}");
     }
 
-    /// Another worker had one of many shards last as often as there are other workers.
+    /// With many shards, another worker held a shard last with a probability of 1 − 1 / workers.
     #[test]
     fn shards_move_as_often_as_there_are_others() {
         for workers in [2, 4, 10] {
@@ -409,26 +416,26 @@ mod tests {
     fn lines_cost_what_is_not_hidden() {
         let mut scene = scene(2, 16_384);
         (scene.line_ns, scene.hidden) = (200.0, 0.75);
-        // Every second operation, 50 ns of 1000.
+        // Every second operation pays 50 ns in addition to 1000.
         let outcome = simulate(&scene, 1_000_000, 1);
         assert_near(outcome.operations_per_s, 2e6 / 1.025, 0.01);
         assert_near(outcome.lines, 0.025 / 1.025, 0.05);
         assert_near(outcome.fetched, 0.5, 0.02);
-        // Four more of the shard, which nothing hides: 850 ns every second operation.
+        // Four more lines of the shard, which nothing hides: 850 ns for every second operation.
         scene.written.shard = 5.0;
         let outcome = simulate(&scene, 1_000_000, 1);
         assert_near(outcome.operations_per_s, 2e6 / 1.425, 0.01);
         assert_near(outcome.fetched, 2.5, 0.02);
     }
 
-    /// Two workers on one key, nearly in turn: most operations find the other's entry, if it was
-    /// written.
+    /// Two workers use one key nearly in turn, so most operations fetch the entry from the other
+    /// worker if it was written.
     #[test]
-    fn entries_come_from_who_has_written_them() {
+    fn entries_come_from_their_last_writer() {
         let fetched = |writes: f64, keys: u64, kept_operations: f64| {
             let mut scene = scene(2, 16_384);
             (scene.keys, scene.zipf, scene.kept_operations) = (keys, 1.0, kept_operations);
-            // Enough lines of the entry to make the shard's negligible.
+            // So many lines of the entry that the shard's lines are negligible.
             scene.written = Written { shard: 0.0, writes, entry: 100.0 };
             (scene.line_ns, scene.hidden) = (1.0, 1.0);
             simulate(&scene, 200_000, 1).fetched
@@ -436,17 +443,17 @@ mod tests {
         assert_eq!(fetched(0.0, 1, 1000.0), 0.0, "nobody writes");
         let written = fetched(1.0, 1, 1000.0);
         assert!((50.0..100.0).contains(&written), "{written}");
-        // A tenth of writes: each needs a transfer if the other has used it since, and so does the
-        // other's next read.
+        // With a tenth of writes, a write needs a transfer if the other worker has used the key
+        // since, and so does the other worker's next read.
         let mixed = fetched(0.1, 1, 1000.0);
         assert!((8.0..20.0).contains(&mixed), "{mixed}");
         assert_eq!(fetched(1.0, 1, 0.0), 0.0, "nobody has it in a cache");
-        // Of many keys only those count that are used again in time.
+        // Of many keys, only those that are used again in time count.
         let many = fetched(1.0, 1_000_000, 1000.0);
         assert!((1.0..35.0).contains(&many), "{many}");
     }
 
-    /// The same operations as writes instead of reads cost more exactly if workers share keys.
+    /// Writes cost more than reads exactly if workers share keys.
     #[test]
     fn a_set_costs_more_than_a_get_on_keys_that_are_wanted_often() {
         let rate_of = |writes: f64, zipf: f64| {
@@ -461,7 +468,7 @@ mod tests {
         assert!(set < get * 0.95, "{set} {get}");
     }
 
-    /// A holder that works for others is slower by that work, and no operation is lost.
+    /// Requests slow their holder by the work that they take, and no operation is lost.
     #[test]
     fn requests_are_work_for_the_holder() {
         let mut full = scene(64, 1);
@@ -470,7 +477,7 @@ mod tests {
         assert!(outcome.parked > 0.9, "{outcome:?}");
         assert_near(outcome.operations_per_s, 1e7, 0.02);
         (full.line_ns, full.request_lines) = (50.0, 2.0);
-        // With the lines of each request the gate passes half of them.
+        // The lines of each request halve the gate's throughput.
         assert_near(rate(&full), 5e6, 0.05);
     }
 
@@ -480,12 +487,12 @@ mod tests {
         scene.policy = Policy::Owner;
         assert_near(rate(&scene), 4e6, 0.03);
         (scene.request_ns, scene.line_ns, scene.request_lines) = (100.0, 50.0, 2.0);
-        // Three quarters of the operations cost 100 and twice 100 more.
+        // Three quarters of the operations pay 100 ns for the request and two transfers of 100 ns.
         assert_near(rate(&scene), 4e6 / 1.225, 0.03);
     }
 
-    /// The most popular key of Zipf's law with exponent 1.2 has nearly a fifth of all operations:
-    /// its gate bounds them.
+    /// With Zipf's law and exponent 1.2, nearly a fifth of all operations use the most popular key,
+    /// whose gate bounds the throughput.
     #[test]
     fn a_hot_key_bounds_all() {
         let mut hot = scene(64, 16_384);

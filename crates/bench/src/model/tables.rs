@@ -11,9 +11,9 @@ use super::{OPERATIONS, Options, load_scene, predicted, predicted_owner};
 
 /// Numbers of workers whose capacities the law is fitted to.
 const FITTED: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// A gate held for this part of the time is the bottleneck.
+/// Part of the time from which a held gate counts as the bottleneck.
 const FULL: f64 = 0.9;
-/// Parts of the workers' time below this are no bottleneck.
+/// Part of the workers' time below which a cause is not reported as a bottleneck.
 const NOTABLE: f64 = 0.02;
 
 pub(super) fn print(out: &mut impl Write, costs: &Costs, options: &Options) -> io::Result<()> {
@@ -79,7 +79,7 @@ fn print_owner_errors(out: &mut impl Write, costs: &Costs, seed: u64) -> io::Res
     )
 }
 
-/// Returns what costs most of linear scaling.
+/// Returns the largest cause of the loss against linear scaling.
 fn bottleneck(outcome: &Outcome) -> String {
     if outcome.hottest >= FULL {
         return format!("the gate of the hottest shard, held {:.0}% of the time", outcome.hottest * 100.0);
@@ -124,7 +124,7 @@ fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io
     )
 }
 
-/// Prints the workloads of `compare` that more workers do not change, by reason.
+/// Prints the workloads of `compare` that are not modelled, by reason.
 fn print_unmodelled(out: &mut impl Write) -> io::Result<()> {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, why) in crate::compare::modelled_workloads() {
@@ -143,7 +143,7 @@ fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: 
     };
     let one = run(1, Policy::Inline).operations_per_s;
     let all = run(workers, Policy::Inline);
-    // In the simulation a home works on its own shards only, one after the other.
+    // In the simulation a home works on its own shards only.
     let owner = match load.keys_per_operation {
         1 => format!("{:.2}", run(workers, Policy::Owner).operations_per_s / 1e6),
         _ => "-".to_owned(),

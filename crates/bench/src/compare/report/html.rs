@@ -1,4 +1,4 @@
-//! `report.html`: one file that loads nothing.
+//! `report.html`: one self-contained file.
 
 use std::io;
 

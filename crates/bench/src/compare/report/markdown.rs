@@ -1,4 +1,4 @@
-//! `report.md`.
+//! The Markdown report, `report.md`.
 
 use super::super::results::{Results, WorkloadResult};
 use super::{READING, Table, commands, host_lines, is_bad, remarks, tables};
@@ -45,7 +45,7 @@ fn section(text: &mut String, workload: &WorkloadResult) {
     text.push('\n');
 }
 
-/// Emphasizes what must not be overlooked.
+/// Emphasizes cells that must not be overlooked.
 fn emphasized(text: &str) -> String {
     if is_bad(text) { format!("**{text}**") } else { text.to_owned() }
 }

@@ -10,9 +10,9 @@ use std::path::Path;
 
 use super::results::{PeerResult, Ratios, Results, Spread, Summary, WorkloadResult};
 
-/// Heading of a column, and its cell for a peer.
+/// Heading of a column, and the function that formats its cell for a peer.
 type Column = (&'static str, fn(&PeerResult, &Summary) -> String);
-/// The same for a column of ratios.
+/// Heading of a column of ratios, and the function that selects its spread.
 type RatioColumn = (&'static str, fn(&Ratios) -> &Spread);
 
 /// Columns of the first table, after the peer's name.
@@ -39,12 +39,12 @@ const RATIO_COLUMNS: &[RatioColumn] = &[
     ("× p99", |ratios| &ratios.p99_us),
 ];
 
-/// In the row of a peer above the workload's latency limit.
+/// Mark in the row of a peer that exceeds the workload's latency limit.
 const MISSED: &str = "MISSED";
-/// In the remark on a peer without figures.
+/// Mark in the remark on a peer without results.
 const INVALID: &str = "INVALID";
 
-/// How to read the tables; below every report.
+/// Explanation of the tables, below every report.
 const READING: &[&str] = &[
     "Rows are medians over the rounds; max is of all rounds. The ratios (×) of two peers are taken within each round: median (least–greatest).",
     "In flight is the maximum number of pending operations: clients × nodes that each is connected to × pipeline. More of them make longer queues: compare latencies of rows that differ in it at a fixed rate only (--rate-limiting).",
@@ -56,13 +56,13 @@ const READING: &[&str] = &[
     "A row with errors, lost connections or a process that ended has no figures.",
 ];
 
-/// Creates the folder, and checks that it can be written.
+/// Creates the folder and checks that files can be written to it.
 pub(super) fn prepare(out: &Path) -> io::Result<()> {
     fs::create_dir_all(out).map_err(|error| told(out, &error))?;
     put(&out.join("results.json"), b"{}\n")
 }
 
-/// Writes all files.
+/// Writes all files of the report.
 pub(super) fn write(results: &Results, out: &Path) -> io::Result<()> {
     let json = serde_json::to_vec_pretty(results)?;
     put(&out.join("results.json"), &json)?;
@@ -99,13 +99,13 @@ pub(super) fn print(result: &WorkloadResult, out: &mut impl Write) -> io::Result
     out.flush()
 }
 
-/// Column names, and rows of as many cells; the first column is text.
+/// A table: column names, and rows with a cell for each column. The first column is text.
 struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
-/// Returns the table of measured peers and, if there are any, of ratios.
+/// Returns the table of measured peers, and the table of ratios if there are any.
 fn tables(workload: &WorkloadResult) -> Vec<Table> {
     if workload.peers.iter().any(|peer| peer.footprint.is_some()) {
         return footprints(workload);
@@ -163,7 +163,7 @@ fn footprints(workload: &WorkloadResult) -> Vec<Table> {
     tables
 }
 
-/// Formats p99, with a mark if it is above the workload's limit.
+/// Formats p99, with a mark if it exceeds the workload's limit.
 fn p99(peer: &PeerResult, summary: &Summary) -> String {
     let time = microseconds(summary.p99_us);
     match peer.latency_missed_us {
@@ -172,7 +172,7 @@ fn p99(peer: &PeerResult, summary: &Summary) -> String {
     }
 }
 
-/// Returns whether a cell or remark says that its row's figures are void or limited.
+/// Returns whether a cell or remark marks its row as invalid or too slow.
 fn is_bad(text: &str) -> bool {
     text.contains(MISSED) || text.contains(INVALID)
 }
@@ -185,7 +185,7 @@ fn remarks(workload: &WorkloadResult) -> Vec<String> {
     workload.peers.iter().flat_map(peer_remarks).chain(no_ratios).collect()
 }
 
-/// Returns remarks on a peer's figures, or in their place.
+/// Returns remarks on a peer's results, or the reason why it has none.
 fn peer_remarks(peer: &PeerResult) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(why) = &peer.invalid {
@@ -231,7 +231,7 @@ fn peer_remarks(peer: &PeerResult) -> Vec<String> {
     remarks
 }
 
-/// Formats `12,345`, and `0.31` for operations that take seconds.
+/// Formats a rate as `12,345`, or as `0.31` below 10 operations per second.
 pub(super) fn rate(per_s: f64) -> String {
     if per_s < 10.0 { format!("{per_s:.2}") } else { thousands(per_s) }
 }
@@ -402,7 +402,7 @@ mod tests {
         ] {
             assert!(html.contains(told), "{told}");
         }
-        // Self-contained: nothing is loaded. The name of SVG's namespace is no address.
+        // The file loads nothing. The name of SVG's namespace is never fetched.
         assert!(!html.replace("http://www.w3.org/2000/svg", "").contains("http"), "something outside is named");
         let markdown = text("report.md");
         for told in [

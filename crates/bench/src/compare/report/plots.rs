@@ -10,14 +10,14 @@ use super::{megabytes, microseconds, thousands};
 
 /// Width of a plot, in its own units.
 const WIDTH: u32 = 620;
-/// Height of a bar with its text, and of the rest of a bar plot.
+/// Height of a bar with its text. The next constant is the height of the rest of a bar plot.
 const BAR_HEIGHT: u32 = 52;
 const BARS_AROUND_HEIGHT: u32 = 90;
 const CURVES_HEIGHT: u32 = 320;
 const FONT: &str = "sans-serif";
 const TITLE_SIZE: i32 = 17;
 const TEXT_SIZE: i32 = 13;
-/// Distinguishable without full colour vision.
+/// Colours that people with colour blindness can distinguish.
 const COLORS: &[RGBColor] = &[
     RGBColor(230, 159, 0),
     RGBColor(0, 114, 178),
@@ -27,7 +27,7 @@ const COLORS: &[RGBColor] = &[
     RGBColor(86, 180, 233),
     RGBColor(110, 110, 110),
 ];
-/// Nines at the end of the curves: 99.999%.
+/// Number of nines at the right end of a latency curve: 99.999%.
 const NINES_MAX: f64 = 5.0;
 
 /// One bar.
@@ -36,13 +36,13 @@ struct Bar {
     peer: usize,
     text: String,
     value: f64,
-    /// Least and greatest.
+    /// Minimum and maximum over the rounds.
     whisker: Option<(f64, f64)>,
-    /// Length of a lighter bar behind the value.
+    /// Length of a lighter bar drawn behind this bar.
     behind: f64,
 }
 
-/// Returns all plots of a workload; none if nothing was measured.
+/// Returns all plots of a workload, or none if nothing was measured.
 pub(super) fn of(workload: &WorkloadResult) -> io::Result<Vec<String>> {
     let measured: Vec<(usize, &PeerResult, &Summary)> = workload
         .peers
@@ -96,7 +96,7 @@ pub(super) fn of(workload: &WorkloadResult) -> io::Result<Vec<String>> {
     drawn().map_err(|error| undrawn(&*error))
 }
 
-/// Plots the memory of collections, if it was measured.
+/// Plots the memory per collection, if it was measured.
 fn footprints(workload: &WorkloadResult) -> io::Result<Vec<String>> {
     let bar = |(at, peer): (usize, &PeerResult)| {
         let each_bytes = peer.measured_footprint()?.each_bytes;
@@ -118,7 +118,7 @@ fn color(peer: usize) -> RGBColor {
     COLORS[peer % COLORS.len()]
 }
 
-/// Draws bars, each with its text above it.
+/// Draws bars with their texts above them.
 fn bars(title: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
     let greatest = |bar: &Bar| bar.value.max(bar.behind).max(bar.whisker.map_or(0.0, |whisker| whisker.1));
     let end = bars.iter().map(greatest).fold(f64::MIN_POSITIVE, f64::max) * 1.04;
@@ -167,7 +167,7 @@ fn bars(title: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
     Ok(svg)
 }
 
-/// Draws latency over percentiles, both logarithmic: the tail is what matters.
+/// Draws latency over percentiles. Both axes are logarithmic to show the tail.
 fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<String, Box<dyn Error>> {
     let points = |peer: &PeerResult| -> Vec<(f64, f64)> {
         let nines = |quantile: f64| -(1.0 - quantile).max(1e-12).log10();

@@ -6,13 +6,13 @@ use std::fmt;
 
 pub(crate) use self::table::ALL;
 
-/// Commands with weights, keys, sizes and clients. `ours` says how gaps in the source are filled.
+/// A workload: commands with weights, keys, sizes and clients.
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    /// Where the parameters were published; empty for our own.
+    /// Where the parameters were published; empty for our own workloads.
     pub(crate) source: &'static str,
-    /// Our choices where the source leaves something open.
+    /// Our choices for parameters that the source does not give.
     pub(crate) ours: &'static str,
     pub(crate) commands: &'static [Command],
     pub(crate) measured: Measured,
@@ -21,7 +21,7 @@ pub(crate) struct Workload {
     /// Steps before and after each round, unmeasured.
     pub(crate) before: &'static [Step],
     pub(crate) after: &'static [Step],
-    /// Numbers, from which keys or members are made.
+    /// Count of numbers from which keys or members are formed.
     pub(crate) keys: u64,
     pub(crate) key_prefix: &'static str,
     pub(crate) key_minimum: u64,
@@ -36,44 +36,44 @@ pub(crate) struct Workload {
 
 #[derive(Debug)]
 pub(crate) struct Command {
-    /// Expanded by [`expanded`].
+    /// Text to pass to [`expanded`].
     pub(crate) text: &'static str,
-    /// As in `--key-pattern`.
+    /// Key pattern, in the notation of `--key-pattern`.
     pub(crate) pattern: &'static str,
     pub(crate) weight: u32,
 }
 
-/// The measured quantity and the length of a round.
+/// What is measured, and the length of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
-    /// The commands, for `--test-time`.
+    /// Commands, for `--test-time`.
     Time,
-    /// The commands, one operation for each number; they have pattern `P`.
+    /// Commands, one operation for each number. Their pattern is `P`.
     EachNumber,
-    /// The commands, one operation for this many numbers.
+    /// Commands, one operation for every so many numbers.
     EveryNumbers(u64),
-    /// The commands, this many operations.
+    /// Commands, this many operations.
     Operations(u64),
     /// Hand-overs of elements to blocked clients, for `--test-time`.
     HandOvers,
-    /// Resident memory after the filling: of what, and how many for each number. There are no
-    /// rounds.
+    /// Resident memory after the filling: what is counted, and how many there are for each number.
+    /// Such a workload has no rounds.
     Resident(&'static str, u64),
 }
 
-/// A step besides what is measured. Texts are expanded by [`expanded`].
+/// A step that is not measured. Its text is passed to [`expanded`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     /// One operation for each number, by many clients.
     Each(&'static str),
-    /// The same by one client, one number after the other.
+    /// One operation for each number, by one client in ascending order.
     InOrder(&'static str),
     /// One operation for this many numbers, by many clients.
     Every(u64, &'static str),
     /// One command.
     Once(&'static str),
-    /// A command that must reply this much for each number, as an integer or as the first element
-    /// of an array; in a cluster all nodes together.
+    /// A command whose reply must be this many for each number, as an integer or as the first
+    /// element of an array. In a cluster the replies of all nodes are added.
     Count(&'static str, u64),
 }
 
@@ -90,12 +90,12 @@ impl Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clients {
-    /// On one thread.
+    /// One client on one thread.
     One,
     PerThread(u32),
-    /// On all threads together.
+    /// Clients on all threads together.
     Total(u32),
-    /// Connections of all threads, divided by the nodes of a cluster; scaled.
+    /// Connections of all threads, multiplied by the scale and divided by the nodes of a cluster.
     Connections(u32),
 }
 
@@ -110,17 +110,17 @@ impl fmt::Display for Clients {
     }
 }
 
-/// The features that a peer must support.
+/// What a peer must support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     Nothing,
-    /// Cluster mode, if the peer has it.
+    /// Cluster mode; a peer without it is driven as a single server.
     ClusterMode,
-    /// An append-only file, synchronized every second.
+    /// An append-only file, synced every second.
     AppendOnlyFile,
-    /// Commands on keys of several slots: no Redis cluster.
+    /// Commands on keys of several slots, which a Redis cluster rejects.
     SeveralSlots,
-    /// All commands use one key, whose members are the numbers: more processes would be idle.
+    /// All commands use one key, whose members are the numbers. More processes would be idle.
     OneKey,
 }
 
@@ -138,13 +138,13 @@ impl Workload {
         ((self.keys as f64 * scale).round() as u64).max(1)
     }
 
-    /// Returns how many of `threads` drive it.
+    /// Returns how many of `threads` drive the workload.
     pub(crate) fn threads_of(&self, threads: u32) -> u32 {
         if self.clients == Clients::One || self.measured == Measured::HandOvers { 1 } else { threads }
     }
 
-    /// Returns the clients of all its threads, at `scale`, against a peer with `nodes` nodes that
-    /// each client connects to.
+    /// Returns the number of clients of all threads at `scale`, against a peer of which each client
+    /// connects to `nodes` nodes.
     pub(crate) fn clients_at(&self, scale: f64, threads: u32, nodes: u32) -> u32 {
         let threads = self.threads_of(threads);
         match self.clients {
@@ -158,19 +158,21 @@ impl Workload {
         }
     }
 
-    /// Returns the operations in flight of a connection, with `clients`. Elements pushed together
-    /// must find blocked clients.
+    /// Returns the operations in flight per connection with `clients` clients. Hand-overs use at
+    /// most half as many as there are clients, so that elements pushed together find blocked
+    /// clients.
     pub(crate) fn pipeline_of(&self, clients: u32) -> u32 {
         if self.measured == Measured::HandOvers { self.pipeline.min(clients / 2).max(1) } else { self.pipeline }
     }
 
-    /// Returns whether a server that replies to everything and stores nothing would be detected.
+    /// Returns whether the workload detects a server that replies to every command and stores
+    /// nothing.
     pub(crate) fn is_counted(&self) -> bool {
         let mut steps = self.fill.iter().chain(self.before).chain(self.after);
         steps.any(|step| matches!(step, Step::Count(..)))
     }
 
-    /// Describes its size.
+    /// Describes the workload's size.
     pub(crate) fn shape(&self) -> String {
         let Self { keys, data_bytes, pipeline, clients, .. } = self;
         match self.measured {
@@ -179,12 +181,12 @@ impl Workload {
         }
     }
 
-    /// Returns whether operations can be sent at a rate.
+    /// Returns whether operations can be sent at a fixed rate.
     pub(crate) fn has_rate(&self) -> bool {
         !matches!(self.measured, Measured::HandOvers | Measured::Resident(..))
     }
 
-    /// Returns why it is not modelled, if it is not.
+    /// Returns the reason if the workload is not modelled.
     pub(crate) fn unmodelled(&self) -> Option<&'static str> {
         match (self.measured, self.needs) {
             (Measured::Resident(..), _) => Some("memory, without a load"),
@@ -195,8 +197,8 @@ impl Workload {
     }
 }
 
-/// Expands a text: `[3 a{at} b]` repeats `a{at} b` three times, with `{at}` as 00, 01, 02. A
-/// trailing `;` is dropped.
+/// Expands a command text: `[3 a{at} b]` repeats `a{at} b` three times, with `{at}` as 00, 01, 02.
+/// A trailing `;` is dropped.
 pub(crate) fn expanded(text: &str) -> String {
     let group = text.split_once('[').and_then(|(before, behind)| {
         let (group, after) = behind.split_once(']')?;
@@ -264,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Returns the first key of a command, repeated or not.
+    /// Returns the first key of a command text, with or without a repeated group.
     fn key_of(text: &'static str) -> &'static str {
         let words: Vec<&str> = text.split(' ').skip(usize::from(text.starts_with('['))).collect();
         if words[0] == "XREADGROUP" { words[words.len() - 2] } else { words[1] }
@@ -280,7 +282,7 @@ mod tests {
         assert_eq!(expanded("SET [x 1]"), "SET [x 1]");
     }
 
-    /// For any number of shards above one: a shard is a range of slots.
+    /// This holds for any number of shards above one, because a shard is a range of slots.
     #[test]
     fn unions_are_of_different_shards() {
         use pantala_base::{key_slot, limits::SLOTS};

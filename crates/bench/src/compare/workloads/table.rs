@@ -1,4 +1,4 @@
-//! The records.
+//! The records of all workloads.
 
 use super::Step::{Count, Each, Every, InOrder, Once};
 use super::{Clients, Command, Measured, Needs, Step, Workload};
@@ -10,12 +10,12 @@ const fn uniform(text: &'static str, weight: u32) -> Command {
     Command { text, pattern: "R", weight }
 }
 
-/// Each client has its own part of the numbers.
+/// Each client draws from its own part of the numbers.
 const fn parallel(text: &'static str) -> Command {
     Command { text, pattern: "P", weight: 1 }
 }
 
-/// Common values, which the records below override.
+/// Default values, which the records below override.
 const BASE: Workload = Workload {
     name: "",
     source: "",
@@ -67,9 +67,9 @@ const SCORED: Workload = Workload {
 };
 const XADD: &str = "XADD stream * sensor __key__ reading __data__";
 const READ_TEN: &str = "XREADGROUP GROUP group consumer COUNT 10 STREAMS stream >";
-/// Number of entries delivered and not acknowledged.
+/// Command whose reply starts with the number of entries delivered and not acknowledged.
 const PENDING: &str = "XPENDING stream group";
-/// A group that has read nothing.
+/// Steps that create a group that has read nothing.
 const NEW_GROUP: &[Step] = &[Once("XGROUP DESTROY stream group"), Once("XGROUP CREATE stream group 0")];
 
 /// A command over two collections of a million, whose keys are in different halves of the slots.
@@ -96,7 +96,7 @@ pub(crate) const ALL: &[Workload] = &[
         ours: "the order, one SET and four GETs in turn; pipeline 1",
         commands: &[uniform(SET, 1), uniform(GET, 4)],
         keys: 3_000_000,
-        // Ten digits after six bytes, at every scale.
+        // Keys have ten digits after six bytes at every scale.
         key_prefix: "cache-",
         key_minimum: 1_000_000_000,
         data_bytes: 512,
@@ -265,7 +265,7 @@ pub(crate) const ALL: &[Workload] = &[
         measured: Measured::EachNumber,
         fill: &[],
         before: &[Once("DEL stream"), Once("XGROUP CREATE stream group 0 MKSTREAM")],
-        // Delivered and not pending means acknowledged.
+        // An entry that was delivered and is not pending was acknowledged.
         after: &[Count("EVAL return(redis.call('XINFO','GROUPS','stream')[1][10]) 0", 1), Count(PENDING, 0)],
         clients: Clients::One,
         ..COLLECTION
@@ -287,7 +287,7 @@ pub(crate) const ALL: &[Workload] = &[
         commands: &[uniform("SUNIONSTORE union first second", 1)],
         fill: &[Each("SADD first __key__ -__same_key__"), Each("SADD second __key__ -9__same_key__")],
         after: &[Count("SCARD union", 3)],
-        // At any scale no number after `-` equals another after `-9`.
+        // At any scale, no number after `-` equals a number after `-9`.
         key_minimum: 1_000_000,
         ..UNION
     },
