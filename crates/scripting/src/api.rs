@@ -29,7 +29,7 @@ lua_functions! {
     randomseed => math_randomseed;
 }
 
-/// Functions for scripts and functions.
+/// Functions of the table in scripts and in library functions.
 const FUNCTIONS: [(&str, ffi::lua_CFunction); 8] = [
     ("call", call),
     ("pcall", pcall),
@@ -41,7 +41,7 @@ const FUNCTIONS: [(&str, ffi::lua_CFunction); 8] = [
     ("acl_check_cmd", acl_check_cmd),
 ];
 
-/// Fields that libraries also have while they are loaded.
+/// Fields that a library can also use while it is loaded.
 const LOG_AND_VERSION: [(&str, f64); 5] = [
     ("LOG_DEBUG", 0.0),
     ("LOG_VERBOSE", 1.0),
@@ -53,17 +53,17 @@ const LOG_AND_VERSION: [(&str, f64); 5] = [
 const REPLICATION: [(&str, f64); 5] =
     [("REPL_NONE", 0.0), ("REPL_AOF", 1.0), ("REPL_SLAVE", 2.0), ("REPL_REPLICA", 2.0), ("REPL_ALL", REPL_MAX)];
 
-/// Maximum size of the arguments of one command, in bytes: a script can pass the same string
-/// thousands of times.
+/// Maximum size of the arguments of one command, in bytes. Without it a script could pass one long
+/// string thousands of times.
 const ARGS_BYTES_MAX: usize = STATE_BYTES_MAX;
 
-/// Maximum length of a log line in bytes; longer ones are truncated.
+/// Maximum length of a log line, in bytes. Longer lines are truncated.
 const LOG_BYTES_MAX: usize = 64 * 1024;
 
 const LEVEL_MAX: f64 = 3.0;
 const REPL_MAX: f64 = 3.0;
 
-/// Pushes the table as scripts of EVAL have it.
+/// Pushes the table for scripts of EVAL.
 pub(crate) fn push(stack: Stack<'_>) {
     push_for_functions(stack);
     let own: [(&str, ffi::lua_CFunction); 3] =
@@ -74,7 +74,7 @@ pub(crate) fn push(stack: Stack<'_>) {
     }
 }
 
-/// Pushes the table as functions have it.
+/// Pushes the table for library functions.
 pub(crate) fn push_for_functions(stack: Stack<'_>) {
     stack.new_table(0, FUNCTIONS.len() + LOG_AND_VERSION.len() + REPLICATION.len() + 5);
     for (name, function) in FUNCTIONS {
@@ -88,7 +88,7 @@ pub(crate) fn push_for_functions(stack: Stack<'_>) {
     push_log_and_version(stack);
 }
 
-/// Adds to the table on top what there is without a script that runs.
+/// Adds the fields that need no running script to the table on top.
 pub(crate) fn push_log_and_version(stack: Stack<'_>) {
     for (name, number) in LOG_AND_VERSION {
         stack.push_number(number);
@@ -100,7 +100,7 @@ pub(crate) fn push_log_and_version(stack: Stack<'_>) {
     stack.set_raw_field(-2, "REDIS_VERSION");
 }
 
-/// Puts Redis's generator in place of the C library's.
+/// Replaces the C library's random generator by Redis's.
 pub(crate) fn replace_random(stack: Stack<'_>) {
     stack.raw_field(ffi::LUA_GLOBALSINDEX, "math");
     for (name, function) in [("random", random as ffi::lua_CFunction), ("randomseed", randomseed)] {
@@ -110,19 +110,21 @@ pub(crate) fn replace_random(stack: Stack<'_>) {
     stack.pop(1);
 }
 
-/// The run that the function at hand belongs to.
+/// Returns the run that called the current function.
 ///
 /// # Safety
-/// No reference that this gave before is used any more: a function that Lua has called asks once, and runs nothing of
-/// Lua's while it uses the reference.
+/// No reference from an earlier call may be in use. A function that Lua calls may call this once,
+/// and must not call into Lua while it uses the reference.
 pub(crate) unsafe fn running<'s>(stack: Stack<'s>) -> Option<&'s mut Run<'s>> {
     let run = stack.memory().run.get();
-    // SAFETY: the pointer is null but between `State::run`'s first and last step, where it points to a `Run` that lives
-    // through both; nothing else refers to that, by the caller's promise.
+    // SAFETY: `State::run` sets the pointer to a `Run` that outlives the call and clears it
+    // afterwards, so it is valid or null. By the caller's promise there is no other reference to
+    // the `Run`.
     unsafe { run.cast::<Run<'s>>().as_mut() }
 }
 
-/// Copies the arguments of a command to the scratch buffers, and takes them off the stack. `Err` is the text of an error.
+/// Moves the arguments of a command from the stack to the scratch buffers. `Err` has the text of an
+/// error.
 fn take_args(stack: Stack<'_>, scratch: &mut Scratch) -> Result<(), &'static str> {
     let count = stack.top();
     scratch.bytes.clear();
@@ -131,7 +133,7 @@ fn take_args(stack: Stack<'_>, scratch: &mut Scratch) -> Result<(), &'static str
         return Err("Please specify at least one argument for this redis lib call");
     }
     let is_string = |index: &c_int| stack.kind(*index) == Kind::String;
-    // SAFETY: arguments stay where they are until they are copied.
+    // SAFETY: the arguments stay on the stack until they are copied.
     let bytes_at = |index| unsafe { stack.bytes(index) }.unwrap_or_default();
     let bytes: usize = (1..=count).filter(is_string).map(|index| bytes_at(index).len()).sum();
     if bytes > ARGS_BYTES_MAX || scratch.bytes.try_reserve(bytes).is_err() {
@@ -166,7 +168,7 @@ fn redis_pcall(stack: Stack<'_>) -> Outcome {
 }
 
 fn call_command(stack: Stack<'_>, raises: bool) -> Outcome {
-    // SAFETY: asked once, and no Lua runs before this returns.
+    // SAFETY: called once, and no Lua runs before this function returns.
     let Some(run) = (unsafe { running(stack) }) else {
         return Err(errors::raise(stack, "redis.call/pcall can only be called inside a script invocation"));
     };
@@ -198,7 +200,7 @@ fn call_command(stack: Stack<'_>, raises: bool) -> Outcome {
 }
 
 fn redis_acl_check_cmd(stack: Stack<'_>) -> Outcome {
-    // SAFETY: asked once, and no Lua runs before this returns.
+    // SAFETY: called once, and no Lua runs before this function returns.
     let Some(run) = (unsafe { running(stack) }) else {
         return Err(errors::raise(stack, "redis.acl_check_cmd can only be called inside a script invocation"));
     };
@@ -227,7 +229,7 @@ fn redis_log(stack: Stack<'_>) -> Outcome {
     }
     let mut text = Vec::new();
     for index in 2..=count {
-        // SAFETY: arguments stay where they are.
+        // SAFETY: the arguments stay on the stack.
         if let Some(part) = unsafe { stack.bytes(index) } {
             if index != 2 {
                 text.push(b' ');
@@ -239,7 +241,7 @@ fn redis_log(stack: Stack<'_>) -> Outcome {
             break;
         }
     }
-    // SAFETY: asked once, and no Lua runs before this returns.
+    // SAFETY: called once, and no Lua runs before this function returns.
     match unsafe { running(stack) } {
         Some(run) => run.caller.log(level as u8, &text),
         // A library has no caller while it is loaded.
@@ -252,7 +254,7 @@ fn redis_sha1hex(stack: Stack<'_>) -> Outcome {
     if stack.top() != 1 {
         return Err(errors::raise(stack, "wrong number of arguments"));
     }
-    // What is no string has the name of no bytes, as in Redis.
+    // As in Redis, a value that is no string has the SHA-1 of the empty string.
     let sha = sha_of(&stack.copied(1).unwrap_or_default());
     stack.push_bytes(&sha);
     Ok(1)
@@ -282,7 +284,7 @@ fn redis_status_reply(stack: Stack<'_>) -> Outcome {
 }
 
 fn redis_setresp(stack: Stack<'_>) -> Outcome {
-    // SAFETY: asked once, and no Lua runs before this returns.
+    // SAFETY: called once, and no Lua runs before this function returns.
     let Some(run) = (unsafe { running(stack) }) else {
         return Err(errors::raise(stack, "redis.setresp can only be called inside a script invocation"));
     };
@@ -316,7 +318,7 @@ fn redis_replicate_commands(stack: Stack<'_>) -> Outcome {
     Ok(1)
 }
 
-/// Returns false: there is no debugger.
+/// Returns false, because there is no debugger.
 fn redis_breakpoint(stack: Stack<'_>) -> Outcome {
     stack.push_boolean(false);
     Ok(1)
@@ -327,7 +329,7 @@ fn redis_debug(_: Stack<'_>) -> Outcome {
 }
 
 fn math_random(stack: Stack<'_>) -> Outcome {
-    // SAFETY: asked once, and no Lua runs before this returns.
+    // SAFETY: called once, and no Lua runs before this function returns.
     let Some(run) = (unsafe { running(stack) }) else {
         return Err(stack.error("math.random can only be called inside a script invocation"));
     };
@@ -355,7 +357,7 @@ fn math_random(stack: Stack<'_>) -> Outcome {
 }
 
 fn math_randomseed(stack: Stack<'_>) -> Outcome {
-    // SAFETY: asked once, and no Lua runs before this returns.
+    // SAFETY: called once, and no Lua runs before this function returns.
     let Some(run) = (unsafe { running(stack) }) else {
         return Err(stack.error("math.randomseed can only be called inside a script invocation"));
     };
@@ -363,7 +365,7 @@ fn math_randomseed(stack: Stack<'_>) -> Outcome {
     Ok(0)
 }
 
-/// Converts a number to C's `int` by way of a `ptrdiff_t`, as Lua does.
+/// Converts a number to C's `int` through `ptrdiff_t`, as Lua does.
 pub(crate) fn c_integer(number: f64) -> c_int {
     number as i64 as c_int
 }

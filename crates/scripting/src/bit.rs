@@ -42,7 +42,8 @@ pub(crate) fn push(stack: Stack<'_>) {
 /// Hexadecimal digits of a 32-bit number.
 const HEX_DIGITS: i32 = 8;
 
-/// An argument modulo 2^32, rounded to the nearest: adding this moves a double's integer part to its low bits.
+/// Returns an argument modulo 2^32, rounded to the nearest integer. Adding `SHIFT` moves the
+/// integer part of a double to its low bits.
 fn bits(stack: Stack<'_>, argument: i32) -> Result<u32, Raise> {
     const SHIFT: f64 = 6_755_399_441_055_744.0;
     Ok((stack.check_number(argument)? + SHIFT).to_bits() as u32)
@@ -63,7 +64,8 @@ fn not(stack: Stack<'_>) -> Outcome {
     give(stack, !bits)
 }
 
-/// From the last argument to the second, as in the library: of several wrong ones the error names the first or else the last.
+/// Folds the arguments from the last to the second, as Redis's library does. If several are
+/// invalid, the error thus names the first argument, or otherwise the last invalid one.
 fn fold(stack: Stack<'_>, join: fn(u32, u32) -> u32) -> Outcome {
     let mut joined = bits(stack, 1)?;
     for argument in (2..=stack.top()).rev() {
@@ -84,7 +86,7 @@ fn xor(stack: Stack<'_>) -> Outcome {
     fold(stack, |one, other| one ^ other)
 }
 
-/// Shifts by the low five bits of the second argument.
+/// Shifts the first argument by the low five bits of the second.
 fn shift(stack: Stack<'_>, shift: fn(u32, u32) -> u32) -> Outcome {
     let (number, by) = (bits(stack, 1)?, bits(stack, 2)? & 31);
     give(stack, shift(number, by))
@@ -115,7 +117,8 @@ fn swap(stack: Stack<'_>) -> Outcome {
     give(stack, bits.swap_bytes())
 }
 
-/// `tohex(number [, digits])`: so many of the lowest digits, in upper case where their number is negative.
+/// `tohex(number [, digits])`: returns the lowest `digits` digits, in upper case if `digits` is
+/// negative.
 fn to_hex(stack: Stack<'_>) -> Outcome {
     let number = bits(stack, 1)?;
     let digits = if stack.top() < 2 { HEX_DIGITS } else { bits(stack, 2)? as i32 };

@@ -1,5 +1,5 @@
-//! The script cache: scripts by their SHA-1, shared by all workers. Compiled scripts belong to each
-//! worker's Lua state.
+//! The script cache: scripts by SHA-1, shared by all workers. The compiled form of a script belongs
+//! to each worker's Lua state.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,7 @@ pub const SHA_LEN: usize = 40;
 /// A SHA-1 in lower-case hexadecimal digits.
 pub type Sha = [u8; SHA_LEN];
 
-/// A script.
+/// The text of a script, and what is known about it.
 #[derive(Debug)]
 pub struct Script {
     /// SHA-1 of the text.
@@ -23,9 +23,9 @@ pub struct Script {
     /// Flags declared in the first line.
     pub flags: Flags,
     body: Box<[u8]>,
-    /// Start of the code: after the first line if that is a shebang.
+    /// Start of the code: 0, or the end of the shebang.
     code_from: usize,
-    /// Whether the script has used undeclared keys.
+    /// Whether the script has used undeclared keys. Its later calls then hold all shards.
     is_wide: AtomicBool,
 }
 
@@ -65,7 +65,7 @@ impl Script {
     }
 
     fn bytes(&self) -> usize {
-        // The key in the map, the entry, and the overhead of the allocation.
+        // The map's key, the entry, and the allocator's overhead.
         self.body.len() + size_of::<Self>() + 2 * SHA_LEN
     }
 }
@@ -74,7 +74,7 @@ impl Script {
 #[derive(Default)]
 pub struct Scripts {
     by_sha: RwLock<HashMap<Sha, Arc<Script>>>,
-    /// Number of flushes. A state compiled under another number drops its scripts.
+    /// Number of flushes. A state that compiled scripts under another number drops them.
     generation: AtomicU64,
     bytes: AtomicU64,
 }
@@ -85,7 +85,7 @@ impl Scripts {
         self.by_sha.read().unwrap_or_else(PoisonError::into_inner).get(sha).cloned()
     }
 
-    /// Adds a script. Returns the cached one with the same SHA-1, which may be older.
+    /// Adds a script. Returns the cached script with the same SHA-1, which may be an earlier one.
     pub fn add(&self, script: Arc<Script>) -> Arc<Script> {
         let mut by_sha = self.by_sha.write().unwrap_or_else(PoisonError::into_inner);
         let known = by_sha.entry(script.sha).or_insert_with(|| {
@@ -136,7 +136,7 @@ pub fn sha_of(bytes: &[u8]) -> Sha {
     sha
 }
 
-/// Parses a SHA-1 from a client; `None` if the length is wrong.
+/// Parses a SHA-1 from a client. Returns `None` if the length is wrong.
 pub fn sha_from(name: &[u8]) -> Option<Sha> {
     let mut sha: Sha = name.try_into().ok()?;
     sha.make_ascii_lowercase();

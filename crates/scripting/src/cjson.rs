@@ -1,6 +1,7 @@
-//! The Lua library `cjson`: JSON, compatible with Redis's version 2.1.0. [`parse`] decodes.
+//! The Lua library `cjson`: JSON, compatible with Redis's version 2.1.0. This module encodes,
+//! [`parse`] decodes.
 //!
-//! Settings (depths, precision, sparse arrays) last until the script ends. In Redis they would also
+//! Settings (depths, precision, sparse arrays) apply until the script ends. In Redis they also
 //! apply to all later scripts.
 
 use mlua_sys::lua51 as ffi;
@@ -35,7 +36,7 @@ const FUNCTIONS: [(&str, ffi::lua_CFunction); 10] = [
     ("decode_invalid_numbers", decode_invalid_numbers),
 ];
 
-/// How to encode numbers that JSON lacks.
+/// What to do with numbers that JSON cannot represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Invalid {
     Error,
@@ -43,7 +44,7 @@ enum Invalid {
     Null,
 }
 
-/// The settings of a script.
+/// Settings of one script.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
     converts_sparse: bool,
@@ -73,9 +74,9 @@ impl Default for Config {
     }
 }
 
-/// Default maximum depth of tables.
+/// Default maximum depth of nested tables.
 const DEPTH: i32 = 1000;
-/// Limit of the maximum depth: encoding and decoding recurse on the native stack.
+/// Largest possible maximum depth, because encoding and decoding recurse on the native stack.
 const DEPTH_MAX: i32 = 4000;
 /// Maximum number of significant digits.
 const PRECISION_MAX: i32 = 14;
@@ -97,7 +98,7 @@ fn new_library(stack: Stack<'_>) -> Outcome {
     Ok(1)
 }
 
-/// Refuses more arguments than these.
+/// Rejects more than `count` arguments.
 fn at_most(stack: Stack<'_>, count: i32) -> Result<(), Raise> {
     if stack.top() > count {
         return Err(stack.argument_error(count + 1, "found too many arguments"));
@@ -105,7 +106,7 @@ fn at_most(stack: Stack<'_>, count: i32) -> Result<(), Raise> {
     Ok(())
 }
 
-/// Sets an integer from an argument, if there is one.
+/// Sets an integer to an argument's value, if there is one.
 fn set_integer(stack: Stack<'_>, argument: i32, to: &mut i32, least: i32, most: i32) -> Result<(), Raise> {
     if !matches!(stack.kind(argument), Kind::None | Kind::Nil) {
         let value = stack.check_number(argument)?;
@@ -118,12 +119,12 @@ fn set_integer(stack: Stack<'_>, argument: i32, to: &mut i32, least: i32, most: 
     Ok(())
 }
 
-/// Sets a switch from an argument, if there is one.
+/// Sets a switch to an argument's value, if there is one.
 fn set_switch(stack: Stack<'_>, argument: i32, to: &mut bool) -> Result<(), Raise> {
     match stack.kind(argument) {
         Kind::None | Kind::Nil => {}
         Kind::Boolean => *to = stack.boolean(argument),
-        // SAFETY: arguments stay where they are.
+        // SAFETY: the arguments stay on the stack.
         _ => match unsafe { stack.check_bytes(argument)? } {
             b"on" => *to = true,
             b"off" => *to = false,
@@ -136,7 +137,7 @@ fn set_switch(stack: Stack<'_>, argument: i32, to: &mut bool) -> Result<(), Rais
     Ok(())
 }
 
-/// Changes the settings by the arguments, of which there are `count` at most.
+/// Changes the settings by the arguments, of which there may be at most `count`.
 fn change(
     stack: Stack<'_>,
     count: i32,
@@ -217,7 +218,7 @@ fn decode_text(stack: Stack<'_>) -> Outcome {
     if stack.top() != 1 {
         return Err(stack.argument_error(1, "expected 1 argument"));
     }
-    // SAFETY: the argument stays where it is: what it says is pushed above it.
+    // SAFETY: the argument stays on the stack. Decoded values are pushed above it.
     let text = unsafe { stack.check_bytes(1)? };
     let config = stack.memory().json.get();
     parse::decode(stack, text, config.decode_depth_max.min(DEPTH_MAX), config.decode_invalid)?;
@@ -244,7 +245,7 @@ struct Writer<'s> {
 }
 
 impl Writer<'_> {
-    /// Writes the value on top, which stays there.
+    /// Writes the value on top of the stack, which stays there.
     fn value(&mut self, depth: i32) -> Result<(), Raise> {
         let stack = self.stack;
         if stack.memory().would_refuse(self.out.len()) {
@@ -263,7 +264,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Returns the error for the value on top.
+    /// Returns the error for a value on top that cannot be encoded.
     fn refusal(&self, why: &str) -> Raise {
         let kind = self.stack.type_name(-1);
         self.stack.error(&format!("Cannot serialise {kind}: {why}"))
@@ -280,7 +281,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns the length of the table on top as an array; `None` if it isn't one.
+    /// Returns the length of the table on top if it is an array.
     fn array_len(&self) -> Result<Option<i32>, Raise> {
         let stack = self.stack;
         let (mut most, mut count) = (0.0, 0);

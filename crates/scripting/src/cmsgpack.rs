@@ -14,7 +14,7 @@ lua_functions! {
 const FUNCTIONS: [(&str, ffi::lua_CFunction); 4] =
     [("pack", pack), ("unpack", unpack), ("unpack_one", unpack_one), ("unpack_limit", unpack_limit)];
 
-/// Deeper tables are encoded as nil.
+/// Maximum depth of nested tables. Deeper tables are encoded as nil.
 const PACK_DEPTH_MAX: u32 = 16;
 /// Maximum depth of decoded data.
 const UNPACK_DEPTH_MAX: u32 = 1000;
@@ -36,7 +36,7 @@ pub(crate) fn push(stack: Stack<'_>) {
     }
 }
 
-/// `cmsgpack.pack(…)`: all values, one behind the other.
+/// `cmsgpack.pack(…)`: returns the encodings of all values, concatenated.
 fn pack_values(stack: Stack<'_>) -> Outcome {
     let count = stack.top();
     if count == 0 {
@@ -51,7 +51,7 @@ fn pack_values(stack: Stack<'_>) -> Outcome {
     Ok(1)
 }
 
-/// Packs the value on top and takes it away.
+/// Encodes the value on top and pops it.
 fn encode(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
     if stack.memory().would_refuse(out.len()) || !stack.room(6) {
         return Err(stack.error("not enough memory"));
@@ -76,7 +76,7 @@ fn encode(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> 
     Ok(())
 }
 
-/// Writes `kind` with a 16-bit length, or the next kind with a 32-bit length.
+/// Writes `kind` with a 16-bit length, or `kind + 1` with a 32-bit length.
 fn sized(out: &mut Vec<u8>, kind: u8, len: usize) {
     match u16::try_from(len) {
         Ok(len) => {
@@ -123,7 +123,7 @@ fn encode_integer(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&bytes[8 - len..]);
 }
 
-/// Packs the table on top: as an array if its keys are those of one.
+/// Encodes the table on top, as an array if its keys are 1 to n.
 fn encode_table(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
     let (mut count, mut largest, mut is_array) = (0usize, 0.0f64, true);
     stack.push_nil();
@@ -161,17 +161,17 @@ fn encode_table(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), R
     Ok(())
 }
 
-/// Why bytes can't be decoded.
+/// The reason why bytes cannot be decoded.
 enum Bad {
     Short,
     Format,
-    /// The state is out of memory.
+    /// The Lua state is out of memory.
     Memory,
-    /// A map has a key that isn't allowed in a table; Lua's error text.
+    /// A map's key is not allowed in a table. Contains Lua's error text.
     Key(&'static str),
 }
 
-/// The remaining bytes.
+/// The bytes that are left to decode.
 struct Input<'i> {
     rest: &'i [u8],
 }
@@ -193,7 +193,7 @@ impl<'i> Input<'i> {
     }
 }
 
-/// Pushes the next value.
+/// Decodes the next value and pushes it.
 fn decode(stack: Stack<'_>, input: &mut Input<'_>, depth: u32) -> Result<(), Bad> {
     if depth > UNPACK_DEPTH_MAX || !stack.room(6) {
         return Err(Bad::Format);
@@ -210,7 +210,7 @@ fn decode(stack: Stack<'_>, input: &mut Input<'_>, depth: u32) -> Result<(), Bad
         0xca => stack.push_number(f64::from(f32::from_bits(input.number(4)? as u32))),
         0xcb => stack.push_number(f64::from_bits(input.number(8)?)),
         0xcc..=0xce => stack.push_number(input.number(1 << (kind - 0xcc))? as f64),
-        // As in Redis's library, decoded as a signed number.
+        // Decoded as a signed number, as in Redis's library.
         0xcf => stack.push_number(input.signed(8)?),
         0xd0..=0xd3 => stack.push_number(input.signed(1 << (kind - 0xd0))?),
         0xa0..=0xbf => stack.push_bytes(input.take(usize::from(kind & 0x1f))?),
@@ -261,13 +261,14 @@ fn unpack_all(stack: Stack<'_>) -> Outcome {
     unpack_values(stack, 0, 0)
 }
 
-/// `cmsgpack.unpack_one(bytes [, offset])`: the offset behind it, and the value.
+/// `cmsgpack.unpack_one(bytes [, offset])`: returns the offset after the value, and the value.
 fn unpack_first(stack: Stack<'_>) -> Outcome {
     let offset = optional(stack, 2)?;
     unpack_values(stack, 1, offset)
 }
 
-/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: the offset behind them, and the values.
+/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: returns the offset after the values, and the
+/// values.
 fn unpack_some(stack: Stack<'_>) -> Outcome {
     let limit = stack.check_number(2)? as i64;
     let offset = optional(stack, 3)?;
@@ -281,9 +282,10 @@ fn optional(stack: Stack<'_>, argument: i32) -> Result<i64, Raise> {
     }
 }
 
-/// Neither limit nor offset: all values, and no offset behind them.
+/// Decodes up to `limit` values from `offset` on. If both are 0, decodes all values and returns no
+/// offset.
 fn unpack_values(stack: Stack<'_>, limit: i64, offset: i64) -> Outcome {
-    // SAFETY: the argument stays where it is: what is unpacked is pushed above it.
+    // SAFETY: the argument stays on the stack. Decoded values are pushed above it.
     let bytes = unsafe { stack.check_bytes(1)? };
     if limit < 0 || offset < 0 {
         let text = format!("Invalid request to unpack with offset of {offset} and limit of {}.", bytes.len());

@@ -8,22 +8,23 @@ use pantala_resp::{Reply, Version};
 use crate::errors;
 use crate::lua::{Kind, Stack};
 
-/// Maximum size in bytes of a reply converted from a Lua value: a table that contains another one
-/// twice, and so on, grows exponentially. Smaller in this crate's tests, which fill it.
+/// Maximum size of a reply that is converted from a Lua value, in bytes. A table that contains
+/// another table twice, which contains another twice, and so on, grows exponentially. Smaller in
+/// this crate's tests, which reach it.
 pub(crate) const REPLY_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 512 * 1024 * 1024 };
 
 /// Maximum depth of a reply converted from a Lua value.
 const REPLY_DEPTH_MAX: u32 = 1000;
 
-/// Maximum memory of an array element while the array grows, and of a table's field, in bytes.
+/// Maximum memory of an array's element while the array grows, and of a table's field, in bytes.
 const ELEMENT_BYTES: usize = 32;
 const FIELD_BYTES: usize = 80;
 
-/// Pushes the reply of a command. Returns `false` and pushes nil if the state has no memory for all
-/// of it.
+/// Pushes the reply of a command. If the state has no memory for all of it, pushes nil and returns
+/// `false`.
 ///
-/// The allocator doesn't enforce the limit here, because an error must not unwind our frames: the
-/// limit is checked before every value instead.
+/// The allocator does not enforce its limit meanwhile, because an error must not unwind Rust
+/// frames. The limit is checked before every value instead.
 #[must_use]
 pub(crate) fn push_whole_reply(stack: Stack<'_>, reply: &[u8]) -> bool {
     let top = stack.top();
@@ -36,7 +37,8 @@ pub(crate) fn push_whole_reply(stack: Stack<'_>, reply: &[u8]) -> bool {
     is_whole
 }
 
-/// Pushes a reply, and gives what follows it. What is malformed, which no command writes, becomes nil.
+/// Pushes a reply and returns the bytes after it. A malformed reply, which no command writes,
+/// becomes nil.
 fn push_reply<'r>(stack: Stack<'_>, reply: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
     *is_whole &= !stack.memory().is_full();
     if !*is_whole {
@@ -95,7 +97,7 @@ fn push_reply<'r>(stack: Stack<'_>, reply: &'r [u8], is_whole: &mut bool) -> &'r
     }
 }
 
-/// A reply that begins with its length.
+/// Pushes a reply that starts with its length, and returns the bytes after it.
 fn push_sized<'r>(stack: Stack<'_>, kind: u8, len: i64, rest: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
     let Ok(len) = usize::try_from(len) else {
         stack.push_boolean(false);
@@ -178,7 +180,7 @@ fn push_tagged(stack: Stack<'_>, tag: &str, text: &[u8]) {
     stack.set_raw_field(-2, tag);
 }
 
-/// Sets a table's field from key and value on top, unless the key can't be one.
+/// Pops a key and a value and sets the table's field, unless the key is nil or NaN.
 pub(crate) fn set_if_key(stack: Stack<'_>) {
     let is_key = match stack.kind(-2) {
         Kind::Nil | Kind::None => false,
@@ -188,8 +190,8 @@ pub(crate) fn set_if_key(stack: Stack<'_>) {
     if is_key { stack.raw_set(-3) } else { stack.pop(2) }
 }
 
-/// Answers the value on top of the stack and takes it away. `script` is the version that the script has set; whether the reply is an error that was
-/// counted already comes back.
+/// Converts the value on top of the stack to a reply and pops it. `script` is the protocol version
+/// that the script has set. Returns whether the reply is an error that was already counted.
 pub(crate) fn write(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>) -> bool {
     let (begin, top) = (reply.position(), stack.top());
     let mut left = Left { end: begin.saturating_add(REPLY_BYTES_MAX), is_over: false };
@@ -206,7 +208,7 @@ pub(crate) fn write(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>) ->
 /// The remaining space of a reply.
 struct Left {
     end: usize,
-    /// The reply has exceeded `end` and will be discarded.
+    /// Whether the reply has exceeded `end` and will be discarded.
     is_over: bool,
 }
 
@@ -238,14 +240,14 @@ fn write_at(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32
     is_counted
 }
 
-/// Converts a number as a C cast does on Redis's platforms: a value out of range becomes the
-/// minimum.
+/// Converts a number as a C cast does on the platforms that Redis supports: a value out of range
+/// becomes the minimum.
 fn integer(number: f64) -> i64 {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     if (-LIMIT..LIMIT).contains(&number) { number as i64 } else { i64::MIN }
 }
 
-/// Answers the table on top of the stack, which stays there.
+/// Converts the table on top of the stack, which stays there.
 fn write_table(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) -> bool {
     let table = stack.top();
     let field = |name: &str, kind: Kind| {
@@ -300,7 +302,7 @@ fn write_table(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
     false
 }
 
-/// The elements up to the first nil.
+/// Writes a table's elements up to the first nil as an array.
 fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) {
     let table = stack.top();
     let mut len = 0;
@@ -313,8 +315,8 @@ fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
         }
         len += 1;
     }
-    // Nothing changes the table in between, so the length can be written first, and nothing has to
-    // be moved.
+    // The table cannot change until its elements are written, so the length can be written first
+    // and no bytes need to be moved.
     reply.array(len as usize);
     for index in 1..=len {
         if left.is_over {
@@ -325,7 +327,8 @@ fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
     }
 }
 
-/// Answers a table of a text and its format; `false`: it is none, and is popped.
+/// Writes a table with a text and a format as a verbatim string. Returns `false` and pops the table
+/// if it has none of these.
 fn write_verbatim(stack: Stack<'_>, reply: &mut Reply<'_>) -> bool {
     stack.raw_field(-1, "format");
     stack.raw_field(-2, "string");

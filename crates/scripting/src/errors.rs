@@ -1,5 +1,4 @@
-//! Errors as scripts see them: a table with the text in `err`, and the place in `source` and
-//! `line`.
+//! Errors as scripts see them: tables with the text in `err`, and the place in `source` and `line`.
 
 use std::ffi::{CStr, c_int};
 
@@ -7,10 +6,11 @@ use mlua_sys::lua51 as ffi;
 
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
 
-/// Field of an error that a command has replied: it has already been counted.
+/// Field of an error that was a command's reply. Such an error is already counted.
 pub(crate) const IS_COUNTED: &str = "ignore_error_stats_update";
 
-/// Pushes the table of an error. A text that begins with a dash has its code in front; any other gets `ERR`.
+/// Pushes an error table. A text that starts with a dash contains its error code; other texts get
+/// the code `ERR`.
 pub(crate) fn push(stack: Stack<'_>, text: &[u8]) {
     let (code, message) = match text.strip_prefix(b"-") {
         None => (&b"ERR"[..], text),
@@ -26,7 +26,7 @@ pub(crate) fn push(stack: Stack<'_>, text: &[u8]) {
     stack.set_raw_field(-2, "err");
 }
 
-/// Removes line ends, but not spaces, at both ends.
+/// Trims line ends, but not spaces, at both ends.
 trait Trimmed {
     fn without_line_ends(&self) -> &[u8];
 }
@@ -40,7 +40,7 @@ impl Trimmed for [u8] {
     }
 }
 
-/// An error with such a table.
+/// Pushes an error table to raise.
 pub(crate) fn raise(stack: Stack<'_>, text: &str) -> Raise {
     push(stack, text.as_bytes());
     Raise
@@ -50,7 +50,7 @@ lua_functions! {
     handle => handler;
 }
 
-/// Converts an error to a table that contains the place where it was raised. The error handler of
+/// Converts an error to a table with the place where it was raised. This is the error handler of
 /// protected calls.
 fn handler(stack: Stack<'_>) -> Outcome {
     stack.set_top(1);
@@ -70,7 +70,7 @@ fn handler(stack: Stack<'_>) -> Outcome {
 /// A place in a script: source and line.
 pub(crate) type Place = (Vec<u8>, c_int);
 
-/// Has the error on top tell where it was raised.
+/// Adds the place where it was raised to the error table on top.
 pub(crate) fn set_place(stack: Stack<'_>, (source, line): &Place) {
     stack.push_bytes(source);
     stack.set_raw_field(-2, "source");
@@ -78,7 +78,7 @@ pub(crate) fn set_place(stack: Stack<'_>, (source, line): &Place) {
     stack.set_raw_field(-2, "line");
 }
 
-/// A value as `tostring` shows it, but for metamethods.
+/// Formats a value as `tostring` does, without metamethods.
 fn shown(stack: Stack<'_>, index: c_int) -> Vec<u8> {
     match stack.kind(index) {
         Kind::String | Kind::Number => {
@@ -93,9 +93,10 @@ fn shown(stack: Stack<'_>, index: c_int) -> Vec<u8> {
     }
 }
 
-/// Source and line of the function at a level, or of its caller where that is none of Lua's.
+/// Returns source and line of the function at a level, or of its caller if it is a C function.
 pub(crate) fn place(stack: Stack<'_>, level: c_int) -> Option<Place> {
-    // SAFETY: as for `Stack`; what `lua_getinfo` gives lives as long as the function that it tells of.
+    // SAFETY: as for `Stack`. The strings from `lua_getinfo` live as long as the function they
+    // describe.
     unsafe {
         let mut debug: ffi::lua_Debug = std::mem::zeroed();
         if ffi::lua_getstack(stack.raw(), level, &mut debug) == 0 {
@@ -114,14 +115,14 @@ pub(crate) fn place(stack: Stack<'_>, level: c_int) -> Option<Place> {
 
 /// The contents of an error table.
 pub(crate) struct Told {
-    /// The text with its code.
+    /// The text, which starts with the error code.
     pub(crate) text: Vec<u8>,
     /// Source and line.
     pub(crate) place: Option<(Vec<u8>, Vec<u8>)>,
     pub(crate) is_counted: bool,
 }
 
-/// Reads the table of an error.
+/// Reads an error table.
 pub(crate) fn read(stack: Stack<'_>, index: c_int) -> Told {
     let field = |name: &str| {
         stack.raw_field(index, name);

@@ -5,31 +5,30 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | state | a Lua state ([`State`]); each worker has one for scripts and one for functions |
-//! | script | the text of `EVAL` or `SCRIPT LOAD`, shared under its SHA-1 ([`Scripts`]) |
-//! | library | the text of `FUNCTION LOAD`: code that registers functions ([`Libraries`]) |
+//! | script | a text of `EVAL` or `SCRIPT LOAD`, shared by its SHA-1 ([`Scripts`]) |
+//! | library | a text of `FUNCTION LOAD`: code that registers functions ([`Libraries`]) |
 //! | caller | the server as a script sees it: runs the commands of `redis.call` ([`Caller`]) |
-//! | front | an empty table that makes another one read-only for scripts ([`sandbox`]) |
-//! | abandoned | a run that met a key whose shard it doesn't hold: rolled back and rerun |
+//! | front | an empty table through which scripts read another table, which they cannot change ([`sandbox`]) |
+//! | abandoned | stopped because it used a key whose shard it does not hold; rolled back and rerun |
 //!
 //! # Ownership
 //!
-//! - A worker owns its [`State`]s, created on first use.
-//! - The server owns the [`Scripts`]. All workers share them: an `EVALSHA` of a script that the
-//!   worker hasn't compiled reads them, `SCRIPT LOAD` and a new `EVAL` write them.
-//! - The server owns the [`Libraries`], a table that is replaced as a whole and read by every
-//!   `FCALL`. A worker runs the code of a library once, before its first call of one of the
+//! - A worker owns its [`State`]s, which are created on first use.
+//! - The server owns the [`Scripts`], which all workers share. `EVALSHA` of a script that the
+//!   worker has not compiled reads them. `SCRIPT LOAD` and a new `EVAL` write them.
+//! - The server owns the [`Libraries`]: a table that every `FCALL` reads and every change replaces
+//!   as a whole. A worker runs a library's code once, before its first call of one of the
 //!   functions.
-//! - A [`Caller`] belongs to one run; the functions that the script calls borrow it.
+//! - A [`Caller`] belongs to one run. The functions that the script calls borrow it.
 //!
-//! This crate knows nothing of shards: the caller decides which ones a script holds, and handles
+//! This crate knows nothing of shards. The caller decides which shards a script holds, and handles
 //! undeclared keys.
 //!
 //! # Costs
 //!
-//! An idle worker has no state. A state takes about 60 KiB plus its compiled scripts or loaded
-//! libraries. A run takes two tables for `KEYS` and `ARGV`, a protected call, and for each command
-//! a copy of its arguments and of its reply.
-//! a protected call, and for each command a copy of its arguments and one of its reply.
+//! An idle worker has no state. A state takes about 60 KiB in addition to its compiled scripts or
+//! loaded libraries. A run costs two tables for `KEYS` and `ARGV`, a protected call, and for each
+//! command a copy of its arguments and of its reply.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod api;
@@ -61,7 +60,7 @@ pub use state::{LOAD_TIME_MAX, State};
 /// Instructions of a script between two calls of [`Caller::interrupt`].
 pub const INTERRUPT_INSTRUCTIONS: i32 = 100_000;
 
-/// The version of Redis that scripts see in `redis.REDIS_VERSION`.
+/// Redis's version in `redis.REDIS_VERSION`.
 const REDIS_VERSION: &str = "7.0.15";
-/// The same as a number, one byte per part.
+/// The version as a number, one byte per part.
 const REDIS_VERSION_NUMBER: u32 = 7 << 16 | 15;

@@ -1,5 +1,5 @@
-//! Function libraries, shared by all workers as one immutable table that is replaced as a whole: no
-//! worker ever sees part of a library, or part of a `FUNCTION RESTORE`.
+//! Function libraries. All workers share one immutable table, which every change replaces as a
+//! whole, so no worker sees part of a library or of a `FUNCTION RESTORE`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,11 +9,11 @@ use pantala_resp::words_of;
 
 use crate::shebang::{self, Flags};
 
-/// The error for an invalid name; as in Redis, also for functions.
+/// Error for an invalid name. As in Redis, it is also used for functions.
 pub(crate) const WRONG_NAME: &str =
     "Library names can only contain letters, numbers, or underscores(_) and must be at least one character long";
 
-/// The error for two functions of a library with the same name.
+/// Error for two functions of a library with the same name.
 pub(crate) const IN_LIBRARY: &str = "Function already exists in the library";
 
 /// A function of a library.
@@ -25,7 +25,7 @@ pub struct Function {
     pub description: Option<Box<[u8]>>,
     /// The declared flags.
     pub flags: Flags,
-    /// Whether the function has used undeclared keys.
+    /// Whether the function has used undeclared keys. Its later calls then hold all shards.
     is_wide: AtomicBool,
 }
 
@@ -48,13 +48,13 @@ impl Function {
 /// A library.
 #[derive(Debug)]
 pub struct Library {
-    /// Unique number of this load.
+    /// Unique number, assigned by each load.
     pub id: u64,
     /// The name.
     pub name: Box<[u8]>,
     /// The whole text.
     pub text: Arc<[u8]>,
-    /// The registered functions, in order; at least one.
+    /// Registered functions in order of registration, at least one.
     pub functions: Vec<Function>,
     code_from: usize,
 }
@@ -73,7 +73,7 @@ impl Library {
     }
 }
 
-/// A parsed library that hasn't run.
+/// A parsed library whose code has not run.
 #[derive(Debug)]
 pub struct Draft {
     id: u64,
@@ -88,7 +88,7 @@ impl Draft {
     /// # Errors
     /// Returns the error text, without a code, if the line is invalid.
     pub fn new(text: &[u8]) -> Result<Self, Vec<u8>> {
-        // Every draft has its own number, even if two of them have the same name.
+        // Each draft has a number of its own, even if names are equal.
         static LAST_ID: AtomicU64 = AtomicU64::new(0);
         let (name, code_from) = first_line(text)?;
         Ok(Draft { id: LAST_ID.fetch_add(1, Relaxed) + 1, name: name.into(), text: text.into(), code_from })
@@ -120,7 +120,7 @@ pub(crate) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
-/// Parses the first line. Returns the name and the start of the code.
+/// Parses the first line of a library. Returns the name and the start of the code.
 fn first_line(text: &[u8]) -> Result<(Vec<u8>, usize), Vec<u8>> {
     if !text.starts_with(b"#!") {
         return Err(b"Missing library metadata".to_vec());
@@ -151,14 +151,14 @@ fn first_line(text: &[u8]) -> Result<(Vec<u8>, usize), Vec<u8>> {
     Ok((name, line.len()))
 }
 
-/// How to treat existing libraries when others are added.
+/// What happens to existing libraries when others are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Existing libraries stay; the same name is an error.
+    /// They stay. A library with the name of an existing one is an error.
     Kept,
-    /// An existing library with the same name is replaced.
+    /// A library with the name of an added one is replaced.
     Replaced,
-    /// All existing libraries are removed.
+    /// All are removed.
     Flushed,
 }
 
@@ -167,7 +167,7 @@ pub enum Existing {
 pub struct Table {
     /// Libraries by name.
     libraries: BTreeMap<Box<[u8]>, Arc<Library>>,
-    /// Functions by name in lower case: their library and index.
+    /// Library and index of each function, by name in lower case.
     functions: HashMap<Box<[u8]>, (Arc<Library>, usize)>,
     bytes: usize,
 }
@@ -216,7 +216,7 @@ impl Table {
         Ok(())
     }
 
-    /// Removes a library; `false` if there is none with this name.
+    /// Removes a library. Returns `false` if no library has this name.
     fn remove(&mut self, name: &[u8]) -> bool {
         let Some(library) = self.libraries.remove(name) else { return false };
         self.functions.retain(|_, (of, _)| of.id != library.id);
@@ -229,8 +229,8 @@ impl Table {
 #[derive(Default)]
 pub struct Libraries {
     table: RwLock<Arc<Table>>,
-    /// Number of table replacements. A state loaded under another number drops the libraries that
-    /// no longer exist.
+    /// Number of table replacements. A state that loaded libraries under another number drops those
+    /// that no longer exist.
     generation: AtomicU64,
     /// Held while a new table is built. Contains whether the table is final.
     changing: Mutex<bool>,
@@ -270,7 +270,7 @@ impl Libraries {
         })
     }
 
-    /// Removes a library; `false` if there is none with this name.
+    /// Removes a library. Returns `false` if no library has this name.
     ///
     /// # Errors
     /// Returns the error text if the table is final.
@@ -294,8 +294,8 @@ impl Libraries {
         })
     }
 
-    /// Rejects all changes from now on, or allows them again. A change that was acknowledged while
-    /// the last snapshot is written would not be part of it.
+    /// Makes the table final, so that all changes are rejected, or allows changes again. It is
+    /// final while the last snapshot is written, which would not contain later changes.
     pub fn set_final(&self, is_final: bool) {
         *self.changing.lock().unwrap_or_else(PoisonError::into_inner) = is_final;
     }

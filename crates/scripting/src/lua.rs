@@ -1,11 +1,16 @@
-//! Lua's C API in the form that the rest of this crate uses: what is on a state's stack, read and pushed.
+//! Safe access to Lua's C API: the values on a state's stack, reading and pushing them.
 //!
 //! # Why this is sound
 //!
-//! Lua raises an error by a `longjmp` to the protected call around it: frames in between end without their destructors. So that this never
-//! skips one of ours, a function that Lua calls is split in two: [`enter`], which holds nothing that needs dropping, and the body, which never
-//! raises. Of the API, a body uses only what raises nothing but an error of memory ([`Stack`] has no other methods), and while it runs, memory is
-//! not refused ([`crate::memory`]): the body gives the error to `enter` as a value, and `enter` raises it when the body has returned ([`crate::stop`] tells how, where the script was stopped).
+//! Lua raises an error by a `longjmp` to the enclosing protected call. Frames in between end
+//! without running destructors. To keep Rust frames with destructors out of that path, a function
+//! that Lua calls is split in two: [`enter`], which holds nothing with a destructor, and the body,
+//! which never raises.
+//!
+//! Of the API, a body uses only functions that raise no error but a memory error ([`Stack`] has no
+//! other methods), and the memory limit is suspended while the body runs ([`crate::memory`]). The
+//! body returns an error as a value. `enter` raises it after the body has returned, and
+//! [`crate::stop`] says how if the script was stopped.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
@@ -16,21 +21,23 @@ pub(crate) use ffi::lua_State;
 
 use crate::memory::Memory;
 
-/// The value on top of the stack is an error to be raised; any value, where the script was stopped.
+/// The error to raise is on top of the stack. If the script was stopped, the value on top is
+/// ignored.
 pub(crate) struct Raise;
 
-/// What a body gives: how many values it returns, or that it raises.
+/// Result of a body: the number of values that it returns, or an error to raise.
 pub(crate) type Outcome = Result<c_int, Raise>;
 
-/// A Lua stack, in a function that Lua has called or around a protected call: for `'s`, while its state lives and memory is suspended. An index is that of
-/// the C API: from 1, or negative from the top.
+/// A Lua stack, within a function that Lua has called or around a protected call. During `'s` the
+/// state lives and the memory limit is suspended. Indexes are those of the C API: from 1, or
+/// negative from the top.
 #[derive(Clone, Copy)]
 pub(crate) struct Stack<'s> {
     state: *mut lua_State,
     used: PhantomData<&'s Memory>,
 }
 
-/// What a value is.
+/// Type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     None,
@@ -48,43 +55,47 @@ pub(crate) enum Kind {
 /// Runs the body of a function that Lua has called.
 ///
 /// # Safety
-/// `state` is what Lua has called the function with, and the caller's frame holds nothing that needs dropping.
+/// Lua must have called the function with `state`, and the caller's frame must hold nothing with a
+/// destructor.
 pub(crate) unsafe fn enter(state: *mut lua_State, body: fn(Stack<'_>) -> Outcome) -> c_int {
-    // SAFETY: every state is made with a `Memory`.
+    // SAFETY: every state is created with a `Memory`.
     let memory = unsafe { Memory::of(state) };
     memory.suspend();
     let outcome = body(Stack { state, used: PhantomData });
     memory.resume();
     match outcome {
         Ok(results) => results,
-        // SAFETY: as below.
+        // SAFETY: as for the next arm.
         Err(Raise) if memory.is_stopped.get() => unsafe { crate::stop::throw(state) },
-        // SAFETY: Lua has called us in protected mode; the error is on top of the stack; no frame between has anything to drop.
+        // SAFETY: Lua has called this function in protected mode, and the error is on top of the
+        // stack. No frame in between has a destructor.
         Err(Raise) => unsafe { ffi::lua_error(state) },
     }
 }
 
-/// Defines functions that Lua can call, from their bodies.
+/// Defines functions that Lua can call, given their bodies.
 macro_rules! lua_functions {
     ($($name:ident => $body:path;)+) => {$(
-        /// What Lua calls; its body has the documentation.
+        /// Called by Lua. The body has the documentation.
         pub(crate) unsafe extern "C-unwind" fn $name(state: *mut $crate::lua::lua_State) -> std::ffi::c_int {
-            // SAFETY: called by Lua with its state; this frame holds nothing.
+            // SAFETY: called by Lua with its state. This frame holds nothing with a destructor.
             unsafe { $crate::lua::enter(state, $body) }
         }
     )+};
 }
 pub(crate) use lua_functions;
 
-// SAFETY of all blocks below, unless they say more: `state` is a live Lua state, used by this thread alone (`Stack::new` and `enter` see to
-// it); indexes are those of values which the caller has pushed or was given; `room` was asked for where more than Lua's minimum of 20 is pushed; memory is not
-// refused meanwhile, so none of these raises (see the head of this module).
+// SAFETY of all blocks below, unless they say more: `state` is a live Lua state that only this
+// thread uses, which `Stack::new` and `enter` ensure. Indexes are those of values that the caller
+// has pushed or received. `room` was called where more than Lua's minimum of 20 values are pushed.
+// The memory limit is suspended, so none of these functions raises (see the head of this module).
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl<'s> Stack<'s> {
-    /// The stack of a state.
+    /// Returns the stack of a state.
     ///
     /// # Safety
-    /// During `'s` the state lives, no other thread uses it, and memory is suspended.
+    /// During `'s` the state must live, no other thread may use it, and the memory limit must be
+    /// suspended.
     pub(crate) unsafe fn new(state: *mut lua_State) -> Self {
         Stack { state, used: PhantomData }
     }
@@ -97,7 +108,7 @@ impl<'s> Stack<'s> {
         unsafe { Memory::of(self.state) }
     }
 
-    /// Number of values.
+    /// Returns the number of values on the stack.
     pub(crate) fn top(self) -> c_int {
         unsafe { ffi::lua_gettop(self.state) }
     }
@@ -110,7 +121,7 @@ impl<'s> Stack<'s> {
         self.set_top(-count - 1);
     }
 
-    /// Makes sure that so many values can be pushed. `false`: they can't.
+    /// Reserves space for pushing `values` values. Returns `false` if that is impossible.
     #[must_use]
     pub(crate) fn room(self, values: c_int) -> bool {
         unsafe { ffi::lua_checkstack(self.state, values) != 0 }
@@ -131,7 +142,7 @@ impl<'s> Stack<'s> {
         }
     }
 
-    /// Lua's name of what a value is.
+    /// Returns Lua's name of a value's type.
     pub(crate) fn type_name(self, index: c_int) -> &'static str {
         match self.kind(index) {
             Kind::None => "no value",
@@ -150,7 +161,7 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_tonumber(self.state, index) }
     }
 
-    /// Whether it is a number, or a string that reads as one.
+    /// Returns whether a value is a number, or a string that parses as one.
     pub(crate) fn is_numeric(self, index: c_int) -> bool {
         unsafe { ffi::lua_isnumber(self.state, index) != 0 }
     }
@@ -159,21 +170,23 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_toboolean(self.state, index) != 0 }
     }
 
-    /// The bytes of a string, or of a number, which becomes a string where it stands; `None`: it is neither.
+    /// Returns the bytes of a string, or of a number, which is converted to a string in place.
+    /// Returns `None` for other types.
     ///
     /// # Safety
-    /// While the bytes are used the value stays on the stack, or in a table that does: Lua may free a string that
-    /// nothing refers to.
+    /// While the bytes are used, the value must stay on the stack, or in a table on the stack. Lua
+    /// may free a string without references.
     pub(crate) unsafe fn bytes(self, index: c_int) -> Option<&'s [u8]> {
         let mut len = 0;
         let text = unsafe { ffi::lua_tolstring(self.state, index, &mut len) };
-        // A string's bytes don't move while it lives.
+        // A string's bytes do not move while the string lives.
         (!text.is_null()).then(|| unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) })
     }
 
-    /// A copy of the bytes of a string, or of a number, which becomes a string where it stands; `None`: it is neither.
+    /// Returns a copy of the bytes of a string, or of a number, which is converted to a string in
+    /// place. Returns `None` for other types.
     pub(crate) fn copied(self, index: c_int) -> Option<Vec<u8>> {
-        // The value is where it was when they are copied.
+        // The value stays on the stack while its bytes are copied.
         unsafe { self.bytes(index) }.map(<[u8]>::to_vec)
     }
 
@@ -257,7 +270,8 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_rawgeti_(self.state, table, index) }
     }
 
-    /// Sets the key below the top to the value on top, without metamethods. The key is neither nil nor NaN.
+    /// Sets the key below the top to the value on top, without metamethods. The key must be neither
+    /// nil nor NaN.
     pub(crate) fn raw_set(self, table: c_int) {
         unsafe { ffi::lua_rawset(self.state, table) }
     }
@@ -275,12 +289,13 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_rawseti_(self.state, table, index) }
     }
 
-    /// Replaces the key on top by the next key and its value; `false` (and no key) at the end. The key came from this table.
+    /// Replaces the key on top by the next key and its value. At the end, pops the key and returns
+    /// `false`. The key must be one of this table.
     pub(crate) fn next(self, table: c_int) -> bool {
         unsafe { ffi::lua_next(self.state, table) != 0 }
     }
 
-    /// Pushes the metatable of a value; `false`: it has none.
+    /// Pushes the metatable of a value. Returns `false` if it has none.
     pub(crate) fn metatable(self, index: c_int) -> bool {
         unsafe { ffi::lua_getmetatable(self.state, index) != 0 }
     }
@@ -290,22 +305,22 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_setmetatable(self.state, index) };
     }
 
-    /// The address of a table, for telling it from others.
+    /// Returns the address of a table, which identifies it.
     pub(crate) fn address(self, index: c_int) -> *const std::ffi::c_void {
         unsafe { ffi::lua_topointer(self.state, index) }
     }
 
-    /// Where the function at a level runs (`name:line: `), or nothing.
+    /// Pushes the place at which the function at a level runs (`name:line: `), or an empty string.
     pub(crate) fn push_where(self, level: c_int) {
         unsafe { ffi::luaL_where(self.state, level) }
     }
 
-    /// An error of this text, with the place in the script in front, as `luaL_error`.
+    /// Returns an error with this text after the place in the script, as `luaL_error` raises.
     pub(crate) fn error(self, text: &str) -> Raise {
         self.error_bytes(text.as_bytes())
     }
 
-    /// As [`Stack::error`], for any bytes.
+    /// Does the same as [`Stack::error`] for bytes.
     pub(crate) fn error_bytes(self, text: &[u8]) -> Raise {
         self.push_where(1);
         let mut whole = self.copied(-1).unwrap_or_default();
@@ -315,7 +330,7 @@ impl<'s> Stack<'s> {
         Raise
     }
 
-    /// The error for an argument that isn't what it should be, as `luaL_argerror`.
+    /// Returns the error for an invalid argument, as `luaL_argerror` raises.
     pub(crate) fn argument_error(self, argument: c_int, text: &str) -> Raise {
         let name = self.function_name();
         match name {
@@ -326,18 +341,18 @@ impl<'s> Stack<'s> {
         }
     }
 
-    /// The error for an argument of a wrong type, as `luaL_typerror`.
+    /// Returns the error for an argument of the wrong type, as `luaL_typerror` raises.
     pub(crate) fn type_error(self, argument: c_int, wanted: &str) -> Raise {
         let got = self.type_name(argument);
         self.argument_error(argument, &format!("{wanted} expected, got {got}"))
     }
 
-    /// An argument that is to be a number.
+    /// Returns an argument as a number, or the error if it is none.
     pub(crate) fn check_number(self, argument: c_int) -> Result<f64, Raise> {
         if self.is_numeric(argument) { Ok(self.number(argument)) } else { Err(self.type_error(argument, "number")) }
     }
 
-    /// An argument that is to be a string (or a number).
+    /// Returns an argument as a string, or the error if it is neither a string nor a number.
     ///
     /// # Safety
     /// As for [`Stack::bytes`].
@@ -345,7 +360,8 @@ impl<'s> Stack<'s> {
         unsafe { self.bytes(argument) }.ok_or_else(|| self.type_error(argument, "string"))
     }
 
-    /// How the script calls the function that runs, and whether it is as a method.
+    /// Returns the name by which the script calls the current function, and whether it does so as a
+    /// method.
     fn function_name(self) -> Option<(String, bool)> {
         unsafe {
             let mut debug: ffi::lua_Debug = std::mem::zeroed();

@@ -1,4 +1,5 @@
-//! What a Lua state allocates: counted, and refused above a bound, which the script meets as "not enough memory".
+//! Memory of a Lua state: counted, and limited. At the limit an allocation fails, which the script
+//! sees as the error "not enough memory".
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::cell::Cell;
@@ -9,27 +10,30 @@ use mlua_sys::lua51 as ffi;
 use crate::register::Load;
 use crate::run::Run;
 
-/// Most that a Lua state may hold, bytes. Redis has no bound; here an endless table ends its script, not the server.
+/// Maximum memory of a Lua state, in bytes. Redis has no limit. The limit makes an endless table
+/// end its script, not the server.
 pub const STATE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// What Lua's own allocator aligns to.
+/// Alignment of Lua's own allocator.
 const ALIGN_BYTES: usize = 16;
 
-/// Beside a Lua state, at an address that doesn't change: its allocator has it in hand, and so has every function that Lua calls.
+/// The memory accounting and context of a Lua state. Its address does not change, because the
+/// state's allocator and every function that Lua calls refer to it.
 pub(crate) struct Memory {
     used_bytes: Cell<usize>,
     limit_bytes: usize,
-    /// How many callers rely on memory not being refused.
+    /// Number of callers that rely on allocations not failing at the limit.
     suspended: Cell<u32>,
-    /// The script that runs; null between scripts.
+    /// The running script, or null.
     pub(crate) run: Cell<*mut Run<'static>>,
-    /// The library that is being loaded; null otherwise.
+    /// The library that is being loaded, or null.
     pub(crate) load: Cell<*mut Load>,
-    /// What runs was stopped: it raises wherever it goes on ([`crate::stop`]).
+    /// Whether the running script was stopped. It then raises an error wherever it continues
+    /// ([`crate::stop`]).
     pub(crate) is_stopped: Cell<bool>,
-    /// Coroutines that were resumed.
+    /// Number of resumes of coroutines.
     pub(crate) resumes: Cell<u32>,
-    /// What that script has set for `cjson`.
+    /// The `cjson` settings of the running script.
     pub(crate) json: Cell<crate::cjson::Config>,
 }
 
@@ -47,25 +51,26 @@ impl Memory {
         })
     }
 
-    /// That of a state made by [`crate::state`].
+    /// Returns the memory of a state.
     ///
     /// # Safety
-    /// The state lives and was made with [`allocate`] and a `Memory` that lives as long.
+    /// The state must live, and must have been created with [`allocate`] and a `Memory` that lives
+    /// as long.
     pub(crate) unsafe fn of<'a>(state: *mut ffi::lua_State) -> &'a Memory {
         let mut memory: *mut c_void = std::ptr::null_mut();
-        // SAFETY: by the caller's promise; only read, and from one thread.
+        // SAFETY: by the caller's promise. It is only read, by one thread.
         unsafe {
             ffi::lua_getallocf(state, &mut memory);
             &*memory.cast::<Memory>()
         }
     }
 
-    /// From here on nothing is refused: who holds what a `longjmp` would leak has the floor.
+    /// Suspends the limit. Required while a frame holds something that a `longjmp` would leak.
     pub(crate) fn suspend(&self) {
         self.suspended.set(self.suspended.get() + 1);
     }
 
-    /// Ends what [`Memory::suspend`] began.
+    /// Reverts one call of [`Memory::suspend`].
     pub(crate) fn resume(&self) {
         self.suspended.set(self.suspended.get() - 1);
     }
@@ -74,18 +79,20 @@ impl Memory {
         self.used_bytes.get()
     }
 
-    /// Whether it holds more than it may: what is pushed while memory isn't refused looks here from value to value.
+    /// Returns whether the limit is exceeded. Code that pushes values while the limit is suspended
+    /// checks this before each value.
     pub(crate) fn is_full(&self) -> bool {
         self.would_refuse(0)
     }
 
-    /// Whether a state would be refused so many bytes more.
+    /// Returns whether `bytes` more bytes would exceed the limit.
     pub(crate) fn would_refuse(&self, bytes: usize) -> bool {
         self.used_bytes.get().saturating_add(bytes) > self.limit_bytes
     }
 }
 
-/// The layout of a block; `None`: there can be none, since its size rounded up to the alignment is above `isize::MAX`.
+/// Returns the layout of a block, or `None` if its size, rounded up to the alignment, exceeds
+/// `isize::MAX`.
 fn layout_of(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, ALIGN_BYTES).ok()
 }
@@ -97,10 +104,11 @@ pub(crate) unsafe extern "C" fn allocate(
     old_bytes: usize,
     new_bytes: usize,
 ) -> *mut c_void {
-    // SAFETY: `memory` is what the state was made with; Lua says of each block truly how large it is, and never touches one that it has freed.
+    // SAFETY: `memory` is the context that the state was created with. Lua passes the true size of
+    // each block, and never touches a block that it has freed.
     unsafe {
         let memory = &*memory.cast::<Memory>();
-        // Of a block that exists: it was allocated with that layout.
+        // For existing blocks only, which were allocated with this layout.
         let layout = |bytes| Layout::from_size_align_unchecked(bytes, ALIGN_BYTES);
         if new_bytes == 0 {
             if !block.is_null() && old_bytes > 0 {
@@ -111,14 +119,15 @@ pub(crate) unsafe extern "C" fn allocate(
         }
         let old_bytes = if block.is_null() { 0 } else { old_bytes };
         let grows = new_bytes > old_bytes;
-        // Even where memory isn't refused: `stop::throw` relies on it.
+        // This fails even while the limit is suspended, which `stop::throw` relies on.
         let Some(new_layout) = layout_of(new_bytes) else { return std::ptr::null_mut() };
         if grows && memory.suspended.get() == 0 && memory.would_refuse(new_bytes - old_bytes) {
             return std::ptr::null_mut();
         }
         let new = if old_bytes == 0 { alloc(new_layout) } else { realloc(block.cast(), layout(old_bytes), new_bytes) };
         if new.is_null() {
-            // The system has none. Lua can say so to the script, but where our code relies on it that memory isn't refused, and where a block only shrinks.
+            // The system has no memory. Lua can report that to the script, unless our code relies
+            // on the allocation not failing or the block only shrinks.
             if grows && memory.suspended.get() == 0 {
                 return std::ptr::null_mut();
             }
@@ -133,13 +142,14 @@ pub(crate) unsafe extern "C" fn allocate(
 mod tests {
     use super::*;
 
-    /// The bound, and what no machine has: null, which Lua makes an error of the script.
+    /// An allocation above the limit, or larger than any machine's memory, returns null, which Lua
+    /// turns into an error of the script.
     #[test]
-    fn what_is_refused_is_null_and_costs_nothing() {
+    fn a_rejected_allocation_is_null_and_is_not_counted() {
         let memory = Memory::new(1000);
         let hand = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
         let allocate = |block, old_bytes, new_bytes| {
-            // SAFETY: blocks come from here, of the sizes that are told.
+            // SAFETY: blocks come from this allocator, with the sizes that are passed.
             unsafe { allocate(hand, block, old_bytes, new_bytes) }
         };
         let block = allocate(std::ptr::null_mut(), 0, 1000);
@@ -161,7 +171,8 @@ mod tests {
         assert_eq!((memory.used_bytes(), unbounded.used_bytes()), (0, 0));
     }
 
-    /// What has no layout is refused even where memory isn't, to a new block as to one that grows.
+    /// A block without a valid layout is null even while the limit is suspended, whether it is new
+    /// or grows.
     #[test]
     fn a_block_without_a_layout_is_null() {
         let most_bytes = isize::MAX as usize + 1 - ALIGN_BYTES;
@@ -170,7 +181,7 @@ mod tests {
         let hand = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
         memory.suspend();
         let allocate = |block, old_bytes, new_bytes| {
-            // SAFETY: blocks come from here, of the sizes that are told.
+            // SAFETY: blocks come from this allocator, with the sizes that are passed.
             unsafe { allocate(hand, block, old_bytes, new_bytes) }
         };
         let block = allocate(std::ptr::null_mut(), 0, 100);

@@ -5,7 +5,7 @@
 const MULTIPLIER: u64 = 0x5_DEEC_E66D;
 const INCREMENT: u64 = 0xB;
 const MASK: u64 = (1 << 48) - 1;
-/// The low bits of a state made from a seed.
+/// Low bits of a state that is created from a seed.
 const SEED_TAIL: u64 = 0x330E;
 
 /// Maximum of [`Random::draw`].
@@ -15,7 +15,7 @@ pub(crate) struct Random {
     state: u64,
 }
 
-/// The seed of a new state, as in Redis.
+/// Seed of a new state, as in Redis.
 const FIRST_SEED: i32 = 0x1234_ABCD;
 
 impl Default for Random {

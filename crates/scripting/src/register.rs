@@ -1,9 +1,9 @@
-//! Loads function libraries: runs a library's code once in a state, which registers its functions
-//! (`redis.register_function`).
+//! Loads function libraries: runs a library's code once in a state. The code registers its
+//! functions by `redis.register_function`.
 //!
-//! While it runs, its globals are a table with only a small `redis`. It can't call commands, draw
-//! random numbers or read the time, so that every worker that loads it later registers the same
-//! functions.
+//! While it runs, its globals are a table that contains only a small `redis`. It cannot call
+//! commands, draw random numbers or read the time. So it registers the same functions on every
+//! worker that loads it later.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::lua::{Kind, Outcome, Stack, lua_functions};
 use crate::shebang::Flags;
 use crate::{api, errors, sandbox, stop};
 
-/// The functions that a library has registered while it is loaded.
+/// The functions that a library has registered while it is being loaded.
 pub(crate) struct Load {
     began: Instant,
     time_max: Duration,
@@ -33,7 +33,7 @@ lua_functions! {
     register_function => redis_register_function;
 }
 
-/// Pushes the globals that a library finds while it is loaded.
+/// Pushes the globals of a library that is being loaded.
 pub(crate) fn push_globals(stack: Stack<'_>) {
     stack.new_table(0, 1);
     let globals = stack.top();
@@ -58,8 +58,8 @@ pub(crate) fn run(stack: Stack<'_>, mut load: Load) -> Result<Vec<(Function, c_i
     stack.insert(-2);
     let memory = stack.memory();
     memory.load.set(std::ptr::from_mut(&mut load));
-    // SAFETY: a protected call, without frames of ours between it and the code that may raise. The
-    // hook and the function use `load`, which lives until the pointer is cleared below.
+    // SAFETY: a protected call. No Rust frame lies between it and the code that may raise. The hook
+    // and the function use `load`, which lives until the pointer is cleared below.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCRESTART, 0);
         stop::watch(stack.raw());
@@ -86,26 +86,27 @@ pub(crate) fn run(stack: Stack<'_>, mut load: Load) -> Result<Vec<(Function, c_i
     })
 }
 
-/// Forgets a function.
+/// Removes a function from the registry.
 pub(crate) fn release(stack: Stack<'_>, reference: c_int) {
     // SAFETY: as for `Stack`; the reference was made by `luaL_ref`.
     unsafe { ffi::luaL_unref(stack.raw(), ffi::LUA_REGISTRYINDEX, reference) };
 }
 
-/// The library that is being loaded.
+/// Returns the library that is being loaded.
 ///
 /// # Safety
-/// No reference that this gave before is used any more: a function that Lua has called asks once, and runs nothing of
-/// Lua's while it uses the reference.
+/// No reference from an earlier call may be in use. A function that Lua calls may call this once,
+/// and must not call into Lua while it uses the reference.
 unsafe fn loading(stack: Stack<'_>) -> Option<&mut Load> {
-    // SAFETY: the pointer is null but while `run` calls the library, where it points to a `Load` that lives through the
-    // call; nothing else refers to that, by the caller's promise.
+    // SAFETY: `run` sets the pointer to a `Load` that outlives the call and clears it afterwards,
+    // so it is valid or null. By the caller's promise there is no other reference to the `Load`.
     unsafe { stack.memory().load.get().as_mut() }
 }
 
-/// Whether a library is being loaded, and has run for as long as it may.
+/// Returns whether a library is being loaded and has exceeded its time limit.
 pub(crate) fn is_late(stack: Stack<'_>) -> bool {
-    // SAFETY: called by the hook, which Lua calls while it runs the library and none of our functions.
+    // SAFETY: called by the hook, which Lua calls while it runs the library and none of our
+    // functions.
     unsafe { loading(stack) }.is_some_and(|load| load.began.elapsed() > load.time_max)
 }
 
@@ -120,7 +121,7 @@ struct Asked {
 }
 
 fn redis_register_function(stack: Stack<'_>) -> Outcome {
-    // SAFETY: asked once, and no Lua runs before this returns.
+    // SAFETY: called once, and no Lua runs before this function returns.
     let Some(load) = (unsafe { loading(stack) }) else {
         return Err(errors::raise(stack, "redis.register_function can only be called on FUNCTION LOAD command"));
     };
@@ -131,8 +132,8 @@ fn redis_register_function(stack: Stack<'_>) -> Outcome {
     };
     let checked = asked.and_then(|asked| {
         let (Some(name), Some(callback)) = (asked.name, asked.callback) else { return Err(IN_LIBRARY) };
-        // Redis distinguishes "f" and "F" here but not when it calls them, and crashes on a library
-        // that has both.
+        // Redis distinguishes "f" and "F" when they are registered but not when they are called. It
+        // crashes on a library that has both.
         let is_same = |known: &(Function, c_int)| known.0.name.eq_ignore_ascii_case(&name);
         match () {
             () if !is_name(&name) => Err(WRONG_NAME),
@@ -152,9 +153,9 @@ fn redis_register_function(stack: Stack<'_>) -> Outcome {
     }
 }
 
-/// The bytes of a string or a number.
+/// Returns the bytes of a string or a number.
 fn text_at(stack: Stack<'_>, index: c_int) -> Option<Vec<u8>> {
-    // A copy, since a number becomes a string where it stands.
+    // A copy, because reading a number converts it to a string in place.
     stack.push_copy(index);
     let text = stack.copied(-1);
     stack.pop(1);
@@ -178,7 +179,7 @@ fn named_arguments(stack: Stack<'_>) -> Result<Asked, &'static str> {
         );
     }
     let mut asked = Asked::default();
-    // The slot of the callback.
+    // Reserves the stack slot of the callback.
     stack.push_nil();
     stack.push_nil();
     while stack.next(1) {
@@ -217,7 +218,7 @@ fn named_arguments(stack: Stack<'_>) -> Result<Asked, &'static str> {
     }
 }
 
-/// The flags whose names are in the table on top.
+/// Returns the flags whose names are in the table on top.
 fn flags_at(stack: Stack<'_>) -> Option<Flags> {
     let (table, mut flags) = (stack.top(), Flags::empty());
     for index in 1.. {

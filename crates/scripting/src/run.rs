@@ -5,12 +5,12 @@ use pantala_resp::{ArgRange, Args, Version};
 use crate::errors::Place;
 use crate::random::Random;
 
-/// The outcome of a command called by a script.
+/// The outcome of a command that a script has called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Called {
-    /// The reply, possibly an error, is in the buffer.
+    /// The reply, which may be an error, is in the buffer.
     Replied,
-    /// The script must stop: its changes are rolled back, and it will be rerun.
+    /// The script must stop. Its changes are rolled back, and it will be rerun.
     Abandoned,
     /// The script was killed before the command ran, and must stop.
     Killed,
@@ -25,12 +25,12 @@ pub enum Interrupt {
     Kill,
 }
 
-/// The server as a script sees it.
+/// The server as seen by a script.
 pub trait Caller {
-    /// Runs a command (at least one argument) and appends its reply in this protocol version.
+    /// Runs a command with at least one argument. Appends its reply in protocol version `version`.
     fn call(&mut self, args: &Args<'_>, version: Version, reply: &mut Vec<u8>) -> Called;
 
-    /// Returns whether the client may run a command; `None` if there is no such command.
+    /// Returns whether the client may run a command, or `None` if the command does not exist.
     fn may_run(&mut self, args: &Args<'_>) -> Option<bool>;
 
     /// Logs a line at a level in Redis's numbering, 0 (debug) to 3 (warning).
@@ -40,7 +40,7 @@ pub trait Caller {
     /// instructions of the script or of a coroutine, and regularly when coroutines are resumed.
     fn interrupt(&mut self) -> Interrupt;
 
-    /// Ends the run. Returns [`Interrupt::Kill`] if a client was told that it had killed the
+    /// Ends the run. Returns [`Interrupt::Kill`] if `SCRIPT KILL` has replied that it killed the
     /// script, which must then count as killed.
     fn end(&mut self) -> Interrupt;
 }
@@ -48,9 +48,9 @@ pub trait Caller {
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It returned a value or raised an error, which [`crate::State::answer`] writes.
+    /// The script returned a value or raised an error, which [`crate::State::answer`] writes.
     Finished,
-    /// It was abandoned ([`Called::Abandoned`]).
+    /// The script was abandoned ([`Called::Abandoned`]).
     Abandoned,
 }
 
@@ -58,24 +58,24 @@ pub enum Ended {
 /// [`crate::memory::Memory::run`].
 pub(crate) struct Run<'a> {
     pub(crate) caller: &'a mut dyn Caller,
-    /// `redis.setresp`.
+    /// Protocol version, set by `redis.setresp`.
     pub(crate) version: Version,
     pub(crate) random: &'a mut Random,
-    /// Set once the run was abandoned or killed: nothing more of it may run.
+    /// Set once the run was abandoned or killed. The script must not continue then.
     pub(crate) stopped: Option<Stopped>,
-    /// Place in the script where it was last stopped.
+    /// Place in the script at which it was last stopped.
     pub(crate) stopped_at: Option<Place>,
     pub(crate) scratch: &'a mut Scratch,
 }
 
-/// Why a script must stop.
+/// The reason why a script must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
     Abandoned,
     Killed,
 }
 
-/// Buffers reused from call to call.
+/// Buffers that are reused by all calls.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) bytes: Vec<u8>,
@@ -83,7 +83,7 @@ pub(crate) struct Scratch {
     pub(crate) reply: Vec<u8>,
 }
 
-/// Maximum size of a buffer that is kept, in bytes.
+/// Maximum size of a buffer that is kept between runs, in bytes.
 const SCRATCH_BYTES_MAX: usize = 64 * 1024;
 
 impl Scratch {

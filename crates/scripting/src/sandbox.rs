@@ -1,15 +1,16 @@
 //! The environment of scripts: Lua's harmless libraries and our own, all read-only.
 //!
-//! Redis patches Lua so that tables can be read-only. Here a read-only table is an empty one (a
-//! *front*), whose metatable redirects reads to the real table and writes to an error. Scripts
-//! never get the real table: functions that bypass metatables (`next`, `rawget`, `rawset`,
-//! `setmetatable`, `table.insert`, …) are wrapped, recognize fronts and behave as in Redis.
+//! Redis patches Lua so that tables can be read-only. In Pantala a read-only table is an empty
+//! table (a *front*), whose metatable redirects reads to the real table and turns writes into an
+//! error. Scripts never get the real table. Functions that bypass metatables (`next`, `rawget`,
+//! `rawset`, `setmetatable`, `table.insert`, …) are wrapped. The wrappers recognize fronts and
+//! behave as in Redis.
 //!
-//! The wrappers also shield flaws of stock Lua 5.1 that Redis has patched: bytecode and deep
-//! nesting in `load`, which also runs without garbage collection (CVE-2025-49844); the arithmetic
-//! of `unpack` (CVE-2025-46817); long patterns, for which Lua recurses on the native stack;
-//! metatables of strings (CVE-2025-46818); `newproxy` and thus finalizers (CVE-2024-46981);
-//! `getfenv` and `setfenv`. `string.dump` stays, as in Redis: nothing accepts its output.
+//! The wrappers also protect against flaws of stock Lua 5.1 that Redis has patched: bytecode and
+//! deep nesting in `load`, which also runs without garbage collection (CVE-2025-49844); the
+//! arithmetic of `unpack` (CVE-2025-46817); long patterns, on which Lua recurses on the native
+//! stack; metatables of strings (CVE-2025-46818); `newproxy` and thus finalizers (CVE-2024-46981);
+//! `getfenv` and `setfenv`. `string.dump` remains, as in Redis, because nothing accepts its output.
 
 use std::ffi::{c_int, c_void};
 
@@ -18,25 +19,25 @@ use mlua_sys::lua51 as ffi;
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_State, lua_functions};
 use crate::{api, stop};
 
-/// The error for changes of a read-only table.
+/// Error for changes of a read-only table.
 pub(crate) const READONLY: &str = "Attempt to modify a readonly table";
 
-/// The global that scripts use to convert errors to tables.
+/// Global function that scripts use to convert errors to tables.
 pub(crate) const ERROR_HANDLER: &str = "__redis__err__handler";
 
-/// Maximum length of a pattern of `string.find` and the like, in bytes: Lua's matcher recurses for
-/// every item.
+/// Maximum length of a pattern of `string.find` and the like, in bytes. Lua's matcher recurses for
+/// every item of a pattern.
 const PATTERN_BYTES_MAX: usize = 2048;
 
-/// Maximum length of compiled code, in bytes: Lua's lexer counts in `int`.
+/// Maximum length of code to compile, in bytes. Lua's lexer counts in `int`.
 pub(crate) const CODE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// Maximum number of results of `unpack`: the size of a Lua C stack.
+/// Maximum number of results of `unpack`, the size of a Lua C stack.
 const UNPACKED_MAX: i64 = 7_999;
 
-/// Its address is the key of the real table in a front's metatable.
+/// The address of this static is the key of the real table in a front's metatable.
 static FRONT: u8 = 0;
-/// Its address is the key of the result of `getmetatable("")` in the registry.
+/// The address of this static is the key of the result of `getmetatable("")` in the registry.
 static STRING_METATABLE: u8 = 0;
 
 fn key(of: &'static u8) -> *mut c_void {
@@ -51,13 +52,13 @@ const OPEN: [(&std::ffi::CStr, ffi::lua_CFunction); 4] = [
     (c"math", ffi::luaopen_math),
 ];
 
-/// Functions of Lua's libraries that scripts don't get.
+/// Functions of Lua's libraries that scripts must not have.
 const REMOVED: [&str; 6] = ["dofile", "loadfile", "print", "newproxy", "getfenv", "setfenv"];
 
 /// Libraries that are tables in the globals.
 const LIBRARIES: [&str; 4] = ["string", "table", "math", "coroutine"];
 
-/// A global of ours, and what pushes it.
+/// Name of a global of ours, and the function that pushes it.
 pub(crate) type Own = (&'static str, fn(Stack<'_>));
 
 /// Fills the globals of a new state. Leaves the real table of globals on the stack.
@@ -65,7 +66,7 @@ pub(crate) fn fill(stack: Stack<'_>, own: &[Own]) {
     for (name, open) in OPEN {
         stack.push_function(open);
         stack.push_bytes(name.to_bytes());
-        // SAFETY: on a new state, Lua's libraries raise no errors; allocation doesn't fail.
+        // SAFETY: on a new state, Lua's libraries raise no errors, and allocations do not fail.
         unsafe { ffi::lua_call(stack.raw(), 1, 0) };
     }
     stack.push_copy(ffi::LUA_GLOBALSINDEX);
@@ -95,11 +96,11 @@ pub(crate) fn fill(stack: Stack<'_>, own: &[Own]) {
     push_front(stack, globals);
     stack.push_copy(-1);
     stack.set_raw_field(globals, "_G");
-    // Code compiled from here on uses the front as its globals.
+    // Code that is compiled from now on uses the front as its globals.
     stack.replace(ffi::LUA_GLOBALSINDEX);
 }
 
-/// Makes it an error to ask a table for what it hasn't.
+/// Makes reading a missing field of a table an error.
 pub(crate) fn refuse_others(stack: Stack<'_>, table: c_int) {
     stack.new_table(0, 1);
     stack.push_function(nonexistent);
@@ -107,7 +108,7 @@ pub(crate) fn refuse_others(stack: Stack<'_>, table: c_int) {
     stack.set_metatable(table);
 }
 
-/// Has reading of the globals lead to the table on top, which is taken off.
+/// Pops the table on top and redirects reads of the globals to it.
 pub(crate) fn lead_globals_to_top(stack: Stack<'_>) {
     if stack.metatable(ffi::LUA_GLOBALSINDEX) {
         stack.insert(-2);
@@ -116,7 +117,7 @@ pub(crate) fn lead_globals_to_top(stack: Stack<'_>) {
     stack.pop(1);
 }
 
-/// Puts ours in place of Lua's.
+/// Replaces functions of Lua's libraries by ours.
 fn replace_functions(stack: Stack<'_>, globals: c_int) {
     let plain: [(&str, ffi::lua_CFunction); 5] = [
         ("pcall", protected_call),
@@ -129,7 +130,7 @@ fn replace_functions(stack: Stack<'_>, globals: c_int) {
         stack.push_function(function);
         stack.set_raw_field(globals, name);
     }
-    // These call the function they replace.
+    // These functions call the function that they replace.
     for (name, function) in [
         ("next", next as ffi::lua_CFunction),
         ("rawget", next),
@@ -166,7 +167,7 @@ fn replace_functions(stack: Stack<'_>, globals: c_int) {
     stack.pop(1);
 }
 
-/// Replaces a function of a table by one of ours that has it as its first upvalue.
+/// Replaces a function of a table by a function of ours, whose first upvalue is the original.
 fn wrap(stack: Stack<'_>, table: c_int, name: &str, function: ffi::lua_CFunction) {
     let table = if table < 0 { stack.top() + 1 + table } else { table };
     stack.raw_field(table, name);
@@ -174,7 +175,7 @@ fn wrap(stack: Stack<'_>, table: c_int, name: &str, function: ffi::lua_CFunction
     stack.set_raw_field(table, name);
 }
 
-/// What `getmetatable("")` answers: a front of the real metatable's like.
+/// Stores the result of `getmetatable("")`: a front of a table like the real metatable.
 fn note_string_metatable(stack: Stack<'_>) {
     stack.push_light_userdata(key(&STRING_METATABLE));
     stack.new_table(0, 1);
@@ -200,7 +201,7 @@ pub(crate) fn push_front(stack: Stack<'_>, index: c_int) {
     stack.set_metatable(-2);
 }
 
-/// Whether a value is a front; then the real table is pushed.
+/// Returns whether a value is a front. If so, pushes the real table.
 fn push_behind(stack: Stack<'_>, index: c_int) -> bool {
     if stack.kind(index) != Kind::Table || !stack.metatable(index) {
         return false;
@@ -227,7 +228,7 @@ fn refuse_change(stack: Stack<'_>) -> Outcome {
     Err(stack.error(READONLY))
 }
 
-/// A global that isn't there.
+/// Raises the error for a missing global.
 fn refuse_name(stack: Stack<'_>) -> Outcome {
     if stack.top() != 2 {
         return Err(stack.error("Wrong number of arguments to luaProtectedTableError"));
@@ -273,7 +274,8 @@ fn show_metatable(stack: Stack<'_>) -> Outcome {
 
 /// `loadstring(code [, name])`.
 fn compile_string(stack: Stack<'_>) -> Outcome {
-    // SAFETY: arguments stay where they are while they are compiled: results are pushed above them.
+    // SAFETY: the arguments stay on the stack while they are compiled. Results are pushed above
+    // them.
     let (code, name) = unsafe {
         let code = stack.check_bytes(1)?;
         (code, if matches!(stack.kind(2), Kind::None | Kind::Nil) { code } else { stack.check_bytes(2)? })
@@ -292,13 +294,13 @@ fn compile_or_tell(stack: Stack<'_>, code: &[u8], name: &[u8]) -> c_int {
     }
 }
 
-/// Compiles code and pushes its function, or the error.
+/// Compiles code. Pushes its function, or the error.
 pub(crate) fn compile(stack: Stack<'_>, code: &[u8], name: &[u8]) -> Result<(), Raise> {
     if code.len() > CODE_BYTES_MAX {
         stack.push_bytes(b"chunk is too long");
         return Err(Raise);
     }
-    // Lua expects a C string.
+    // Lua expects a C string as the name.
     let mut name = name.split(|&byte| byte == 0).next().unwrap_or_default().to_vec();
     name.push(0);
     if code.first() == Some(&ffi::LUA_SIGNATURE[0]) {
@@ -306,9 +308,9 @@ pub(crate) fn compile(stack: Stack<'_>, code: &[u8], name: &[u8]) -> Result<(), 
         return Err(Raise);
     }
     let memory = stack.memory();
-    // SAFETY: as for `Stack`. Lua protects the compilation itself, so allocations may fail: there
-    // are no frames of ours in between. The garbage collector is stopped, because the compiler
-    // doesn't anchor the chunk's name for a moment.
+    // SAFETY: as for `Stack`. Lua protects the compilation itself, so allocations may fail: no Rust
+    // frame lies in between. The garbage collector is stopped, because the compiler leaves the
+    // chunk's name unanchored for a moment.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCSTOP, 0);
         memory.resume();
@@ -320,14 +322,15 @@ pub(crate) fn compile(stack: Stack<'_>, code: &[u8], name: &[u8]) -> Result<(), 
     if status == ffi::LUA_OK { Ok(()) } else { Err(Raise) }
 }
 
-/// `load(function [, name])`: calls the function for pieces until it gives none, then compiles them all.
+/// `load(function [, name])`: calls the function for pieces until it returns none, then compiles
+/// them.
 fn compile_pieces(stack: Stack<'_>) -> Outcome {
     if stack.kind(1) != Kind::Function {
         return Err(stack.type_error(1, "function"));
     }
     let name = match stack.kind(2) {
         Kind::None | Kind::Nil => b"=(load)",
-        // SAFETY: arguments stay where they are: what the function gives is pushed above them.
+        // SAFETY: the arguments stay on the stack. Results of the function are pushed above them.
         _ => unsafe { stack.check_bytes(2)? },
     };
     let mut code = Vec::new();
@@ -342,7 +345,7 @@ fn compile_pieces(stack: Stack<'_>) -> Outcome {
             status
         };
         if memory.is_stopped.get() {
-            // SAFETY: no reference to the run is used here.
+            // SAFETY: no other reference to the run is used in this function.
             let run = unsafe { api::running(stack) };
             return Err(stop::stop(stack, run));
         }
@@ -377,14 +380,14 @@ fn compile_pieces(stack: Stack<'_>) -> Outcome {
     Ok(compile_or_tell(stack, &code, name))
 }
 
-// The functions below call Lua's own, which may raise: their frames must not hold anything with a
+// The functions below call Lua's own, which may raise. Their frames must not hold anything with a
 // destructor.
 
-/// Calls the function that the running one replaces, with its arguments.
+/// Calls the function that the current one replaces, with the same arguments.
 ///
 /// # Safety
-/// Lua must have called the running function, and its first upvalue must be a C function that uses
-/// no upvalues.
+/// Lua must have called the current function, and its first upvalue must be a C function without
+/// upvalues.
 unsafe fn original(state: *mut lua_State) -> c_int {
     // SAFETY: by the caller's promise.
     unsafe {
@@ -395,14 +398,14 @@ unsafe fn original(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Returns whether the first argument is a front. If so and `behind`, replaces it by the real
-/// table.
+/// Returns whether the first argument is a front. If it is and `behind` is set, replaces it by the
+/// real table.
 ///
 /// # Safety
-/// Lua must have called the running function.
+/// Lua must have called the current function.
 unsafe fn first_is_front(state: *mut lua_State, behind: bool) -> bool {
-    // SAFETY: these stack operations raise only memory errors, and no frame here has a destructor,
-    // so the limit need not be suspended.
+    // SAFETY: these stack operations raise only memory errors, and no frame of this function has a
+    // destructor, so the limit need not be suspended.
     let stack = unsafe { Stack::new(state) };
     let is_front = push_behind(stack, 1);
     if is_front {
@@ -411,7 +414,7 @@ unsafe fn first_is_front(state: *mut lua_State, behind: bool) -> bool {
     is_front
 }
 
-/// `next`, `rawget` and other functions that only read: a front is replaced by the real table.
+/// Wraps `next`, `rawget` and other functions that only read. Replaces a front by the real table.
 unsafe extern "C-unwind" fn next(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -420,7 +423,8 @@ unsafe extern "C-unwind" fn next(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `rawset`, `setmetatable`, `table.insert` and other functions that change their first argument.
+/// Wraps `rawset`, `setmetatable`, `table.insert` and other functions that change their first
+/// argument. Rejects a front.
 unsafe extern "C-unwind" fn guarded(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -432,7 +436,7 @@ unsafe extern "C-unwind" fn guarded(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `string.find` and the like.
+/// Wraps `string.find` and the like. Rejects long patterns.
 unsafe extern "C-unwind" fn with_pattern(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -443,8 +447,8 @@ unsafe extern "C-unwind" fn with_pattern(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `string.rep(text, count)`: fails at once if no state could hold the result, not after seconds of
-/// copying.
+/// `string.rep(text, count)`: fails immediately if no state could hold the result, not after
+/// seconds of copying.
 unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
     const REFUSED: &str = "not enough memory";
     // SAFETY: called by Lua.
@@ -536,11 +540,11 @@ unsafe extern "C-unwind" fn wrap_coroutine(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Resumes the coroutine and raises its errors: the result of `coroutine.wrap`. The upvalues are
-/// Lua's `resume` and the coroutine.
+/// The function that `coroutine.wrap` returns: resumes the coroutine and raises its errors. The
+/// upvalues are Lua's `resume` and the coroutine.
 unsafe extern "C-unwind" fn wrapped(state: *mut lua_State) -> c_int {
-    // SAFETY: called by Lua. `resume` takes the coroutine before the arguments and returns a
-    // success flag before the results.
+    // SAFETY: called by Lua. `resume` takes the coroutine before its arguments, and returns a
+    // success flag before its results.
     unsafe {
         ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
         ffi::lua_insert(state, 1);

@@ -8,17 +8,17 @@ bitflags! {
     /// The flags of a script or function.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u8 {
-        /// It doesn't write.
+        /// It writes nothing.
         const NO_WRITES = 1 << 0;
-        /// It may run if the server is out of memory.
+        /// It may run while the server is out of memory.
         const ALLOW_OOM = 1 << 1;
         /// It may run on a replica that has lost its primary.
         const ALLOW_STALE = 1 << 2;
-        /// It doesn't run in a cluster.
+        /// It must not run in a cluster.
         const NO_CLUSTER = 1 << 3;
-        /// It uses keys of several slots in a cluster.
+        /// It may use keys of several slots in a cluster.
         const ALLOW_CROSS_SLOT_KEYS = 1 << 4;
-        /// It declares nothing: the rules before Redis 7 apply.
+        /// It declares no flags, so the rules before Redis 7 apply.
         const COMPATIBLE = 1 << 7;
     }
 }
@@ -28,7 +28,7 @@ impl Flags {
     pub const NAMES: [&'static str; 5] =
         ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
 
-    /// Returns the flags that a script declares; `None` if its shebang is invalid.
+    /// Returns the flags that a script declares, or `None` if its shebang is invalid.
     pub fn of(body: &[u8]) -> Option<Self> {
         parse(body).ok().map(|(flags, _)| flags)
     }
@@ -77,13 +77,13 @@ pub fn parse(body: &[u8]) -> Result<(Flags, usize), Vec<u8>> {
     Ok((flags, line.len()))
 }
 
-/// Returns the first line without its end; `None` if there is none before the first NUL byte.
+/// Returns the first line without its end, or `None` if no line ends before the first NUL byte.
 pub(crate) fn first_line(text: &[u8]) -> Option<&[u8]> {
     let end = text.iter().position(|byte| matches!(byte, b'\n' | 0))?;
     (text[end] == b'\n').then(|| &text[..end])
 }
 
-/// Returns the part before the first NUL byte. An unquoted word can only contain one as `\x00`.
+/// Returns the part before the first NUL byte, which only an escape (`\x00`) can put into a word.
 fn to_nul(word: &[u8]) -> &[u8] {
     word.split(|&byte| byte == 0).next().unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! A worker's Lua state: created when the worker first runs a script, then kept with its compiled
-//! scripts.
+//! A worker's Lua state. It is created when the worker first runs a script, and kept with its
+//! compiled scripts or loaded libraries.
 
 use std::ffi::c_int;
 use std::hash::BuildHasher;
@@ -19,20 +19,22 @@ use crate::register::{self, Load};
 use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
 use crate::{api, bit, cjson, cmsgpack, convert, errors, sandbox, stop, structs};
 
-/// A full collection that freed at least this many bytes is repeated.
+/// Minimum bytes that a full collection must free to be repeated.
 const WORTH_COLLECTING_BYTES: usize = 256 * 1024;
 
-/// Runs between two additional steps of the garbage collector, and the size of a step.
+/// Number of runs between two additional steps of the garbage collector, and the size of such a
+/// step.
 const RUNS_PER_STEP: u32 = 50;
 
-/// Lua's default speed of the garbage collector, which a script may have changed.
+/// Lua's default speed of the garbage collector, restored before each run because scripts can
+/// change it.
 const GC_PERCENT: c_int = 200;
 
 /// Maximum number of compiled scripts. At the limit all are dropped: a client that sends a new
-/// script with every call doesn't reuse the old ones.
+/// script with every call does not reuse earlier ones.
 const COMPILED_MAX: usize = 4096;
 
-/// Our own libraries, for scripts.
+/// Our own libraries in states for scripts.
 const OWN: [sandbox::Own; 5] = [
     ("redis", api::push),
     ("bit", bit::push),
@@ -41,7 +43,7 @@ const OWN: [sandbox::Own; 5] = [
     ("struct", structs::push),
 ];
 
-/// Our own libraries, for functions.
+/// Our own libraries in states for functions.
 const OWN_OF_FUNCTIONS: [sandbox::Own; 5] = [
     ("redis", api::push_for_functions),
     ("bit", bit::push),
@@ -53,39 +55,39 @@ const OWN_OF_FUNCTIONS: [sandbox::Own; 5] = [
 /// Time limit of a library in `FUNCTION LOAD`, as in Redis.
 pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Time limit of a library that another worker has loaded. It takes about as long again, unless the
-/// machine is busy.
+/// Time limit of a library that another worker has loaded. Loading takes about as long as there,
+/// unless the machine is busy.
 const LOAD_AGAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A compiled script.
 struct Compiled {
     script: Arc<Script>,
-    /// Reference of its function in the registry.
+    /// Reference of the script's function in the registry.
     reference: c_int,
 }
 
 /// A Lua state with its compiled scripts or loaded libraries.
 pub struct State {
     lua: *mut lua_State,
-    /// Reference of the real table of globals in the registry.
+    /// Reference of the real globals table in the registry.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
-    /// The same scripts by their text, which is found faster than its SHA-1.
+    /// The same scripts by text, because hashing a text is faster than computing its SHA-1.
     by_text: HashTable<Arc<Script>>,
     text_hasher: DefaultHashBuilder,
-    /// Loaded libraries by number: references of their functions in the registry.
+    /// References of the functions in the registry, by number of the loaded library.
     loaded: HashMap<u64, Vec<c_int>>,
-    /// Reference of the globals for loading a library; `None` in a state for scripts.
+    /// Reference of the globals for loading libraries; `None` in a state for scripts.
     load_globals: Option<c_int>,
-    /// The [`Scripts::generation`] or [`Libraries::generation`] of the contents.
+    /// The [`Scripts::generation`] or [`Libraries::generation`] that the contents belong to.
     generation: u64,
     random: Random,
     scratch: Scratch,
     runs: u32,
-    /// Status of the last run, and the protocol version that it had set.
+    /// Status of the last run, and the protocol version that it has set.
     status: c_int,
     version: Version,
-    /// Freed after the Lua state, which allocates from it.
+    /// Dropped after the Lua state is closed, which allocates from it.
     memory: Box<Memory>,
 }
 
@@ -114,13 +116,13 @@ impl State {
     fn with(own: &[sandbox::Own], bytes_max: usize) -> Self {
         let memory = Memory::new(bytes_max);
         memory.suspend();
-        // SAFETY: the allocator's context is at an address that lives as long as the state.
+        // SAFETY: the address of the allocator's context is valid as long as the state.
         let lua = unsafe { ffi::lua_newstate(allocate, std::ptr::from_ref(&*memory).cast_mut().cast()) };
         assert!(!lua.is_null(), "the memory limit is suspended");
-        // SAFETY: just created, so there are no other users.
+        // SAFETY: the state was just created, so there are no other users.
         let stack = unsafe { Stack::new(lua) };
         sandbox::fill(stack, own);
-        // SAFETY: the real table of globals is on top.
+        // SAFETY: the real globals table is on top.
         let globals = unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
         stack.set_top(0);
         memory.resume();
@@ -160,11 +162,11 @@ impl State {
         self.by_text.find(hash, |script| script.body() == text).map(Arc::clone)
     }
 
-    /// Drops everything if the scripts were flushed.
+    /// Drops all scripts if the cache was flushed.
     fn follow(&mut self, scripts: &Scripts) {
         let generation = scripts.generation();
         if self.generation != generation {
-            // As in Redis, replace the whole state, so that its memory is freed at once.
+            // As in Redis, the whole state is replaced, so that its memory is freed at once.
             *self = State::new();
             self.generation = generation;
         }
@@ -178,7 +180,7 @@ impl State {
     /// Compiles a script, unless it is compiled already.
     ///
     /// # Errors
-    /// Returns the whole error reply if the script isn't valid Lua.
+    /// Returns the whole error reply if the script is not valid Lua.
     pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), Vec<u8>> {
         if self.compiled.contains_key(&script.sha) {
             return Ok(());
@@ -230,11 +232,11 @@ impl State {
         self.generation = generation;
     }
 
-    /// Runs the code of a library for the first time. Returns the registered functions.
+    /// Runs the code of a new library. Returns the registered functions.
     ///
     /// # Errors
-    /// Returns the error text, without a code, if the code isn't valid Lua, fails, or registers
-    /// nothing. Nothing of it stays loaded.
+    /// Returns the error text, without a code, if the code is not valid Lua, fails, or registers no
+    /// function. The library is then not loaded.
     pub fn load(&mut self, draft: &Draft) -> Result<Vec<Function>, Vec<u8>> {
         let functions = self.run_library(draft.id(), draft.code(), LOAD_TIME_MAX)?;
         if functions.is_empty() {
@@ -253,7 +255,7 @@ impl State {
             return Ok(());
         }
         let functions = self.run_library(library.id, library.code(), LOAD_AGAIN_TIME_MAX)?;
-        // A library can't distinguish workers, so it registers the same functions.
+        // A library cannot tell workers apart, so it registers the same functions on each.
         debug_assert_eq!(functions.len(), library.functions.len());
         Ok(())
     }
@@ -292,7 +294,7 @@ impl State {
         Ok(functions)
     }
 
-    /// Runs a function of a loaded library. Its result is kept for [`State::answer`].
+    /// Runs a function of a loaded library. [`State::answer`] writes the result.
     pub fn run_function(
         &mut self,
         library: &Library,
@@ -306,7 +308,7 @@ impl State {
         stack.push_function(errors::handle);
         match self.loaded.get(&library.id).and_then(|references| references.get(index)) {
             Some(reference) => stack.raw_element(ffi::LUA_REGISTRYINDEX, *reference),
-            // Callers load the library first; otherwise calling nil raises an error.
+            // Callers load the library first. Otherwise calling nil raises an error.
             None => stack.push_nil(),
         }
         push_array(stack, keys);
@@ -314,14 +316,14 @@ impl State {
         self.call(2, caller)
     }
 
-    /// Runs a compiled script. Its result is kept for [`State::answer`].
+    /// Runs a compiled script. [`State::answer`] writes the result.
     pub fn run(&mut self, script: &Script, keys: &Args<'_>, args: &Args<'_>, caller: &mut dyn Caller) -> Ended {
         let stack = self.stack();
         stack.set_top(0);
         stack.push_function(errors::handle);
         match self.compiled.get(&script.sha) {
             Some(compiled) => stack.raw_element(ffi::LUA_REGISTRYINDEX, compiled.reference),
-            // Callers compile the script first; otherwise calling nil raises an error.
+            // Callers compile the script first. Otherwise calling nil raises an error.
             None => stack.push_nil(),
         }
         stack.raw_element(ffi::LUA_REGISTRYINDEX, self.globals);
@@ -333,8 +335,8 @@ impl State {
         self.call(0, caller)
     }
 
-    /// Calls the function on the stack, above the error handler and below its arguments. The memory
-    /// limit is suspended on entry and enforced on return.
+    /// Calls the function on the stack, which is above the error handler and below its arguments.
+    /// The memory limit must be suspended on entry and is suspended on return.
     fn call(&mut self, arguments: c_int, caller: &mut dyn Caller) -> Ended {
         let mut run = Run {
             caller,
@@ -346,8 +348,8 @@ impl State {
         };
         self.memory.json.set(cjson::Config::default());
         self.memory.run.set(std::ptr::from_mut(&mut run).cast());
-        // SAFETY: a protected call, without frames of ours between it and the code that may raise.
-        // The hook uses the run, which lives until the pointer is cleared below.
+        // SAFETY: a protected call. No Rust frame lies between it and the code that may raise. The
+        // hook uses the run, which lives until the pointer is cleared below.
         self.status = unsafe {
             ffi::lua_gc(self.lua, ffi::LUA_GCSETPAUSE, GC_PERCENT);
             ffi::lua_gc(self.lua, ffi::LUA_GCSETSTEPMUL, GC_PERCENT);
@@ -379,8 +381,8 @@ impl State {
         }
     }
 
-    /// Writes the result of the last run and drops it. `name` is the script's name in errors.
-    /// Returns whether the reply is an error that was counted when a command replied it.
+    /// Writes and drops the result of the last run. `name` is the script's name in errors. Returns
+    /// whether the reply is an error that was already counted as a command's reply.
     pub fn answer(&mut self, name: &[u8], reply: &mut Reply<'_>) -> bool {
         let stack = self.stack();
         let is_counted = if self.status == ffi::LUA_OK {
@@ -394,16 +396,17 @@ impl State {
         is_counted
     }
 
-    /// Runs the garbage collector for a while. If a script has stopped it, it resumes here with its
-    /// next step, as in Redis. It isn't restarted before every run: that would start a new cycle
-    /// with the run's first table, however little garbage there is.
+    /// Runs a step of the garbage collector every [`RUNS_PER_STEP`] runs, or full collections if
+    /// `all` is set or memory is high. If a script has stopped the collector, the next step
+    /// restarts it, as in Redis. A restart before every run would start a new cycle with the run's
+    /// first table, even with little garbage.
     fn collect(&mut self, all: bool) {
         self.runs += 1;
-        // SAFETY: no script is running, and there are no finalizers.
+        // SAFETY: no script is running, and no finalizers exist.
         unsafe {
             if all || self.memory.used_bytes() > STATE_BYTES_MAX / 4 {
                 ffi::lua_gc(self.lua, ffi::LUA_GCRESTART, 0);
-                // Each cycle halves Lua's buffer for concatenated strings.
+                // Repeated because each cycle halves Lua's buffer for concatenated strings.
                 loop {
                     let before = self.memory.used_bytes();
                     ffi::lua_gc(self.lua, ffi::LUA_GCCOLLECT, 0);
@@ -418,11 +421,11 @@ impl State {
         }
     }
 
-    /// Its stack, with memory suspended: who asks resumes it.
+    /// Suspends the memory limit and returns the stack. The caller resumes the limit.
     fn stack(&self) -> Stack<'_> {
         self.memory.suspend();
-        // SAFETY: `&self` isn't shared between threads (it holds a raw pointer), and the memory
-        // limit is suspended.
+        // SAFETY: `&self` is not shared between threads, because it contains a raw pointer. The
+        // memory limit is suspended.
         unsafe { Stack::new(self.lua) }
     }
 }
@@ -448,9 +451,9 @@ fn push_array(stack: Stack<'_>, values: &Args<'_>) {
     }
 }
 
-/// Answers the error that a script has ended with. Gives whether it was counted already.
+/// Writes the error that a script has ended with. Returns whether it was already counted.
 fn tell(stack: Stack<'_>, name: &[u8], reply: &mut Reply<'_>) -> bool {
-    /// As much of a text as Redis repeats.
+    /// Maximum part of an error text that is shown, as in Redis.
     const SHOWN_BYTES_MAX: usize = 100;
     if stack.kind(-1) != Kind::Table {
         let text = stack.copied(-1).unwrap_or_else(|| b"execution failure".to_vec());
@@ -478,7 +481,7 @@ mod tests {
     /// Memory limit of the states in the tests, in bytes.
     const BYTES_MAX: usize = 2 * 1024 * 1024;
 
-    /// Replies to every command with `head`, then `count` times `each`.
+    /// Replies to every command with `head`, followed by `each` repeated `count` times.
     struct Answering<'a> {
         head: &'a str,
         each: &'a str,
@@ -507,7 +510,7 @@ mod tests {
         }
     }
 
-    /// Runs a script. Returns its reply and the state's memory at its end.
+    /// Runs a script. Returns its reply, and the memory usage of the state at the end.
     fn run(text: &str, caller: &mut dyn Caller) -> (String, usize) {
         let mut state = State::with(&OWN, BYTES_MAX);
         let script = Arc::new(Script::new(sha_of(text.as_bytes()), text.as_bytes()).expect("valid shebang"));
@@ -520,8 +523,9 @@ mod tests {
         (String::from_utf8_lossy(&reply).into_owned(), used_bytes)
     }
 
-    /// A reply becomes several times as large in Lua, and the allocator doesn't enforce the limit
-    /// while it is converted: the script gets an error, and the state stays within its limit.
+    /// A reply becomes several times larger in Lua, and the allocator does not enforce the limit
+    /// while the reply is converted. The script gets an error, and the state stays within its
+    /// limit.
     #[test]
     fn replies_that_exceed_memory_are_errors() {
         let long = format!("${}\r\n{}\r\n", BYTES_MAX, "x".repeat(BYTES_MAX));
@@ -545,7 +549,7 @@ mod tests {
         assert_eq!(reply, ":10000\r\n");
     }
 
-    /// The same for decoded data.
+    /// Decoded data is limited in the same way.
     #[test]
     fn data_that_exceed_memory_are_errors() {
         for text in [
@@ -558,7 +562,7 @@ mod tests {
         }
     }
 
-    /// Expected replies are Redis's.
+    /// Replies are compared with those of Redis.
     #[test]
     fn libraries_behave_as_in_redis() {
         for (text, answer) in [
@@ -590,7 +594,7 @@ mod tests {
         let none = &mut Answering { head: "", each: "", count: 0 };
         let nested = "local t = {string.rep('x', 1000)} for i = 1, 30 do t = {t, t} end return t";
         assert_eq!(run(nested, none).0, "-ERR the script's reply is too large\r\n");
-        // The limit is checked before each value, so the last one may start at it.
+        // The limit is checked before each value, so the last value may start at the limit.
         let elements = |count: usize| format!("local t = {{}} for i = 1, {count} do t[i] = 7 end return t");
         let whole = run(&elements(REPLY_BYTES_MAX / 4 - 8), none).0;
         assert!(whole.ends_with(":7\r\n"), "{}", whole.len());

@@ -1,18 +1,18 @@
 //! Stops scripts that run for too long or must not continue.
 //!
 //! Lua calls a hook every few instructions, which asks the caller whether the script may continue.
-//! If not, the script is *stopped*: it raises an error at once, and again at every further
+//! If not, the script is *stopped*: it raises an error immediately, and again at every further
 //! instruction that it reaches by catching the error.
 //!
-//! An ordinary error isn't enough. Lua calls the handler of `xpcall` at the point of the error, and
-//! if that is the hook, without any further hooks: a handler that doesn't return would occupy the
-//! worker forever. Lua calls no handler only for memory errors, so a stopped script gets one
-//! ([`throw`]); the caller's error is made after it has ended.
+//! An ordinary error is not enough. Lua calls the handler of `xpcall` where the error is raised. If
+//! that is in the hook, Lua calls no further hooks, and a handler that does not return would occupy
+//! the worker forever. Only memory errors have no handler, so a stopped script gets a memory error
+//! ([`throw`]). The client's error is created after the script has ended.
 //!
-//! Functions that catch errors (`pcall`, `xpcall`, `coroutine.resume`) raise it again at once
-//! ([`pass_on`]). For coroutines this is also necessary: each has its own instruction count, so a
-//! script of many short coroutines rarely reaches its hooks. For the same reason it also asks at
-//! every few resumes ([`look_sometimes`]).
+//! Functions that catch errors (`pcall`, `xpcall`, `coroutine.resume`) raise the error again at
+//! once ([`pass_on`]). Coroutines need this in any case: each has its own instruction count, so a
+//! script with many short coroutines rarely reaches its hooks. For the same reason the script is
+//! also checked at every few resumes ([`look_sometimes`]).
 
 use std::ffi::c_int;
 
@@ -23,16 +23,16 @@ use crate::memory::Memory;
 use crate::run::{Interrupt, Run, Stopped};
 use crate::{INTERRUPT_INSTRUCTIONS, api, errors, register};
 
-/// Resumes of coroutines between two checks. Between two resumes there are fewer instructions than
-/// [`INTERRUPT_INSTRUCTIONS`], so the script is checked every few million instructions (about 20
-/// ms).
+/// Number of resumes of coroutines between two checks. Fewer instructions than
+/// [`INTERRUPT_INSTRUCTIONS`] run between two resumes, so the script is checked every few million
+/// instructions (about 20 ms).
 const RESUMES_PER_LOOK: u32 = 16;
 
-/// A size that no allocation can have: larger than any block, but small enough that Lua doesn't
-/// report it as too large, which would be an ordinary error.
+/// A size that no allocation can have: larger than any block, but not so large that Lua reports it
+/// as too large, which would be an ordinary error.
 const BYTES_OF_NO_BLOCK: usize = isize::MAX as usize + 1;
 
-/// Starts checking what runs in this state.
+/// Starts checking the code that runs in this state.
 ///
 /// # Safety
 /// The state must be alive, and nothing may be running in it.
@@ -56,7 +56,8 @@ pub(crate) unsafe fn unwatch(state: *mut lua_State) {
     }
 }
 
-/// Stops a script for good: that of this run, if it is one.
+/// Stops the running script or library for the rest of its run. Records the place in `run`, if
+/// there is one.
 pub(crate) fn stop(stack: Stack<'_>, run: Option<&mut Run<'_>>) -> Raise {
     stack.memory().is_stopped.set(true);
     // SAFETY: as for `Stack`.
@@ -70,17 +71,17 @@ pub(crate) fn stop(stack: Stack<'_>, run: Option<&mut Run<'_>>) -> Raise {
 /// Raises a memory error.
 ///
 /// # Safety
-/// Lua must have called us, and no frame in between may hold anything with a destructor.
+/// Lua must have called this function, and no frame in between may hold anything with a destructor.
 pub(crate) unsafe fn throw(state: *mut lua_State) -> c_int {
-    // SAFETY: by the caller's promise. `allocate` always fails for this size, so this doesn't
+    // SAFETY: by the caller's promise. `allocate` always fails for this size, so this call does not
     // return.
     unsafe { ffi::lua_newuserdata(state, BYTES_OF_NO_BLOCK) };
     unreachable!("no allocation has this size")
 }
 
-/// Whether what runs goes on.
+/// Checks whether the running script or library may continue, and stops it otherwise.
 fn look(stack: Stack<'_>) -> Outcome {
-    // SAFETY: asked once, and no Lua runs before this returns.
+    // SAFETY: called once, and no Lua runs before this function returns.
     let mut run = unsafe { api::running(stack) };
     if !stack.memory().is_stopped.get() {
         let ends = match &mut run {
@@ -100,15 +101,15 @@ fn look(stack: Stack<'_>) -> Outcome {
     Err(stop(stack, run))
 }
 
-/// Checks the script. Lua calls this every few instructions.
+/// The hook, which Lua calls every [`INTERRUPT_INSTRUCTIONS`] instructions.
 unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) {
-    // SAFETY: called by Lua with its state; this frame holds nothing.
+    // SAFETY: called by Lua with its state. This frame holds nothing with a destructor.
     unsafe {
         enter(state, look);
     }
 }
 
-/// Checks the script at every few resumes of a coroutine.
+/// Checks the script at every [`RESUMES_PER_LOOK`] resumes of a coroutine.
 ///
 /// # Safety
 /// As for [`throw`].
@@ -123,13 +124,14 @@ pub(crate) unsafe fn look_sometimes(state: *mut lua_State) {
     }
 }
 
-/// Raises the error of a stopped script again. Runs after every function that catches errors, so
-/// that nothing keeps a stopped script alive.
+/// Raises the error of a stopped script again. Called after every function that catches errors, so
+/// that a stopped script cannot continue.
 ///
 /// # Safety
 /// As for [`throw`].
 pub(crate) unsafe fn pass_on(state: *mut lua_State) {
-    // SAFETY: by the caller's promise; the run is asked for once, and no Lua runs before this returns.
+    // SAFETY: by the caller's promise. `running` is called once, and no Lua runs before this
+    // function returns.
     unsafe {
         if Memory::of(state).is_stopped.get() {
             enter(state, |stack| Err(stop(stack, api::running(stack))));

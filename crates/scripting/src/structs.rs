@@ -1,4 +1,4 @@
-//! The Lua library `struct`: packs values into bytes by a format, compatible with Redis's.
+//! The Lua library `struct`: packs values into bytes by a format, compatible with Redis's library.
 
 use mlua_sys::lua51 as ffi;
 
@@ -24,7 +24,7 @@ pub(crate) fn push(stack: Stack<'_>) {
     stack.push_functions(&FUNCTIONS);
 }
 
-/// A format while it is parsed, and its settings.
+/// A format that is being parsed, and its settings.
 struct Format<'f> {
     stack: Stack<'f>,
     rest: &'f [u8],
@@ -42,13 +42,14 @@ struct Item {
 
 impl<'f> Format<'f> {
     fn new(stack: Stack<'f>) -> Result<Self, Raise> {
-        // SAFETY: the first argument stays where it is while a format is read: what is pushed comes above the arguments.
+        // SAFETY: the first argument stays on the stack while the format is parsed. Results are
+        // pushed above the arguments.
         let rest = unsafe { stack.check_bytes(1)? };
         let rest = rest.split(|&byte| byte == 0).next().unwrap_or_default();
         Ok(Format { stack, rest, is_little: cfg!(target_endian = "little"), align: 1 })
     }
 
-    /// Parses a number in the format; `default` if there is none.
+    /// Parses a number in the format. Returns `default` if there is none.
     fn number(&mut self, default: usize) -> Result<usize, Raise> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits == 0 {
@@ -116,7 +117,7 @@ impl<'f> Format<'f> {
         Ok(())
     }
 
-    /// Appends little-endian bytes in the current byte order.
+    /// Appends the bytes `little`, which are little-endian, in the current byte order.
     fn put(&self, out: &mut Vec<u8>, little: &[u8]) {
         let start = out.len();
         out.extend_from_slice(little);
@@ -142,7 +143,7 @@ fn is_integer(option: u8) -> bool {
 /// `struct.pack(format, …)`.
 fn pack_values(stack: Stack<'_>) -> Outcome {
     let mut format = Format::new(stack)?;
-    // A missing argument reads as nil.
+    // A missing argument reads this nil.
     stack.push_nil();
     let (mut argument, mut position, mut out) = (2, 0, Vec::new());
     while let Some(Item { option, mut size, padding }) = format.next(position)? {
@@ -166,7 +167,7 @@ fn pack_values(stack: Stack<'_>) -> Outcome {
                 argument += 1;
             }
             b'c' | b's' => {
-                // SAFETY: arguments stay where they are.
+                // SAFETY: the arguments stay on the stack.
                 let bytes = unsafe { stack.check_bytes(argument)? };
                 argument += 1;
                 if size == 0 {
@@ -192,21 +193,21 @@ fn pack_values(stack: Stack<'_>) -> Outcome {
     Ok(1)
 }
 
-/// `struct.unpack(format, bytes [, position])`: the values, and the position behind them.
+/// `struct.unpack(format, bytes [, position])`: returns the values, and the position after them.
 fn unpack_values(stack: Stack<'_>) -> Outcome {
     let mut format = Format::new(stack)?;
-    // SAFETY: arguments stay where they are: what is pushed comes above them.
+    // SAFETY: the arguments stay on the stack. Values are pushed above them.
     let data = unsafe { stack.check_bytes(2)? };
     let mut position = 0;
     if !matches!(stack.kind(3), Kind::None | Kind::Nil) {
-        // As in C, a negative position is beyond all data.
+        // As in C, a negative position is beyond any data.
         let from = signed_bits(stack.check_number(3)?) as usize;
         if from == 0 {
             return Err(stack.argument_error(3, "offset must be 1 or greater"));
         }
         position = from - 1;
     }
-    // Values follow the arguments.
+    // Values are pushed above the arguments.
     stack.set_top(3);
     let mut values = 0;
     while let Some(Item { option, mut size, padding }) = format.next(position)? {
@@ -266,21 +267,21 @@ fn unpack_values(stack: Stack<'_>) -> Outcome {
     Ok(values + 1)
 }
 
-/// 2^63, the smallest positive number that isn't a signed integer.
+/// 2^63, the smallest positive integer that `i64` cannot represent.
 const SIGNED_END: f64 = 9_223_372_036_854_775_808.0;
 
-/// Converts a number to a signed integer as x86-64 does: a value out of range becomes the minimum.
+/// Converts a number to a signed integer as x86-64 does. A value out of range becomes the minimum.
 fn signed_bits(number: f64) -> i64 {
     if number < SIGNED_END { number as i64 } else { i64::MIN }
 }
 
-/// Converts a number to a signed or unsigned integer as C does on x86-64: a number that is too
+/// Converts a number to a signed or unsigned integer as C does on x86-64. A number that is too
 /// large becomes 0, one that is too small becomes 2^63.
 fn integer_bits(number: f64) -> u64 {
     if number >= SIGNED_END { signed_bits(number - SIGNED_END) as u64 ^ 1 << 63 } else { signed_bits(number) as u64 }
 }
 
-/// Returns an integer of `size` bytes, given its 8 least significant ones.
+/// Returns an integer of `size` bytes, given its 8 least significant bytes.
 fn integer(little: [u8; 8], size: usize, is_signed: bool) -> f64 {
     let bits = u64::from_le_bytes(little);
     if !is_signed {

@@ -51,11 +51,11 @@ struct Parser<'p> {
     at: usize,
     depth: i32,
     depth_max: i32,
-    /// Whether to accept numbers that JSON lacks.
+    /// Whether to accept numbers that are not valid JSON.
     takes_invalid: bool,
 }
 
-/// Pushes what a text says.
+/// Decodes a text and pushes its value.
 pub(super) fn decode<'p>(stack: Stack<'p>, text: &'p [u8], depth_max: i32, takes_invalid: bool) -> Result<(), Raise> {
     if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
         return Err(stack.error("JSON parser does not support UTF-16 or UTF-32"));
@@ -198,7 +198,7 @@ impl Parser<'_> {
         is_it
     }
 
-    /// Returns whether there is a number here that C accepts but JSON doesn't.
+    /// Returns whether a number follows that C accepts and JSON does not.
     fn is_invalid_number(&self) -> bool {
         if self.peek(0) == b'+' {
             return true;
@@ -215,7 +215,7 @@ impl Parser<'_> {
         }
     }
 
-    /// As C's `strtod` reads it.
+    /// Parses a number as C's `strtod` does.
     fn number(&mut self) -> Kind<'static> {
         let rest = &self.text[self.at..];
         match strtod(rest) {
@@ -272,7 +272,8 @@ impl Parser<'_> {
         digits.iter().try_fold(0, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)?))
     }
 
-    /// Parses the code point after a backslash. Returns its length.
+    /// Parses a code point in the form `\uXXXX`, or a pair of these. Returns the length after the
+    /// backslash.
     fn unicode(&self, text: &mut Vec<u8>) -> Option<usize> {
         let (mut code, mut len) = (self.code_unit(self.at + 1)?, 5);
         if code & 0xf800 == 0xd800 {
