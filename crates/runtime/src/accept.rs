@@ -1,11 +1,11 @@
-//! Listeners: when and how they accept, shared by both backends.
+//! Listeners: accepting connections, shared by both backends.
 //!
-//! A backend watches its listeners in an epoll instance, level-triggered and exclusively (they may
-//! be shared between loops). io_uring too: an operation in a ring keeps its socket open until the
-//! kernel has torn the ring down, which it does some time after the process has ended. A listening
-//! socket in a ring would keep its address in use that long, and a server that is restarted after
-//! `kill -9` could not bind it. An epoll instance keeps no reference to the sockets that it
-//! watches, so they are closed with the process.
+//! A backend watches its listeners in an epoll instance, level-triggered and exclusively, since
+//! listeners may be shared between loops. The io_uring backend does so too. An operation in a ring
+//! keeps its socket open until the kernel has torn down the ring, some time after the process has
+//! ended. A listening socket in a ring would keep its address in use for that time, so a server
+//! restarted after `kill -9` could not bind it. An epoll instance holds no reference to the sockets
+//! that it watches, so they are closed with the process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,27 +19,27 @@ use crate::ACCEPT_REST_MS;
 use crate::event::{Event, ListenerId};
 use crate::slots::{Slots, Token};
 
-/// The longest wait that is passed to the kernel; it never ends in practice.
+/// Maximum wait that is passed to the kernel. It never ends in practice.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Maximum connections accepted from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
-/// Marks a report that is about a listener: above the highest bit of a generation (see
+/// Marks epoll data that belongs to a listener. It is above the highest bit of a generation (see
 /// `GENERATION_MAX`).
 const LISTENER_BIT: u64 = 1 << 63;
 
-/// The listeners of one loop. All methods with an epoll instance must get the same one.
+/// The listeners of one loop. All calls must pass the same epoll instance.
 pub(crate) struct Listeners {
     slots: Slots<Listener>,
-    /// When the first resting listener accepts again.
+    /// Time at which the first resting listener accepts again.
     rest_until: Option<Instant>,
 }
 
 struct Listener {
     socket: OwnedFd,
-    /// Paused by the caller.
+    /// Whether the caller has paused it.
     paused: bool,
-    /// The host was out of descriptors or memory: retried at this time.
+    /// Time of the next attempt, after the host ran out of descriptors or memory.
     resting_until: Option<Instant>,
     watched: bool,
 }
@@ -80,13 +80,13 @@ impl Listeners {
         }
     }
 
-    /// Returns whether an epoll report with this data is about a listener.
+    /// Returns whether epoll data belongs to a listener.
     pub(crate) fn is_about_listener(data: u64) -> bool {
         data & LISTENER_BIT != 0
     }
 
-    /// Accepts from the listener that a report is about. Returns whether more connections may be
-    /// waiting there.
+    /// Accepts from the listener that epoll data belongs to. Returns whether more connections may
+    /// be waiting.
     pub(crate) fn accept(&mut self, epoll: &OwnedFd, data: u64, events: &mut Vec<Event>) -> bool {
         let token = Token::from_bits(data & !LISTENER_BIT);
         let Some(listener) = self.slots.value_mut(token) else {
@@ -102,15 +102,15 @@ impl Listeners {
                     self.watch(epoll, token);
                     return false;
                 }
-                // The connection has been closed already, or a signal came: the next one may be
-                // fine.
+                // The connection was already closed, or a signal arrived. The next connection may
+                // be fine.
                 Err(_) => {}
             }
         }
         true
     }
 
-    /// Returns the maximum time of a wait: until the first rest ends, or `timeout`.
+    /// Returns the maximum time of a wait: `timeout`, or less if a rest ends before.
     #[inline]
     pub(crate) fn shorten(&self, timeout: Option<Duration>) -> Option<Duration> {
         match self.rest_until {
@@ -125,7 +125,7 @@ impl Listeners {
         Some(timeout.map_or(rest, |timeout| timeout.min(rest)))
     }
 
-    /// Ends the rests whose time has come.
+    /// Ends the rests that are over.
     #[inline]
     pub(crate) fn end_rests(&mut self, epoll: &OwnedFd) {
         if let Some(until) = self.rest_until {
@@ -162,8 +162,8 @@ impl Listeners {
         }
     }
 
-    /// Watches or unwatches the listener, according to its state. A failure leaves it unwatched
-    /// until the rest ends.
+    /// Watches or unwatches a listener, according to its state. After a failure the listener stays
+    /// unwatched for a rest.
     fn watch(&mut self, epoll: &OwnedFd, token: Token) {
         let Some(listener) = self.slots.value_mut(token) else {
             return;
@@ -186,8 +186,8 @@ impl Listeners {
     }
 }
 
-/// Returns whether an accept failed because of exhaustion, so that an immediate retry would spin:
-/// the waiting connection keeps the listener ready.
+/// Returns whether an accept failed because resources are exhausted. An immediate retry would spin,
+/// because the pending connection keeps the listener ready.
 fn is_exhaustion(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
 }

@@ -1,4 +1,4 @@
-//! Chooses a server's backend, with the reason.
+//! Chooses a server's backend and gives the reason.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Doorbell, Event, EventLoop, Lender, UringLoop};
 
-/// Maximum time of the trial of io_uring; it takes less than a millisecond.
+/// Maximum time of the trial of io_uring, which takes less than a millisecond.
 const TRY_OUT_WAIT: Duration = Duration::from_secs(1);
 
 /// A backend of the event loop.
@@ -35,7 +35,7 @@ pub enum Choice {
     /// io_uring if the kernel allows it, epoll otherwise.
     #[default]
     Auto,
-    /// io_uring or an error.
+    /// io_uring, or an error if it is not available.
     IoUring,
     /// epoll.
     Epoll,
@@ -54,20 +54,21 @@ impl FromStr for Choice {
     }
 }
 
-/// Environment variable that makes [`probe`] reject io_uring with the variable's text as the
-/// reason: for tests of the automatic choice, and for operators who can't change the command line.
+/// Environment variable that makes [`probe`] reject io_uring, with the variable's text as the
+/// reason. For tests of the automatic choice, and for operators who cannot change the command line.
 pub const REFUSE_ENV: &str = "PANTALA_REFUSE_IO_URING";
 
-/// Checks that io_uring works here, with everything that [`crate::EventLoop`] needs of it.
+/// Checks that io_uring works on this host, with all features that [`crate::EventLoop`] needs.
 ///
 /// # Errors
-/// The reason why not, as a phrase for the log.
+/// The reason if it does not, as a phrase for the log.
 pub fn probe() -> Result<(), String> {
     if let Some(reason) = std::env::var_os(REFUSE_ENV) {
         return Err(format!("refused by {REFUSE_ENV}={}", reason.display()));
     }
     try_out().map_err(|error| match error.kind() {
-        // How a kernel without it, an administrator, and a seccomp profile reject it.
+        // Errors of a kernel without io_uring, of an administrator's setting or a seccomp profile,
+        // and of an older kernel.
         io::ErrorKind::Unsupported => "this kernel has no io_uring (ENOSYS)".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "not permitted (EPERM): a seccomp profile, or kernel.io_uring_disabled".to_owned()
@@ -79,9 +80,9 @@ pub fn probe() -> Result<(), String> {
     })
 }
 
-/// Sends a byte through a loop. Only that proves that set-up, buffer ring, multishot receive and
-/// waiting all work: a filter may forbid any of the three system calls, whatever flags and version
-/// numbers say.
+/// Sends a byte through a loop, which proves that set-up, buffer ring, multishot receive and
+/// waiting work. Flags and version numbers do not, because a filter may forbid any of the three
+/// system calls.
 fn try_out() -> io::Result<()> {
     let mut event_loop = UringLoop::new(Doorbell::new()?)?;
     let (here, mut there) = UnixStream::pair()?;
@@ -107,10 +108,10 @@ fn try_out() -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, "a receive on trial was never completed"))
 }
 
-/// Returns the backend for `choice`, and the reason for the log.
+/// Returns the backend for `choice`, with the reason for the log.
 ///
 /// # Errors
-/// If io_uring was asked for and can't be used.
+/// If io_uring was requested and is not available.
 pub fn choose(choice: Choice) -> io::Result<(Backend, String)> {
     match choice {
         Choice::Epoll => Ok((Backend::Epoll, "asked for".to_owned())),

@@ -8,9 +8,9 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// Wakes one loop's `poll` from any thread: a Linux eventfd.
 ///
-/// A ring while the loop is awake makes its next `poll` report [`crate::Event::Woken`], so none is
-/// lost. Each ring costs a system call (about half a microsecond, more if it really wakes a
-/// thread): ring only for a sleeping worker.
+/// A ring while the loop is awake makes its next `poll` report [`crate::Event::Woken`], so no ring
+/// is lost. Each ring costs a system call (about half a microsecond, more if it wakes a thread), so
+/// callers should ring only for a sleeping worker.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     descriptor: Arc<OwnedFd>,
@@ -26,10 +26,10 @@ impl Doorbell {
         Ok(Doorbell { descriptor: Arc::new(descriptor) })
     }
 
-    /// Rings. Async-signal-safe: one `write` to a descriptor that doesn't block.
+    /// Rings. Async-signal-safe: one `write` to a non-blocking descriptor.
     pub fn ring(&self) {
-        // Fails only with 2^64 - 2 unread rings: the loops never read the counter, which takes
-        // centuries to fill, and are notified of each write. Even then the loop has been notified.
+        // Fails only after 2^64 - 2 rings. The loops never read the counter, which takes centuries
+        // to reach that value, and each write wakes them anyway.
         let _ = rustix::io::write(&*self.descriptor, &1_u64.to_ne_bytes());
     }
 

@@ -1,4 +1,4 @@
-//! The backend that works everywhere: epoll readiness, then `recv` and `send`.
+//! The backend for all kernels: epoll readiness, then `recv` and `send`.
 //!
 //! Connections are watched edge-triggered, so the kernel does not check each drained one in every
 //! wait. In return a connection stays in `ready` after an edge until a receive finds less than it
@@ -28,7 +28,7 @@ use crate::{Backend, Doorbell, SEND_BYTES_MAX};
 
 /// Maximum readiness reports taken in one turn.
 const REPORTS_MAX: usize = 512;
-/// The report of the doorbell: no token has an index this high.
+/// Data of the doorbell's registration. No token has an index this high.
 const DOORBELL_DATA: u64 = u64::MAX;
 
 /// An epoll event loop. See [`EventLoop`].
@@ -38,26 +38,26 @@ pub struct EpollLoop {
     listeners: Listeners,
     connections: Slots<Connection>,
     pool: Pool,
-    /// Connections that have, or may have, bytes to receive, already reported.
+    /// Connections that have, or may have, bytes to receive after an edge.
     ready: VecDeque<Token>,
-    /// Connections that found no buffer: the caller held all chunks.
+    /// Connections that found no buffer, because the caller held all chunks.
     starved: Vec<Token>,
-    /// Connections with bytes to send and, as far as is known, room for them.
+    /// Connections with bytes to send whose sockets may have room.
     unsent: Vec<Token>,
     reports: Vec<MaybeUninit<epoll::Event>>,
 }
 
 struct Connection {
     socket: OwnedFd,
-    /// The caller has paused receiving.
+    /// Whether the caller has paused receiving.
     paused: bool,
-    /// An edge was reported and not used up yet.
+    /// Whether an edge was reported and its bytes have not all been received.
     readable: bool,
-    /// In `ready` or `starved`.
+    /// Whether it is in `ready` or `starved`.
     listed: bool,
-    /// The peer has ended: a short receive doesn't mean that nothing more can be received.
+    /// Whether the peer has ended. A short receive then does not mean that the queue is empty.
     hung_up: bool,
-    /// `Eof` or `Failed` was reported.
+    /// Whether `Eof` or `Failed` was reported.
     ended: bool,
     sending: Option<Sending>,
 }
@@ -66,7 +66,7 @@ struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
     quiet: bool,
-    /// Waits for room, which epoll will report.
+    /// Whether it waits for room in the socket, which epoll will report.
     blocked: bool,
 }
 
@@ -103,7 +103,8 @@ impl EpollLoop {
         self.unsent.push(conn.0);
     }
 
-    /// Sends what can be sent. Returns whether one of the results is an event that ends a wait.
+    /// Continues all sends that may have room. Returns whether a result is an event that ends a
+    /// wait.
     fn flush(&mut self, events: &mut Vec<Event>) -> bool {
         let mut ends_wait = false;
         let mut unsent = mem::take(&mut self.unsent);
@@ -129,7 +130,7 @@ impl EpollLoop {
                 Step::Blocked => {
                     sending.blocked = true;
                     connection.sending = Some(sending);
-                    // Can't fail: the descriptor is registered, and a change needs no memory.
+                    // This cannot fail: the descriptor is registered, and a change needs no memory.
                     let _ = watch(&self.epoll, &connection.socket, token, true);
                     false
                 }
@@ -139,7 +140,7 @@ impl EpollLoop {
         ends_wait
     }
 
-    /// Receives once on each connection that was left ready.
+    /// Receives once on each connection in `ready`.
     fn receive_ready(&mut self, events: &mut Vec<Event>) {
         for _ in 0..self.ready.len() {
             if let Some(token) = self.ready.pop_front() {
@@ -151,7 +152,7 @@ impl EpollLoop {
         }
     }
 
-    /// Receives once. The connection is listed again if there may be more.
+    /// Receives once. Lists the connection again if there may be more bytes.
     fn receive(&mut self, token: Token, events: &mut Vec<Event>) {
         let Some(connection) = self.connections.value_mut(token) else {
             return;
@@ -197,12 +198,12 @@ impl EpollLoop {
     fn handle(&mut self, report: epoll::Event, events: &mut Vec<Event>) {
         let data = report.data.u64();
         if data == DOORBELL_DATA {
-            // Watched edge-triggered and never read: each ring makes an edge.
+            // Watched edge-triggered and never read, so each ring causes an edge.
             events.push(Event::Woken);
             return;
         }
         if Listeners::is_about_listener(data) {
-            // Watched level-triggered: remaining connections are reported again.
+            // Watched level-triggered, so remaining connections are reported again.
             self.listeners.accept(&self.epoll, data, events);
             return;
         }
@@ -230,7 +231,8 @@ impl EpollLoop {
 
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         let timeout = timeout.map(|timeout| {
-            // More than a century is for ever, and in range everywhere.
+            // Longer timeouts than a century are clamped, to stay in the range of every kernel
+            // structure.
             Timespec::try_from(timeout.min(WAIT_MAX)).expect("a century fits")
         });
         let mut reports = mem::take(&mut self.reports);
@@ -367,7 +369,7 @@ impl EventLoop for EpollLoop {
         });
         let connection = self.connections.value(token).expect("just inserted");
         let data = epoll::EventData::new_u64(token.to_bits());
-        // Bytes from before are reported as an edge, too.
+        // Bytes that arrived before the registration are reported as an edge too.
         if let Err(error) = epoll::add(&self.epoll, &connection.socket, data, Self::flags(false)) {
             self.connections.remove(token);
             return Err(error.into());
@@ -390,7 +392,7 @@ impl EventLoop for EpollLoop {
             return;
         };
         connection.paused = false;
-        // An edge may have been seen, and left unused, in between.
+        // An edge may have been reported during the pause.
         if connection.readable && !connection.listed && !connection.ended {
             connection.listed = true;
             self.ready.push_back(conn.0);
@@ -427,8 +429,7 @@ impl EventLoop for EpollLoop {
     }
 
     fn close(&mut self, conn: ConnId) {
-        // Closing the last descriptor removes it from epoll, but a forked child's copy would keep
-        // it there.
+        // Closing the last descriptor would unregister it, but a forked child may hold a copy.
         if let Some(connection) = self.connections.remove(conn.0) {
             let _ = epoll::delete(&self.epoll, &connection.socket);
         }

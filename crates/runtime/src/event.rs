@@ -10,21 +10,21 @@ use crate::doorbell::Doorbell;
 use crate::slots::Token;
 use crate::{Backend, RECEIVE_BYTES_MAX};
 
-/// A connection of one loop. A token never names another connection of the same loop (until its
-/// 24-bit generation wraps), so a stale one finds nothing.
+/// A connection of one loop. Tokens are unique within a loop (until the 24-bit generation wraps),
+/// so a stale token finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub(crate) Token);
 
 impl ConnId {
-    /// Returns the position in the loop's table: below the number of connections that were ever
-    /// open at once. Usable as an index into a table beside the loop's, if
-    /// [`generation`](Self::generation) is compared.
+    /// Returns the position in the loop's table. It is below the maximum number of connections that
+    /// were open at the same time. Callers may use it as an index into a table of their own if they
+    /// compare [`generation`](Self::generation).
     #[inline]
     pub fn index(self) -> usize {
         self.0.index as usize
     }
 
-    /// Returns how many other connections had this position before.
+    /// Returns how many connections had this position before.
     #[inline]
     pub fn generation(self) -> u32 {
         self.0.generation
@@ -37,15 +37,16 @@ pub struct ListenerId(pub(crate) Token);
 
 /// Received bytes, in memory lent by the loop until [`Lender::release`].
 ///
-/// At least one byte and at most [`RECEIVE_BYTES_MAX`]. Dropping a chunk without releasing it leaks
-/// its share of the loop's bounded buffers, until receiving stops.
+/// At least one byte and at most [`RECEIVE_BYTES_MAX`]. A chunk that is dropped without being
+/// released leaks its part of the loop's bounded buffers. Once these are exhausted, receiving
+/// stops.
 #[derive(Debug)]
 #[must_use = "a chunk that isn't released keeps one of the loop's buffers for ever"]
 pub struct Chunk {
     pub(crate) buffer: u32,
     pub(crate) start: u32,
     pub(crate) len_bytes: u32,
-    /// The lender: no other loop accepts the chunk.
+    /// The lender. Other loops reject the chunk.
     pub(crate) lender: u32,
 }
 
@@ -58,10 +59,11 @@ impl Chunk {
         self.len_bytes as usize
     }
 
-    /// Shortens it to its first bytes: a layer that decrypts has moved what it holds there.
+    /// Shortens the chunk to its first bytes, to which a layer that decrypts has moved the plain
+    /// text.
     ///
     /// # Panics
-    /// If that is none, or more than it has.
+    /// If `len` is 0 or more than the chunk has.
     pub fn truncate(&mut self, len: usize) {
         assert!((1..=self.len()).contains(&len), "a chunk of {len} bytes");
         self.len_bytes = len as u32;
@@ -75,11 +77,11 @@ impl Lent for Chunk {
     }
 }
 
-/// What happened, as a loop reports it.
+/// An event, as a loop reports it.
 #[derive(Debug)]
 pub enum Event {
-    /// A connection was accepted. It is in no loop yet: [`EventLoop::add`] it here, or hand it to
-    /// another worker.
+    /// A connection was accepted. It belongs to no loop yet: pass it to [`EventLoop::add`] of this
+    /// or of another worker's loop.
     Accepted {
         /// The socket that accepted.
         listener: ListenerId,
@@ -109,9 +111,10 @@ pub enum Event {
     Sent {
         /// The connection.
         conn: ConnId,
-        /// The buffer of the send, emptied, with its capacity; without capacity for shared bytes.
+        /// The buffer of the send, cleared, with its capacity. It has no capacity if shared bytes
+        /// were sent.
         buffer: Vec<u8>,
-        /// `Ok`: the kernel took all its bytes. An error: it did not take all, and never will.
+        /// `Ok` if the kernel accepted all bytes. After an error it accepts no more of them.
         result: io::Result<()>,
     },
     /// The doorbell rang at least once since the last `Woken`.
@@ -119,7 +122,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Returns the connection that the event is about, if any.
+    /// Returns the connection that the event is about, if there is one.
     #[inline]
     pub fn conn(&self) -> Option<ConnId> {
         match self {
@@ -131,7 +134,7 @@ impl Event {
     }
 }
 
-/// An event loop: used by one thread, the one that created it.
+/// An event loop. Only the thread that created it uses it.
 ///
 /// A turn of a worker is [`poll`](Self::poll), the handling of its events, and the sends that
 /// follow, which the next `poll` submits together, unless they were done at once
@@ -140,8 +143,8 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// Creates a loop that `doorbell` wakes. One doorbell belongs to one loop.
     ///
     /// # Errors
-    /// If the kernel rejects it: descriptors or memory are exhausted, or (io_uring) see
-    /// [`crate::probe`].
+    /// If the kernel rejects it, because descriptors or memory are exhausted or, with io_uring, for
+    /// a reason that [`crate::probe`] names.
     fn new(doorbell: Doorbell) -> io::Result<Self>;
 
     /// Returns which backend this is.
@@ -150,22 +153,22 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// Returns the doorbell given to [`new`](Self::new).
     fn doorbell(&self) -> Doorbell;
 
-    /// Accepts from a listening socket. The socket is made non-blocking. It may be shared between
-    /// loops (then whichever loop is awake accepts) or be one of several with `SO_REUSEPORT`.
+    /// Starts to accept from a listening socket, which is made non-blocking. It may be shared
+    /// between loops, of which any that is awake accepts, or be one of several with `SO_REUSEPORT`.
     ///
-    /// If descriptors or memory are exhausted, accepting rests for [`crate::ACCEPT_REST_MS`] and is
-    /// then retried.
+    /// If descriptors or memory are exhausted, accepting pauses for [`crate::ACCEPT_REST_MS`] and
+    /// is then retried.
     ///
     /// # Errors
-    /// If the kernel can't watch the descriptor.
+    /// If the kernel cannot watch the descriptor.
     fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId>;
 
-    /// Stops accepting and closes the socket (once no accept is in flight). Connections accepted
-    /// before may still be reported by the next poll.
+    /// Stops accepting and closes the socket once no accept is in flight. The next poll may still
+    /// report connections that were accepted before.
     fn remove_listener(&mut self, listener: ListenerId);
 
-    /// Stops accepting until [`resume_accept`](Self::resume_accept): new connections wait in the
-    /// socket's backlog. Some that were accepted already may still be reported.
+    /// Stops accepting until [`resume_accept`](Self::resume_accept). New connections wait in the
+    /// socket's backlog. Connections that were accepted before may still be reported.
     fn pause_accept(&mut self, listener: ListenerId);
 
     /// Resumes accepting.
@@ -175,33 +178,34 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// is made non-blocking.
     ///
     /// # Errors
-    /// If the kernel can't watch the descriptor.
+    /// If the kernel cannot watch the descriptor.
     fn add(&mut self, socket: OwnedFd) -> io::Result<ConnId>;
 
-    /// Returns the connection's socket, for its addresses and options; `None` once it is closed.
+    /// Returns the connection's socket for access to addresses and options, or `None` once it is
+    /// closed.
     fn socket(&self, conn: ConnId) -> Option<BorrowedFd<'_>>;
 
-    /// Stops receiving, which slows the peer down once the kernel's buffers are full. Bytes
-    /// received already may still be reported by the next poll. A closed connection is ignored.
+    /// Stops receiving, which slows down the peer once the kernel's buffers are full. The next poll
+    /// may still report bytes that were received before. A closed connection is ignored.
     fn pause_receive(&mut self, conn: ConnId);
 
     /// Resumes receiving after [`pause_receive`](Self::pause_receive). A closed connection is
     /// ignored.
     fn resume_receive(&mut self, conn: ConnId);
 
-    /// Sends the whole buffer, or shared bytes, at the next [`poll`](Self::poll); a buffer comes
-    /// back in [`Event::Sent`].
+    /// Sends a buffer or shared bytes at the next [`poll`](Self::poll). [`Event::Sent`] returns the
+    /// buffer.
     ///
     /// # Panics
-    /// If it is empty, the connection is closed, or an earlier send of it has not been reported as
-    /// `Sent` yet.
+    /// If `bytes` is empty, the connection is closed, or the `Sent` event of its previous send has
+    /// not been reported.
     fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
-    /// Sends as [`send`](Self::send), but its success does not end a wait: `Sent` comes together
-    /// with the next other event. A request-reply server uses it: a wait that its own sends end at
-    /// once would find too few requests per turn. If output is queued behind such a send after all,
-    /// call [`expect_sent`](Self::expect_sent) before the next poll, or it may stay queued until
-    /// something else happens.
+    /// Does the same as [`send`](Self::send), but its success does not end a wait: `Sent` is
+    /// reported with the next other event. This is for request-reply servers. If its own sends
+    /// ended each wait, a turn would receive too few requests. If more output is queued behind the
+    /// send, call [`expect_sent`](Self::expect_sent) before the next poll. Otherwise that output
+    /// waits for the next other event.
     ///
     /// # Panics
     /// As `send`.
@@ -223,18 +227,19 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// [`send`](Self::send) had been used.
     fn expect_sent(&mut self, conn: ConnId);
 
-    /// Drops all operations and closes. No event follows for the connection; the buffer of a send
-    /// in flight is dropped once the kernel is done with it. A closed connection is ignored.
+    /// Cancels all operations and closes the connection, for which no further event is reported.
+    /// The buffer of a send in flight is dropped once the kernel has finished with it. A closed
+    /// connection is ignored.
     fn close(&mut self, conn: ConnId);
 
-    /// Submits everything, then waits for events and appends them to `events`.
+    /// Submits all queued operations, waits for events and appends them to `events`.
     ///
-    /// `timeout`: `None` waits without end, `Some(ZERO)` takes what is there. May return early
-    /// without any event (a signal was handled, a rest ended), and reports a bounded number of
-    /// events, so more may be there.
+    /// A `timeout` of `None` waits without limit, `Some(ZERO)` returns at once. A poll may return
+    /// early without any event, after a signal or when a listener resumes. The number of events per
+    /// poll is bounded, so more may be available.
     ///
     /// # Errors
-    /// If the kernel can't wait: a programming error, or no memory. Failures of single connections
-    /// are events.
+    /// If the kernel cannot wait, because of a programming error or for lack of memory. Failures of
+    /// single connections are events.
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()>;
 }

@@ -1,16 +1,16 @@
 //! Event loops for Pantala's workers: one trait, [`EventLoop`], and two backends.
 //!
-//! The server's workers and `pantala-bench floor` use it. A loop belongs to the thread that created
-//! it; only its [`Doorbell`] may be used from other threads.
+//! The server's workers and `pantala-bench floor` use them. A loop belongs to the thread that
+//! created it. Other threads may use only its [`Doorbell`].
 //!
 //! # Words
 //!
-//! - **loop**: everything one worker thread waits for: listeners, connections, its doorbell.
+//! - **loop**: the event sources of one worker thread: listeners, connections, its doorbell.
 //! - **turn**: one [`EventLoop::poll`], the handling of its events, and the sends that follow.
 //! - **chunk**: received bytes in memory that the loop lends until [`EventLoop::release`].
 //! - **doorbell**: wakes a loop from another thread ([`Doorbell`], an eventfd).
 //!
-//! # Who owns what
+//! # Ownership
 //!
 //! | thing | owner |
 //! | --- | --- |
@@ -29,9 +29,9 @@
 //!
 //! # What it costs
 //!
-//! Per connection: about 100 bytes here and the kernel's socket. Buffers: bounded per loop (epoll
-//! 128 MB, io_uring 64 MB, reached only if chunks are held), 1 MB in ordinary use. CPU per
-//! operation against a server without a store: `docs/decisions/0003-networking.md`.
+//! Memory per connection: about 100 bytes in the loop, and the kernel's socket. Buffers per loop: 1
+//! MB in ordinary use, at most 128 MB (epoll) or 64 MB (io_uring), reached only if chunks are held.
+//! CPU per operation, compared with a server without a store: `docs/decisions/0003-networking.md`.
 
 mod accept;
 mod choice;
@@ -53,11 +53,11 @@ pub use uring::UringLoop;
 /// Maximum bytes of one [`Chunk`].
 pub const RECEIVE_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a listener rests, in milliseconds, after the process or the host ran out of descriptors
-/// or memory.
+/// Time for which a listener rests after the process or the host ran out of descriptors or memory,
+/// in milliseconds.
 pub const ACCEPT_REST_MS: u64 = 100;
 
-/// Maximum bytes given to the kernel at once by a send, so that a fast reader of a huge reply
-/// shares the worker with others. A value of 1 MiB fits with its header and short replies before
+/// Maximum bytes of one send operation, so that a fast reader of a huge reply shares the worker
+/// with other connections. A value of 1 MiB fits together with its header and short replies before
 /// it.
 const SEND_BYTES_MAX: usize = (1024 + 128) * 1024;

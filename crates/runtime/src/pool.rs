@@ -1,33 +1,33 @@
 //! Receive buffers of the epoll backend.
 //!
-//! Small receives are packed one after the other into the *current* buffer, which is refilled from
-//! its start when all its chunks were released. So a turn over 50 connections with 300 bytes each
-//! touches 16 KB that stay in the first-level cache, not the starts of 50 buffers that compete for
-//! the same cache sets.
+//! Small receives are packed into the *current* buffer, which is reused from its start when all its
+//! chunks are released. So a turn over 50 connections with 300 bytes each touches 16 KB, which stay
+//! in the first-level cache. The starts of 50 separate buffers would compete for the same cache
+//! sets.
 
 use crate::{Chunk, RECEIVE_BYTES_MAX};
 
 /// Bytes of one buffer.
 pub(crate) const BUFFER_BYTES: usize = 64 * 1024;
-/// Minimum room offered to a receive.
+/// Minimum space offered to a receive.
 const ROOM_BYTES_MIN: usize = 16 * 1024;
-/// Maximum buffers of one loop: 128 MB, reached only if chunks are held after the turn.
+/// Maximum buffers of one loop: 128 MB, reached only if chunks are held beyond the turn.
 pub(crate) const BUFFERS_MAX: usize = 2048;
-/// Free buffers above this number return their memory to the allocator.
+/// Maximum free buffers that keep their memory.
 const FREE_BUFFERS_MAX: usize = 16;
 
 struct Buffer {
-    /// Empty if its memory was returned.
+    /// Empty while the buffer has no memory.
     bytes: Box<[u8]>,
-    /// Bytes in use at the start.
+    /// Number of bytes in use, from the start.
     filled: usize,
-    /// Chunks that the caller holds.
+    /// Number of chunks that the caller holds.
     lent: u32,
 }
 
 pub(crate) struct Pool {
     buffers: Vec<Buffer>,
-    /// Buffers with memory and nothing lent, except the current one.
+    /// Buffers with memory and without lent chunks, except the current one.
     free: Vec<u32>,
     /// Buffers without memory.
     hollow: Vec<u32>,
@@ -39,7 +39,7 @@ impl Pool {
         Pool { buffers: Vec::new(), free: Vec::new(), hollow: Vec::new(), current: None }
     }
 
-    /// Returns room for a receive; `None` if the caller holds all buffers.
+    /// Returns space for a receive, or `None` if the caller holds all buffers.
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         let current = self.current_with_room()?;
         let buffer = &mut self.buffers[current as usize];
@@ -52,7 +52,8 @@ impl Pool {
             if BUFFER_BYTES - filled >= ROOM_BYTES_MIN {
                 return Some(current);
             }
-            // Its last chunk's release makes it free. (A chunk is lent, or it would be empty.)
+            // Releasing its last chunk frees it. At least one chunk is lent, or the buffer would be
+            // empty.
             self.current = None;
         }
         let next = self.free.pop().or_else(|| self.refill()).or_else(|| self.grow())?;
@@ -74,7 +75,7 @@ impl Pool {
         u32::try_from(self.buffers.len() - 1).ok()
     }
 
-    /// Lends the first `len_bytes` of the room last returned.
+    /// Lends the first `len_bytes` of the space that `room` returned last.
     pub(crate) fn lend(&mut self, len_bytes: usize) -> Chunk {
         let current = self.current.expect("room was asked for");
         let buffer = &mut self.buffers[current as usize];
@@ -85,7 +86,7 @@ impl Pool {
             "lent more than there was room for"
         );
         buffer.lent += 1;
-        // Both are at most BUFFER_BYTES.
+        // Both values are at most BUFFER_BYTES.
         Chunk { buffer: current, start: start as u32, len_bytes: len_bytes as u32, lender: 0 }
     }
 
@@ -95,7 +96,7 @@ impl Pool {
         &self.buffers[chunk.buffer as usize].bytes[start..start + chunk.len()]
     }
 
-    /// Returns the bytes after a chunk that nothing was received into.
+    /// Returns the number of unused bytes at the end of a chunk's buffer.
     pub(crate) fn room_behind(&self, chunk: &Chunk) -> usize {
         BUFFER_BYTES - self.buffers[chunk.buffer as usize].filled
     }

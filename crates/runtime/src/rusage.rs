@@ -1,16 +1,16 @@
-//! What the kernel has counted of this thread.
+//! Kernel counters of this thread.
 
 use std::mem::MaybeUninit;
 
-/// Returns the thread's voluntary context switches since its start: how often it slept. A system
-/// call.
+/// Returns the number of voluntary context switches of the thread since its start, which is how
+/// often it slept. Costs a system call.
 pub(crate) fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to memory of the structure's size, which lives through the call.
     let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
-    // Can't fail: the request exists since Linux 2.6.26, and the address is valid.
+    // This cannot fail: the request exists since Linux 2.6.26, and the address is valid.
     debug_assert_eq!(result, 0);
-    // SAFETY: the structure consists of integers, for which the zeroed bytes are valid, too.
+    // SAFETY: the structure consists of integers, for which zeroed bytes are valid too.
     let usage = unsafe { usage.assume_init() };
     u64::try_from(usage.ru_nvcsw).unwrap_or(0)
 }

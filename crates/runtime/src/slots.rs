@@ -1,10 +1,11 @@
 //! A table of values with reusable positions and unique tokens.
 
-/// Generations wrap here: tokens pass through the kernel beside a few bits that say what they are
-/// about.
+/// Generations wrap after this value. The kernel stores tokens together with a few bits for the
+/// kind of operation.
 pub(crate) const GENERATION_MAX: u32 = (1 << 24) - 1;
 
-/// Names a value of a [`Slots`]: its position, and how often the position was used before.
+/// Identifies a value of a [`Slots`] by its position and the number of earlier uses of the
+/// position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token {
     pub(crate) index: u32,
@@ -12,12 +13,13 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// Returns one number, whose highest 8 bits are 0: the data of an epoll registration.
+    /// Returns the token as a number whose highest 8 bits are 0, for the data of an epoll
+    /// registration.
     pub(crate) fn to_bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// Returns the inverse of [`to_bits`](Self::to_bits).
+    /// Reverts [`to_bits`](Self::to_bits).
     pub(crate) fn from_bits(bits: u64) -> Token {
         Token { index: bits as u32, generation: (bits >> 32) as u32 }
     }
@@ -28,7 +30,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// The table. Free positions are reused last-in first-out, so the table stays small and warm.
+/// The table. Free positions are reused last-in first-out, which keeps the table small and in the
+/// cache.
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -45,7 +48,7 @@ impl<T> Slots<T> {
             slot.value = Some(value);
             return Token { index, generation: slot.generation };
         }
-        // A value holds a descriptor, of which a process has at most a few millions.
+        // A value holds a descriptor, and a process has at most a few million of these.
         let index = u32::try_from(self.slots.len()).expect("fewer descriptors than 2^32");
         self.slots.push(Slot { generation: 0, value: Some(value) });
         Token { index, generation: 0 }
@@ -75,7 +78,7 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// Returns all values and their tokens.
+    /// Returns all values with their tokens.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Token, &mut T)> {
         self.slots.iter_mut().zip(0..).filter_map(|(slot, index)| {
             let generation = slot.generation;

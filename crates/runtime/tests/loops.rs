@@ -1,5 +1,5 @@
-//! An echo server on one loop, driven by ordinary blocking sockets; the same test bodies on both
-//! backends.
+//! Tests with an echo server on one loop and ordinary blocking sockets as clients. The test bodies
+//! run on both backends.
 
 mod support;
 
@@ -47,8 +47,8 @@ fn serves_two_thousand_connections<L: EventLoop>() {
     raise_descriptor_limit();
     let server = EchoServer::<L>::on_tcp();
     let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
-    // All at once, so that a turn has more readiness, and needs more buffers, than its first arrays
-    // hold.
+    // All clients write before any reads, so that a turn has more ready connections, and needs more
+    // buffers, than the initial arrays hold.
     for round in 0..3 {
         for (number, client) in clients.iter_mut().enumerate() {
             client.write_all(format!("{round}:{number:06}").as_bytes()).unwrap();
@@ -69,7 +69,7 @@ fn answers_after_the_peer_closed_its_sending_half<L: EventLoop>() {
     client.shutdown(Shutdown::Write).unwrap();
     let mut answer = Vec::new();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The echo server closes at Eof, after its last send.
+    // The echo server closes the connection after Eof and its last send.
     client.read_to_end(&mut answer).unwrap();
     assert_eq!(answer, b"last words");
 }
@@ -78,14 +78,14 @@ fn rings_from_other_threads<L: EventLoop>() {
     const THREADS: usize = 4;
     const RINGS: usize = 200;
     let doorbell = Doorbell::new().unwrap();
-    // Before the loop exists, and while it is awake: neither is lost.
+    // Rings before the loop exists and while it is awake. Neither ring is lost.
     doorbell.ring();
     let mut event_loop = L::new(doorbell).unwrap();
     let woken = |event: Event| matches!(event, Event::Woken);
     poll_until(&mut event_loop, woken);
     event_loop.doorbell().ring();
     poll_until(&mut event_loop, woken);
-    // Each ring is answered before the next: a lost one would be a timeout.
+    // Each ring is answered before the next one, so a lost ring would be a timeout.
     let (ask, asked) = mpsc::channel();
     let ringers: Vec<_> = (0..THREADS)
         .map(|_| {
@@ -114,7 +114,7 @@ fn rings_from_other_threads<L: EventLoop>() {
     }
 }
 
-/// Two loops on one listening socket: every connection is accepted by exactly one of them.
+/// Two loops on one listening socket: exactly one of them accepts each connection.
 fn shares_a_listener_between_loops<L: EventLoop>() {
     const CONNECTIONS: usize = 200;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -148,7 +148,7 @@ fn pauses_and_resumes_receiving<L: EventLoop>() {
         assert!(events.is_empty(), "received while paused: {events:?}");
         event_loop.resume_receive(conn);
         if round % 2 == 0 {
-            // Twice, and during a pause that has not taken effect yet.
+            // Resumes twice, during a pause that has not taken effect.
             event_loop.pause_receive(conn);
             event_loop.resume_receive(conn);
             event_loop.resume_receive(conn);
@@ -241,7 +241,7 @@ fn sends_and_receives_hundreds_of_megabytes<L: EventLoop>() {
                     result.unwrap();
                     sent = true;
                 }
-                // The peer has read and written everything, and has closed before its `Sent` was
+                // The peer has read and written all bytes, and has closed before `Sent` was
                 // reported.
                 Event::Eof { .. } => assert_eq!(received, LEN_BYTES),
                 other => panic!("{other:?}"),
@@ -264,14 +264,14 @@ fn a_quiet_send_does_not_end_a_wait<L: EventLoop>() {
     event_loop.poll(Some(WAIT), &mut events).unwrap();
     assert!(begin.elapsed() >= WAIT);
     assert!(matches!(events.pop(), Some(Event::Sent { result: Ok(()), .. })));
-    // An expected one does.
+    // An expected send ends it.
     event_loop.send_quiet(conn, b"expected".to_vec());
     event_loop.expect_sent(conn);
     let begin = Instant::now();
     event_loop.poll(Some(PATIENCE), &mut events).unwrap();
     assert!(begin.elapsed() < PATIENCE / 2);
     assert!(matches!(events.pop(), Some(Event::Sent { result: Ok(()), .. })));
-    // So does an ordinary one.
+    // So does an ordinary send.
     event_loop.send(conn, b"loud".to_vec());
     let begin = Instant::now();
     event_loop.poll(Some(PATIENCE), &mut events).unwrap();
@@ -330,7 +330,7 @@ fn keeps_to_its_timeout<L: EventLoop>() {
         assert!(waited < wait + Duration::from_secs(2), "{waited:?} instead of {wait:?}");
         assert!(events.is_empty());
     }
-    // Only the bell ends it; and a duration that no kernel structure holds.
+    // Only the doorbell ends these waits, even with a timeout that no kernel structure can hold.
     for timeout in [None, Some(Duration::MAX)] {
         let rung = Arc::new(AtomicBool::new(false));
         let (doorbell, flag) = (event_loop.doorbell(), Arc::clone(&rung));
@@ -348,8 +348,8 @@ fn keeps_to_its_timeout<L: EventLoop>() {
     }
 }
 
-/// More sends and receives in one turn than either backend's queues hold: all are reported, none
-/// twice.
+/// With more sends and receives in one turn than either backend's queues hold, each is reported
+/// once.
 fn carries_more_than_the_queues_hold<L: EventLoop>() {
     const PAIRS: usize = 3000;
     raise_descriptor_limit();

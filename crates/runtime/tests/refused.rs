@@ -1,22 +1,22 @@
-//! Hosts where io_uring can't be used: the automatic choice falls back and gives the reason.
+//! Hosts without io_uring: the automatic choice falls back to epoll and gives the reason.
 
 use std::thread;
 
 use pantala_runtime::{Backend, Choice, REFUSE_ENV, choose, probe};
 
-/// Makes the system call `number` fail with `errno` in the calling thread, permanently, as a
+/// Makes the system call `number` fail with `errno` in the calling thread from now on, as a
 /// container's seccomp profile does.
 fn forbid(number: libc::c_long, errno: i32) {
     let operation = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut filter = [
-        // The call's number is the first word of a filter's input.
+        // The number of the call is the first word of a filter's input.
         operation(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         operation(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number as u32, 0, 1),
         operation(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
         operation(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes only numbers.
     let renounced = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(renounced, 0);
     // SAFETY: the program and its filter outlive the call, which copies them.
@@ -24,7 +24,7 @@ fn forbid(number: libc::c_long, errno: i32) {
     assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Checks the reasons of `probe` and the results of `choose` in a thread where the call is
+/// Checks the reasons of `probe` and the results of `choose` in a thread in which the call is
 /// forbidden.
 fn refused(number: libc::c_long, errno: i32, expected: &'static str) {
     thread::spawn(move || {
@@ -67,7 +67,7 @@ fn a_profile_forbids_only_the_submission() {
     refused(libc::SYS_io_uring_enter, libc::EPERM, "EPERM");
 }
 
-/// Runs in a child process, because the environment belongs to the process.
+/// Runs in a child process, because a process has one environment.
 #[test]
 fn the_environment_refuses() {
     const REASON: &str = "a test wants it so";

@@ -1,5 +1,5 @@
-//! Misbehaving peers, closes and drops in the middle, exhaustion; the same test bodies on both
-//! backends.
+//! Tests of misbehaving peers, of closes and drops during operations, and of exhaustion. The test
+//! bodies run on both backends.
 
 mod support;
 
@@ -46,8 +46,8 @@ fn reports_a_reset<L: EventLoop>() {
     assert!(event_loop.socket(conn).is_none());
 }
 
-/// A send that nobody reads stays in flight, ends no wait, and completes when the peer reads after
-/// all.
+/// A send that the peer does not read stays in flight, ends no wait, and completes when the peer
+/// reads.
 fn waits_for_a_peer_that_never_reads<L: EventLoop>() {
     const LEN_BYTES: usize = 32 << 20;
     let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
@@ -87,7 +87,7 @@ fn closes_with_a_send_in_flight<L: EventLoop>() {
     event_loop.poll(Some(Duration::from_millis(20)), &mut events).unwrap();
     event_loop.close(conn);
     event_loop.close(conn);
-    // A connection that reuses the position gets none of the old one's completions.
+    // A connection that reuses the position gets no completions of the closed one.
     let (here, mut other) = tcp_pair();
     let second = event_loop.add(here.into()).unwrap();
     assert_ne!(second, conn);
@@ -101,7 +101,7 @@ fn closes_with_a_send_in_flight<L: EventLoop>() {
     });
     event_loop.poll(Some(Duration::from_millis(20)), &mut events).unwrap();
     assert!(events.is_empty(), "{events:?}");
-    // The peer sees the end: the contents of the kernel's buffers, then the close.
+    // The peer receives the contents of the kernel's buffers, and then the close.
     there.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut rest = Vec::new();
     let _ = there.read_to_end(&mut rest);
@@ -123,7 +123,7 @@ fn closes_at_once_when_nothing_is_sent<L: EventLoop>() {
     assert_eq!(there.read(&mut [0; 1]).unwrap(), 0, "the connection must end");
 }
 
-/// Runs in a child process, because the limit belongs to the process: see
+/// Runs in a child process, because the limit applies to the process: see
 /// `support::with_few_descriptors`.
 fn survives_running_out_of_descriptors<L: EventLoop>() {
     support::with_few_descriptors(std::any::type_name::<L>(), |spare| {
@@ -149,7 +149,7 @@ fn survives_running_out_of_descriptors<L: EventLoop>() {
 }
 
 fn recovers_when_all_buffers_were_held<L: EventLoop>() {
-    // More than either backend's bound.
+    // More than the bound of either backend.
     const SENT_BYTES: usize = 160 << 20;
     let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
     let (here, there) = UnixStream::pair().unwrap();
@@ -165,7 +165,7 @@ fn recovers_when_all_buffers_were_held<L: EventLoop>() {
     });
     let mut events = Vec::new();
     let mut held: Vec<Chunk> = Vec::new();
-    // Holds everything until nothing arrives any more: the bound is reached.
+    // Holds all chunks until nothing more arrives, because the bound is reached.
     let mut last = Instant::now();
     while last.elapsed() < Duration::from_millis(300) {
         event_loop.poll(Some(Duration::from_millis(50)), &mut events).unwrap();
@@ -241,14 +241,13 @@ fn is_dropped_with_operations_in_flight<L: EventLoop>() {
         assert!(begin.elapsed() < Duration::from_secs(1), "the drop hung for {:?}", begin.elapsed());
         for mut peer in peers {
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
-            // Ends: all descriptors are closed.
+            // The read ends because all descriptors are closed.
             let _ = peer.read_to_end(&mut Vec::new());
         }
     }
 }
 
-/// A peer that doesn't read has a quiet send in flight: another connection's single request is
-/// still received.
+/// A quiet send to a peer that does not read does not delay a request of another connection.
 fn a_blocked_quiet_send_delays_no_connection<L: EventLoop>() {
     let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
     let (here, _deaf) = tcp_pair();

@@ -1,9 +1,9 @@
-//! Receive buffers that the kernel picks from: a ring of provided buffers.
+//! Receive buffers that the kernel selects from: a ring of provided buffers.
 //!
 //! A buffer has one of three owners. *Kernel*: it is in the ring, and the kernel may write to it.
-//! *Caller*: a completion named it, and the caller holds a chunk of it. *This module*: only inside
-//! a function here, in between. The kernel removes a buffer from the ring before it writes to it,
-//! and names it in exactly one completion, so ownership never overlaps.
+//! *Caller*: a completion named it, and the caller holds a chunk of it. *This module*: only while
+//! one of its functions runs. The kernel removes a buffer from the ring before it writes to it, and
+//! names it in exactly one completion, so a buffer never has two owners.
 
 use std::alloc::{self, Layout};
 use std::io;
@@ -18,41 +18,42 @@ use crate::Chunk;
 
 /// Bytes of one buffer.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
-/// Distance between buffers. Not a power of two: a turn reads the first few hundred bytes of many
-/// buffers, which at a distance of 16 KB would compete for the same few sets of the first- and
+/// Distance between buffers. It is not a power of two: a turn reads the first few hundred bytes of
+/// many buffers, which at a distance of 16 KB would compete for a few sets of the first- and
 /// second-level caches.
 const BUFFER_STRIDE_BYTES: usize = BUFFER_BYTES + 5 * 64;
-/// Initial buffers of one loop (1 MB). The number doubles while receives starve, up to
+/// Initial number of buffers of one loop (1 MB). The number doubles while receives starve, up to
 /// [`BUFFERS_MAX`].
 pub(super) const BUFFERS_MIN: u16 = 64;
-/// Maximum buffers of one loop: 64 MB. A power of two, as the kernel requires.
+/// Maximum number of buffers of one loop: 64 MB. The kernel requires a power of two.
 pub(super) const BUFFERS_MAX: u16 = 4096;
-/// The one group of buffers in a loop's ring.
+/// The only group of buffers in a loop's ring.
 pub(super) const GROUP: u16 = 0;
 
-/// Numbers lenders from 1; 0 is the epoll backend. (Relaxed: only the number matters, not its order
-/// with other memory.)
+/// Next lender number, from 1; 0 is the epoll backend. Relaxed ordering suffices, because only the
+/// uniqueness of numbers matters.
 static LENDERS: AtomicU32 = AtomicU32::new(1);
 
 const PAGE_BYTES: usize = 4096;
 const MASK: u16 = BUFFERS_MAX - 1;
 
-/// The ring and all the buffers.
+/// The ring and its buffers.
 pub(super) struct Buffers {
     /// `BUFFERS_MAX` entries, page-aligned, shared with the kernel.
     ring: NonNull<BufRingEntry>,
-    /// Where the next entry goes, modulo 2^16.
+    /// Index of the next entry, modulo 2^16.
     tail: u16,
-    /// Distinguishes this loop's chunks from those of others, which would name memory that is not
-    /// lent here.
+    /// Identifies chunks of this loop. A chunk of another loop names memory that this loop has not
+    /// lent.
     lender: u32,
-    /// Buffers owned by the kernel, with those in completions not yet seen.
+    /// Number of buffers owned by the kernel, including those in completions that were not yet
+    /// read.
     provided: u16,
-    /// Maximum buffers; below [`BUFFERS_MAX`] in tests only.
+    /// Maximum number of buffers, below [`BUFFERS_MAX`] in tests only.
     pub(super) bound: usize,
     /// Start of each buffer, by its number.
     starts: Vec<NonNull<u8>>,
-    /// Mappings to unmap, with their bytes.
+    /// Mappings to unmap, with their lengths in bytes.
     slabs: Vec<(NonNull<u8>, usize)>,
 }
 
@@ -62,9 +63,9 @@ impl Buffers {
         Layout::from_size_align(bytes, PAGE_BYTES).expect("a small constant size")
     }
 
-    /// Creates buffers registered with the ring of `submitter`, which must be closed (or have them
-    /// unregistered, or be leaked together with them) before they are dropped: see
-    /// [`super::UringLoop`]'s `Drop`.
+    /// Creates buffers and registers them with the ring of `submitter`. Before the buffers are
+    /// dropped, that ring must be closed, or the buffers unregistered, or both leaked: see `Drop`
+    /// of [`super::UringLoop`].
     pub(super) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc::alloc_zeroed(Self::ring_layout()) };
@@ -78,33 +79,34 @@ impl Buffers {
             starts: Vec::new(),
             slabs: Vec::new(),
         };
-        // SAFETY: the address is page-aligned and has room for BUFFERS_MAX entries; it stays
+        // SAFETY: the address is page-aligned and has room for BUFFERS_MAX entries. It stays
         // allocated until `buffers` is dropped, which by this function's contract is after the
-        // kernel's use of it.
+        // kernel's last use.
         unsafe { submitter.register_buf_ring_with_flags(ring.as_ptr() as u64, BUFFERS_MAX, GROUP, 0) }?;
-        // If memory is refused, the first starved receive retries.
+        // If there is no memory, the first starved receive retries.
         buffers.grow();
         Ok(buffers)
     }
 
-    /// Returns how many receives that start now may find a buffer.
+    /// Returns how many receives can start now and find a buffer.
     pub(super) fn provided(&self) -> usize {
         self.provided.into()
     }
 
-    /// Doubles the number of buffers. Returns false if the bound is reached or memory is refused.
+    /// Doubles the number of buffers. Returns false if the bound is reached or there is no memory.
     pub(super) fn grow(&mut self) -> bool {
         let present = self.starts.len();
         let count = present.max(BUFFERS_MIN.into()).min(self.bound - present);
         if count == 0 {
             return false;
         }
-        // From the kernel, not the allocator: chunks are lent as initialized bytes, so the memory
-        // must be zeroed, and pages that no receive touches must cost nothing. Most receives touch
-        // the first of a buffer's four or five.
+        // Mapped, not allocated: chunks are lent as initialized bytes, so the memory must be
+        // zeroed, and pages that no receive touches must cost nothing. Most receives touch the
+        // first of a buffer's four or five pages.
         let bytes = count * BUFFER_STRIDE_BYTES;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping, at an address that the kernel chooses, touches no existing one.
+        // SAFETY: a new mapping at an address that the kernel chooses does not touch an existing
+        // one.
         let Ok(slab) = (unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, access, flags) }) else { return false };
         let Some(slab) = NonNull::new(slab.cast::<u8>()) else { return false };
         self.slabs.push((slab, bytes));
@@ -112,7 +114,7 @@ impl Buffers {
             // SAFETY: index < count, so the offset is inside the slab.
             let start = unsafe { slab.add(index * BUFFER_STRIDE_BYTES) };
             self.starts.push(start);
-            // At most BUFFERS_MAX are ever pushed, so numbers fit 16 bits.
+            // At most BUFFERS_MAX buffers are ever created, so their numbers fit into 16 bits.
             self.provide((present + index) as u16);
         }
         true
@@ -123,10 +125,10 @@ impl Buffers {
         let start = self.starts[usize::from(number)];
         assert!(self.provided < BUFFERS_MAX, "a buffer was released twice");
         // SAFETY: the index is below BUFFERS_MAX, so the entry lies inside the ring. The kernel
-        // reads only entries between its head and the tail; there are at most as many buffers as
-        // entries and this one is not among them, so this entry is outside that range and nothing
-        // else accesses it. The first entry's last two bytes are the tail, which the setters below
-        // don't touch: they write address, length and number only.
+        // reads only entries between its head and the tail. There are at most as many buffers as
+        // entries and this buffer is not among them, so the entry is outside that range and nothing
+        // else accesses it. The last two bytes of the first entry are the tail, which the setters
+        // below do not touch: they write address, length and number only.
         unsafe {
             let entry = &mut *self.ring.as_ptr().add(usize::from(self.tail & MASK));
             entry.set_addr(start.as_ptr() as u64);
@@ -136,17 +138,17 @@ impl Buffers {
         self.tail = self.tail.wrapping_add(1);
         self.provided += 1;
         // SAFETY: `tail` computes the address of a field of the first entry, which is initialized
-        // (zeroed memory). It is aligned for a u16, lives as long as the ring, and from
-        // registration on only we write it; the kernel reads it atomically. Release: the kernel,
-        // which loads it with acquire, sees the entry's fields.
+        // (zeroed memory). It is aligned for a u16 and lives as long as the ring. After the
+        // registration only this function writes it, and the kernel reads it atomically. Release:
+        // the kernel, which loads the tail with acquire, sees the entry's fields.
         unsafe {
             let tail = BufRingEntry::tail(self.ring.as_ptr());
             AtomicU16::from_ptr(tail.cast_mut()).store(self.tail, Ordering::Release);
         }
     }
 
-    /// Lends `len_bytes` of a buffer that a completion named. `None` if there are no bytes: the
-    /// buffer returns to the ring at once.
+    /// Lends `len_bytes` of a buffer that a completion named. If there are no bytes, returns the
+    /// buffer to the ring and `None`.
     pub(super) fn lend(&mut self, number: u16, len_bytes: usize) -> Option<Chunk> {
         assert!(
             usize::from(number) < self.starts.len() && len_bytes <= BUFFER_BYTES,
@@ -170,10 +172,11 @@ impl Buffers {
     pub(super) fn bytes(&self, chunk: &Chunk) -> &[u8] {
         assert_eq!(chunk.lender, self.lender, "a chunk of another loop");
         let start = self.starts[chunk.buffer as usize];
-        // SAFETY: `lend` of this very object made the chunk (its lender says so) and it can't be
-        // copied, so its buffer is lent: the kernel doesn't write to it. Its length is within the
-        // buffer, and all bytes are initialized (zeroed, then written by the kernel). The borrow of
-        // self excludes `bytes_mut`; the borrow of the chunk excludes `release`.
+        // SAFETY: `lend` of this very object created the chunk, since the lender is equal, and
+        // chunks cannot be copied. So the buffer is lent, and the kernel does not write to it. The
+        // length is within the buffer, and all bytes are initialized (zeroed, then written by the
+        // kernel). The borrow of self excludes `bytes_mut`. The borrow of the chunk excludes
+        // `release`.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), chunk.len()) }
     }
 
@@ -181,7 +184,7 @@ impl Buffers {
     pub(super) fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
         assert_eq!(chunk.lender, self.lender, "a chunk of another loop");
         let start = self.starts[chunk.buffer as usize];
-        // SAFETY: as in `bytes`; the exclusive borrow of self excludes every other slice of these
+        // SAFETY: as in `bytes`. The exclusive borrow of self excludes every other slice of these
         // buffers.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), chunk.len()) }
     }
@@ -190,11 +193,11 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         for &(slab, bytes) in &self.slabs {
-            // SAFETY: mapped with this length in `grow`, unmapped once; the kernel's use has ended
-            // (contract of `new`).
+            // SAFETY: mapped with this length in `grow` and unmapped once. The kernel no longer
+            // uses it (contract of `new`).
             let _ = unsafe { mm::munmap(slab.as_ptr().cast(), bytes) };
         }
-        // SAFETY: allocated with this layout in `new`, freed once; the kernel's use has ended
+        // SAFETY: allocated with this layout in `new` and freed once. The kernel no longer uses it
         // (contract of `new`).
         unsafe { alloc::dealloc(self.ring.as_ptr().cast(), Self::ring_layout()) };
     }

@@ -1,4 +1,4 @@
-//! The trait's methods, and the end of a loop.
+//! Implements the traits of an event loop, and its `Drop`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,8 +20,8 @@ use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
 use crate::slots::Slots;
 use crate::{Backend, Doorbell};
 
-/// How long a dropped loop waits for the kernel to finish operations in flight, before it leaks the
-/// memory instead.
+/// Maximum time that a dropped loop waits for operations in flight to complete. After that it leaks
+/// their memory.
 const DROP_WAIT: Duration = Duration::from_secs(2);
 
 impl Lender for UringLoop {
@@ -71,7 +71,7 @@ impl EventLoop for UringLoop {
         };
         this.arm_doorbell();
         this.arm_accept();
-        // Submitted now, so that a ring of the doorbell before the first poll is seen.
+        // Submitted now, so that a ring of the doorbell before the first poll is noticed.
         this.ring.enter(0, Some(Duration::ZERO))?;
         Ok(this)
     }
@@ -146,8 +146,8 @@ impl EventLoop for UringLoop {
     }
 
     fn expect_sent(&mut self, conn: ConnId) {
-        // A send of this turn ends the wait then; one that is in flight already does, too, unless
-        // the wait wants several completions: that ends soon by itself.
+        // A send of this turn then ends the wait. A send that is already in flight does too, unless
+        // the wait is for several completions, which ends soon in any case.
         let connection = self.open(conn);
         if let Some(sending) = connection.and_then(|connection| connection.sending.as_mut()) {
             sending.quiet = false;
@@ -160,7 +160,7 @@ impl EventLoop for UringLoop {
         };
         connection.closed = true;
         let receiving = connection.receive == Flight::Armed;
-        // A send that has not started yet never does.
+        // A send that has not been submitted is dropped.
         connection.sending.take_if(|sending| !sending.in_flight);
         let sending = connection.sending.is_some();
         if receiving {
@@ -177,8 +177,8 @@ impl EventLoop for UringLoop {
         if !self.starved.is_empty() {
             self.feed();
         }
-        // The other starved ones have their turn at the next poll: those armed may have no bytes,
-        // and then end no wait.
+        // The remaining starved receives are armed in the next poll, which must come soon: those
+        // armed now may have no bytes to receive, and then end no wait.
         let mut timeout = if self.must_feed() { Some(Duration::ZERO) } else { timeout };
         if self.may_accept {
             self.accept(events);
@@ -196,15 +196,15 @@ impl EventLoop for UringLoop {
             let begin = Moment::now();
             if self.waits_for_several {
                 // The completions of quiet sends arrive with the submission, unless a socket is
-                // full: wait for one more.
+                // full. So the wait is for one more completion.
                 self.ring.enter(1 + quiet_queued, timeout)?;
             } else {
                 self.ring.enter(0, Some(Duration::ZERO))?;
             }
             self.collect(events);
             if !self.ends_wait {
-                // Nothing but quiet sends, or nothing at all: the rest of the wait is for something
-                // else.
+                // Only quiet sends have completed, or nothing has. The rest of the time is spent
+                // waiting for other events.
                 timeout = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
             }
         }
@@ -219,8 +219,8 @@ impl EventLoop for UringLoop {
 
 impl Drop for UringLoop {
     fn drop(&mut self) {
-        // The kernel may still write to buffers and read from sends. Cancel all that, and only then
-        // free.
+        // The kernel may still write to buffers and read from sends. Both are freed only after all
+        // operations are cancelled.
         let everything = types::CancelBuilder::any().all();
         let entry = opcode::AsyncCancel2::new(everything).build().user_data(number(Operation::Cancel, NO_TOKEN));
         // SAFETY: the entry names no memory.
@@ -241,11 +241,11 @@ impl Drop for UringLoop {
         // SAFETY: `ring` is not used after this.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         if self.in_flight == 0 {
-            // SAFETY: `buffers` is not used after this, and the kernel's use of it has ended:
+            // SAFETY: `buffers` is not used after this. The kernel no longer uses it either:
             // nothing is in flight, and the ring that the buffers were registered with is closed.
             unsafe { ManuallyDrop::drop(&mut self.buffers) };
         } else {
-            // Leaked, like the buffers, which a ManuallyDrop does by itself.
+            // Leaks the sends. The buffers leak too, since a ManuallyDrop is not dropped by itself.
             for (_, connection) in self.connections.iter_mut() {
                 mem::forget(connection.sending.take());
             }

@@ -1,20 +1,20 @@
-//! The backend on io_uring: the kernel receives and sends, this side queues and collects.
+//! The backend on io_uring.
 //!
 //! One multishot receive is armed per connection and fills provided buffers. Sends are queued
-//! during the turn; the next poll submits them with the system call that waits, or starts them by
-//! calls of their own while the loop has little to do ([`pace`]). An operation is *in flight* from
-//! its push to its last completion; until then the loop keeps its descriptor open and its memory
-//! untouched, whatever the caller does.
+//! during the turn. The next poll submits them by the system call that waits, or by a call for each
+//! send while the loop has little to do ([`pace`]). An operation is *in flight* from its push to
+//! its last completion. Until then the loop keeps the descriptor open and the memory unchanged,
+//! whatever the caller does.
 //!
-//! Listeners stay out of the ring (`accept.rs` says why): an epoll instance watches them, and the
-//! ring polls that.
+//! Listeners are not in the ring, for the reason that `accept.rs` gives. An epoll instance watches
+//! them, and the ring polls that instance.
 //!
-//! | receive | means | becomes |
+//! | receive | meaning | transitions |
 //! | --- | --- | --- |
-//! | `Off` | nothing in flight; paused, ended or about to be armed | `Armed` |
-//! | `Armed` | in flight | `Off` by its last completion, `Stopping` by a cancel, `Starved` by ENOBUFS |
-//! | `Stopping` | in flight, a cancel is pending | `Off` by its last completion (then `Armed` if wanted again) |
-//! | `Starved` | nothing in flight; in the list of those that wait for buffers | `Armed` by the next poll that has a buffer for it |
+//! | `Off` | nothing in flight; paused, ended or about to be armed | to `Armed` |
+//! | `Armed` | in flight | to `Off` by its last completion, to `Stopping` by a cancel, to `Starved` by ENOBUFS |
+//! | `Stopping` | in flight with a pending cancel | to `Off` by its last completion, then to `Armed` if it is wanted again |
+//! | `Starved` | nothing in flight; in the list of receives that wait for buffers | to `Armed` by the next poll that has a buffer for it |
 
 mod buffers;
 mod event_loop;
@@ -43,15 +43,15 @@ use buffers::{Buffers, GROUP};
 use pace::Pace;
 use ring::Ring;
 
-/// Readiness to be read, as poll(2) numbers it.
+/// Readiness to read, in the numbering of poll(2).
 const POLL_IN: u32 = 1;
-/// Sends of a turn up to which each may be a system call of its own ([`pace`]).
+/// Maximum sends of a turn that may be system calls of their own ([`pace`]).
 const DIRECT_SENDS_MAX: usize = 8;
-/// Maximum listeners accepted from in one turn: the addresses of `bind` and a Unix socket.
+/// Maximum listeners that one turn accepts from: the addresses of `bind` and a Unix socket.
 const LISTENERS_PER_TURN_MAX: usize = 17;
 
-/// An io_uring event loop. See [`EventLoop`](crate::EventLoop). It can't leave the thread that
-/// created it: the kernel accepts submissions from that one only.
+/// An io_uring event loop. See [`EventLoop`](crate::EventLoop). It cannot leave the thread that
+/// created it, because the kernel accepts submissions from that thread only.
 pub struct UringLoop {
     ring: ManuallyDrop<Ring>,
     buffers: ManuallyDrop<Buffers>,
@@ -59,19 +59,20 @@ pub struct UringLoop {
     listeners: Listeners,
     /// The epoll instance that watches the listeners.
     accepting: OwnedFd,
-    /// Connections may be waiting that no completion will report: the poll of the listeners is
-    /// edge-triggered.
+    /// Whether connections may be pending that no completion will report, since the poll of the
+    /// listeners is edge-triggered.
     may_accept: bool,
     connections: Slots<Connection>,
     starved: VecDeque<Token>,
-    /// Operations whose last completion was not seen yet.
+    /// Number of operations whose last completion has not been handled.
     in_flight: usize,
     /// Connections with a send that the next poll starts.
     unsent: Vec<Token>,
     pace: Pace,
     /// See [`Ring::waits_for_several`].
     waits_for_several: bool,
-    /// A collected event ends the wait: any but the success of a quiet send.
+    /// Whether a collected event ends the wait. Every event does, except the success of a quiet
+    /// send.
     ends_wait: bool,
     _one_thread: PhantomData<*mut ()>,
 }
@@ -88,9 +89,9 @@ struct Connection {
     socket: OwnedFd,
     receive: Flight,
     paused: bool,
-    /// `Eof` or `Failed` was reported.
+    /// Whether `Eof` or `Failed` was reported.
     ended: bool,
-    /// The caller closed it; it waits for its operations to end.
+    /// Whether the caller has closed it. It is removed when its operations have ended.
     closed: bool,
     sending: Option<Sending>,
 }
@@ -99,11 +100,11 @@ struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
     quiet: bool,
-    /// The kernel has it, or will have it with the next submission.
+    /// Whether the kernel has the send, or gets it with the next submission.
     in_flight: bool,
 }
 
-/// Kind of operation: the highest byte of its number. The generation's 24 bits and the index
+/// Kind of an operation: the highest byte of its number. The generation's 24 bits and the index
 /// follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -123,13 +124,14 @@ fn token_of(number: u64) -> Token {
     Token { index: number as u32, generation: (number >> 32) as u32 & crate::slots::GENERATION_MAX }
 }
 
-/// Of send(2); `rustix` doesn't name it, because only io_uring gives it a meaning for sends.
+/// A flag of send(2). `rustix` does not name it, because it has a meaning for sends in io_uring
+/// only.
 const MSG_WAITALL: u32 = 0x100;
 
 const NO_TOKEN: Token = Token { index: 0, generation: 0 };
 
 impl UringLoop {
-    /// Returns the connection, unless the caller closed it.
+    /// Returns the connection, unless the caller has closed it.
     fn open(&mut self, conn: ConnId) -> Option<&mut Connection> {
         let connection = self.connections.value_mut(conn.0)?;
         (!connection.closed).then_some(connection)
@@ -178,7 +180,7 @@ impl UringLoop {
         let entry = opcode::RecvMulti::new(types::Fd(connection.socket.as_raw_fd()), GROUP)
             .build()
             .user_data(number(Operation::Receive, token));
-        // SAFETY: the entry names no memory; the buffers it fills are the group's, which live until
+        // SAFETY: the entry names no memory. It fills buffers of the group, which live until
         // nothing is in flight.
         unsafe { self.ring.push(entry) };
         self.in_flight += 1;
@@ -189,14 +191,14 @@ impl UringLoop {
         assert!(len_bytes > 0, "a send of nothing");
         let connection = self.open(conn).expect("a send to a closed connection");
         assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
-        // A send of several operations has to be continued from here, and an error on a connection
-        // that reports nothing any more must be noticed: both must end the wait.
+        // A send that takes several operations ends the wait, because the loop continues it. So
+        // does a send on a connection that has ended, which reports nothing but the send's error.
         let quiet = quiet && len_bytes <= SEND_BYTES_MAX && !connection.ended;
         connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet, in_flight: false });
         self.unsent.push(conn.0);
     }
 
-    /// Starts the sends of the turn. Returns how many quiet ones the ring was given: that many
+    /// Starts the sends of the turn. Returns the number of quiet sends in the ring, whose
     /// completions must not end a wait.
     fn start_sends(&mut self, events: &mut Vec<Event>) -> u32 {
         let mut unsent = mem::take(&mut self.unsent);
@@ -207,15 +209,15 @@ impl UringLoop {
                 continue;
             }
             let is_quiet = self.push_send(token);
-            // A send that found no room directly completes later: the wait must not count on it.
+            // A direct send that found no room completes later, so the wait must not count on it.
             quiet_queued += u32::from(is_quiet && !is_direct);
         }
         self.unsent = unsent;
         quiet_queued
     }
 
-    /// Sends by a system call, for a turn with few sends. Returns whether nothing is left to be
-    /// sent; the ring continues a send that found no room.
+    /// Sends by a system call, for a turn with few sends. Returns whether the send is complete.
+    /// Otherwise the ring continues it.
     fn send_directly(&mut self, token: Token, events: &mut Vec<Event>) -> bool {
         let Some(connection) = self.connections.value_mut(token) else { return true };
         let Some(mut sending) = connection.sending.take() else { return true };
@@ -240,7 +242,7 @@ impl UringLoop {
         true
     }
 
-    /// Queues the rest of a connection's send. Returns whether it is a quiet one.
+    /// Queues the rest of a connection's send. Returns whether it is a quiet send.
     fn push_send(&mut self, token: Token) -> bool {
         let Some(connection) = self.connections.value_mut(token) else {
             return false;
@@ -259,17 +261,18 @@ impl UringLoop {
             .flags(flags as i32)
             .build()
             .user_data(number(Operation::Send, token));
-        // SAFETY: the bytes are in the heap memory of a Vec that stays untouched in `sending` until
-        // the completion takes it out (`sent`): a closed connection keeps it, and a dropped loop
-        // waits for it or leaks it. Moving the Vec with its table doesn't move its heap memory. The
-        // kernel only reads it. The same holds for shared bytes: `sending` holds a reference of an
-        // Arc, whose Vec nobody can change, since all access to it is by shared reference.
+        // SAFETY: the bytes are in the heap memory of a Vec, which stays unchanged in `sending`
+        // until the completion takes it out (`sent`). A closed connection keeps it, and a dropped
+        // loop waits for it or leaks it. Moving the Vec with its table does not move its heap
+        // memory. The kernel only reads it. The same holds for shared bytes: `sending` holds a
+        // reference of an Arc, whose Vec cannot change, since all access to it is by shared
+        // reference.
         unsafe { self.ring.push(entry) };
         self.in_flight += 1;
         is_quiet
     }
 
-    /// Accepts from the listeners that have connections waiting.
+    /// Accepts from the listeners with pending connections.
     fn accept(&mut self, events: &mut Vec<Event>) {
         self.may_accept = false;
         let mut reports = [MaybeUninit::<epoll::Event>::uninit(); LISTENERS_PER_TURN_MAX];
@@ -281,7 +284,7 @@ impl UringLoop {
                 }
             }
             Err(Errno::INTR) => self.may_accept = true,
-            // Can't happen: the descriptor is an epoll instance.
+            // This cannot happen: the descriptor is an epoll instance.
             Err(_) => {}
         }
     }
@@ -291,7 +294,7 @@ impl UringLoop {
         let len_bytes = usize::try_from(result).unwrap_or(0);
         let chunk = cqueue::buffer_select(completion.flags()).and_then(|buffer| self.buffers.lend(buffer, len_bytes));
         let connection = self.connections.value_mut(token);
-        // A connection stays in its slot while anything of it is in flight.
+        // A connection stays in its slot while any of its operations is in flight.
         let connection = connection.expect("a completion of a forgotten connection");
         let last = !cqueue::more(completion.flags());
         if last {
@@ -356,7 +359,8 @@ impl UringLoop {
         events.push(Event::Sent { conn: ConnId(token), buffer, result });
     }
 
-    /// Removes a closed connection once nothing of it is in flight; that closes its socket.
+    /// Removes a closed connection, and thereby closes its socket, once none of its operations is
+    /// in flight.
     fn settle(&mut self, token: Token) {
         let settled = self.connections.value(token).is_some_and(|connection| {
             connection.closed
@@ -373,7 +377,7 @@ impl UringLoop {
         let token = token_of(about);
         let operation = (about >> 56) as u8;
         if operation == Operation::Cancel as u8 {
-            // The cancel found nothing: the operation has completed by itself.
+            // The cancel found nothing, because the operation has already completed.
             return;
         }
         if !cqueue::more(completion.flags()) {
@@ -403,9 +407,9 @@ impl UringLoop {
         }
     }
 
-    /// Arms as many starved receives as there are buffers for. More would starve again, each at the
-    /// price of a submission and a completion: with thousands of connections that was most of a
-    /// server's work.
+    /// Arms as many starved receives as there are buffers. Further ones would starve again, at the
+    /// price of a submission and a completion each. With thousands of connections that was most of
+    /// a server's work.
     fn feed(&mut self) {
         while self.buffers.provided() < self.starved.len() && self.buffers.grow() {}
         for _ in 0..self.buffers.provided() {
@@ -419,9 +423,9 @@ impl UringLoop {
         }
     }
 
-    /// Returns whether the next poll has something to feed: some are starved, and buffers are
-    /// there. (Without buffers the caller has all of them, and releases some before it can want
-    /// more.)
+    /// Returns whether the next poll can arm starved receives, because buffers are available.
+    /// (Without buffers the caller holds all of them, and releases some before it waits for more
+    /// data.)
     fn must_feed(&self) -> bool {
         !self.starved.is_empty() && self.buffers.provided() > 0
     }

@@ -1,34 +1,34 @@
-//! Decides how a turn's sends start: by system calls of their own, or through the ring.
+//! Decides whether a turn's sends start by system calls of their own or through the ring.
 //!
-//! | way | a turn's cost |
+//! | way | cost of a turn |
 //! | --- | --- |
-//! | ring | the wait submits the sends, and must look past their completions. If nothing else happens within the minimum-wait time, that takes a timer, a wake-up and a second call |
+//! | ring | the wait submits the sends, and must not end with their completions. If nothing else happens within the minimum-wait time, that costs a timer, a wake-up and a second call |
 //! | direct | a `send(2)` for each, and a wait that ends with the next event |
 //!
-//! So a loop that sleeps between its turns sends directly, and one that is always busy uses the
-//! ring ([decision 3](../../../docs/decisions/0003-networking.md)). How often it sleeps can be
-//! compared only while the ring is used: direct sends wake clients sooner, and clients that wait
-//! for replies then make the loop sleep more. Therefore it probes: a stretch of polls on the ring
-//! decides about the next ones.
+//! So a loop that sleeps between its turns sends directly, and a loop that is always busy uses the
+//! ring ([decision 3](../../../docs/decisions/0003-networking.md)). How often a loop sleeps is
+//! comparable only while it uses the ring: direct sends wake clients sooner, and clients that wait
+//! for replies then make the loop sleep more. Therefore the loop probes: after a stretch of polls
+//! on the ring it chooses the way of the next stretches.
 
 use crate::rusage;
 
-/// Polls of a stretch.
+/// Number of polls in a stretch.
 const STRETCH_POLLS: u32 = 256;
-/// Direct stretches between two probes.
+/// Number of direct stretches between two probes.
 const DIRECT_STRETCHES: u32 = 15;
-/// The same if the probe slept in most polls: more load than one stretch can miss is unlikely.
+/// The same if the probe slept in most polls, since the load then hardly rises within one stretch.
 const DIRECT_STRETCHES_IDLE: u32 = 63;
-/// A loop is busy if at most one poll of so many slept.
+/// A loop is busy if at most one of this many polls slept.
 const BUSY_POLLS_PER_SLEEP: u64 = 8;
 
 /// The pace of a loop. See the head of this module.
 #[derive(Debug)]
 pub(super) struct Pace {
     polls_left: u32,
-    /// Stretches left until the next probe; 0: the ring is used.
+    /// Number of direct stretches until the next probe. While it is 0 the ring is used.
     direct_stretches: u32,
-    /// Voluntary context switches of the thread when the stretch began.
+    /// Voluntary context switches of the thread at the start of the stretch.
     switches: u64,
 }
 
@@ -71,8 +71,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Ends stretches in which `slept` of the polls slept, at most `max`. Returns after how many
-    /// the way changes.
+    /// Ends at most `max` stretches in each of which `slept` polls slept. Returns the number of
+    /// stretches until the way changes.
     fn stretches(pace: &mut Pace, slept: u64, max: u32) -> u32 {
         let was_direct = pace.is_direct();
         (0..max)
@@ -103,7 +103,7 @@ mod tests {
             for _ in 0..3 {
                 assert!(!pace.is_direct(), "a probe");
                 pace.end_stretch(pace.switches + u64::from(slept));
-                // The last of them ends in the next probe.
+                // The last stretch ends in the next probe.
                 assert_eq!(stretches(&mut pace, u64::from(slept), 1000), direct - 1);
             }
         }

@@ -1,4 +1,4 @@
-//! The submission and completion queues: handles a full queue, interrupted waits and overflow.
+//! The submission and completion queues. Handles a full queue, interrupted waits and overflow.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,17 +10,18 @@ use rustix::io::Errno;
 
 use crate::accept::WAIT_MAX;
 
-/// Submissions between two system calls; above that one more call is needed.
+/// Submissions between two system calls. More of them need a further call.
 const SUBMISSIONS: u32 = 256;
-/// Completions between two drains; above that the kernel keeps them in a slower list of its own.
+/// Completions between two drains. The kernel keeps further ones in a slower list of its own.
 const COMPLETIONS: u32 = 4096;
 
-/// How long a wait for several completions insists on all of them, in microseconds.
+/// Time during which a wait for several completions requires all of them, in microseconds.
 const PATIENCE_US: u32 = 100;
 
 pub(super) struct Ring {
     ring: IoUring,
-    /// Submissions that found the queue full even after a submit (the kernel was short of memory).
+    /// Submissions that found the queue full even after a submit, because the kernel was short of
+    /// memory.
     backlog: VecDeque<squeue::Entry>,
 }
 
@@ -41,29 +42,29 @@ impl Ring {
         &self.ring
     }
 
-    /// Returns whether [`enter`](Self::enter) may want more than one completion (Linux 6.12; older
-    /// kernels would insist for ever).
+    /// Returns whether [`enter`](Self::enter) supports waiting for more than one completion (Linux
+    /// 6.12). Older kernels would wait for all of them without a time limit.
     pub(super) fn waits_for_several(&self) -> bool {
         self.ring.params().is_feature_min_timeout()
     }
 
-    /// Queues an operation; the next [`enter`](Self::enter) submits it.
+    /// Queues an operation. The next [`enter`](Self::enter) submits it.
     ///
     /// # Safety
     /// The memory that the entry names must stay valid and unshared until the operation's last
-    /// completion was seen. (The descriptor should stay open, too: another file would be used
-    /// otherwise, which is wrong but not unsafe.)
+    /// completion has been read. (The descriptor should stay open too. Otherwise the operation may
+    /// use another file, which is wrong but not unsafe.)
     pub(super) unsafe fn push(&mut self, entry: squeue::Entry) {
         if !self.backlog.is_empty() {
             self.backlog.push_back(entry);
             return;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise.
         if unsafe { self.ring.submission().push(&entry) }.is_ok() {
             return;
         }
         let _ = self.ring.submit();
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.backlog.push_back(entry);
         }
@@ -71,7 +72,7 @@ impl Ring {
 
     fn push_backlog(&mut self) {
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: promised by the caller of the `push` that put it here.
+            // SAFETY: promised by the caller of the `push` that queued the entry.
             if unsafe { self.ring.submission().push(entry) }.is_err() {
                 return;
             }
@@ -79,9 +80,9 @@ impl Ring {
         }
     }
 
-    /// Submits everything queued and waits until `want` completions are there, `timeout` has
-    /// passed, or a signal was handled; if `want` is more than one, also until [`PATIENCE_US`] have
-    /// passed and there is at least one.
+    /// Submits all queued operations. Waits until `want` completions are available, `timeout` has
+    /// passed, or a signal was handled. If `want` is more than one, also returns when
+    /// [`PATIENCE_US`] have passed and at least one completion is available.
     pub(super) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
         self.push_backlog();
         let submission = self.ring.submission();
@@ -100,23 +101,23 @@ impl Ring {
         if let Some(time) = &time {
             arguments = arguments.timespec(time);
         }
-        // Without GETEVENTS the kernel would run no deferred work and move no overflown
+        // Without GETEVENTS the kernel would neither run deferred work nor move overflown
         // completions.
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        // SAFETY: the argument is the structure that EXT_ARG asks for, and it and the time it names
-        // outlive the call.
+        // SAFETY: the argument is the structure that EXT_ARG requires, and outlives the call
+        // together with the time that it names.
         let entered = unsafe { self.ring.submitter().enter(count, want, flags.bits(), Some(&arguments)) };
         match entered.map_err(|error| Errno::from_io_error(&error).ok_or(error)) {
             Ok(_) => Ok(()),
-            // Timeout; a signal; completions must be drained, or memory found, before more is
-            // submitted.
+            // A timeout, a signal, or a kernel that needs completions drained or memory freed
+            // before it accepts submissions.
             Err(Ok(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN)) => Ok(()),
             Err(Ok(error)) => Err(error.into()),
             Err(Err(error)) => Err(error),
         }
     }
 
-    /// Takes the first available completion. New ones arrive only by [`enter`](Self::enter).
+    /// Returns the first available completion. New ones arrive only during [`enter`](Self::enter).
     #[inline]
     pub(super) fn next_completion(&mut self) -> Option<cqueue::Entry> {
         self.ring.completion().next()

@@ -1,4 +1,4 @@
-//! What only io_uring does, and what only older kernels do.
+//! Tests of behaviour that is specific to io_uring, or to older kernels.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -9,12 +9,12 @@ use super::UringLoop;
 use super::buffers::BUFFERS_MIN;
 use crate::{Doorbell, Event, EventLoop, Lender};
 
-/// Connections: several times the initial buffers of a loop, and with the peers' ends below the
-/// usual limit of descriptors.
+/// Number of connections: several times the initial buffers of a loop. Together with the peers'
+/// ends it is below the usual limit of descriptors.
 const MANY: usize = 3 * BUFFERS_MIN as usize;
 
-/// Polls until `wanted` chunks have arrived, and releases them after each poll; returns the number
-/// of polls.
+/// Polls until `wanted` chunks have arrived, and releases the chunks after each poll. Returns the
+/// number of polls.
 fn polls_for(event_loop: &mut UringLoop, wanted: usize) -> usize {
     let (mut events, mut chunks, mut polls) = (Vec::new(), 0, 0);
     while chunks < wanted {
@@ -35,18 +35,17 @@ fn many(event_loop: &mut UringLoop) -> Vec<UnixStream> {
     pairs.map(|(here, there)| event_loop.add(here.into()).map(|_| there).unwrap()).collect()
 }
 
-/// Thousands of connections that all want a buffer at once get one each by the second poll, not a
-/// few of them many.
+/// Many connections that all need a buffer at the same time get one each by the second poll.
 #[test]
-fn buffers_grow_to_what_starves_without() {
+fn buffers_grow_while_receives_starve() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
     let mut peers = many(&mut event_loop);
     peers.iter_mut().for_each(|peer| peer.write_all(b"x").unwrap());
     assert_eq!(polls_for(&mut event_loop, MANY), 2);
 }
 
-/// If no more buffers can be had, all connections get their turn, also after starved ones without
-/// bytes.
+/// With a bounded number of buffers, all connections get one in turn, even behind starved
+/// connections without bytes.
 #[test]
 fn few_buffers_serve_many_in_turn() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
@@ -56,7 +55,7 @@ fn few_buffers_serve_many_in_turn() {
     let mut held = Vec::new();
     event_loop.poll(Some(Duration::from_secs(20)), &mut held).unwrap();
     assert_eq!(held.len(), BUFFERS_MIN.into(), "one buffer each");
-    // These find no buffer, and have nothing to receive either, except the last.
+    // These connections find no buffer. Only the last of them has bytes to receive.
     let mut second = many(&mut event_loop);
     let mut events = Vec::new();
     event_loop.poll(Some(Duration::ZERO), &mut events).unwrap();
@@ -71,8 +70,7 @@ fn few_buffers_serve_many_in_turn() {
     assert!(polls <= 2 * (2 * MANY).div_ceil(BUFFERS_MIN.into()), "{polls} polls");
 }
 
-/// Before Linux 6.12 a wait can't look beyond the completions of sends: a separate call collects
-/// them.
+/// Before Linux 6.12 a wait cannot skip the completions of sends, so a separate call collects them.
 #[test]
 fn quiet_sends_end_no_wait_on_older_kernels() {
     const WAIT: Duration = Duration::from_millis(100);
@@ -86,7 +84,7 @@ fn quiet_sends_end_no_wait_on_older_kernels() {
     event_loop.poll(Some(WAIT), &mut events).unwrap();
     assert!(begin.elapsed() >= WAIT);
     assert!(matches!(events.pop(), Some(Event::Sent { result: Ok(()), .. })));
-    // Another event collected with them does end it.
+    // Another event that is collected with them ends the wait.
     event_loop.send_quiet(conn, b"quiet".to_vec());
     event_loop.doorbell().ring();
     let begin = Instant::now();
@@ -95,15 +93,15 @@ fn quiet_sends_end_no_wait_on_older_kernels() {
     assert!(events.iter().any(|event| matches!(event, Event::Woken)));
 }
 
-/// The wait for several completions soon ends if a send is blocked, and continues as a wait for
+/// If a send is blocked, the wait for several completions ends soon and continues as a wait for
 /// one.
 #[test]
-fn a_blocked_quiet_send_does_not_make_the_wait_insist() {
+fn a_blocked_quiet_send_does_not_prolong_the_wait() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
     let (here, _deaf) = UnixStream::pair().unwrap();
     let conn = event_loop.add(here.into()).unwrap();
     let mut events = Vec::new();
-    // Small enough to be sent quietly, large enough to block.
+    // Small enough for a quiet send, and large enough to block.
     event_loop.send_quiet(conn, vec![0; 1 << 20]);
     let doorbell = event_loop.doorbell();
     let ringer = thread::spawn(move || {
@@ -117,8 +115,8 @@ fn a_blocked_quiet_send_does_not_make_the_wait_insist() {
     ringer.join().unwrap();
 }
 
-/// A chunk names memory of its own loop: another loop rejects it, rather than show what the kernel
-/// is writing.
+/// A chunk names memory of its own loop. Another loop rejects the chunk, because its own memory at
+/// that place may be in use by the kernel.
 #[test]
 #[should_panic(expected = "a chunk of another loop")]
 fn a_chunk_of_another_loop_is_refused() {

@@ -15,7 +15,7 @@ use pantala_runtime::{ConnId, Doorbell, Event, EventLoop};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// Writes one test per backend for each body named.
+/// Creates a test per backend for each named body.
 macro_rules! on_both {
     ($($body:ident),+ $(,)?) => {
         mod epoll {
@@ -28,11 +28,10 @@ macro_rules! on_both {
 }
 pub(crate) use on_both;
 
-/// Longer than anything takes on a busy host.
+/// Longer than any operation takes on a busy host.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Polls until `wanted` accepts an event; drops the events before it, and those after it in the
-/// same poll.
+/// Polls until `wanted` accepts an event. Drops the other events.
 pub fn poll_until<L: EventLoop>(event_loop: &mut L, mut wanted: impl FnMut(Event) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     let mut events = Vec::new();
@@ -64,7 +63,7 @@ pub fn tcp_pair() -> (TcpStream, TcpStream) {
     (here, there)
 }
 
-/// Makes the close of `socket` a reset.
+/// Makes closing `socket` send a reset.
 pub fn reset_on_close(socket: &TcpStream) {
     rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO)).unwrap();
 }
@@ -190,7 +189,7 @@ fn serve<L: EventLoop>(event_loop: &mut L, stop: &AtomicBool, accepted: &AtomicU
     }
 }
 
-/// Random pieces of random length, from a seed that a failure prints.
+/// Random pieces of random length. A failure prints their seed.
 pub struct Pieces {
     seed: u64,
 }
@@ -200,18 +199,18 @@ impl Pieces {
         Pieces { seed: rand::random() }
     }
 
-    /// Writes pieces in random sizes, reads the echo in others, and compares.
+    /// Writes pieces in parts of random size, reads the echo, and compares.
     pub fn echo_through<S: Read + Write>(self, stream: &mut S) {
         println!("seed {}", self.seed);
         let mut random = StdRng::seed_from_u64(self.seed);
         for _ in 0..300 {
-            // Mostly small; sometimes more than a receive buffer, less than the sockets' own
+            // Mostly small. Sometimes more than a receive buffer, but less than the sockets' own
             // buffers hold.
             let len_bytes =
                 if random.random_bool(0.1) { random.random_range(1..=150_000) } else { random.random_range(1..=3000) };
             let mut piece = vec![0; len_bytes];
             random.fill(&mut piece[..]);
-            // Parts of one byte would take all day for a large piece.
+            // Parts of one byte would take too long for a large piece.
             let part_bytes = random.random_range(len_bytes.div_ceil(50)..=len_bytes);
             for part in piece.chunks(part_bytes) {
                 stream.write_all(part).unwrap();
@@ -223,7 +222,7 @@ impl Pieces {
     }
 }
 
-/// The descriptors that are left.
+/// The remaining descriptors of the process.
 pub struct Spare;
 
 impl Spare {
@@ -236,8 +235,8 @@ impl Spare {
     }
 }
 
-/// Runs `body` in a process of its own with few descriptors: this test program again, for this test
-/// alone.
+/// Runs `body` in a process of its own with few descriptors: this test program, started for this
+/// test only.
 pub fn with_few_descriptors(backend: &str, body: impl FnOnce(Spare)) {
     const CHILD: &str = "PANTALA_TEST_FEW_DESCRIPTORS";
     const DESCRIPTORS: u64 = 64;
