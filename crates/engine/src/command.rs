@@ -1,5 +1,5 @@
 //! The declarative record of a command. The command table, `COMMAND`, ACL categories, key
-//! extraction and arity all derive from it; a handler sits beside it.
+//! extraction and arity all derive from it. A record names its handler.
 
 use bitflags::bitflags;
 
@@ -28,11 +28,11 @@ bitflags! {
         const WRITE = 1 << 0;
         /// Only reads the dataset.
         const READONLY = 1 << 1;
-        /// May grow memory: rejected when out of memory.
+        /// May allocate memory for data: rejected when memory is above the limit.
         const DENYOOM = 1 << 2;
         /// Administrative.
         const ADMIN = 1 << 3;
-        /// Publish/subscribe related.
+        /// Related to publish/subscribe.
         const PUBSUB = 1 << 4;
         /// Not allowed in scripts.
         const NOSCRIPT = 1 << 5;
@@ -54,50 +54,52 @@ bitflags! {
         const NO_AUTH = 1 << 13;
         /// May replicate although it is not a write.
         const MAY_REPLICATE = 1 << 14;
-        /// May have no key: `COMMAND GETKEYS` then replies an empty array instead of an error.
+        /// May have no key. `COMMAND GETKEYS` then replies with an empty array instead of an error.
         const NO_MANDATORY_KEYS = 1 << 15;
         /// Not allowed while the dataset is loading asynchronously.
         const NO_ASYNC_LOADING = 1 << 16;
         /// Not allowed in MULTI.
         const NO_MULTI = 1 << 17;
-        /// Key positions are not described by first/last/step. Never written in a record:
+        /// Key positions cannot be described by first/last/step. Never set in a record:
         /// [`Command::shown_flags`] derives it.
         const MOVABLEKEYS = 1 << 18;
         /// Allowed while a script is busy.
         const ALLOW_BUSY = 1 << 19;
-        // None of the flags below is shown: Redis has no names for them.
+        // The flags below are not shown, because Redis has no names for them.
 
-        /// Its error reply is the requested result (`DEBUG ERROR`), and is not counted.
+        /// The error reply is the requested result (`DEBUG ERROR`) and is not counted.
         const ANSWERS_ERRORS = 1 << 28;
-        /// O(1) in the size of its keys' values, though Redis doesn't call it fast: see
+        /// O(1) in the size of the keys' values, although it is not `FAST` in Redis: see
         /// [`Command::is_plain`].
         const PLAIN = 1 << 29;
         /// Needs `enable-debug-command` with [`Flags::DEBUGS`], otherwise `enable-module-command`.
         const PROTECTED = 1 << 30;
-        /// Of a container and its subcommands that have records here but not in Redis (DEBUG): they
-        /// aren't shown, and the container's own handler replies to a subcommand without a record,
-        /// or with a wrong number of arguments.
+        /// A container, or its subcommand, that has records here but not in Redis (DEBUG). The
+        /// records are not shown, and the container's own handler replies to a subcommand without a
+        /// record or with a wrong number of arguments.
         const OWN_SUBCOMMANDS = 1 << 31;
-        /// Runs at once between `MULTI` and `EXEC` instead of being queued.
+        /// Runs immediately between `MULTI` and `EXEC` instead of being queued.
         const UNQUEUED = 1 << 32;
         /// Ends a transaction without running it.
         const DISCARDS = 1 << 33;
         /// Allowed on a RESP2 connection that has subscriptions.
         const WHILE_SUBSCRIBED = 1 << 34;
-        /// Ends subscriptions of its client, or `MONITOR`.
+        /// Ends subscriptions or `MONITOR` of its client.
         const UNSUBSCRIBES = 1 << 35;
-        /// Its replies count as messages, which `CLIENT REPLY` doesn't suppress.
+        /// Its replies count as messages, which `CLIENT REPLY` does not suppress.
         const ANSWERS_MESSAGES = 1 << 36;
-        /// Reports memory usage or sets its limits: shards flush their memory usage before it runs.
+        /// Reports memory usage or sets its limits, so shards flush their memory usage before it
+        /// runs.
         const MEASURES = 1 << 37;
-        /// Needs no shard by itself, but all of them within a transaction (`CLIENT PAUSE`).
+        /// Needs no shard outside of a transaction, and all shards in a transaction (`CLIENT
+        /// PAUSE`).
         const ALL_SHARDS_QUEUED = 1 << 38;
-        /// Changes keys of databases other than the selected one, although its route is that of its
-        /// keys.
+        /// Changes keys in databases other than the selected one, although its route contains only
+        /// its keys.
         const OTHER_DATABASES = 1 << 39;
-        /// Blocks only with its option `BLOCK`, which scripts may not use.
+        /// Blocks only with the option `BLOCK`, which scripts must not use.
         const BLOCK_OPTION = 1 << 40;
-        /// Leaves `CLIENT CACHING` to the next command.
+        /// Does not consume `CLIENT CACHING`, which applies to the next command.
         const KEEPS_CACHING = 1 << 41;
         /// Part of `DEBUG`: `DEBUG SET-DISABLE-DENY-SCRIPTS` lets scripts run it.
         const DEBUGS = 1 << 42;
@@ -107,8 +109,8 @@ bitflags! {
 }
 
 impl Flags {
-    /// The name of each flag that `COMMAND INFO` shows, in the order of its bits, which is Redis's
-    /// order.
+    /// The names of the flags that `COMMAND INFO` shows, in the order of their bits, which is
+    /// Redis's order.
     pub const NAMES: [&'static str; 20] = [
         "write",
         "readonly",
@@ -134,7 +136,7 @@ impl Flags {
 
     /// Returns the names of the flags that are set and shown, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        // Redis hides that one.
+        // Redis hides this flag.
         names_of_bits(self.difference(Self::MAY_REPLICATE).bits(), &Self::NAMES)
     }
 }
@@ -145,8 +147,8 @@ fn names_of_bits(bits: u64, names: &'static [&'static str]) -> impl Iterator<Ite
 }
 
 bitflags! {
-    /// ACL categories, by Redis's names. [`Command::acl_categories`] adds those implied by
-    /// [`Flags`].
+    /// ACL categories by Redis's names. [`Command::acl_categories`] adds the categories that
+    /// [`Flags`] imply.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Acl: u32 {
         #[allow(missing_docs)] const KEYSPACE = 1 << 0;
@@ -174,7 +176,7 @@ bitflags! {
 }
 
 impl Acl {
-    /// The name of each category, in the order of its bits, which is Redis's order.
+    /// The names of the categories, in the order of their bits, which is Redis's order.
     pub const NAMES: [&'static str; 21] = [
         "keyspace",
         "read",
@@ -199,7 +201,7 @@ impl Acl {
         "scripting",
     ];
 
-    /// Returns the category of that name (without `@`, any case).
+    /// Returns the category with a name (without `@`, case-insensitive).
     pub fn by_name(name: &[u8]) -> Option<Self> {
         let bit = Self::NAMES.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(name))?;
         Some(Self::from_bits_retain(1 << bit))
@@ -211,58 +213,58 @@ impl Acl {
     }
 }
 
-/// The start of a command's keys (Redis's key specifications).
+/// Start of a command's keys (Redis's key specifications).
 #[derive(Clone, Copy, Debug)]
 pub enum BeginSearch {
     /// At an argument index.
     Index(i32),
-    /// After a keyword, searched from an index (negative: from the end).
+    /// After a keyword, which is searched from an index (negative: from the end).
     Keyword(&'static str, i32),
-    /// Not describable.
+    /// Cannot be described.
     Unknown,
 }
 
-/// The extent of the keys from their start.
+/// Extent of the keys, given their start.
 #[derive(Clone, Copy, Debug)]
 pub enum FindKeys {
-    /// Last key (relative to the first; negative: from the end), step, limit.
+    /// A range of arguments.
     Range {
-        /// Last key relative to the first; negative counts from the end of the arguments.
+        /// Last key relative to the first. A negative number counts from the end of the arguments.
         last: i32,
-        /// Arguments from one key to the next.
+        /// Distance from one key to the next.
         step: i32,
-        /// 0 or 1: none; n: stop after 1/n of the rest.
+        /// 0 or 1: no limit. n: the keys are the first 1/n of the remaining arguments.
         limit: i32,
     },
-    /// A count argument precedes the keys.
+    /// A number of keys that an argument before them gives.
     KeyNum {
         /// Index of the count, relative to the start.
         keynum: i32,
         /// Index of the first key, relative to the start.
         first: i32,
-        /// Arguments from one key to the next.
+        /// Distance from one key to the next.
         step: i32,
     },
-    /// Not describable.
+    /// Cannot be described.
     Unknown,
 }
 
 /// One key specification.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySpec {
-    /// A remark on the specification, or "".
+    /// A remark on the specification, or an empty string.
     pub notes: &'static str,
     /// Flags in Redis's order and spelling: `RW`, `RO`, `OW`, `RM`, `access`, `update`, `insert`,
     /// `delete`, …
     pub flags: &'static [&'static str],
     /// The start of the keys.
     pub begin: BeginSearch,
-    /// Their extent.
+    /// Extent of the keys.
     pub find: FindKeys,
 }
 
 impl KeySpec {
-    /// Returns the specification of one key at an argument index.
+    /// Returns the specification of a single key at an argument index.
     pub const fn at(index: i32, flags: &'static [&'static str]) -> Self {
         Self {
             notes: "",
@@ -272,14 +274,14 @@ impl KeySpec {
         }
     }
 
-    /// Returns the specification of consecutive keys from an argument index to the one `last` after
-    /// it.
+    /// Returns the specification of consecutive keys, from an argument index to the argument `last`
+    /// places after it.
     pub const fn range(index: i32, last: i32, flags: &'static [&'static str]) -> Self {
         Self { notes: "", flags, begin: BeginSearch::Index(index), find: FindKeys::Range { last, step: 1, limit: 0 } }
     }
 
-    /// Returns the specification of keys from an argument index to the last argument, one every
-    /// `step` arguments.
+    /// Returns the specification of keys from an argument index to the end, at every `step`th
+    /// argument.
     pub const fn all_from(index: i32, step: i32, flags: &'static [&'static str]) -> Self {
         Self { notes: "", flags, begin: BeginSearch::Index(index), find: FindKeys::Range { last: -1, step, limit: 0 } }
     }
@@ -291,24 +293,24 @@ impl KeySpec {
     }
 }
 
-/// Calls its second argument with the argument index of each key of a call and the number of its
-/// key specification.
+/// Calls its second argument with the argument index of each key of a call, and the number of the
+/// key's specification.
 pub type OwnKeys = fn(&Args<'_>, &mut dyn FnMut(usize, usize));
 
-/// Returns whether the argument of a call at this index is a secret.
+/// Returns whether the argument of a call at an index is a secret.
 pub type Secrets = fn(&Args<'_>, usize) -> bool;
 
-/// The most arguments of a plain call: more of them may be more work.
+/// Maximum number of arguments of a plain call. Calls with more arguments may be more work.
 const PLAIN_ARGUMENTS_MAX: usize = 8;
 
-/// A command: the record of all its properties.
+/// A command: a record of all its properties.
 #[derive(Clone, Copy)]
 pub struct Command {
-    /// Lower-case name; of a subcommand, the part after the bar (`getname`).
+    /// Lower-case name. For a subcommand the part after the bar (`getname`).
     pub name: &'static str,
     /// Full lower-case name as Redis prints it (`client|getname`).
     pub full_name: &'static str,
-    /// Number of arguments with the name; negative: at least that many.
+    /// Number of arguments including the name. Negative: at least that many.
     pub arity: i32,
     /// Flags.
     pub flags: Flags,
@@ -320,15 +322,15 @@ pub struct Command {
     pub tips: &'static [&'static str],
     /// Group (`string`, `generic`, …).
     pub group: &'static str,
-    /// First Redis version with it.
+    /// First Redis version with the command.
     pub since: &'static str,
     /// Time complexity.
     pub complexity: &'static str,
-    /// What it does, in our own words.
+    /// What the command does, in our own words.
     pub summary: &'static str,
     /// (version, change) pairs.
     pub history: &'static [(&'static str, &'static str)],
-    /// The version that deprecated it, and its replacement.
+    /// Version that deprecated the command, and its replacement.
     pub deprecated: Option<(&'static str, &'static str)>,
     /// `doc_flags` in addition to `deprecated` (`syscmd`).
     pub doc_flags: &'static [&'static str],
@@ -336,24 +338,24 @@ pub struct Command {
     pub arguments: &'static [Argument],
     /// Subcommands.
     pub subcommands: &'static [Command],
-    /// The shards it takes.
+    /// The shards that the command takes.
     pub route: Route,
-    /// Its handler.
+    /// The command's handler.
     pub handler: Handler,
-    /// Finds its keys if the key specifications can't describe them.
+    /// Finds the keys of a call, if key specifications cannot describe them.
     pub own_keys: Option<OwnKeys>,
-    /// Finds keys that it uses and that, as in Redis, neither its key specifications nor
-    /// [`Command::own_keys`] name. Permissions are checked for them too.
+    /// Finds keys that the command uses and that, as in Redis, neither key specifications nor
+    /// [`Command::own_keys`] contain. Permissions are checked for these too.
     pub unnamed_keys: Option<OwnKeys>,
-    /// Finds its arguments that are secrets, which no log may show.
+    /// Finds arguments that are secrets, which no log may show.
     pub secrets: Option<Secrets>,
-    /// Returns the flags of its key in one call, for a key specification with `variable_flags` (SET
+    /// Returns the flags of the key in a call, for a key specification with `variable_flags` (SET
     /// with and without GET).
     pub key_flags: Option<fn(&Args<'_>) -> &'static [&'static str]>,
 }
 
-/// Returns whether a number of arguments (the names of the command and subcommand included) fits an
-/// arity: exactly that many, or at least as many if it is negative.
+/// Returns whether a number of arguments (including the names of command and subcommand) fits an
+/// arity: exactly that many, or at least that many if the arity is negative.
 #[inline]
 pub fn arity_accepts(arity: i32, arguments: usize) -> bool {
     let wanted = arity.unsigned_abs() as usize;
@@ -361,8 +363,8 @@ pub fn arity_accepts(arity: i32, arguments: usize) -> bool {
 }
 
 impl Command {
-    /// The base of a record (`..Command::BLANK`): no flags, no keys, no shards, and only
-    /// subcommands run.
+    /// The base of a record (`..Command::BLANK`): no flags, no keys, no shards, and no handler
+    /// except that of subcommands.
     pub const BLANK: Self = Self {
         name: "",
         full_name: "",
@@ -388,34 +390,36 @@ impl Command {
         key_flags: None,
     };
 
-    /// Returns whether a number of arguments (the names of the command and subcommand included)
-    /// fits its arity.
+    /// Returns whether a number of arguments (including the names of command and subcommand) fits
+    /// the arity.
     #[inline]
     pub fn accepts(&self, arguments: usize) -> bool {
         arity_accepts(self.arity, arguments)
     }
 
-    /// Returns whether a call with so many arguments always takes about the same short time, apart
-    /// from the length of its arguments and its reply.
+    /// Returns whether all calls with this number of arguments take about the same short time,
+    /// apart from the length of their arguments and replies.
     #[inline]
     pub fn is_plain(&self, arguments: usize) -> bool {
         arguments <= PLAIN_ARGUMENTS_MAX && self.flags.intersects(Flags::FAST.union(Flags::PLAIN))
     }
 
-    /// Returns whether a call with so many arguments that is sent to its shard is timed there: one
-    /// that isn't plain, and one that may block, which has no share in the time of a window.
-    /// no share in the time of a window.
+    /// Returns whether a call with this number of arguments is timed by itself where it runs, if it
+    /// is sent to its shard: if it is not plain, or may block, because it then has no share in a
+    /// window's time.
     pub fn is_timed_on_its_way(&self, arguments: usize) -> bool {
         !self.is_plain(arguments) || self.flags.contains(Flags::BLOCKING)
     }
 
-    /// Returns the subcommand of that name, in any case.
+    /// Returns the subcommand with a name (case-insensitive).
     pub fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
-        // A dozen names at most, mostly of distinct lengths: a hash would cost more than it saves.
+        // There are at most a dozen names, mostly of distinct lengths, so a hash table would not be
+        // faster.
         self.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// Returns the name shown to clients: the container's, if it handles its subcommands itself.
+    /// Returns the name shown to clients: the container's name if it handles its subcommands
+    /// itself.
     pub fn shown_name(&self) -> &'static str {
         match self.full_name.split_once('|') {
             Some((container, _)) if self.flags.contains(Flags::OWN_SUBCOMMANDS) => container,
@@ -428,13 +432,13 @@ impl Command {
         if self.flags.contains(Flags::OWN_SUBCOMMANDS) { &[] } else { self.subcommands }
     }
 
-    /// Returns its ACL categories: its own and those that its flags imply.
+    /// Returns the ACL categories, including those that the flags imply.
     pub fn acl_categories(&self) -> Acl {
         let mut acl = self.acl;
         if self.flags.contains(Flags::WRITE) {
             acl |= Acl::WRITE;
         }
-        // Read-only scripts don't count as reads.
+        // Read-only scripts do not count as reads.
         if self.flags.contains(Flags::READONLY) && !self.acl.contains(Acl::SCRIPTING) {
             acl |= Acl::READ;
         }

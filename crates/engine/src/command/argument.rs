@@ -1,4 +1,4 @@
-//! The declared syntax of a command: what `COMMAND DOCS` shows under "arguments".
+//! The declared syntax of a command, which `COMMAND DOCS` shows under "arguments".
 
 use bitflags::bitflags;
 
@@ -56,27 +56,27 @@ impl ArgumentFlags {
 /// One argument in a command's declared syntax (`COMMAND DOCS`, "arguments").
 #[derive(Clone, Copy, Debug)]
 pub struct Argument {
-    /// Its name.
+    /// Name of the argument.
     pub name: &'static str,
-    /// Its type.
+    /// Type of the argument.
     pub kind: ArgumentKind,
-    /// The key specification it belongs to, if it is a key.
+    /// The key specification to which it belongs, if it is a key.
     pub key_spec: Option<u8>,
-    /// The literal word before (or instead of) it.
+    /// Literal word before it, or in its place.
     pub token: Option<&'static str>,
-    /// The version that added it, if later than the command.
+    /// Version that added it, if later than the command.
     pub since: Option<&'static str>,
-    /// The version that deprecated it.
+    /// Version that deprecated it.
     pub deprecated_since: Option<&'static str>,
-    /// How often it may occur.
+    /// Whether it is optional, and may be repeated.
     pub flags: ArgumentFlags,
-    /// The parts of a `OneOf` or a `Block`.
+    /// Parts of a `OneOf` or a `Block`.
     pub arguments: &'static [Argument],
 }
 
 /// Builders, so that a record reads like the command's synopsis.
 impl Argument {
-    /// Returns an argument of some kind.
+    /// Returns an argument of a kind.
     pub const fn new(name: &'static str, kind: ArgumentKind) -> Self {
         Self {
             name,
@@ -90,7 +90,7 @@ impl Argument {
         }
     }
 
-    /// Returns a key of the command's key specification number `key_spec`.
+    /// Returns a key that belongs to the command's key specification number `key_spec`.
     pub const fn key(name: &'static str, key_spec: u8) -> Self {
         let mut argument = Self::new(name, ArgumentKind::Key);
         argument.key_spec = Some(key_spec);
@@ -102,17 +102,17 @@ impl Argument {
         Self::new(name, ArgumentKind::String)
     }
 
-    /// Returns a whole number.
+    /// Returns an integer.
     pub const fn integer(name: &'static str) -> Self {
         Self::new(name, ArgumentKind::Integer)
     }
 
-    /// Returns a number that may have a fraction.
+    /// Returns a floating-point number.
     pub const fn double(name: &'static str) -> Self {
         Self::new(name, ArgumentKind::Double)
     }
 
-    /// Returns a point in time, since 1970.
+    /// Returns a Unix time.
     pub const fn unix_time(name: &'static str) -> Self {
         Self::new(name, ArgumentKind::UnixTime)
     }
@@ -122,12 +122,12 @@ impl Argument {
         Self::new(name, ArgumentKind::Pattern)
     }
 
-    /// Returns a literal word alone.
+    /// Returns a literal word.
     pub const fn word(name: &'static str, token: &'static str) -> Self {
         Self::new(name, ArgumentKind::PureToken).token(token)
     }
 
-    /// Returns a choice of exactly one of `arguments`.
+    /// Returns a choice of one of `arguments`.
     pub const fn one_of(name: &'static str, arguments: &'static [Argument]) -> Self {
         let mut argument = Self::new(name, ArgumentKind::OneOf);
         argument.arguments = arguments;
@@ -141,44 +141,44 @@ impl Argument {
         argument
     }
 
-    /// Adds a literal word before it.
+    /// Adds a literal word before the argument.
     pub const fn token(mut self, token: &'static str) -> Self {
         self.token = Some(token);
         self
     }
 
-    /// Sets the version that added it, later than the command's own.
+    /// Sets the version that added the argument, if later than the command.
     pub const fn since(mut self, version: &'static str) -> Self {
         self.since = Some(version);
         self
     }
 
-    /// Sets the version that deprecated it.
+    /// Sets the version that deprecated the argument.
     pub const fn deprecated_since(mut self, version: &'static str) -> Self {
         self.deprecated_since = Some(version);
         self
     }
 
-    /// Marks that it names keys of the command's key specification number `key_spec`, though it
-    /// isn't one.
+    /// Marks the argument as one that identifies keys of the command's key specification number
+    /// `key_spec` without being a key.
     pub const fn of_keys(mut self, key_spec: u8) -> Self {
         self.key_spec = Some(key_spec);
         self
     }
 
-    /// Makes it optional.
+    /// Makes the argument optional.
     pub const fn optional(mut self) -> Self {
         self.flags = self.flags.union(ArgumentFlags::OPTIONAL);
         self
     }
 
-    /// Allows it several times.
+    /// Allows the argument several times.
     pub const fn multiple(mut self) -> Self {
         self.flags = self.flags.union(ArgumentFlags::MULTIPLE);
         self
     }
 
-    /// Allows it several times, each time with its literal word.
+    /// Allows the argument several times, each time with its literal word.
     pub const fn multiple_token(mut self) -> Self {
         self.flags = self.flags.union(ArgumentFlags::MULTIPLE).union(ArgumentFlags::MULTIPLE_TOKEN);
         self

@@ -6,48 +6,48 @@ use pantala_resp::Version;
 /// The place of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPlace {
-    /// Its hash, by the keyspace's hash function.
+    /// Hash of the key by the keyspace's hash function.
     pub hash: u64,
-    /// Its shard.
+    /// Shard of the key.
     pub shard: u32,
 }
 
 /// A key and its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'k> {
-    /// Its bytes.
+    /// Bytes of the key.
     pub bytes: &'k [u8],
-    /// Its place.
+    /// Place of the key.
     pub place: KeyPlace,
 }
 
-/// A keyed command's view of its connection. Copied into requests, so it stays small.
+/// A keyed command's view of its connection. Small, because it is copied into requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionView {
-    /// Id of the client.
+    /// ID of the client.
     pub client: u64,
     /// Selected database.
     pub db: u32,
     /// Protocol version of replies.
     pub version: Version,
-    /// `CLIENT NO-TOUCH`.
+    /// Whether `CLIENT NO-TOUCH` is on.
     pub no_touch: bool,
-    /// The connection is the link to the primary, whose commands see expired keys until it deletes
-    /// them.
+    /// Whether the connection is the link to the primary, whose commands see expired keys until the
+    /// primary deletes them.
     pub of_primary: bool,
-    /// A script runs the command.
+    /// Whether a script runs the command.
     pub in_script: bool,
-    /// When its user was last found to be allowed to run the command.
+    /// The last time that the user was allowed to run the command.
     pub permit: Permit,
 }
 
 /// The epoch in which a user was allowed to run a command ([`crate::acl`]), and whether the user
-/// was unrestricted. One word, since it is copied into requests.
+/// was unrestricted. A single word, because it is copied into requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permit(u64);
 
 impl Permit {
-    /// Returns the permit of a session in an epoch (below 2^63).
+    /// Returns the permit of a session in an epoch, which must be below 2^63.
     #[inline]
     pub const fn new(epoch: u64, is_unrestricted: bool) -> Self {
         Permit(epoch << 1 | !is_unrestricted as u64)

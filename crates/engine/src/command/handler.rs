@@ -1,14 +1,14 @@
 //! Handlers of commands, and the shards that they need.
 //!
-//! A record names its handler, and a handler works with types of the layers above. One trait for
-//! each kind of handler names these types, and [`Handlers`] implements both. So a record doesn't
-//! depend on what runs it, and a call is one through a function pointer.
+//! A record names its handler, and a handler uses types of the layers above. A trait for each kind
+//! of handler names these types, and [`Handlers`] implements both traits. So a record does not
+//! depend on the code that runs it, and a call is a call through a function pointer.
 
 use pantala_resp::{Args, Reply};
 
 use super::SessionView;
 
-/// The types that keyed handlers work with: implemented by the layer that defines them.
+/// The types that keyed handlers use. Implemented by the layer that defines these types.
 pub trait Keyed {
     /// The shards that the command holds.
     type Access<'a>;
@@ -16,21 +16,21 @@ pub trait Keyed {
     type Keyspace;
 }
 
-/// The types that local handlers work with: implemented by the layer that defines them.
+/// The types that local handlers use. Implemented by the layer that defines these types.
 pub trait Local {
     /// The connection, and the server around it.
     type Context<'a>;
 }
 
-/// The one implementor of [`Keyed`] and [`Local`].
+/// The only implementor of [`Keyed`] and [`Local`].
 pub struct Handlers;
 
-/// Runs a command on the shards that its route took.
+/// Runs a command on the shards that its route has taken.
 pub type KeyedHandler = fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>);
 /// Runs a command on the connection's worker without any shard.
 pub type LocalHandler = fn(&mut <Handlers as Local>::Context<'_>, &Args<'_>, &mut Reply<'_>);
 
-/// Pushes the numbers of the shards that a call needs (any order, repeats allowed).
+/// Pushes the numbers of the shards that a call needs, in any order and with duplicates.
 pub type ShardChoice = fn(&<Handlers as Keyed>::Keyspace, &SessionView, &Args<'_>, &mut Vec<u32>);
 
 /// The handler of a command.
@@ -40,13 +40,13 @@ pub enum Handler {
     Keyed(KeyedHandler),
     /// Runs without a shard.
     Local(LocalHandler),
-    /// Runs on the connection's worker, with shards that it determines itself.
+    /// Runs on the connection's worker with shards that it determines itself.
     Transaction(TransactionPart),
-    /// Only its subcommands run.
+    /// Has no handler of its own. Only its subcommands run.
     Container,
 }
 
-/// The commands that need the session and shards at once.
+/// Commands that need the session and shards at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionPart {
     /// `WATCH`.
@@ -57,7 +57,7 @@ pub enum TransactionPart {
     Script(ScriptForm),
 }
 
-/// How a command identifies the script that it runs.
+/// How a command identifies its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptNamed {
     /// By its text (`EVAL`).
@@ -71,22 +71,22 @@ pub enum ScriptNamed {
 /// The form of a command that runs a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptForm {
-    /// How it identifies the script.
+    /// How the command identifies the script.
     pub named: ScriptNamed,
-    /// The script may not write (`EVAL_RO`).
+    /// Whether the script must not write (`EVAL_RO`).
     pub is_read_only: bool,
 }
 
 /// The shards that a command needs.
 #[derive(Clone, Copy)]
 pub enum Route {
-    /// None (with [`Handler::Local`]), or those that the worker determines
+    /// No shards ([`Handler::Local`]), or those that the worker determines
     /// ([`Handler::Transaction`]).
     None,
-    /// Those of its keys, by [`Command::key_specs`](super::Command::key_specs).
+    /// The shards of its keys, by [`Command::key_specs`](super::Command::key_specs).
     Keys,
-    /// All.
+    /// All shards.
     All,
-    /// Chosen by a function that pushes shard numbers (any order, repeats allowed).
+    /// Shards chosen by a function that pushes their numbers, in any order and with duplicates.
     Custom(ShardChoice),
 }

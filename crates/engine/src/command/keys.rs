@@ -1,42 +1,42 @@
-//! Key extraction: key specifications applied to a call's arguments. Routing, `COMMAND GETKEYS` and
-//! `COMMAND GETKEYSANDFLAGS` use it.
+//! Key extraction: applies key specifications to a call's arguments. Used by routing, `COMMAND
+//! GETKEYS` and `COMMAND GETKEYSANDFLAGS`.
 
 use pantala_base::number::parse_i64;
 use pantala_resp::Args;
 
 use super::{BeginSearch, Command, FindKeys, KeySpec};
 
-/// The key specifications don't fit the arguments: a count that is not a number or too big, a key
-/// missing.
+/// Error: the key specifications do not fit the arguments, because a count is not a number or too
+/// big, or a key is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidKeys;
 
-/// The fields 4 to 6 of `COMMAND INFO`, which predate key specifications.
+/// Fields 4 to 6 of `COMMAND INFO`, which predate key specifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LegacyRange {
-    /// Argument index of the first key; 0: no keys.
+    /// Argument index of the first key, or 0 if there are no keys.
     pub first: i32,
-    /// Argument index of the last key; negative counts from the end.
+    /// Argument index of the last key. A negative number counts from the end.
     pub last: i32,
-    /// Arguments from one key to the next.
+    /// Distance from one key to the next.
     pub step: i32,
-    /// Whether these three are incomplete: the `movablekeys` flag.
+    /// Whether the three other fields are incomplete: the flag `movablekeys`.
     pub movable: bool,
 }
 
 impl Command {
-    /// Returns the argument that names a member or field of the set or hash at its first argument,
-    /// for commands that have one: a hint, for prefetching. Another argument in its place is only
-    /// not found.
+    /// Returns the argument that is a member or field of the set or hash at the first key, if the
+    /// command has one. This is a hint for prefetching: a prefetch of any other argument finds
+    /// nothing.
     #[inline]
     pub fn member_argument(&self) -> Option<usize> {
         (matches!(self.group, "set" | "hash") && self.arity.unsigned_abs() > 2).then_some(2)
     }
 
-    /// Returns the argument index of the key, for a command with exactly one key at a fixed place:
-    /// most of all calls.
+    /// Returns the argument index of the key, for a command with exactly one key at a fixed place.
+    /// Most calls are of this kind.
     ///
-    /// The caller has checked the arity, which ensures that the argument exists.
+    /// The caller must have checked the arity, which ensures that the argument exists.
     #[inline]
     pub fn single_key(&self) -> Option<usize> {
         match self.key_specs {
@@ -47,7 +47,8 @@ impl Command {
         }
     }
 
-    /// Returns first key, last key and step, as far as these can describe the key specifications.
+    /// Returns the first key, the last key and the step, as far as these can describe the key
+    /// specifications.
     pub fn legacy_range(&self) -> LegacyRange {
         if let [KeySpec { begin: BeginSearch::Index(first), find: FindKeys::Range { last, step, .. }, flags, .. }] =
             self.key_specs
@@ -61,7 +62,7 @@ impl Command {
                 range.movable = true;
                 continue;
             };
-            // Only consecutive ranges make one range.
+            // Only consecutive ranges can be merged.
             if range.first != 0 && range.last != first - 1 {
                 range.movable = true;
                 continue;
@@ -81,9 +82,9 @@ impl Command {
 /// Appends the argument index of each key of a call to `keys`, in the order of the key
 /// specifications.
 ///
-/// Fails, with nothing appended, if a specification doesn't fit the arguments. A specification
-/// whose keyword is missing has no keys. A call with a wrong arity may fail or yield only the keys
-/// that exist.
+/// Fails and appends nothing if a specification does not fit the arguments. A specification whose
+/// keyword is missing has no keys. A call with a wrong arity may fail, or yield only the keys that
+/// exist.
 pub fn keys_of(command: &Command, args: &Args<'_>, keys: &mut Vec<usize>) -> Result<(), InvalidKeys> {
     let before = keys.len();
     let found = for_each_key(command, args, |index, _| keys.push(index));
@@ -93,18 +94,18 @@ pub fn keys_of(command: &Command, args: &Args<'_>, keys: &mut Vec<usize>) -> Res
     found
 }
 
-/// Calls `visit` with the argument index of each key of a call and the specification it belongs to.
+/// Calls `visit` with the argument index of each key of a call and the key's specification.
 pub fn for_each_key(
     command: &Command,
     args: &Args<'_>,
     visit: impl FnMut(usize, &'static KeySpec),
 ) -> Result<(), InvalidKeys> {
-    // An argument that only looks like a key (a channel of SPUBLISH) determines the slot, but is
-    // not a key.
+    // An argument with this flag (a channel of SPUBLISH) determines the slot like a key, but is
+    // none.
     for_each_in(command, args, |spec| !spec.flags.contains(&"not_key"), visit)
 }
 
-/// As [`for_each_key`], with arguments that are not keys but determine the slot as keys do.
+/// Does the same as [`for_each_key`], including arguments that are not keys but determine the slot.
 pub(super) fn for_each_slotted(
     command: &Command,
     args: &Args<'_>,
@@ -141,7 +142,7 @@ fn for_each_in(
     Ok(())
 }
 
-/// Returns the start of a specification's keys; `None` if its keyword is missing.
+/// Returns the start of a specification's keys, or `None` if its keyword is missing.
 fn begin(spec: &KeySpec, args: &Args<'_>) -> Result<Option<usize>, InvalidKeys> {
     match spec.begin {
         BeginSearch::Index(index) => usize::try_from(index).map(Some).map_err(|_| InvalidKeys),
@@ -160,8 +161,8 @@ fn begin(spec: &KeySpec, args: &Args<'_>) -> Result<Option<usize>, InvalidKeys> 
     }
 }
 
-/// Returns the index of the first and last key and the step, from the start of a specification. The
-/// last may be out of range.
+/// Returns the index of the first key, the index of the last key and the step, given the start of a
+/// specification. The index of the last key may be out of range.
 fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize, usize), InvalidKeys> {
     let count = args.len();
     match spec.find {
@@ -170,7 +171,8 @@ fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize
             let last = match (last >= 0, limit) {
                 (true, _) => Some(first + back),
                 (false, 0 | 1) => count.checked_sub(back),
-                // Stops after a part of the rest, as for the streams before the IDs of XREAD.
+                // Stops after a part of the remaining arguments, as for the streams before the IDs
+                // of XREAD.
                 (false, limit) => {
                     (first + count.saturating_sub(first) / limit.unsigned_abs() as usize).checked_sub(back)
                 }
@@ -193,7 +195,7 @@ fn offset(from: usize, by: i32) -> Result<usize, InvalidKeys> {
     from.checked_add_signed(by as isize).ok_or(InvalidKeys)
 }
 
-/// Returns a step of at least 1, so that no specification causes an endless walk.
+/// Returns a step of at least 1, so that no specification causes an endless loop.
 fn step_of(step: i32) -> usize {
     usize::try_from(step).unwrap_or(1).max(1)
 }
@@ -208,7 +210,7 @@ mod tests {
         Command { key_specs: specs.to_vec().leak(), ..Command::BLANK }
     }
 
-    /// Returns the indexes of the keys of a call, written with blanks between its arguments.
+    /// Returns the indexes of the keys of a call, given as words separated by spaces.
     fn keys(specs: &[KeySpec], call: &str) -> Result<Vec<usize>, InvalidKeys> {
         let mut start = 0;
         let range = |word: &str| {
@@ -236,7 +238,7 @@ mod tests {
         assert_eq!(keys(&[KeySpec::range(1, 1, &["RO"])], "lcs a b len"), Ok(vec![1, 2]));
         assert_eq!(keys(&[KeySpec::all_from(1, 1, &["RO"])], "del a b c"), Ok(vec![1, 2, 3]));
         assert_eq!(keys(&[KeySpec::all_from(1, 1, &["RO"])], "del"), Err(InvalidKeys));
-        // Redis names the key without a value too.
+        // Redis includes the key without a value too.
         assert_eq!(keys(&[KeySpec::all_from(1, 2, &["OW"])], "mset a 1 b"), Ok(vec![1, 3]));
         // The keys of BLPOP end before its timeout.
         const BUT_LAST: KeySpec = spec(BeginSearch::Index(1), FindKeys::Range { last: -2, step: 1, limit: 0 });
@@ -267,14 +269,14 @@ mod tests {
             assert_eq!(keys(&[COUNTED], hostile), Err(InvalidKeys), "{hostile}");
         }
         assert_eq!(keys(&[COUNTED], "eval s 9223372036854775807 a"), Err(InvalidKeys));
-        // With a destination as well; a specification that fails makes both fail.
+        // The same with a destination. If one specification fails, both do.
         const BOTH: &[KeySpec] = &[KeySpec::at(1, &["OW"]), COUNTED];
         assert_eq!(keys(BOTH, "zunionstore d 2 a b weights 1 2"), Ok(vec![1, 3, 4]));
         assert_eq!(keys(BOTH, "zunionstore d 9 a b"), Err(InvalidKeys));
     }
 
     #[test]
-    fn what_cannot_be_said_and_what_is_no_key() {
+    fn unknown_specifications_and_arguments_that_are_no_keys() {
         const UNKNOWN: KeySpec = spec(BeginSearch::Unknown, FindKeys::Unknown);
         const CHANNEL: KeySpec = KeySpec::at(1, &["not_key"]);
         assert_eq!(keys(&[UNKNOWN], "sort a"), Err(InvalidKeys));
@@ -288,8 +290,8 @@ mod tests {
             let LegacyRange { first, last, step, movable } = with_specs(specs).legacy_range();
             (first, last, step, movable)
         };
-        // Each as redis-server 7.0.15 shows it: PING, GET, LCS, MSET, RENAME, SUNIONSTORE, EVAL,
-        // ZUNIONSTORE.
+        // The values that redis-server 7.0.15 shows for PING, GET, LCS, MSET, RENAME, SUNIONSTORE,
+        // EVAL, ZUNIONSTORE.
         assert_eq!(shown(&[]), (0, 0, 0, false));
         assert_eq!(shown(&[KeySpec::at(1, &["RO"])]), (1, 1, 1, false));
         assert_eq!(shown(&[KeySpec::range(1, 1, &["RO"])]), (1, 2, 1, false));

@@ -1,4 +1,4 @@
-//! The slots of a call's keys: in a cluster all must have the same one.
+//! The slots of a call's keys. In a cluster all keys of a call must have the same slot.
 
 use pantala_base::key_slot;
 use pantala_resp::Args;
@@ -11,16 +11,15 @@ use super::keys::for_each_slotted;
 pub enum Slots {
     /// There are no keys.
     None,
-    /// All have this one.
+    /// All keys have this slot.
     One(u16),
-    /// They have different ones.
+    /// The keys have different slots.
     Several,
 }
 
 impl Slots {
-    /// Returns the slots of a call: of its keys, and of the channels of `SSUBSCRIBE` and its
-    /// variants. If the arguments don't fit there are no keys, as in Redis, and the handler reports
-    /// the error.
+    /// Returns the slots of a call's keys, or of the channels of `SSUBSCRIBE` and its variants. As
+    /// in Redis, there are no keys if the arguments do not fit, and the handler reports the error.
     pub fn of(command: &Command, args: &Args<'_>) -> Self {
         let mut slots = Slots::None;
         match for_each_slotted(command, args, |index, _| slots.add(Slots::One(key_slot(args.at(index))))) {
@@ -29,7 +28,7 @@ impl Slots {
         }
     }
 
-    /// Adds the slots of other keys.
+    /// Adds the slots of further keys.
     pub fn add(&mut self, other: Slots) {
         *self = match (*self, other) {
             (Slots::None, slots) | (slots, Slots::None) => slots,

@@ -1,9 +1,9 @@
-//! `LATENCY`: events that took longer than `latency-monitor-threshold`, by kind, as recorded by
-//! each worker.
+//! `LATENCY`: events that took at least `latency-monitor-threshold`, by kind, recorded by each
+//! worker.
 //!
-//! A worker writes to a list of its own, behind a lock that only readers contend for; reading
-//! merges the lists and stops no traffic. Nothing is timed for it alone: commands reuse the times
-//! that `SLOWLOG` takes, so that threshold 0 costs nothing.
+//! A worker writes to a list of its own, whose lock is contended only by readers. Reading merges
+//! the lists and does not stop other work. Commands are not timed for this alone: they reuse the
+//! times that `SLOWLOG` takes, so a threshold of 0 costs nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,39 +12,39 @@ use std::time::Duration;
 
 use crate::events::Events;
 
-/// A command that Redis calls fast (its flag says so).
+/// A command with the flag `fast`.
 pub const FAST_COMMAND: &str = "fast-command";
 /// Any other command.
 pub const COMMAND: &str = "command";
-/// A turn of active expiry.
+/// One turn of active expiry.
 pub const EXPIRE_CYCLE: &str = "expire-cycle";
 /// The deletion of an expired key that was looked up.
 pub const EXPIRE_DEL: &str = "expire-del";
-/// The evictions of one command, or of one turn.
+/// The evictions of one command or of one turn.
 pub const EVICTION_CYCLE: &str = "eviction-cycle";
 /// The deletion of an evicted key.
 pub const EVICTION_DEL: &str = "eviction-del";
 
-/// Samples kept for each kind of event, as in Redis.
+/// Maximum number of samples for each kind of event, as in Redis.
 pub const SAMPLES_MAX: usize = 160;
 
-/// The events of one second.
+/// The longest event of one second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Unix time in seconds.
     pub at_s: i64,
-    /// The longest event of that second, ms.
+    /// Duration of the longest event in that second, ms.
     pub latency_ms: u64,
 }
 
-/// One kind of event.
+/// The events of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
-    /// Its kind.
+    /// Kind of event.
     pub event: &'static str,
-    /// The longest since the last reset, ms.
+    /// Duration of the longest event since the last reset, ms.
     pub max_ms: u64,
-    /// At most [`SAMPLES_MAX`], no two of one second, the latest last; at least one.
+    /// Samples by ascending time, at least one and at most [`SAMPLES_MAX`], one per second.
     pub samples: VecDeque<Sample>,
 }
 
@@ -57,7 +57,8 @@ impl Series {
     fn note(&mut self, sample: Sample) {
         self.max_ms = self.max_ms.max(sample.latency_ms);
         match self.samples.back_mut() {
-            // A clock that was set back must not disorder the samples.
+            // After the clock was set back, the sample counts for the latest second, to keep the
+            // order.
             Some(last) if last.at_s >= sample.at_s => last.latency_ms = last.latency_ms.max(sample.latency_ms),
             _ => self.samples.push_back(sample),
         }
@@ -81,12 +82,12 @@ impl Series {
 
 /// The lists of all workers. See the head of this module.
 pub struct LatencyMonitor {
-    /// By worker; few kinds of events, so a list.
+    /// Series by worker. There are few kinds of events, so a list suffices.
     lists: Box<[Mutex<Vec<Series>>]>,
 }
 
 impl LatencyMonitor {
-    /// Returns one without events.
+    /// Returns a monitor without events.
     pub(crate) fn new(workers: usize) -> Self {
         LatencyMonitor { lists: (0..workers).map(|_| Mutex::default()).collect() }
     }
@@ -101,7 +102,7 @@ impl LatencyMonitor {
         }
     }
 
-    /// Returns all recorded kinds of events, of all workers, in order of their names.
+    /// Returns the series of all workers by kind of event, sorted by name.
     pub fn series(&self) -> Vec<Series> {
         let mut all: BTreeMap<&'static str, Series> = BTreeMap::new();
         for worker in 0..self.lists.len() {
@@ -112,7 +113,7 @@ impl LatencyMonitor {
         all.into_values().collect()
     }
 
-    /// Forgets the kinds of events whose name satisfies `is`. Returns how many there were.
+    /// Removes the kinds of events whose name satisfies `is`. Returns their number.
     pub fn reset(&self, is: impl Fn(&str) -> bool) -> usize {
         let mut forgotten = BTreeSet::new();
         for worker in 0..self.lists.len() {
@@ -128,13 +129,13 @@ impl LatencyMonitor {
     }
 
     fn list(&self, worker: usize) -> MutexGuard<'_, Vec<Series>> {
-        // Each holder makes one insertion or change, so a panic leaves none half done.
+        // A panic leaves no partial change, because each holder of the lock makes one change.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Events {
-    /// Records an event of `worker` that started at `began_ms` (unix time) and took so long, if it
+    /// Records an event of `worker` that started at `began_ms` (Unix time) and took `took`, if that
     /// reaches `latency-monitor-threshold`.
     #[inline]
     pub fn note_latency(&self, worker: u32, event: &'static str, began_ms: i64, took: Duration) {
@@ -187,7 +188,7 @@ mod tests {
         // Merging two workers' series keeps the bound.
         monitor.note(1, COMMAND, SAMPLES_MAX as i64 + 1, 1);
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 2));
-        // A clock that goes back adds to the last second.
+        // After the clock was set back, the event counts for the last second.
         monitor.note(1, COMMAND, 0, 9);
         assert_eq!(kept(&monitor).last(), Some(&(SAMPLES_MAX as i64 + 1, 9)));
     }

@@ -1,6 +1,8 @@
-//! Events for other clients: pub/sub, `MONITOR`, keyspace notifications, client-side caching; and
-//! records for operators: `SLOWLOG`, `LATENCY`. Code that runs commands calls these while it holds
-//! the shards; delivery is the [`Workers`]'.
+//! Events for other clients (pub/sub, `MONITOR`, keyspace notifications, client-side caching), and
+//! records for operators (`SLOWLOG`, `LATENCY`).
+//!
+//! Code that runs commands calls this layer while it holds the shards. [`Workers`] delivers the
+//! messages.
 
 use std::sync::Arc;
 
@@ -21,16 +23,16 @@ use pubsub::{PubSub, Published};
 use slowlog::SlowLog;
 use tracking::Tracking;
 
-/// How messages reach the workers of listeners. The messages that one thread sends to one
-/// worker arrive in order; sending never waits.
+/// Sends messages to the workers of listeners. The messages from one thread to one worker arrive in
+/// order. Sending never waits.
 pub trait Workers: Send + Sync {
     /// Sends a published message to a worker, for its subscribers.
     fn publish(&self, worker: u32, published: Arc<Published>);
-    /// Sends a command to a connection that sees every command (`MONITOR`).
+    /// Sends a command to a connection that runs `MONITOR`.
     fn show(&self, monitor: Listener, line: Arc<[u8]>);
 }
 
-/// Subscribers, monitors, clients that track, and the live settings: the same for all shards.
+/// Subscribers, monitors, clients that track keys, and the live settings. All shards share them.
 pub struct Events {
     /// Live settings.
     pub tuning: Tuning,
@@ -44,7 +46,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Returns events without a listener, of so many workers.
+    /// Returns events for `count` workers, without listeners.
     pub(crate) fn new(workers: Arc<dyn Workers>, count: usize) -> Self {
         Events {
             tuning: Tuning::new(),
@@ -74,17 +76,17 @@ impl Events {
         &self.monitors
     }
 
-    /// Returns the readers and tracked keys of client-side caching.
+    /// Returns the state of client-side caching: readers and tracked keys.
     pub fn tracking(&self) -> &Tracking {
         &self.tracking
     }
 
-    /// Returns the commands that took long.
+    /// Returns the slow log.
     pub fn slowlog(&self) -> &SlowLog {
         &self.slowlog
     }
 
-    /// Returns the events that took longer than `latency-monitor-threshold`.
+    /// Returns the events that took at least `latency-monitor-threshold`.
     pub fn latency(&self) -> &LatencyMonitor {
         &self.latency
     }

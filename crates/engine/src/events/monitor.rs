@@ -1,11 +1,11 @@
-//! `MONITOR`: connections that see every command.
+//! `MONITOR`: connections that receive every command.
 //!
-//! The thread that runs a command sends it to the monitors: before it releases the shards of a
-//! command with keys, after a command without keys. Mailboxes are in order, so a monitor sees an
-//! order in which the commands could have run one after the other: two of one connection, or of one
-//! key, appear as they ran.
+//! The thread that runs a command sends it to the monitors: before it releases the shards, or after
+//! a command without keys. Mailboxes keep order, so a monitor receives the commands in an order in
+//! which they could have run one after the other. Commands of one connection, and commands on one
+//! key, appear in the order in which they ran.
 //!
-//! Without monitors, a command costs one load and one branch that always goes the same way.
+//! Without monitors, this costs a command one load and one predictable branch.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,10 +19,10 @@ use crate::events::notify::are_events_held;
 use crate::events::pubsub::Listener;
 use crate::tuning::{Tuning, WATCHING};
 
-/// Replaces an argument that is a secret.
+/// Replacement of secret arguments.
 pub const REDACTED: &[u8] = b"(redacted)";
 
-/// Returns whether an argument of a command is a secret that no log may show.
+/// Returns whether an argument of a command is a secret, which no log may show.
 pub fn is_secret(command: &Command, args: &Args<'_>, index: usize) -> bool {
     command.secrets.is_some_and(|is_secret| is_secret(args, index))
 }
@@ -43,8 +43,8 @@ impl Monitors {
     /// Returns whether there are monitors.
     #[inline]
     pub fn are_there(&self) -> bool {
-        // Relaxed: a client that has the reply to MONITOR sees the count, through whatever
-        // delivered that reply.
+        // Relaxed: a client that has received the reply to MONITOR sees the count, through the
+        // delivery of that reply.
         WATCHING && self.count.load(Relaxed) > 0
     }
 
@@ -66,7 +66,7 @@ impl Monitors {
 }
 
 impl Events {
-    /// Shows a command of a client to all monitors, unless its record hides it.
+    /// Sends a command of a client to all monitors, unless the command's record hides it.
     #[cold]
     pub fn show(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
         if command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
@@ -75,9 +75,9 @@ impl Events {
         self.show_from(command, args, &self.address_of(client), db);
     }
 
-    /// As [`Events::show`], for a command that a script runs on behalf of its client. Not called in
-    /// a run that may be rolled back ([`hold_events`]): such a run starts only without monitors, so
-    /// to monitors that arrive later it ran before they came.
+    /// Sends a command that a script runs to all monitors, like [`Events::show`]. In a run that may
+    /// be rolled back ([`hold_events`]) it sends nothing: such a run starts only while there are no
+    /// monitors, so it precedes those that arrive later.
     ///
     /// [`hold_events`]: crate::events::notify::hold_events
     #[cold]
@@ -87,8 +87,8 @@ impl Events {
         }
     }
 
-    /// Shows the call of a script or function: before the commands that it runs, though the
-    /// command's record hides it.
+    /// Sends the call of a script or function to all monitors, before the commands that it runs,
+    /// although the command's record hides it.
     #[cold]
     pub fn show_script(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
         self.show_from(command, args, &self.address_of(client), db);

@@ -1,12 +1,11 @@
-//! Keyspace notifications: `notify-keyspace-events`, its classes, and how an event reaches its
-//! subscribers.
+//! Keyspace notifications: `notify-keyspace-events`, the classes of events, and their publication.
 //!
-//! An event is published on up to two channels, as Redis does: `__keyspace@db__:key` with the
-//! event's name, and `__keyevent@db__:event` with the key. The writer of a key publishes while it
-//! holds the key's shard, and mailboxes are in order: so every subscriber sees the events of a key
-//! in the order of its changes.
+//! As in Redis, an event is published on up to two channels: `__keyspace@db__:key` with the event's
+//! name, and `__keyevent@db__:event` with the key. The writer of a key publishes while it holds the
+//! key's shard, and mailboxes keep order. So every subscriber receives the events of a key in the
+//! order of its changes.
 //!
-//! The events of a class that is off cost one load and one branch that always goes the same way.
+//! An event of a disabled class costs one load and one predictable branch.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,7 +36,7 @@ pub enum EventClass {
     Evicted = 1 << 7,
     /// `t`.
     Stream = 1 << 8,
-    /// `d`: of modules. Never sent.
+    /// `d`: events of modules. Never published.
     Module = 1 << 9,
     /// `n`: a new key.
     New = 1 << 10,
@@ -45,11 +44,11 @@ pub enum EventClass {
     Miss = 1 << 11,
 }
 
-/// An event of a key: its class, and its name as Redis spells it.
+/// An event of a key: its class, and its name in Redis's spelling.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event(pub EventClass, pub &'static str);
 
-/// Which events are published, and on which channels: the value of `notify-keyspace-events`.
+/// The events that are published, and on which channels: the value of `notify-keyspace-events`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventClasses(u32);
 
@@ -60,8 +59,8 @@ const KEYEVENT: u32 = 1 << 13;
 /// `A`.
 const ALL: u32 = EventClass::New as u32 - 1;
 
-/// Letters and bits, in the order in which Redis writes them: those that `A` includes or hides come
-/// first.
+/// Letters and bits in the order in which Redis writes them. The letters that `A` includes or hides
+/// are first.
 const LETTERS: [(u8, u32); 14] = [
     (b'g', EventClass::Generic as u32),
     (b'$', EventClass::String as u32),
@@ -78,11 +77,11 @@ const LETTERS: [(u8, u32); 14] = [
     (b'E', KEYEVENT),
     (b'm', EventClass::Miss as u32),
 ];
-/// The number of [`LETTERS`] that are not written next to an `A`.
+/// Number of [`LETTERS`] that are not written together with an `A`.
 const HIDDEN_BY_ALL: usize = 11;
 
 impl EventClasses {
-    /// Returns the classes for these letters; `None` if one is not a class's letter.
+    /// Returns the classes of these letters, or `None` if a letter is unknown.
     pub fn parse(letters: &[u8]) -> Option<Self> {
         letters.iter().try_fold(EventClasses(0), |EventClasses(bits), letter| {
             let bit = match letter {
@@ -115,8 +114,8 @@ impl EventClasses {
 impl Tuning {
     /// Sets the published events.
     pub fn set_events(&self, classes: EventClasses) {
-        // Without a channel nothing is published: clearing all bits makes the check of a class
-        // enough.
+        // Without a channel nothing is published. All bits are cleared then, so that testing the
+        // bit of a class suffices.
         let is_heard = classes.0 & (KEYSPACE | KEYEVENT) != 0;
         let heard = if is_heard { classes.0 } else { 0 };
         let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & KEPT | heard));
@@ -124,16 +123,16 @@ impl Tuning {
 }
 
 thread_local! {
-    /// Events of a run that may be rolled back, while one of its commands runs on this thread. Not
-    /// in the shards, as invalidations are: code that makes an event always has the keyspace, and
-    /// mostly no shard.
+    /// Events of a run that may be rolled back, while one of its commands runs on this thread. They
+    /// are not kept in the shards, as invalidations are, because code that raises an event always
+    /// has the keyspace, but often no shard.
     static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
 }
 
-/// An event that isn't published yet, since its change may be rolled back (`store::undo`).
+/// An event that is deferred because its change may be rolled back (`store::undo`).
 #[derive(Debug)]
 pub struct HeldEvent {
-    /// The value of `notify-keyspace-events` when it happened.
+    /// Value of `notify-keyspace-events` when the event was raised.
     wanted: u32,
     class: u32,
     event: Box<str>,
@@ -142,41 +141,42 @@ pub struct HeldEvent {
 }
 
 impl HeldEvent {
-    /// Returns the memory usage of it and of its place in a list, bytes.
+    /// Returns the memory usage of the event and its place in a list, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.event.len() + self.key.len()
     }
 
-    /// Returns whether it is an expiry, which a rollback doesn't undo.
+    /// Returns whether this is an expiry, which a rollback does not revert.
     pub(crate) fn is_expiry(&self) -> bool {
         self.class == EventClass::Expired as u32
     }
 
-    /// Returns whether it is a miss, which repeats with its command although that changes nothing.
+    /// Returns whether this is a miss. It is raised again by the rerun, although it belongs to no
+    /// change.
     pub(crate) fn is_miss(&self) -> bool {
         self.class == EventClass::Miss as u32
     }
 }
 
-/// Calls `run`, and returns the events that it makes on this thread instead of publishing them.
+/// Calls `run`. Returns the events that it raises on this thread, which are not published.
 pub fn hold_events<R>(run: impl FnOnce() -> R) -> (R, Vec<HeldEvent>) {
     HELD.set(Some(Vec::new()));
     let result = run();
     (result, HELD.take().unwrap_or_default())
 }
 
-/// Returns whether events of this thread are being held back.
+/// Returns whether events of this thread are being deferred.
 pub(crate) fn are_events_held() -> bool {
     HELD.with_borrow(Option::is_some)
 }
 
 impl Events {
-    /// Publishes an event of a key if its class is on. The caller holds the key's shard. For
-    /// `effect::change`, and for misses, which are not changes.
+    /// Publishes an event of a key if its class is enabled. The caller must hold the key's shard.
+    /// Called by `effect::change`, and for misses, which are not changes.
     #[inline]
     pub(crate) fn notify(&self, class: EventClass, event: &str, db: u32, key: &[u8]) {
-        // Relaxed: a client that has the reply to CONFIG SET sees the new value, through whatever
-        // delivered that reply.
+        // Relaxed: a client that has received the reply to CONFIG SET sees the new value, through
+        // the delivery of that reply.
         let wanted = self.tuning.events.load(Relaxed);
         if wanted & class as u32 != 0 {
             self.hold_or_publish(wanted, class, event, db, key);
@@ -195,8 +195,8 @@ impl Events {
         }
     }
 
-    /// Publishes an event that was held back. The caller holds the key's shard, as when it
-    /// happened.
+    /// Publishes a deferred event. The caller must hold the key's shard, as when the event was
+    /// raised.
     pub(crate) fn publish_held(&self, held: &HeldEvent) {
         self.publish_event(held.wanted, &held.event, held.db, &held.key);
     }

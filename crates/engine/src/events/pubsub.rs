@@ -1,23 +1,24 @@
-//! Publish and subscribe: the subscribers of each channel, and how messages reach them.
+//! Publish and subscribe: the subscribers of each channel, and the delivery of messages.
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! | what | held by |
+//! | data | held by |
 //! | --- | --- |
-//! | a worker's subscribers to a name | its *room*, behind a lock that others rarely take |
-//! | their number, by worker | the *board*, by channel, in stripes; all patterns, in order |
+//! | a worker's subscribers by name | the worker's *room*, behind a lock that other threads rarely take |
+//! | the number of subscribers by name and worker | the *board*: channels in stripes, and all patterns in order |
 //! | a connection's subscriptions | its session ([`Subscriptions`]) |
 //!
-//! A publisher reads the board, counts, and sends each worker that has subscribers one message,
-//! whatever their number ([`Workers::publish`](crate::events::Workers::publish)). The worker
-//! encodes it once for each protocol version and copies that to its connections' outputs; a long
-//! one is shared instead (docs/decisions/0010-shared-messages.md). Consecutive messages of one
-//! channel are encoded and delivered together.
+//! A publisher reads the board, adds up the counts, and sends one message to each worker with
+//! subscribers, whatever their number ([`Workers::publish`](crate::events::Workers::publish)). The
+//! worker encodes the message once for each protocol version and copies it to its connections'
+//! outputs. Long messages are shared instead (docs/decisions/0010-shared-messages.md). Consecutive
+//! messages on one channel are encoded and delivered together.
 //!
-//! Mailboxes are in order, so one connection's messages arrive everywhere in the order in which it
-//! published them, and after its earlier writes: its commands run one after the other. For
-//! subscribers of several workers, a lock of the channel's stripe is held while the message is sent
-//! to all of them, so that they get a channel's messages in one order, whoever the publisher is.
+//! A connection's commands run one after the other and mailboxes keep order. So messages of one
+//! connection arrive everywhere in the order in which it published them, and after its earlier
+//! writes. If subscribers of several workers receive a message, a lock of the channel's stripe is
+//! held while it is sent to these workers. So all subscribers receive the messages on a channel in
+//! one order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -32,7 +33,7 @@ pub use crate::clients::listener::{KINDS, Kind, Listener};
 mod patterns;
 use patterns::Patterns;
 
-/// Parts of the board, so that publishers on different channels don't contend: a power of two.
+/// Number of stripes of the board, a power of two. Publishers on different channels rarely contend.
 const STRIPES: usize = 64;
 
 /// The name of a channel, or a pattern.
@@ -45,13 +46,13 @@ pub struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// Returns the names of a kind, in order.
+    /// Returns the names of a kind, sorted.
     pub fn names(&self, kind: Kind) -> &BTreeSet<Name> {
         &self.names[kind as usize]
     }
 
-    /// Returns the number of subscriptions that `SUBSCRIBE` and its variants reply: shard channels
-    /// are counted separately.
+    /// Returns the number of subscriptions in the replies to `SUBSCRIBE` and its variants. Shard
+    /// channels are counted separately.
     pub fn count_beside(&self, kind: Kind) -> usize {
         match kind {
             Kind::Channel | Kind::Pattern => self.names(Kind::Channel).len() + self.names(Kind::Pattern).len(),
@@ -59,13 +60,13 @@ impl Subscriptions {
         }
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no subscriptions.
     pub fn is_empty(&self) -> bool {
         self.names.iter().all(BTreeSet::is_empty)
     }
 
-    /// Returns the memory usage, bytes: each name's place here and in its room. The names
-    /// themselves are shared by all subscribers.
+    /// Returns the memory usage in bytes: a place in this set and in the room for each name. All
+    /// subscribers share the names themselves.
     pub fn bytes(&self) -> usize {
         self.names.iter().map(BTreeSet::len).sum::<usize>() * (size_of::<Name>() + size_of::<u64>())
     }
@@ -85,41 +86,41 @@ pub struct Published {
 }
 
 impl Published {
-    /// Returns whether every receiver of this message gets `next` too, once, with nothing between
-    /// the two: both are of one channel, and no pattern matches either.
+    /// Returns whether every receiver of this message also receives `next`, once and with no other
+    /// message in between: both are on one channel, and no pattern matches.
     pub fn goes_with(&self, next: &Published) -> bool {
         let is_alone = |one: &Published| one.patterns.is_empty();
         is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel
     }
 }
 
-/// The number of each worker's subscribers to one name.
+/// Number of subscribers to one name, by worker.
 type Counts = Box<[u32]>;
 
-/// The subscribed connections of a worker, by name.
+/// Subscribed connections of a worker, by name.
 type Room = HashMap<Name, Vec<u64>>;
 
 /// The subscriptions of all connections. See the head of this module.
 pub struct PubSub {
     workers: usize,
     hasher: RandomState,
-    /// By kind (channels, then shard channels) and stripe.
+    /// Channels by kind (channels, then shard channels) and stripe.
     board: [Vec<RwLock<HashMap<Name, Counts>>>; 2],
-    /// By kind and stripe, as the board: held while a message goes to more than one worker.
+    /// Locks by kind and stripe. Held while a message is sent to more than one worker.
     order: [Vec<Mutex<()>>; 2],
     patterns: RwLock<Patterns>,
-    /// By worker and kind.
+    /// Rooms by worker and kind.
     rooms: Box<[[Mutex<Room>; KINDS.len()]]>,
 }
 
-/// Locks a map that is consistent at every moment: a panic elsewhere can't have left one
-/// half-changed.
+/// Locks a map that is consistent at all times, so a panic elsewhere cannot have left a partial
+/// change.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PubSub {
-    /// Returns one without subscribers.
+    /// Returns a state without subscribers.
     pub(crate) fn new(workers: usize) -> Self {
         let stripes = || (0..STRIPES).map(|_| RwLock::default()).collect();
         let order = || (0..STRIPES).map(|_| Mutex::default()).collect();
@@ -140,7 +141,7 @@ impl PubSub {
         }
         let worker = listener.worker as usize;
         let name: Name = name.into();
-        // The room first: once the board shows a subscriber, messages reach it.
+        // The room comes first: once the board contains the subscriber, messages must reach it.
         lock(&self.rooms[worker][kind as usize]).entry(Arc::clone(&name)).or_default().push(listener.connection);
         match kind {
             Kind::Pattern => {
@@ -180,7 +181,7 @@ impl PubSub {
         }
         let mut room = lock(&self.rooms[worker][kind as usize]);
         if let Some(connections) = room.get_mut(name) {
-            // Keeps the order: messages go out in the order in which their receivers subscribed.
+            // Keeps the order, because messages are delivered in the order of subscription.
             connections.retain(|connection| *connection != listener.connection);
             if connections.is_empty() {
                 room.remove(name);
@@ -198,8 +199,9 @@ impl PubSub {
         }
     }
 
-    /// Publishes a message on a channel (`kind` is `Channel` or `Shard`). Returns how many receive
-    /// it; a connection that subscribes to the channel and to two patterns counts three times.
+    /// Publishes a message on a channel (`kind` is `Channel` or `Shard`). Returns the number of
+    /// receivers. A connection that has subscribed to the channel and to two matching patterns
+    /// counts three times.
     pub fn publish(&self, events: &Events, kind: Kind, channel: &[u8], payload: &[u8]) -> u64 {
         let mut counts = vec![0u32; self.workers];
         let mut add = |more: &Counts| counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
@@ -230,11 +232,12 @@ impl PubSub {
         receivers
     }
 
-    /// Delivers a message to a worker's subscribers: calls `to` for each with the pattern it
-    /// subscribed by, if any.
+    /// Delivers a message to a worker's subscribers. Calls `to` for each, with the pattern by which
+    /// it matched, if any.
     pub fn deliver(&self, worker: u32, published: &Published, mut to: impl FnMut(u64, Option<&[u8]>)) {
         let rooms = &self.rooms[worker as usize];
-        // Collected, so that the lock is free when a connection is closed for its output's length.
+        // Copied, because `to` may close a connection whose output is too long, which needs the
+        // lock.
         let by_name = lock(&rooms[published.kind as usize]).get(&*published.channel).cloned().unwrap_or_default();
         by_name.into_iter().for_each(|connection| to(connection, None));
         for pattern in &published.patterns {
@@ -243,7 +246,7 @@ impl PubSub {
         }
     }
 
-    /// Returns the channels (`kind` is `Channel` or `Shard`) that have subscribers, in no order.
+    /// Returns the channels (`kind` is `Channel` or `Shard`) with subscribers, unordered.
     pub fn channels(&self, kind: Kind) -> Vec<Name> {
         let stripes = &self.board[usize::from(kind == Kind::Shard)];
         let names = |stripe: &RwLock<HashMap<Name, Counts>>| {
@@ -252,13 +255,13 @@ impl PubSub {
         stripes.iter().flat_map(names).collect()
     }
 
-    /// Returns how many subscribe to a channel (`kind` is `Channel` or `Shard`) by its name.
+    /// Returns the number of subscribers to a channel by its name (`kind` is `Channel` or `Shard`).
     pub fn listeners(&self, kind: Kind, channel: &[u8]) -> u64 {
         let stripe = self.stripe(kind, channel).read().unwrap_or_else(PoisonError::into_inner);
         stripe.get(channel).map_or(0, |counts| counts.iter().map(|count| u64::from(*count)).sum())
     }
 
-    /// Returns the subscribers to names that satisfy `is_wanted`, with repeats.
+    /// Returns the subscribers to all names that satisfy `is_wanted`, possibly with duplicates.
     pub fn listeners_where(&self, is_wanted: impl Fn(Kind, &[u8]) -> bool) -> Vec<Listener> {
         let mut found = Vec::new();
         for (worker, rooms) in self.rooms.iter().enumerate() {
@@ -281,7 +284,7 @@ impl PubSub {
         &self.board[usize::from(kind == Kind::Shard)][self.number(name)]
     }
 
-    /// Returns the number of a name's stripe.
+    /// Returns the index of a name's stripe.
     fn number(&self, name: &[u8]) -> usize {
         self.hasher.hash_one(name) as usize % STRIPES
     }
@@ -297,12 +300,12 @@ mod tests {
     }
 
     #[test]
-    fn messages_go_together_that_the_same_hear_once() {
+    fn messages_with_the_same_receivers_are_delivered_together() {
         let first = published(Kind::Channel, "a", &[]);
         assert!(first.goes_with(&published(Kind::Channel, "a", &[])));
         assert!(!first.goes_with(&published(Kind::Channel, "b", &[])));
         assert!(!first.goes_with(&published(Kind::Shard, "a", &[])));
-        // A subscriber by name and by pattern gets each message twice before the next.
+        // A subscriber by name and by pattern receives each message twice before the next one.
         let by_pattern = published(Kind::Channel, "a", &["a*"]);
         assert!(!first.goes_with(&by_pattern) && !by_pattern.goes_with(&first) && !by_pattern.goes_with(&by_pattern));
     }

@@ -1,8 +1,8 @@
-//! `SLOWLOG`: commands that took long, as recorded by each worker.
+//! `SLOWLOG`: slow commands, recorded by each worker.
 //!
-//! A worker writes to a list of its own, behind a lock that only readers of the log contend for.
-//! Reading merges the lists by the numbers of their entries, which ascend in order of time, and
-//! stops no traffic.
+//! A worker writes to a list of its own, whose lock is contended only by readers of the log.
+//! Reading merges the lists by the numbers of their entries, which ascend with time, and does not
+//! stop other work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,45 +14,46 @@ use crate::clients::client::Client;
 use crate::command::Command;
 use crate::events::monitor::{REDACTED, is_secret};
 
-/// Most arguments of an entry, as in Redis; the last of them gives the number of the others.
+/// Maximum number of arguments in an entry, as in Redis. If there are more, the last one gives
+/// their number.
 const ARGS_MAX: usize = 32;
-/// Most bytes of an argument, as in Redis; the number of bytes cut off follows it.
+/// Maximum length of an argument in bytes, as in Redis. The number of bytes cut off is appended.
 pub const ARG_BYTES_MAX: usize = 128;
 
-/// A command that took long.
+/// An entry of the slow log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowCommand {
-    /// Its number, ascending in order of time.
+    /// Number of the entry, ascending with time.
     pub id: u64,
-    /// When it ran, unix time in seconds.
+    /// Unix time of the run, in seconds.
     pub at_s: i64,
-    /// How long it took, µs.
+    /// Duration, µs.
     pub duration_us: i64,
-    /// Its arguments, shortened, and without secrets.
+    /// Arguments, truncated and without secrets.
     pub args: Vec<Vec<u8>>,
-    /// The address of the client.
+    /// Address of the client.
     pub address: String,
-    /// The name of the client.
+    /// Name of the client.
     pub name: Vec<u8>,
 }
 
-/// The timing of a command that took long.
+/// The timing of a slow command.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowRun {
     /// Unix time in seconds.
     pub at_s: i64,
-    /// How long it took, µs.
+    /// Duration, µs.
     pub duration_us: i64,
-    /// An argument, by its index, and the number of bytes missing at its end.
+    /// Index of a truncated argument, and the number of bytes missing at its end.
     pub cut: Option<(usize, usize)>,
 }
 
-/// The sender of a command that took long.
+/// The sender of a slow command.
 #[derive(Clone, Copy)]
 pub enum Sender<'a> {
     /// The client itself.
     Client(&'a Client),
-    /// A script that runs on behalf of it.
+    /// A script that runs on behalf of the client.
     Script(&'a Client),
 }
 
@@ -62,7 +63,7 @@ const ADDRESS_OF_SCRIPTS: &str = "?:0";
 /// The lists of all workers. See the head of this module.
 pub struct SlowLog {
     next_id: AtomicU64,
-    /// By worker, the latest first.
+    /// Entries by worker, the latest first.
     lists: Box<[Mutex<VecDeque<Arc<SlowCommand>>>]>,
 }
 
@@ -73,7 +74,7 @@ impl SlowLog {
     }
 
     /// Records a command of a client, or of a script on its behalf, for which Redis shows no
-    /// address. The worker's latest `len_max` entries are kept.
+    /// address. Keeps the worker's latest `len_max` entries.
     pub fn note(&self, who: Sender<'_>, command: &Command, args: &Args<'_>, run: SlowRun, len_max: u64) {
         let (client, (address, name)) = match who {
             Sender::Client(client) => (client, (client.shown_address(), client.names().name.clone())),
@@ -87,13 +88,14 @@ impl SlowLog {
             arg.extend_from_slice(format!("... ({missing} more bytes)").as_bytes());
         }
         let mut list = self.list(client.worker as usize);
-        // Under the lock, so that numbers ascend in the list. Relaxed: it only has to be unique.
+        // Drawn with the lock held, so that numbers in the list ascend. Relaxed: numbers must only
+        // be unique.
         let id = self.next_id.fetch_add(1, Relaxed);
         list.push_front(Arc::new(SlowCommand { id, at_s, duration_us, args, address, name }));
         list.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
     }
 
-    /// Returns the latest entries of all workers, at most `len_max`, the latest first.
+    /// Returns at most `len_max` entries of all workers, the latest first.
     pub fn latest(&self, len_max: u64) -> Vec<Arc<SlowCommand>> {
         let mut all: Vec<_> =
             (0..self.lists.len()).flat_map(|worker| self.list(worker).iter().cloned().collect::<Vec<_>>()).collect();
@@ -102,13 +104,13 @@ impl SlowLog {
         all
     }
 
-    /// Forgets all entries. Numbering continues.
+    /// Removes all entries. Numbering continues.
     pub fn reset(&self) {
         (0..self.lists.len()).for_each(|worker| self.list(worker).clear());
     }
 
     fn list(&self, worker: usize) -> MutexGuard<'_, VecDeque<Arc<SlowCommand>>> {
-        // Each holder makes one insertion or removal, so a panic leaves none half done.
+        // A panic leaves no partial change, because each holder of the lock makes one change.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

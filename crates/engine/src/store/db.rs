@@ -1,5 +1,5 @@
-//! One database in one shard, as a command sees it: lookups that expire lazily, count and touch,
-//! and return shared views; writes that keep the counters and commit the change ([`change`]).
+//! A command's view of one database in one shard. Lookups expire keys lazily, count, touch, and
+//! return shared views. Writes maintain the counters and commit the change ([`change`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -33,25 +33,25 @@ pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_
 pub use strings::EditError;
 pub use transfer::Spot;
 
-/// New keys between two updates of the dictionary's memory statistics: summing it up at each would
-/// cost more than it is worth.
+/// Number of new keys between two updates of the dictionary's memory statistics, which are too
+/// expensive to recompute for each key.
 const PUBLISH_EVERY_KEYS: u64 = 64;
 
 /// The effect of a write on the key's TTL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expire {
-    /// Removes it.
+    /// Removes the TTL.
     Clear,
-    /// Leaves it.
+    /// Keeps the TTL.
     Keep,
-    /// Sets it: unix time, ms.
+    /// Sets the deadline: Unix time, ms.
     At(i64),
 }
 
-/// Returns an entry that was found unless it has expired. An expired one is deleted (unless
-/// `CLIENT PAUSE` or the role of a replica forbids it), the change committed, and `$gone`
-/// evaluated, which leaves the function. A macro, since a function would borrow the whole view for
-/// as long as the entry.
+/// Returns a found entry unless it has expired. An expired entry is deleted and the change
+/// committed, unless `CLIENT PAUSE` or the role of a replica forbids it. Then `$gone` is evaluated,
+/// which must leave the function. This is a macro, because a function would borrow the whole view
+/// for as long as the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $gone:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
@@ -77,14 +77,14 @@ pub struct Db<'s> {
     random: &'s mut Random,
     scratch: &'s mut Vec<u8>,
     pub(crate) waiters: &'s mut Waiters,
-    /// Its number as clients know it.
+    /// Number of the database as clients know it.
     pub(crate) db: u32,
     pub(crate) store: &'s Store,
     stats: &'s ShardStats,
     pub(crate) figures: &'s DatabaseStats,
     pub(crate) now_ms: i64,
     no_touch: bool,
-    /// The command is the primary's, on a replica.
+    /// Whether this is a replica and the command is its primary's.
     pub(crate) of_primary: bool,
 }
 
@@ -118,12 +118,12 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Returns the number of keys, expired ones that were not found yet included.
+    /// Returns the number of keys, including expired keys that were not deleted yet.
     pub fn len(&self) -> usize {
         self.dict.len()
     }
 
-    /// Returns how its keys are spread over the buckets of their table.
+    /// Returns how the keys are distributed over the buckets of their table.
     pub fn occupancy(&self) -> Occupancy {
         self.dict.occupancy()
     }
@@ -133,25 +133,25 @@ impl<'s> Db<'s> {
         self.len() == 0
     }
 
-    /// Looks a key up without counting or touching it. An expired one is deleted and not found.
+    /// Looks up a key without counting or touching it. An expired key is deleted and not found.
     #[inline]
     pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.find_mut(key).map(EntryMut::into_ref)
     }
 
-    /// As [`Db::find`], mutably.
+    /// Does the same as [`Db::find`] and returns a mutable entry.
     #[inline]
     pub(crate) fn find_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
         Some(live!(self, found, key, Looks::ToWrite, else return None))
     }
 
-    /// Looks a key up even if it has expired, without deleting it.
+    /// Looks up a key even if it has expired, without deleting it.
     pub fn find_even_expired(&self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.dict.find(key.place.hash, key.bytes)
     }
 
-    /// Looks a key up for reading: counts a hit or a miss and touches it.
+    /// Looks up a key for reading: counts a hit or a miss, and touches the key.
     #[inline]
     pub fn read(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         let Some(found) = self.dict.find_mut(key.place.hash, key.bytes) else {
@@ -169,27 +169,27 @@ impl<'s> Db<'s> {
         Some(found.into_ref())
     }
 
-    /// Looks a key up for reading as [`Db::read`], without touching it: for commands that only ask
-    /// about a key.
+    /// Does the same as [`Db::read`] without touching the key, for commands that only inspect a
+    /// key.
     pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
-        // A view lives as long as one command's use of it, so this needn't be reset.
+        // The flag need not be reset, because a view lives as long as one command uses it.
         self.no_touch = true;
         self.read(key)
     }
 
-    /// Looks a key up for reading and touches it even if the client opted out (`TOUCH`).
+    /// Looks up a key for reading and touches it even if the client has opted out (`TOUCH`).
     pub fn read_touching(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.no_touch = false;
         self.read(key)
     }
 
-    /// Looks a key up before it is changed: touches it, without counting.
+    /// Looks up a key before a change: touches it without counting.
     #[inline]
     pub fn write(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.write_mut(key).map(EntryMut::into_ref)
     }
 
-    /// As [`Db::write`], mutably.
+    /// Does the same as [`Db::write`] and returns a mutable entry.
     #[inline]
     fn write_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
@@ -200,7 +200,7 @@ impl<'s> Db<'s> {
         Some(found)
     }
 
-    /// Returns whether a key exists and has not expired. Deletes nothing, as `WATCH` must not.
+    /// Returns whether a key exists and has not expired. Deletes nothing, which `WATCH` needs.
     pub fn is_live(&self, key: &Key<'_>) -> bool {
         let found = self.find_even_expired(key);
         found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
@@ -228,13 +228,13 @@ impl<'s> Db<'s> {
         Ok(())
     }
 
-    /// Stores a string unless the key exists, with one probe. It doesn't expire.
+    /// Stores a string without a TTL unless the key exists, with one probe.
     ///
     /// # Errors
     /// As [`Db::set_string`].
     pub fn add_string(&mut self, key: &Key<'_>, value: NewString<'_>, change: Change) -> Result<(), OutOfMemory> {
         match self.dict.entry(key.place.hash, key.bytes) {
-            // An expired key is in the way only until it is looked up.
+            // An expired key is replaced like a missing one.
             Entry::Occupied(found) if found.expire_at_ms().is_none_or(|at| at > self.now_ms) => Ok(()),
             Entry::Occupied(_) => self.set_string(key, value, Expire::Clear, change),
             Entry::Vacant(vacant) => {
@@ -264,7 +264,7 @@ impl<'s> Db<'s> {
         self.commit(key, change.of_new_key(is_new));
     }
 
-    /// Stores a payload, which the caller commits. Returns whether the key was missing.
+    /// Stores a payload. The caller commits the change. Returns whether the key was missing.
     #[inline(never)]
     fn store(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) -> bool {
         let (store, figures, now_ms) = (self.store, self.figures, self.now_ms);
@@ -277,7 +277,7 @@ impl<'s> Db<'s> {
         let clock = fresh_access(store, now_ms);
         let is_new = match self.dict.entry(key.place.hash, key.bytes) {
             Entry::Occupied(mut found) => {
-                // An expired key counts as missing: its TTL must not be kept.
+                // An expired key counts as missing, so its TTL must not be kept.
                 let had = found.expire_at_ms();
                 let is_over = had.is_some_and(|at| at <= now_ms) && !self.of_primary;
                 if is_over {
@@ -329,7 +329,8 @@ impl<'s> Db<'s> {
                 true
             }
         };
-        // Most values live in their entries: avoids a write to the statistics' cache line.
+        // Most values live in their entries. The branch then avoids a write to the statistics'
+        // cache line.
         if heap > 0 {
             figures.heap_bytes.add(heap);
         }
@@ -350,8 +351,8 @@ impl<'s> Db<'s> {
         true
     }
 
-    /// Deletes a key and frees its value, in the background if `lazy` and it is large. Its event is
-    /// `del`. Returns `false` if the key is missing.
+    /// Deletes a key and frees its value, in the background if `lazy` is set and the value is
+    /// large. The event is `del`. Returns `false` if the key is missing.
     pub fn remove(&mut self, key: &Key<'_>, lazy: bool) -> bool {
         let now_ms = self.now_ms;
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
@@ -365,8 +366,8 @@ impl<'s> Db<'s> {
         true
     }
 
-    /// As [`Self::remove`], as Redis's commands treat a destination that they haven't looked up: an
-    /// expired key is deleted as any other.
+    /// Deletes a key like [`Self::remove`], but an expired key like any other key. Redis's commands
+    /// treat a destination in this way if they have not looked it up.
     pub(crate) fn remove_unseen(&mut self, key: &Key<'_>, lazy: bool, change: Change) -> bool {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         self.discard(removed, lazy);
@@ -381,21 +382,21 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Counts a hit or a miss, for a command that Redis has look a key up for reading before it
-    /// changes it.
+    /// Counts a hit or a miss. For commands that in Redis look up a key for reading before they
+    /// change it.
     #[inline]
     pub fn count_lookup(&self, key: &Key<'_>, found: bool) {
         if found { self.stats.hits.add(1) } else { miss(self.store, self.stats, self.db, key.bytes) }
     }
 
-    /// Commits a change of a key: see [`change`].
+    /// Commits a change of a key (see [`change`]).
     #[inline(always)]
     pub(crate) fn commit(&mut self, key: &Key<'_>, change: Change) {
         self.stats.changes.add(u64::from(change.is_saved()));
         change::commit(self.store, self.waiters, self.db, key, change);
     }
 
-    /// Returns the kind of waiters that a key, in its current state, can wake.
+    /// Returns the kind of waiters that a key in its current state can wake.
     pub(crate) fn wakes(&mut self, key: &Key<'_>) -> Option<WakesOn> {
         match self.find(key)?.held() {
             Held::Packed(PackedForm::List, _) | Held::Heap(Value::List(_)) => Some(WakesOn::List),
@@ -405,7 +406,7 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Continues a scan: see [`Dict::scan`]. Expired keys are skipped.
+    /// Continues a scan (see [`Dict::scan`]). Expired keys are skipped.
     pub fn scan(&self, cursor: u64, buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, Value>)) -> u64 {
         let now_ms = self.now_ms;
         self.dict.scan(cursor, buckets, &mut |entry| {
@@ -415,8 +416,8 @@ impl<'s> Db<'s> {
         })
     }
 
-    /// As [`Db::scan`], and deletes the expired keys that it meets and for which `expires` holds.
-    /// Such keys are visited with `None`.
+    /// Continues a scan like [`Db::scan`], and deletes the expired keys in its way for which
+    /// `expires` returns true. `visit` is called with `None` for each expired key.
     pub fn scan_expiring(
         &mut self,
         cursor: u64,
@@ -445,8 +446,8 @@ impl<'s> Db<'s> {
         let _ = self.find(&Key { bytes, place });
     }
 
-    /// Returns a random key that has not expired. Tries a bounded number, and deletes the expired
-    /// ones among them; `None` if it found only those.
+    /// Returns a random key that has not expired. Tries a bounded number of keys and deletes the
+    /// expired ones among them. Returns `None` if all of them have expired.
     pub fn random(&mut self) -> Option<Box<[u8]>> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {
@@ -462,8 +463,8 @@ impl<'s> Db<'s> {
         None
     }
 
-    /// Empties the database and returns its content. The rest of a flush is
-    /// [`Access::flush`](crate::shard::access::Access::flush)'s.
+    /// Empties the database and returns its content.
+    /// [`Access::flush`](crate::shard::access::Access::flush) does the rest of a flush.
     pub(crate) fn flush(&mut self) -> Dict<Value> {
         let old = self.dict.take();
         self.stats.changes.add(old.len() as u64);
@@ -477,8 +478,8 @@ impl<'s> Db<'s> {
         old
     }
 
-    /// Returns the memory usage of an entry, bytes, with its large value and its share of the
-    /// dictionary.
+    /// Returns the memory usage of an entry in bytes, including its large value and its share of
+    /// the dictionary.
     pub fn memory_usage(&mut self, key: &Key<'_>) -> Option<usize> {
         /// A slot is 8 bytes and segments are about 5/6 full.
         const SLOT_BYTES: usize = 10;
@@ -495,7 +496,7 @@ impl<'s> Db<'s> {
         self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
     }
 
-    /// Returns the dictionary, for active expiry, and the sinks of expired keys.
+    /// Returns the dictionary and the sinks of expired keys, for active expiry.
     pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &mut Waiters, &'s ShardStats, &'s DatabaseStats) {
         (self.dict, self.waiters, self.stats, self.figures)
     }
@@ -510,8 +511,8 @@ fn fresh_access(store: &Store, now_ms: i64) -> u32 {
     }
 }
 
-/// Records an access. With LRU the word changes once a second, so that reading a hot key doesn't
-/// dirty its cache line.
+/// Records an access. With LRU the word changes at most once a second, so that reading a hot key
+/// does not dirty its cache line.
 #[inline]
 fn touch(entry: &mut EntryMut<'_, Value>, store: &Store, random: &mut Random, now_ms: i64) {
     let before = entry.access();
@@ -540,7 +541,7 @@ pub(crate) fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
     }
 }
 
-/// As [`uncount`], for an entry whose content was taken out.
+/// Does the same as [`uncount`] for an entry whose content was taken out.
 fn uncount_taken(figures: &DatabaseStats, taken: &Extracted<Value>) {
     figures.keys.sub(1);
     if taken.expire_at_ms.is_some() {
@@ -572,7 +573,7 @@ fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &Key<'_>, 
     change::commit(store, waiters, db, key, Change::expired());
 }
 
-/// Counts and frees a key that expired.
+/// Counts an expired key and frees its value.
 #[cold]
 pub(crate) fn forget(store: &Store, stats: &ShardStats, figures: &DatabaseStats, removed: Removed<Value>, now_ms: i64) {
     stats.expired.add(1);
@@ -584,7 +585,7 @@ pub(crate) fn forget(store: &Store, stats: &ShardStats, figures: &DatabaseStats,
     }
     let began = Instant::now();
     store.dispose(value, lazy);
-    // The worker whose list it goes into doesn't matter.
+    // The event may be recorded in any worker's list.
     store.note_latency(0, latency::EXPIRE_DEL, now_ms, began.elapsed());
 }
 

@@ -1,9 +1,9 @@
 //! Active expiry within one shard: deletes expired keys that no command looks up. `shard::expire`
 //! calls it with the shard held.
 //!
-//! Redis keeps a second table of the keys with a TTL and samples it. Here a bit in each slot of the
-//! dictionary marks them, so a walk over the slots (8 bytes a key, in order) finds them without
-//! touching other entries and without a second table.
+//! Redis keeps a second table of the keys with a TTL and samples it. Pantala marks these keys by a
+//! bit in the dictionary's slots, so a walk over the slots (8 bytes a key, in order) finds them
+//! without reading other entries.
 
 use crate::command::Key;
 use crate::effect::blocking::Waiters;
@@ -12,7 +12,8 @@ use crate::store::Store;
 use crate::store::db::{Db, forget};
 use crate::store::state::{Shard, ShardStats};
 
-/// Buckets of a dictionary that one visit to a shard walks: some ten microseconds.
+/// Number of buckets of a dictionary that one visit to a shard walks, which takes about ten
+/// microseconds.
 const BUCKETS_PER_VISIT: usize = 256;
 
 /// The result of a visit.
@@ -20,16 +21,16 @@ const BUCKETS_PER_VISIT: usize = 256;
 pub(crate) struct Seen {
     pub(crate) entries: u64,
     pub(crate) stale: u64,
-    /// The walk reached the end of every database.
+    /// Whether the walk has reached the end of every database.
     pub(crate) is_round: bool,
 }
 
-/// Returns whether a shard has keys or fields with a TTL.
+/// Returns whether a shard has keys or hash fields with a TTL.
 pub(crate) fn has_expiring(store: &Store, shard: u32) -> bool {
     store.shard_figures(shard).any(|figures| figures.expires.get() + figures.timed_hashes.get() > 0)
 }
 
-/// Walks some buckets of each database of a shard.
+/// Walks some buckets of each database of a shard and deletes the expired keys in them.
 pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number: u32, now_ms: i64) -> Seen {
     let mut all = Seen { is_round: true, ..Seen::default() };
     for db in 0..store.databases() {
@@ -75,7 +76,7 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
     all
 }
 
-/// Commits the expiry of a key whose place is not known.
+/// Commits the expiry of a key, for which only the bytes are known.
 #[inline]
 fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &[u8], now_ms: i64) {
     waiters.note_expired(now_ms);

@@ -1,17 +1,17 @@
-//! Expiry of hash fields: those that commands meet, and those that active expiry finds.
+//! Expiry of hash fields, by commands and by active expiry.
 //!
-//! A command on some fields of a hash runs after the deletion of the expired ones among them
-//! ([`Db::change_hash`]). The number of other fields that it deletes is bounded: active expiry
-//! leaves few to a command.
+//! Before a command on some fields of a hash runs, the expired fields among them are deleted
+//! ([`Db::change_hash`]). The number of other fields that it deletes is bounded, since active
+//! expiry leaves few of these.
 //!
 //! # Active expiry
 //!
-//! Each database of a shard has a list of the keys whose hashes may have such fields, in no order.
-//! It is walked in turns: a key that no longer holds such a hash leaves the list at its turn, so
-//! deletions need not update the list. A hash knows its own due fields, so a visit to one without
-//! any costs a lookup.
+//! Each database of a shard has an unordered list of keys whose hashes may have fields with a TTL.
+//! Active expiry walks the list. A key whose value is no longer such a hash is removed from the
+//! list when it is visited, so deletions of keys need not update the list. A hash knows its fields
+//! that are due, so visiting a hash without these costs a lookup.
 //!
-//! A key on the list costs its own length and 20 to 25 bytes.
+//! A key on the list takes its own length and 20 to 25 bytes.
 
 use pantala_resp::Args;
 use pantala_types::table::{Table, has_room};
@@ -23,22 +23,22 @@ use crate::store::Store;
 use crate::store::db::{Change, Db, Holds, Missing, WrongType, uncount};
 use crate::store::state::{DatabaseStats, Shard, ShardStats};
 
-/// Keys that one visit to a database checks: some ten microseconds.
+/// Number of keys that one visit to a database checks, which takes about ten microseconds.
 const KEYS_PER_VISIT: usize = 64;
 
-/// Fields that one visit to a database deletes.
+/// Number of fields that one visit to a database deletes.
 const FIELDS_PER_VISIT: usize = 256;
 
-/// Other expired fields that a command on named fields deletes: some hundred microseconds. Active
-/// expiry deletes the rest.
+/// Number of other expired fields that a command on named fields deletes, which takes a few hundred
+/// microseconds. Active expiry deletes the rest.
 const DUE_PER_COMMAND: usize = 512;
 
-/// The fields of a hash that a command accesses: it must not find expired ones among them.
+/// The fields of a hash that a command accesses. It must not find expired fields among them.
 #[derive(Clone, Copy)]
 pub enum Fields<'a, 'b> {
     /// All of them.
     All,
-    /// The arguments from `first` on, each `step`th.
+    /// The arguments from `first` on, in steps of `step`.
     Named {
         /// The command's arguments.
         args: &'a Args<'b>,
@@ -50,7 +50,7 @@ pub enum Fields<'a, 'b> {
 }
 
 impl<'a, 'b> Fields<'a, 'b> {
-    /// Returns a single one.
+    /// Returns a single field.
     pub fn one(args: &'a Args<'b>, index: usize) -> Self {
         Fields::Named { args, first: index, step: usize::MAX }
     }
@@ -60,8 +60,8 @@ impl<'a, 'b> Fields<'a, 'b> {
         Fields::Named { args, first, step: 1 }
     }
 
-    /// Deletes the expired ones among them from a hash, and some other expired fields. Calls
-    /// `removed` with each, and returns how many.
+    /// Deletes these fields from a hash if they have expired, and some other expired fields. Calls
+    /// `removed` with each deleted field and returns their number.
     fn expire(self, hash: &mut Hash, now_ms: i64, mut removed: impl FnMut(&[u8])) -> usize {
         let Fields::Named { args, first, step } = self else { return hash.expire(now_ms, usize::MAX, removed) };
         let mut expired = hash.expire(now_ms, DUE_PER_COMMAND, &mut removed);
@@ -77,16 +77,16 @@ impl<'a, 'b> Fields<'a, 'b> {
     }
 }
 
-/// The keys of one database that active expiry visits: see the head of this module.
+/// The keys of one database that active expiry visits. See the head of this module.
 #[derive(Default)]
 pub(crate) struct Watched {
     keys: Option<Table<ThinBytes>>,
-    /// The index at which the walk continues.
+    /// Index at which the walk continues.
     next: usize,
 }
 
 impl Watched {
-    /// Adds a key, unless it is there.
+    /// Adds a key, unless the list contains it.
     pub(crate) fn add(&mut self, key: &[u8], figures: &DatabaseStats) {
         let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
         let hash = keys.hash(key);
@@ -101,7 +101,7 @@ impl Watched {
         self.keys.iter().any(|keys| (0..keys.len()).any(|at| is_met(keys.get(at).as_slice())))
     }
 
-    /// Walks over some keys, and removes those for which `keeps` returns `false`.
+    /// Visits some keys. Removes those for which `keeps` returns `false`.
     fn walk(&mut self, most: usize, figures: &DatabaseStats, mut keeps: impl FnMut(&[u8]) -> bool) {
         let Some(keys) = &mut self.keys else { return };
         for _ in 0..most.min(keys.len()) {
@@ -121,12 +121,12 @@ impl Watched {
     }
 }
 
-/// Returns whether a heap value is a hash with fields that expire.
+/// Returns whether a heap value is a hash in the form that supports TTLs of fields.
 pub(crate) fn is_timed(value: &Value) -> bool {
     matches!(value, Value::Hash(Hash::Expiring(_)))
 }
 
-/// Deletes due fields of some hashes of each database of a shard. Returns how many.
+/// Deletes due fields of some hashes in each database of a shard. Returns their number.
 pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number: u32, now_ms: i64) -> usize {
     let mut expired = 0;
     if store.tuning.keeps_expired(now_ms) {
@@ -141,11 +141,11 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
 }
 
 impl Db<'_> {
-    /// Changes the hash at a key as [`Db::change_as`] does, after deleting the expired ones among
-    /// the fields.
+    /// Deletes the expired fields among `fields` of the hash at a key, and changes the hash as
+    /// [`Db::change_as`] does.
     ///
     /// # Errors
-    /// [`WrongType`] if the key holds another type; `work` isn't called.
+    /// [`WrongType`] if the key holds another type. `work` is not called then.
     #[inline]
     pub fn change_hash<R>(
         &mut self,
@@ -177,7 +177,7 @@ impl Db<'_> {
         result
     }
 
-    /// Deletes the expired ones among the fields of the hash at a key.
+    /// Deletes the expired fields among `fields` of the hash at a key.
     ///
     /// # Errors
     /// [`WrongType`] if the key holds another type.
@@ -186,7 +186,7 @@ impl Db<'_> {
         self.change_hash(key, Missing::Skip, fields, |_| (Change::none(), ())).map(|_| ())
     }
 
-    /// Returns whether any hash has fields with an expiry.
+    /// Returns whether any hash has fields with a TTL.
     pub(crate) fn has_expiring_fields(&self) -> bool {
         self.watched.any(|key| {
             let found = self.dict.find(self.store.place(key).hash, key);
@@ -202,7 +202,8 @@ impl Db<'_> {
         self.watched.walk(KEYS_PER_VISIT, figures, |key| {
             let key = Key { bytes: key, place: store.place(key) };
             let Some(mut entry) = dict.find_mut(key.place.hash, key.bytes) else { return false };
-            // Looked at first: a mutable value is kept for a snapshot that runs.
+            // Checked through a shared view first, because a mutable one makes a running snapshot
+            // encode the entry.
             let Some(hash) = entry.as_ref().held().view::<Hash>() else { return false };
             if hash.has_expiring_fields() && !hash.may_have_expired(now_ms) {
                 return true;
@@ -252,7 +253,7 @@ mod tests {
             watched.walk(20, &figures, |key| met.insert(key.to_vec()));
         }
         assert_eq!((met.len(), figures.timed_hashes.get()), (200, 200));
-        // Every key leaves at its next visit.
+        // Every key is removed at its next visit.
         for _ in 0..10 {
             watched.walk(20, &figures, |key| met.insert(key.to_vec()));
         }

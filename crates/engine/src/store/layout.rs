@@ -14,26 +14,26 @@ pub enum Execution {
 pub struct Layout {
     /// Shards, as users count them: 1 to [`SHARDS_MAX`].
     pub shards: u32,
-    /// Partitions of all shards together: at least one of each, at most [`PARTITIONS_MAX`].
+    /// Number of partitions of all shards: at least one per shard, at most [`PARTITIONS_MAX`].
     pub partitions: u32,
     /// Databases, 1 to [`DATABASES_MAX`].
     pub databases: u32,
-    /// Workers that are homes of shards, at least 1: the first of all workers.
+    /// Number of workers that are homes of shards, at least 1. They are the first of all workers.
     pub homes: u32,
-    /// All workers, I/O workers included.
+    /// Number of all workers, I/O workers included.
     pub workers: u32,
-    /// The thread that runs commands.
+    /// Where commands run.
     pub execution: Execution,
-    /// Seed of the hash function: a secret, or a client could choose keys that all fall into one
-    /// bucket.
+    /// Seed of the hash function. It must be secret, or a client could choose keys that all hash to
+    /// one bucket.
     pub seed: u64,
-    /// Seed of all visible randomness (random keys, access counters).
+    /// Seed of all visible randomness: random keys and access counters.
     pub random_seed: u64,
 }
 
 impl Layout {
-    /// Returns the first partition of a shard, or, for the number of shards, the number of
-    /// partitions: contiguous ranges, as even as possible.
+    /// Returns the first partition of a shard, or the number of partitions if `shard` is the number
+    /// of shards. Shards are contiguous ranges of partitions, as even as possible.
     pub(crate) fn first_partition(&self, shard: u32) -> u32 {
         (u64::from(shard) * u64::from(self.partitions)).div_ceil(u64::from(self.shards)) as u32
     }
@@ -45,7 +45,7 @@ impl Layout {
 
     /// Returns the home of a partition's shard.
     pub(crate) fn home(&self, partition: u32) -> u32 {
-        // Contiguous ranges again, so that a worker's shards are neighbours.
+        // Homes have contiguous ranges too, so that a worker's shards are neighbours.
         (u64::from(self.shard_of(partition)) * u64::from(self.homes) / u64::from(self.shards)) as u32
     }
 }

@@ -1,4 +1,4 @@
-//! Freeing large memory in the background, so that no shard is held for it.
+//! Frees large memory in the background, so that no shard is held meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -41,8 +41,8 @@ impl LazyFree {
                 counted.freed.fetch_add(objects, Relaxed);
             }
         };
-        // Without the thread, values are freed where they are dropped: slower at times, never
-        // wrong. Loom's models make a keyspace for each interleaving.
+        // Without the thread, values are freed where they are dropped, which may be slow but is
+        // correct. Loom's models create a keyspace for each interleaving, so they have no thread.
         let thread = if cfg!(loom) {
             None
         } else {
@@ -54,8 +54,8 @@ impl LazyFree {
     pub(crate) fn send(&self, garbage: Garbage, objects: u64) {
         if let Some(sender) = &self.sender {
             self.figures.pending.fetch_add(objects, Relaxed);
-            // The receiver lives as long as the sender does. If it did not, the error would return
-            // the garbage, which is dropped here.
+            // The receiver lives as long as the sender. Otherwise the error would contain the
+            // garbage, which is dropped with it.
             let _ = sender.send((garbage, objects));
         }
     }
@@ -80,7 +80,7 @@ impl Drop for LazyFree {
     fn drop(&mut self) {
         drop(self.sender.take());
         if let Some(thread) = self.thread.take() {
-            // It can only have panicked in a destructor, which has reported that already.
+            // The thread may have panicked in a destructor, which has been reported already.
             let _ = thread.join();
         }
     }

@@ -1,22 +1,22 @@
 //! Memory accounting of all data, and its limit (`maxmemory`).
 //!
-//! Each shard keeps its own memory usage. While there is a limit its owner flushes the difference
-//! that a command made into the global counter. Small differences wait until they add up, so that
-//! workers don't contend for the counter's cache line. Beside the data, `used_memory` includes
-//! other memory: the server's before there was any data, and that of clients, which workers flush
-//! some times a second.
+//! Each shard counts its own memory usage. With a limit, the shard's owner flushes the difference
+//! that a command made into the global counter. Small differences are kept until they add up, so
+//! that workers do not contend for the counter's cache line. `used_memory` also includes memory
+//! other than data: the server's memory at the start, and the clients' memory, which workers flush
+//! a few times a second.
 //!
 //! | what | changed by |
 //! | --- | --- |
-//! | flushed bytes ([`DatabaseStats`]) | the shard's owner; the setter of a first limit |
+//! | flushed bytes ([`DatabaseStats`]) | the shard's owner; a command that sets a limit where there was none |
 //! | the counter | the same |
-//! | limit, step, ceiling | the setter of the limit; eviction lowers the ceiling, too |
+//! | limit, step, ceiling | the command that sets the limit; eviction lowers the ceiling too |
 //!
-//! The flushed bytes are exchanged, and the counter changed by the difference, so that it is the
-//! sum of all flushed bytes whatever the order of writers.
+//! A flush exchanges the flushed bytes and changes the counter by the difference. So the counter is
+//! the sum of all flushed bytes, whatever the order of writers.
 //!
-//! Without a limit no command reads the counter. Shards flush about once a second, and when a
-//! command reads the memory usage or is about to set a limit.
+//! Without a limit no command reads the counter. Shards then flush about once a second, and before
+//! a command reads the memory usage or sets a limit.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -26,29 +26,29 @@ use crossbeam::utils::CachePadded;
 use crate::store::Store;
 use crate::store::state::{Database, DatabaseStats, Shard};
 
-/// All unflushed differences together are at most this part of the limit: an 8,192nd. (Databases
-/// count as one, though each has a step of its own.)
+/// All unflushed differences together are at most this part of the limit: an 8,192nd. (This counts
+/// one database per partition, although each database has a step of its own.)
 const UNTOLD_SHIFT: u32 = 13;
 
-/// The most unflushed bytes of a database in a shard.
+/// Maximum unflushed bytes of a database in a shard.
 const STEP_BYTES_MAX: u64 = 64 * 1024;
 
-/// The part of the limit by which memory may exceed it while eviction is bounded in time: a
-/// sixteenth.
+/// Part of the limit by which memory may exceed it while eviction is bounded in time: a sixteenth.
 const EXCESS_SHIFT: u32 = 4;
 
-/// The part by which it may while there are keys to evict, but none in shards that the worker can
-/// take: a quarter.
+/// Part of the limit by which memory may exceed it while all keys to evict are in shards held by
+/// other threads: a quarter.
 const BUSY_EXCESS_SHIFT: u32 = 2;
 
-/// The highest tenacity with a linear time limit, the time for each step up to it, and the growth
-/// for each step above it: Redis's values.
+/// Highest tenacity with a linear time limit, time per step up to it, and growth per step above it,
+/// as in Redis.
 const TENACITY_EVEN_MAX: u32 = 10;
 const TENACITY_STEP: Duration = Duration::from_micros(50);
 const TENACITY_GROWTH: f64 = 1.15;
 const TENACITY_MAX: u32 = 100;
 
-/// Returns how long one command, or one turn, may evict by `maxmemory-eviction-tenacity`.
+/// Returns how long one command or one turn may evict, for a value of
+/// `maxmemory-eviction-tenacity`.
 pub(crate) fn time_limit(tenacity: u32) -> Duration {
     match tenacity {
         0..=TENACITY_EVEN_MAX => TENACITY_STEP * tenacity,
@@ -64,22 +64,22 @@ pub(crate) fn time_limit(tenacity: u32) -> Duration {
 pub struct Memory {
     began: Instant,
     limit_bytes: AtomicU64,
-    /// Eviction is bounded in time up to this usage.
+    /// Usage up to which eviction is bounded in time.
     ceiling_bytes: AtomicU64,
-    /// Each shard keeps differences of at most this size unflushed.
+    /// Maximum difference that a shard keeps unflushed.
     step_bytes: AtomicU64,
-    /// Memory of the data. May wrap for a moment, when a release is flushed before its allocation.
+    /// Memory of the data. May be briefly negative (wrapped), if a release is flushed before its
+    /// allocation.
     data_bytes: CachePadded<AtomicU64>,
-    /// All other memory. May wrap as well.
+    /// All other memory. May wrap too.
     other_bytes: AtomicU64,
-    /// The current span of time, and the bytes that workers with shards of their own have evicted
-    /// in it.
+    /// The current span, and the bytes that workers with shards of their own have evicted in it.
     span: AtomicI64,
     freed_bytes: AtomicU64,
-    /// Since when usage has exceeded the limit in spite of eviction, µs since `began`; 0: it does
-    /// not.
+    /// Time since which usage has exceeded the limit in spite of eviction, in µs since `began`; 0
+    /// if it does not exceed the limit.
     exceeded_since_us: AtomicI64,
-    /// The total of earlier such periods, µs.
+    /// Total length of earlier such periods, µs.
     exceeded_us: AtomicU64,
 }
 
@@ -100,16 +100,16 @@ impl Memory {
         }
     }
 
-    /// Returns the limit, bytes; 0: none.
+    /// Returns the limit in bytes; 0: no limit.
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// Returns the memory usage, as far as it was flushed, bytes.
+    /// Returns the memory usage that was flushed, in bytes.
     #[inline]
     pub fn used_bytes(&self) -> u64 {
         let sum = self.data_bytes.load(Relaxed).wrapping_add(self.other_bytes.load(Relaxed));
-        // A sum this large has wrapped below zero.
+        // A sum this large is a negative number that wrapped.
         if sum > i64::MAX as u64 { 0 } else { sum }
     }
 
@@ -119,31 +119,31 @@ impl Memory {
         self.used_bytes() > self.limit_bytes.load(Relaxed)
     }
 
-    /// Returns whether eviction may be deferred although usage is above the limit: by little, or no
-    /// more than before.
+    /// Returns whether eviction may be deferred although usage is above the limit, because the
+    /// excess is small or has not grown.
     pub(crate) fn is_bearable(&self) -> bool {
         self.used_bytes() <= self.ceiling_bytes.load(Relaxed)
     }
 
-    /// Returns whether a command may run although the keys to evict are in shards held by other
+    /// Returns whether a command may run although all keys to evict are in shards held by other
     /// threads.
     pub(crate) fn is_bearable_while_busy(&self) -> bool {
         self.is_bearable() || self.excess_bytes() <= self.limit_bytes() >> BUSY_EXCESS_SHIFT
     }
 
-    /// Returns the bytes by which usage exceeds the limit.
+    /// Returns the number of bytes by which usage exceeds the limit.
     pub(crate) fn excess_bytes(&self) -> u64 {
         self.used_bytes().saturating_sub(self.limit_bytes())
     }
 
-    /// Returns the bytes evicted in this span of time by workers that each evict from shards of
-    /// their own.
+    /// Returns the bytes that workers which evict only from their own shards have evicted in this
+    /// span.
     pub(crate) fn freed_bytes(&self) -> u64 {
         self.freed_bytes.load(Relaxed)
     }
 
-    /// Starts a span of time, unless another worker has. Bytes counted in the wrong one only make
-    /// the shares slightly uneven.
+    /// Starts a span, unless another worker has started it. Bytes that are counted in the wrong
+    /// span only make the shares slightly uneven.
     pub(crate) fn begin_span(&self, span: i64) {
         if self.span.load(Relaxed) < span && self.span.fetch_max(span, Relaxed) < span {
             self.freed_bytes.store(0, Relaxed);
@@ -155,24 +155,24 @@ impl Memory {
     }
 
     /// Lowers the ceiling to the current usage after an eviction, so that memory above the limit
-    /// doesn't rise again.
+    /// does not rise again.
     pub(crate) fn lower_ceiling(&self) {
         let bearable = bearable_bytes(self.limit_bytes());
         self.ceiling_bytes.fetch_min(self.used_bytes().max(bearable), Relaxed);
     }
 
-    /// Adds to the memory other than data, bytes.
+    /// Adds a difference to the memory other than data, in bytes.
     pub fn add_other(&self, difference: i64) {
         self.other_bytes.fetch_add(difference as u64, Relaxed);
     }
 
-    /// Returns the memory other than data, as far as it was flushed, bytes.
+    /// Returns the memory other than data that was flushed, in bytes.
     pub fn other_bytes(&self) -> u64 {
         let bytes = self.other_bytes.load(Relaxed);
         if bytes > i64::MAX as u64 { 0 } else { bytes }
     }
 
-    /// Records whether memory was above the limit after eviction.
+    /// Records whether memory is above the limit after eviction.
     pub(crate) fn note_exceeded(&self, is_exceeded: bool) {
         if is_exceeded != (self.exceeded_since_us.load(Relaxed) != 0) {
             self.note_exceeded_at(is_exceeded, self.now_us());
@@ -190,8 +190,8 @@ impl Memory {
         }
     }
 
-    /// Returns the total time that memory was above the limit, the current period included, and the
-    /// length of that period, µs.
+    /// Returns the total time that memory was above the limit, including the current period, and
+    /// the length of that period, in µs.
     pub fn exceeded_us(&self) -> (u64, u64) {
         self.exceeded_us_at(self.now_us())
     }
@@ -213,13 +213,13 @@ impl Memory {
     }
 }
 
-/// Returns the most usage that eviction bounded in time leaves, for a limit.
+/// Returns the maximum usage up to which eviction is bounded in time, for a limit.
 fn bearable_bytes(limit_bytes: u64) -> u64 {
     limit_bytes.saturating_add(limit_bytes >> EXCESS_SHIFT)
 }
 
 impl Store {
-    /// Sets the memory limit, bytes; 0: none. The excess is evicted bit by bit.
+    /// Sets the memory limit in bytes; 0: no limit. Memory above it is evicted gradually.
     pub fn limit_memory(&self, limit_bytes: u64) {
         let memory = self.memory();
         let before_bytes = memory.limit_bytes.swap(limit_bytes, Relaxed);
@@ -227,7 +227,7 @@ impl Store {
             return;
         }
         if before_bytes == 0 {
-            // Without a limit they flushed only now and then.
+            // Without a limit, shards have flushed only once in a while.
             (0..self.partition_count())
                 .flat_map(|shard| self.shard_figures(shard))
                 .for_each(|figures| self.tell_memory(figures));
@@ -247,8 +247,8 @@ impl Store {
         }
     }
 
-    /// Accounts for a command's changes to the memory of a shard: in one database (a client's
-    /// number), or in all.
+    /// Accounts for a command's changes to the memory of a shard, in one database (by its logical
+    /// number) or in all.
     pub(crate) fn meter(&self, number: u32, shard: &mut Shard, db: Option<u32>) {
         let step_bytes = self.memory().step_bytes.load(Relaxed);
         let databases = &mut shard.databases;
@@ -276,7 +276,7 @@ mod tests {
         for (tenacity, us) in [(0, 0), (1, 50), (10, 500), (11, 575), (50, 133_931)] {
             assert_eq!(time_limit(tenacity).as_micros(), us, "{tenacity}");
         }
-        // About two minutes; and no limit at 100.
+        // About two minutes at 99, and no limit at 100.
         assert_eq!(time_limit(99).as_secs(), 126);
         assert_eq!(time_limit(100), Duration::MAX);
     }

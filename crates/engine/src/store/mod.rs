@@ -1,7 +1,7 @@
-//! Databases: the content of a shard, the operations of its owner, and the state shared by all
+//! The databases of a shard, the operations of a shard's owner on them, and the state shared by all
 //! shards ([`Store`]).
 //!
-//! Nothing here takes a shard: callers hold it, and pass its [`state::Shard`].
+//! This layer takes no shards. Callers hold a shard and pass its [`state::Shard`].
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -37,22 +37,21 @@ use state::{Database, DatabaseStats};
 /// accounting, and the [`Events`] with the settings.
 pub struct Store {
     layout: Layout,
-    /// Statistics at index physical database times shards plus shard: zero, and not resident, for
-    /// databases that were never used.
+    /// Statistics at the index `physical database * partitions + partition`. They are zero, and not
+    /// resident, for databases that were never used.
     figures: Box<[DatabaseStats]>,
-    /// The home of each partition.
+    /// Home of each partition.
     homes: Box<[u32]>,
-    /// The roots of dictionaries for prefetching, in the same order.
+    /// Roots of dictionaries for prefetching, in the order of `figures`.
     roots: Roots,
-    /// Physical databases that are in use in any shard.
+    /// Whether a physical database is in use in any shard.
     used: Box<[AtomicBool]>,
-    /// Logical to physical database: swapped by `SWAPDB`. Changed only by the owner of all shards,
-    /// so the owner of any shard sees it stable; hint reads may race with a change, at the cost of
-    /// a wasted prefetch.
+    /// Physical database by logical database. `SWAPDB` changes it while it holds all shards, so it
+    /// is stable for the owner of any shard. A prefetch may race with a change and is then wasted.
     physical: Box<[AtomicU32]>,
     lazy: LazyFree,
     memory: Memory,
-    /// The number of random numbers drawn outside of any shard.
+    /// Number of random numbers drawn without a shard.
     draws: AtomicU64,
     events: Events,
 }
@@ -84,8 +83,8 @@ impl Store {
         }
     }
 
-    /// Returns whether the server is a node of a cluster (`cluster-enabled`): a call's keys must
-    /// then have one slot.
+    /// Returns whether the server is a node of a cluster (`cluster-enabled`). All keys of a call
+    /// must then have the same slot.
     #[inline]
     pub fn is_cluster(&self) -> bool {
         self.tuning.cluster.load(Relaxed)
@@ -101,7 +100,7 @@ impl Store {
         self.layout.databases
     }
 
-    /// Returns the number of partitions: they are numbered from 0.
+    /// Returns the number of partitions, which are numbered from 0.
     #[inline]
     pub fn partition_count(&self) -> u32 {
         self.layout.partitions
@@ -118,14 +117,15 @@ impl Store {
         KeyPlace { hash: hash_key(self.layout.seed, key), shard: self.shard_of_slot(key_slot(key)) }
     }
 
-    /// Returns the partition of a slot: each has a contiguous range of slots, as even as possible.
+    /// Returns the partition of a slot. Partitions are contiguous ranges of slots, as even as
+    /// possible.
     #[inline]
     pub fn shard_of_slot(&self, slot: u16) -> u32 {
         u32::from(slot) * self.layout.partitions / SLOTS as u32
     }
 
-    /// Returns the home of a partition's shard: the worker that does its periodic work, and with
-    /// [`Execution::Owner`](layout::Execution::Owner) all work.
+    /// Returns the home of a partition's shard. This worker does the shard's periodic work, and
+    /// with [`Execution::Owner`](layout::Execution::Owner) all its work.
     #[inline]
     pub fn home(&self, shard: u32) -> u32 {
         self.homes[shard as usize]
@@ -143,14 +143,14 @@ impl Store {
         physical * self.layout.partitions as usize + shard as usize
     }
 
-    /// Returns the statistics of a database in a shard, readable at any time.
+    /// Returns the statistics of a database in a shard. Any thread may read them at any time.
     #[inline]
     pub(crate) fn figures(&self, shard: u32, physical: usize) -> &DatabaseStats {
         &self.figures[self.place_of(shard, physical)]
     }
 
-    /// Returns the statistics of a shard's databases that are in use in any shard: those of others
-    /// are zero.
+    /// Returns the statistics of a shard's databases that are in use in any shard. Those of all
+    /// others are zero.
     pub fn shard_figures(&self, shard: u32) -> impl Iterator<Item = &DatabaseStats> {
         self.used().map(move |physical| self.figures(shard, physical))
     }
@@ -162,32 +162,32 @@ impl Store {
     }
 
     /// Returns the physical numbers of the databases that are in use in any shard. The owner of a
-    /// shard sees all that are in use there.
+    /// shard sees at least those in use in that shard.
     pub(crate) fn used(&self) -> impl Iterator<Item = usize> {
-        // Relaxed: a shard's databases are made by its owner, so the gate orders this for the next
-        // one.
+        // Relaxed: the owner of a shard creates its databases, so the gate orders this for the next
+        // owner.
         self.used.iter().enumerate().filter(|(_, is_used)| is_used.load(Relaxed)).map(|(physical, _)| physical)
     }
 
-    /// Returns whether a database is in use in any shard, as [`Store::used`].
+    /// Returns whether a database is in use in any shard (see [`Store::used`]).
     pub fn is_used(&self, db: u32) -> bool {
         self.used[self.physical(db)].load(Relaxed)
     }
 
-    /// Returns the statistics of a database in a shard, for tests that write them.
+    /// Returns the statistics of a database in a shard, for tests that modify them.
     #[doc(hidden)]
     pub fn invented_figures(&self, db: u32, shard: u32) -> &DatabaseStats {
         self.used[self.physical(db)].store(true, Relaxed);
         self.figures(shard, self.physical(db))
     }
 
-    /// Makes a database for its first use in a shard that the caller holds.
+    /// Creates a database on its first use in a shard that the caller holds.
     pub(crate) fn make_database(&self, shard: u32, physical: usize) -> Database {
         self.used[physical].store(true, Relaxed);
         Database::new(self.roots.dict(self.place_of(shard, physical), self.layout.seed))
     }
 
-    /// Returns the numbers of keys and of keys with an expiry in a database, over all shards.
+    /// Returns the number of keys and the number of keys with a TTL in a database, over all shards.
     pub fn database_size(&self, db: u32) -> (u64, u64) {
         self.database_figures(db)
             .iter()
@@ -199,28 +199,28 @@ impl Store {
         self.figures(shard, self.physical(db)).keys.get()
     }
 
-    /// Returns the number of keys with an expiry of a database in one shard.
+    /// Returns the number of keys with a TTL of a database in one shard.
     pub fn shard_expires(&self, db: u32, shard: u32) -> u64 {
         self.figures(shard, self.physical(db)).expires.get()
     }
 
-    /// Returns the memory usage of a database over all shards, bytes: of its dictionaries, and of
-    /// its large values.
+    /// Returns the memory usage of a database over all shards in bytes: of dictionaries, and of
+    /// large values.
     pub fn memory_bytes(&self, db: u32) -> (u64, u64) {
         self.database_figures(db)
             .iter()
             .fold((0, 0), |(dict, heap), figures| (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get()))
     }
 
-    /// Returns a random number in `0..bound` (`bound` above 0) for choices made before any shard is
-    /// held. One sequence for each [`Layout::random_seed`].
+    /// Returns a random number below `bound`, which must not be 0, for choices without a shard. The
+    /// sequence depends on [`Layout::random_seed`] only.
     pub fn random_below(&self, bound: u64) -> u64 {
-        // Relaxed: each caller gets a number of its own, and nothing else depends on it.
+        // Relaxed: each caller gets a different number, and nothing else depends on it.
         let draw = self.draws.fetch_add(1, Relaxed);
         Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
     }
 
-    /// Returns the mean remaining TTL that active expiry last saw in a database, ms; 0 if it saw
+    /// Returns the mean remaining TTL that active expiry last saw in a database, in ms; 0 if it saw
     /// none.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
         let (sum, samples) = self.database_figures(db).iter().fold((0u64, 0), |(sum, samples), figures| {
@@ -240,29 +240,29 @@ impl Store {
         &self.lazy
     }
 
-    /// Swaps two databases. The caller owns all shards.
+    /// Swaps two databases. The caller must own all shards.
     pub(crate) fn swap_databases(&self, a: u32, b: u32) {
         let (first, second) = (self.physical(a), self.physical(b));
         self.physical[a as usize].store(second as u32, Relaxed);
         self.physical[b as usize].store(first as u32, Relaxed);
     }
 
-    /// Returns the index of a logical database in each shard's table.
+    /// Returns the index of a logical database in each shard's table of databases.
     #[inline]
     pub(crate) fn physical(&self, db: u32) -> usize {
         self.physical[db as usize].load(Relaxed) as usize
     }
 
-    /// Returns the number by which clients know the database at that index of each shard's table.
+    /// Returns the logical number of the database at an index of each shard's table.
     pub(crate) fn logical(&self, physical: usize) -> u32 {
         (0..self.layout.databases).find(|&db| self.physical(db) == physical).expect("each one has a number")
     }
 
-    /// Frees a large value, in the background if `lazy` and worthwhile.
+    /// Frees a large value, in the background if `lazy` is set and it is worthwhile.
     pub(crate) fn dispose(&self, value: Value, lazy: bool) {
-        /// A smaller value is freed faster than it is sent away.
+        /// Smaller values are freed faster than they are sent to the background thread.
         const WORTH_SENDING_BYTES: usize = 64 * 1024;
-        /// As in Redis.
+        /// The same threshold as in Redis.
         const WORTH_SENDING_PIECES: usize = 64;
         if lazy && (value.pieces() > WORTH_SENDING_PIECES || value.allocated_bytes() >= WORTH_SENDING_BYTES) {
             self.lazy.send(Garbage::Value(value), 1);
@@ -281,9 +281,9 @@ impl Store {
 /// Returns statistics that are all zero. Large zeroed memory is not resident until it is written.
 fn zeroed_figures(count: usize) -> Box<[DatabaseStats]> {
     let layout = std::alloc::Layout::array::<DatabaseStats>(count).expect("databases and partitions are bounded");
-    // SAFETY: there is a database and a partition, so the layout isn't empty. The block belongs to
-    // the box from here, and has the layout with which a box frees such a slice. The statistics are
-    // counts in atomic words, for which zero bytes are valid: the default value.
+    // SAFETY: there is at least one database and one partition, so the layout is not empty. The
+    // block belongs to the box, and has the layout with which a box frees such a slice. The
+    // statistics are counts in atomic words, for which zero bytes are valid: the default value.
     unsafe {
         let start = std::alloc::alloc_zeroed(layout).cast::<DatabaseStats>();
         if start.is_null() {

@@ -1,5 +1,5 @@
-//! Conversion of values to and from RDB: `DUMP` and snapshots write them, `RESTORE` and loading
-//! read them.
+//! Converts values to and from RDB. `DUMP` and snapshots write values, `RESTORE` and loading read
+//! them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +13,7 @@ use crate::store::db::{Change, Db, Expire, Held, NewString};
 use crate::tuning::{AccessPolicy, Tuning};
 
 impl<'e> Held<'e> {
-    /// Returns the value to write: every type has one.
+    /// Returns the value to write. Every type has one.
     pub fn to_write(self) -> Option<ValueRef<'e>> {
         match self {
             Held::Int(value) => Some(ValueRef::Int(value)),
@@ -37,11 +37,11 @@ impl<'e> Held<'e> {
 }
 
 impl Db<'_> {
-    /// Stores a value that was read, with that access word if there is one. The key's former value
-    /// is deleted before, as by Redis: the key is always a new one.
+    /// Stores a value from RDB, with the given access word if there is one. As in Redis, the key's
+    /// former value is deleted first, so the key always counts as new.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the allocator fails; nothing has changed then.
+    /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
     pub fn restore(
         &mut self,
         key: &Key<'_>,
@@ -52,14 +52,14 @@ impl Db<'_> {
     ) -> Result<(), OutOfMemory> {
         let is_over = |at_ms: Option<i64>| at_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
         if self.find_even_expired(key).is_some_and(|entry| is_over(entry.expire_at_ms())) {
-            // It is deleted as any other key: it does not expire.
+            // An expired key is deleted like any other key, without the event of an expiry.
             let lazy = self.store.tuning.lazyfree_lazy_server_del.load(Relaxed);
             self.remove_unseen(key, lazy, Change::without_event());
         }
         self.put_loaded(key, loaded, expire, access, change.of_new_key(true))
     }
 
-    /// Stores a value that was read, as [`Db::restore`], at a missing key.
+    /// Stores a value from RDB at a missing key, as [`Db::restore`] does.
     pub(crate) fn put_loaded(
         &mut self,
         key: &Key<'_>,
@@ -86,14 +86,14 @@ impl Db<'_> {
 }
 
 impl AccessPolicy {
-    /// Returns the access word for an idle time (s) or an access counter; each applies under its
-    /// own policy only. `now_ms` is unix time.
+    /// Returns the access word for an idle time (s) or an access counter. Each is used with its own
+    /// policy only. `now_ms` is Unix time.
     pub fn word_of(self, idle_s: Option<i64>, frequency: Option<u8>, now_ms: i64) -> Option<u32> {
         match self {
             AccessPolicy::Lfu => frequency.map(|frequency| lfu_word(now_ms as u64, frequency)),
             AccessPolicy::Lru => idle_s.map(|idle_s| {
                 let at = i64::from(lru_clock(now_ms as u64)).wrapping_sub(idle_s);
-                // The clock wraps: a time before its start is near its end.
+                // The clock wraps, so a time before its start is near its end.
                 let at = if at < 0 { at.wrapping_add(i64::from(ACCESS_MAX)) } else { at };
                 at as u32 & ACCESS_MAX
             }),
@@ -102,7 +102,7 @@ impl AccessPolicy {
 }
 
 impl Tuning {
-    /// Returns the bounds of a value that is read, by the current settings.
+    /// Returns the limits of values that are read from RDB, by the current settings.
     pub fn rdb_limits(&self) -> Limits {
         Limits {
             string_bytes_max: self.proto_max_bulk_len.load(Relaxed),

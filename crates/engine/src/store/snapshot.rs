@@ -1,5 +1,4 @@
-//! A snapshot of the databases: how the entries of one instant leave the shards while commands
-//! change them.
+//! A snapshot of the databases: encodes the entries of one instant while commands change them.
 //!
 //! ```text
 //! holder of all shards     begin        each dictionary starts a snapshot (crate `dict`)
@@ -9,14 +8,14 @@
 //! the snapshot's thread    Input        any order; each part selects its database
 //! ```
 //!
-//! | what | bound |
+//! | data | bound |
 //! | --- | --- |
-//! | parts that the walk made and the thread has not taken | [`QUEUED_BYTES_MAX`], and a part of each worker |
-//! | parts forced by changes | the rest of the dataset: a change does not wait for the disk |
-//! | a dictionary that a flush took | until the walk has passed it |
+//! | parts of the walk that the thread has not received | [`QUEUED_BYTES_MAX`], and one part per worker |
+//! | parts forced by changes | the rest of the dataset, because a change does not wait for the disk |
+//! | a dictionary that a flush has taken out | kept until the walk has passed it |
 //!
-//! The thread sees the end when the last dictionary's keeper is dropped: there are no senders then.
-//! One snapshot runs at a time, as Redis has one child.
+//! The thread sees the end when the keeper of the last dictionary is dropped, since there are no
+//! senders then. One snapshot runs at a time, as Redis has one child.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -30,35 +29,35 @@ use crate::faults::{self, Fault};
 use crate::store::Store;
 use crate::store::state::{Databases, Shard};
 
-/// Bytes of parts that wait for the snapshot's thread, above which the walk pauses.
+/// Bytes of parts waiting for the snapshot's thread above which the walk pauses.
 pub const QUEUED_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// A part is handed over at this size, bytes.
+/// Size at which a part is handed over, in bytes.
 const PART_BYTES: usize = 32 * 1024;
 
-/// Capacity of a new part, bytes: room for the entry that reaches the size.
+/// Capacity of a new part, in bytes: includes room for the entry that exceeds the size.
 const PART_CAPACITY: usize = PART_BYTES + 4 * 1024;
 
-/// How long the snapshot's thread waits for a part before it looks whether it was aborted.
+/// Maximum wait of the snapshot's thread for a part, after which it checks whether it was aborted.
 const WAIT: Duration = Duration::from_millis(20);
 
-/// Memory usage from which a collection is encoded in pieces, bytes.
+/// Memory usage from which a collection is encoded in pieces, in bytes.
 const LARGE_BYTES: usize = 64 * 1024;
 
-/// Emptied buffers that are kept for the next parts.
+/// Maximum number of empty buffers that are kept for later parts.
 const BUFFERS_KEPT: usize = 64;
 
 /// Encodes the entries of a snapshot.
 pub trait Encoder: Send + Sync {
-    /// Appends the choice of a database: each part begins with it.
+    /// Appends the selection of a database, with which each part starts.
     fn select(&self, db: u32, part: &mut Vec<u8>);
 
     /// Appends an entry unless it had expired when the snapshot began. Returns whether it did.
-    /// `is_forced`: a command waits for it.
+    /// `is_forced` means that a command waits for it.
     fn append(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> bool;
 
-    /// Appends a piece of an entry, from an index on; 0 starts. Returns where the next piece
-    /// starts, `None` behind the last one.
+    /// Appends a piece of an entry, which starts at index `from` (0: the first piece). Returns the
+    /// start of the next piece, or `None` after the last one.
     fn append_piece(
         &self,
         entry: EntryRef<'_, Value>,
@@ -68,14 +67,14 @@ pub trait Encoder: Send + Sync {
     ) -> Option<usize>;
 }
 
-/// Encoded entries of one database, or a large one alone.
+/// Encoded entries of one database, or one large entry.
 #[derive(Debug)]
 pub struct Part {
-    /// Their bytes.
+    /// Encoded bytes.
     pub bytes: Vec<u8>,
-    /// The bytes behind those, of a large entry.
+    /// Further bytes of a large entry.
     pub more: Vec<Vec<u8>>,
-    /// Their number.
+    /// Number of entries.
     pub keys: u64,
 }
 
@@ -85,18 +84,18 @@ impl Part {
     }
 }
 
-/// What a snapshot's thread receives.
+/// What the snapshot's thread receives.
 #[derive(Debug)]
 pub enum Next {
     /// A part.
     Part(Part),
-    /// Nothing yet.
+    /// Nothing has arrived in time.
     Later,
-    /// Nothing any more.
+    /// The snapshot has ended.
     End,
 }
 
-/// How far a snapshot is.
+/// Progress of a snapshot.
 #[derive(Debug, Default)]
 pub struct Progress {
     queued_bytes: AtomicU64,
@@ -106,17 +105,18 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the bytes that were encoded before changes: what a fork would have copied.
+    /// Returns the number of bytes that were encoded before changes, which a fork would have
+    /// copied.
     pub fn forced_bytes(&self) -> u64 {
         self.forced_bytes.load(Relaxed)
     }
 
-    /// Makes the rest of the snapshot pass without encoding anything.
+    /// Makes the rest of the snapshot end without encoding anything.
     pub fn discard(&self) {
         self.is_discarding.store(true, Relaxed);
     }
 
-    /// Ends the snapshot for its thread: no worker walks any more.
+    /// Ends the snapshot for its thread. No worker walks any more.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Relaxed);
     }
@@ -127,7 +127,7 @@ impl Progress {
     }
 }
 
-/// The end of a snapshot where its thread takes the parts.
+/// The receiving end of a snapshot, for its thread.
 pub struct Input {
     parts: Receiver<Part>,
     empty: Sender<Vec<u8>>,
@@ -135,7 +135,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Waits for the next part, for a bounded time.
+    /// Waits up to [`WAIT`] for the next part.
     pub fn next_part(&self) -> Next {
         match self.parts.recv_timeout(WAIT) {
             Ok(part) => {
@@ -147,22 +147,22 @@ impl Input {
         }
     }
 
-    /// Takes a buffer back for another part.
+    /// Returns a buffer for use by another part.
     pub fn recycle(&self, mut bytes: Vec<u8>) {
         if bytes.capacity() <= 2 * PART_CAPACITY {
             bytes.clear();
-            // If enough are kept, it is freed here.
+            // If enough buffers are kept, it is freed.
             let _ = self.empty.try_send(bytes);
         }
     }
 
-    /// Returns how far the snapshot is.
+    /// Returns the progress of the snapshot.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 }
 
-/// The end of a snapshot where the shards put the parts.
+/// The sending end of a snapshot, for the shards.
 struct Output {
     encoder: Box<dyn Encoder>,
     parts: Sender<Part>,
@@ -170,7 +170,7 @@ struct Output {
     progress: Arc<Progress>,
 }
 
-/// Starts a snapshot of shards, one after the other, while all of them are held.
+/// Starts a snapshot, shard by shard, while all shards are held.
 pub(crate) struct Beginning {
     output: Arc<Output>,
 }
@@ -189,7 +189,7 @@ impl Beginning {
     /// step.
     ///
     /// # Panics
-    /// If one runs already.
+    /// If a snapshot of it is running.
     pub(crate) fn begin(&self, store: &Store, shard: &mut Shard) {
         if let Some(former) = shard.snapshot.take() {
             former.end(store, &shard.databases);
@@ -209,14 +209,14 @@ impl Beginning {
     }
 }
 
-/// Encodes the entries of a dictionary, and hands over full parts.
+/// Encodes the entries of a dictionary and hands over full parts.
 struct DictKeeper {
     output: Arc<Output>,
-    /// The database's number when the snapshot began.
+    /// Logical number of the database when the snapshot began.
     db: u32,
     part: Vec<u8>,
     keys: u64,
-    /// A large entry, of which the walk has encoded some pieces.
+    /// A large entry of which the walk has encoded some pieces.
     large: Option<Large>,
 }
 
@@ -224,7 +224,7 @@ struct DictKeeper {
 struct Large {
     key: Box<[u8]>,
     pieces: Vec<Vec<u8>>,
-    /// Where its next piece starts.
+    /// Start of its next piece.
     at: usize,
 }
 
@@ -255,11 +255,11 @@ impl Keeper<Value> for DictKeeper {
 }
 
 impl DictKeeper {
-    /// Encodes a piece of a large entry or, before a change, all of the rest. Returns whether that
-    /// was the last piece.
+    /// Encodes a piece of a large entry or, before a change, all remaining pieces. Returns whether
+    /// that was the last piece.
     fn keep_large(&mut self, entry: EntryRef<'_, Value>, is_forced: bool) -> bool {
         let is_begun = self.large.as_ref().is_some_and(|large| *large.key == *entry.key());
-        // Only one entry waits for the walk.
+        // Only one entry at a time is encoded piece by piece.
         let is_whole = is_forced || !is_begun && self.large.is_some();
         let mut large = self.large.take_if(|_| is_begun).unwrap_or_else(|| Large {
             key: entry.key().into(),
@@ -300,7 +300,7 @@ impl DictKeeper {
 
     fn send(&self, part: Part) {
         self.output.progress.queued_bytes.fetch_add(part.len(), Relaxed);
-        // The snapshot's thread takes all parts, even of a snapshot that has failed.
+        // The snapshot's thread receives all parts, even of a snapshot that has failed.
         let _ = self.output.parts.send(part);
     }
 }
@@ -311,7 +311,7 @@ impl Drop for DictKeeper {
     }
 }
 
-/// The rest of a shard's snapshot.
+/// The part of a shard's snapshot that is still to be walked.
 pub(crate) struct ShardSnapshot {
     walks: Vec<Walk>,
     progress: Arc<Progress>,
@@ -345,24 +345,24 @@ struct Walk {
 }
 
 enum Place {
-    /// In the shard, at this index.
+    /// In the shard at this index.
     Live(usize),
-    /// Taken out by a flush.
+    /// Taken out of its database by a flush.
     Taken(Box<Dict<Value>>),
 }
 
-/// The outcome of a step of a walk.
+/// Result of a step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There is more to walk.
+    /// The walk continues.
     More,
     /// The walk has ended.
     Ended,
-    /// The snapshot's thread must catch up first.
+    /// The walk pauses until the snapshot's thread has caught up.
     Full,
 }
 
-/// Walks over so many buckets of a shard.
+/// Walks over `buckets` buckets of a shard.
 pub(crate) fn walk(store: &Store, shard: &mut Shard, buckets: usize) -> Step {
     let Some(snapshot) = &mut shard.snapshot else { return Step::Ended };
     if snapshot.progress.is_full() {
@@ -389,8 +389,8 @@ pub(crate) fn walk(store: &Store, shard: &mut Shard, buckets: usize) -> Step {
     Step::More
 }
 
-/// Keeps a dictionary that a flush took out of a database (physical number) for the snapshot that
-/// runs on it. Returns it if there is none.
+/// Keeps a dictionary that a flush has taken out of a database (`physical`) for the snapshot that
+/// runs on it. Returns the dictionary if no snapshot runs.
 pub(crate) fn keep_taken(shard: &mut Shard, physical: usize, dict: Dict<Value>) -> Option<Dict<Value>> {
     if !dict.is_in_snapshot() {
         return Some(dict);

@@ -1,4 +1,5 @@
-//! A shard: a partition of the slots, and all state of its keys.
+//! The state of a shard: its databases, blocked commands and statistics. (A shard is a partition,
+//! see `docs/architecture.md`.)
 
 use std::sync::atomic::AtomicU64;
 
@@ -11,13 +12,13 @@ use crate::store::eviction::Pool;
 use crate::store::fields::Watched;
 use crate::store::snapshot::ShardSnapshot;
 
-/// One database in one shard. A lookup reads its first cache line and no other.
+/// One database in one shard. A lookup reads only the first cache line of this.
 #[repr(C, align(64))]
 pub(crate) struct Database {
     pub(crate) dict: Dict<Value>,
-    /// The position at which its active expiry continues.
+    /// Position at which active expiry continues.
     pub(crate) expire_cursor: u64,
-    /// Keys of hashes with fields that expire.
+    /// Keys of hashes that may have fields with a TTL.
     pub(crate) watched: Watched,
 }
 
@@ -27,10 +28,10 @@ impl Database {
     }
 }
 
-/// The databases of a shard by number. An unused one takes a word.
+/// The databases of a shard by physical number. An unused database takes a word.
 pub(crate) struct Databases {
-    /// Number 0, stored here because few servers use another: each cache line that a command reads
-    /// of its shard may have been written by another worker, or evicted from this one's cache.
+    /// Database 0. It is stored in this struct because few servers use others, and every further
+    /// cache line of a shard that a command reads may be in another core's cache or in none.
     first: Option<Box<Database>>,
     others: Box<[Option<Box<Database>>]>,
 }
@@ -51,13 +52,13 @@ impl Databases {
         if physical == 0 { self.first.as_deref() } else { self.others[physical - 1].as_deref() }
     }
 
-    /// As [`Databases::get`], mutably.
+    /// Returns a database for changes, if it is in use.
     #[inline]
     pub(crate) fn get_mut(&mut self, physical: usize) -> Option<&mut Database> {
         self.slot(physical).as_deref_mut()
     }
 
-    /// Returns a database, made with `make` on its first use.
+    /// Returns a database. Creates it with `make` on its first use.
     #[inline]
     pub(crate) fn get_or_make(&mut self, physical: usize, make: impl FnOnce() -> Database) -> &mut Database {
         #[cold]
@@ -77,20 +78,20 @@ impl Databases {
 
 /// The state of a shard. Only its owner (see `shard::ownership`) accesses it.
 ///
-/// The fields that every command reads come first.
+/// Fields that every command reads come first.
 #[repr(C)]
 pub struct Shard {
     pub(crate) databases: Databases,
     /// Commands blocked on its keys.
     pub(crate) waiters: Waiters,
-    /// The candidates for eviction, once something has been evicted.
+    /// Candidates for eviction, once a key was evicted.
     pub(crate) eviction: Option<Box<Pool>>,
-    /// For LFU counters and random keys.
+    /// Generator for LFU counters and random keys.
     pub(crate) random: Random,
-    /// What the snapshot that runs has yet to walk.
+    /// The part of a running snapshot that is still to be walked.
     pub(crate) snapshot: Option<Box<ShardSnapshot>>,
-    /// Scratch in which packed collections are changed before they return to their entries: kept
-    /// for its memory.
+    /// Buffer in which packed collections are changed before they are copied to their entries. Kept
+    /// for its capacity.
     pub(crate) scratch: Vec<u8>,
 }
 
@@ -107,34 +108,34 @@ impl Shard {
     }
 }
 
-/// The statistics of a shard. Written by its owner alone, so that no write needs a locked
-/// instruction; any thread may read them at any time.
+/// The statistics of a shard. Only its owner writes them, so no write needs a locked instruction.
+/// Any thread may read them at any time.
 ///
-/// The fields that nearly every command writes come first: in the cache line of the shard's gate.
+/// Fields that nearly every command writes come first, in the cache line of the shard's gate.
 #[repr(C)]
 pub struct ShardStats {
-    /// Commands that ran on it.
+    /// Commands that ran on the shard.
     pub commands: Counter,
     /// Lookups for reading that found a key.
     pub hits: Counter,
-    /// Changes of keys by commands, since the start.
+    /// Changes of keys by commands.
     pub changes: Gauge,
-    /// Lookups for reading that found none. What a reset records need not stand in that line.
+    /// Lookups for reading that found no key.
     pub misses: Counter,
     /// Keys that expired.
     pub expired: Counter,
     /// Keys that were evicted.
     pub evicted: Counter,
-    /// Requests that its owner ran for others.
+    /// Requests of other workers that the owner ran.
     pub combined: Counter,
-    /// Times its owner passed it to its home because too many requests waited.
+    /// Times that the owner passed the shard to its home because too many requests were waiting.
     pub handovers: Counter,
-    /// Entries that active expiry has visited, the expired ones included: for its estimate of stale
-    /// ones.
+    /// Entries that active expiry has visited, expired or not, to estimate the number of expired
+    /// keys.
     pub expire_visited: Counter,
     /// Keys that clients track.
     pub tracked_keys: Gauge,
-    /// Their readers.
+    /// Readers of these keys: pairs of a key and a client.
     pub tracked_readers: Gauge,
 }
 
@@ -144,19 +145,19 @@ pub struct ShardStats {
 pub struct DatabaseStats {
     /// Keys.
     pub keys: Gauge,
-    /// Keys with an expiry.
+    /// Keys with a TTL.
     pub expires: Gauge,
-    /// Keys on active expiry's list because their hashes may have fields that expire.
+    /// Keys on the list of active expiry, whose hashes may have fields with a TTL.
     pub timed_hashes: Gauge,
-    /// Sum of the remaining TTLs that the last round of active expiry saw, ms.
+    /// Sum of the remaining TTLs that the last round of active expiry saw, in ms.
     pub ttl_sum_ms: Gauge,
-    /// Number of TTLs in that sum.
+    /// Number of TTLs in this sum.
     pub ttl_samples: Gauge,
     /// Bytes of the dictionary (entries, segments, directory), without large values.
     pub dict_bytes: Gauge,
     /// Bytes of values outside the dictionary's own memory.
     pub heap_bytes: Gauge,
-    /// The part of the two that is flushed into the global counter
+    /// Part of the two fields before that was flushed into the global counter
     /// ([`Memory`](crate::store::memory::Memory)).
     pub(crate) told_bytes: AtomicU64,
 }

@@ -1,13 +1,13 @@
-//! Rollback of scripts: the former values of keys that a script changes. A script's run owns one
-//! [`Undo`].
+//! Rollback of scripts: records the former values of keys that a script changes. Each run of a
+//! script owns an [`Undo`].
 //!
-//! A script that holds only the shards of its declared keys may meet another key after it has
-//! written. It must then be rerun with all shards, as if it had never started: its changes are
-//! rolled back while its shards are still held, so that no other thread saw them.
+//! A script that holds only the shards of its declared keys may use another key after it has
+//! written. It must then be rerun with all shards, as if it had never started. Its changes are
+//! rolled back while its shards are still held, so no other thread sees them.
 //!
-//! Only small values are kept: a script that changes a large one runs with all shards instead,
-//! which costs less than a copy. Events (`notify-keyspace-events`) of its changes are published
-//! when the run is committed.
+//! Only small values are recorded. A script that changes a large value is rerun with all shards
+//! instead, which costs less than a copy. Events (`notify-keyspace-events`) of its changes are
+//! published when the run is committed.
 
 use std::ops::Range;
 
@@ -23,21 +23,22 @@ use crate::store::Store;
 use crate::store::db::{Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
 use crate::store::state::Shard;
 
-/// Largest value in one piece that is kept, bytes: a copy takes about 5 µs, as long as a short
-/// script with all shards keeps other commands waiting.
+/// Maximum size of a recorded value that is one block, in bytes. Copying it takes about 5 µs, as
+/// long as a short script that holds all shards delays other commands.
 pub const UNDO_STRING_BYTES_MAX: usize = 64 * 1024;
 
-/// Largest value of many pieces that is kept, bytes: a copy takes an allocation for each of them.
+/// Maximum size of a recorded value of many blocks, in bytes. Copying it takes an allocation per
+/// block.
 pub const UNDO_VALUE_BYTES_MAX: usize = 16 * 1024;
 
-/// Most bytes kept for one run.
+/// Maximum bytes recorded for one run.
 pub const UNDO_BYTES_MAX: usize = 1024 * 1024;
 
-/// Room that is kept from run to run: bytes, and keys or events.
+/// Capacity that is kept between runs: bytes, and keys or events.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 const KEPT_ENTRIES_MAX: usize = 256;
 
-/// More would have to be kept than is worthwhile.
+/// Error: a value, or all values together, are too large to be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
@@ -57,11 +58,11 @@ struct Image {
     expire_at_ms: Option<i64>,
 }
 
-/// A key, and its former state; `None`: it did not exist.
+/// A recorded key and its former state; `None` if it did not exist.
 struct Noted {
     db: u32,
     place: KeyPlace,
-    /// Its name, in [`Undo::bytes`].
+    /// The key's bytes in [`Undo::bytes`].
     name: Range<usize>,
     image: Option<Image>,
 }
@@ -78,30 +79,31 @@ pub trait HeldShards {
     fn shard(&mut self, number: u32) -> &mut Shard;
 }
 
-/// The former states of the keys of a run. Empty between runs: its memory serves the next one.
+/// The former states of the keys that a run changes. Empty between runs; the next run reuses the
+/// memory.
 #[derive(Default)]
 pub struct Undo {
-    /// In the order in which they were recorded.
+    /// Recorded keys in order.
     noted: Vec<Noted>,
-    /// The index in `noted` of each, by the key's hash.
+    /// Indexes in `noted` by the key's hash.
     by_hash: HashTable<u32>,
-    /// Names of keys, and values in one piece, one behind the other.
+    /// Concatenated names of keys, and values that are one block.
     bytes: Vec<u8>,
-    /// The watches of those keys (`WATCH`), held back: committed changes invalidate them,
-    /// rolled-back ones don't. With the index in `noted` of the key.
+    /// Watches of the recorded keys (`WATCH`) that the run's changes may invalidate, with the key's
+    /// index in `noted`. A commit invalidates them, a rollback does not.
     watches: Vec<(u32, HeldWatches)>,
     /// Events of keys, in order.
     events: Vec<HeldEvent>,
-    /// The memory usage of all that, bytes.
+    /// Memory usage of all records, in bytes.
     taken_bytes: usize,
 }
 
 impl Undo {
-    /// Records the state of a key of the selected database, unless it is recorded already. Must be
+    /// Records the state of a key in the selected database, unless it is already recorded. Must be
     /// called before the key is changed, with its shard held.
     ///
     /// # Errors
-    /// [`TooLarge`]: it is not recorded, and must not be changed.
+    /// [`TooLarge`]: the key was not recorded, and must not be changed.
     pub fn note(&mut self, access: &mut impl HeldShards, key: &Key<'_>) -> Result<(), TooLarge> {
         let db = access.selected_db();
         if self.is_noted(db, key.place.hash, key.bytes) {
@@ -137,34 +139,34 @@ impl Undo {
         self.by_hash.find(hash, is_it).is_some()
     }
 
-    /// Holds back events of the run's commands until it is committed.
+    /// Defers events of the run's commands until the run is committed.
     ///
     /// # Errors
-    /// [`TooLarge`]: there are too many of them.
+    /// [`TooLarge`]: there are too many events.
     pub fn hold(&mut self, events: Vec<HeldEvent>) -> Result<(), TooLarge> {
         self.taken_bytes += events.iter().map(HeldEvent::bytes).sum::<usize>();
         self.events.extend(events);
         if self.taken_bytes > UNDO_BYTES_MAX { Err(TooLarge) } else { Ok(()) }
     }
 
-    /// Rolls all keys back.
+    /// Rolls back the changes of all recorded keys.
     pub fn roll_back(&mut self, access: &mut impl HeldShards) {
-        // Expired keys and fields are not restored, and their events are published. All else will
-        // be repeated by the rerun.
+        // Expired keys and fields are not restored, so their events are published. All other events
+        // will be repeated by the rerun.
         for held in std::mem::take(&mut self.events) {
             let is_changed = || self.is_noted(held.db, access.store().place(&held.key).hash, &held.key);
             if held.is_expiry() || !held.is_miss() && !is_changed() {
                 access.store().publish_held(&held);
             }
         }
-        // A rollback is not a change: its events are dropped.
+        // A rollback is not a change, so its events are dropped.
         hold_events(|| {
             for Noted { db, place, name, image } in &mut self.noted {
                 let key = Key { bytes: &self.bytes[name.clone()], place: *place };
                 match image.take() {
                     Some(image) => put_back(access, *db, &key, image, &self.bytes),
                     None => {
-                        // Its event is held, and dropped with the others.
+                        // Its event is deferred, and dropped with the others.
                         access.db_at(*db, &key).remove(&key, false);
                     }
                 }
@@ -174,7 +176,7 @@ impl Undo {
     }
 
     /// Commits the run: publishes the deferred events and invalidates watches. Must be called while
-    /// its shards are still held.
+    /// the run's shards are still held.
     pub fn keep(&mut self, access: &mut impl HeldShards) {
         self.events.drain(..).for_each(|held| access.store().publish_held(&held));
         self.release(access, Watches::let_go);
@@ -188,7 +190,7 @@ impl Undo {
         self.clear();
     }
 
-    /// Clears all records, if any: the changes stay.
+    /// Clears all records without a rollback.
     pub fn clear(&mut self) {
         if self.taken_bytes == 0 && self.bytes.is_empty() {
             return;
@@ -207,8 +209,8 @@ impl Undo {
     }
 }
 
-/// Returns the state of a key, and the size of its value, bytes. A value in one piece is added to
-/// `kept`.
+/// Returns the state of a key, and the size of its value in bytes. A value that is one block is
+/// appended to `kept`.
 fn image_of(
     access: &mut impl HeldShards,
     key: &Key<'_>,

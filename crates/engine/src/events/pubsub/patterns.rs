@@ -1,8 +1,8 @@
-//! The subscribed patterns: found by name, walked in the order of their first subscriptions.
+//! The subscribed patterns. Found by name, and iterated in the order of their first subscription.
 //!
-//! A publisher walks all of them for each message, whatever the container. Adding and removing take
-//! logarithmic time: clients subscribe to a hundred thousand, and unsubscribe one by one, under the
-//! lock that all publishers need.
+//! A publisher iterates over all patterns for each message. Adding and removing take logarithmic
+//! time, because clients subscribe to up to a hundred thousand patterns and unsubscribe one by one,
+//! with the lock held that all publishers need.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,15 +11,15 @@ use super::{Counts, Name};
 /// The subscribed patterns, each with its subscribers by worker.
 #[derive(Default)]
 pub(super) struct Patterns {
-    /// By number.
+    /// Patterns by number.
     known: BTreeMap<u64, (Name, Counts)>,
     numbers: HashMap<Name, u64>,
-    /// The next number: each is used once.
+    /// Next number. Numbers are not reused.
     next_number: u64,
 }
 
 impl Patterns {
-    /// Adds a subscriber of that worker.
+    /// Adds a subscriber of a worker.
     pub(super) fn add(&mut self, name: &Name, worker: usize, workers: usize) {
         let number = *self.numbers.entry(Name::clone(name)).or_insert_with(|| {
             self.next_number += 1;
@@ -30,7 +30,7 @@ impl Patterns {
         counts[worker] += 1;
     }
 
-    /// Removes a subscriber that was added.
+    /// Removes a subscriber of a worker.
     pub(super) fn remove(&mut self, name: &[u8], worker: usize) {
         let Some(number) = self.numbers.get(name) else { return };
         let Some((_, counts)) = self.known.get_mut(number) else { return };
@@ -41,7 +41,7 @@ impl Patterns {
         }
     }
 
-    /// Returns all patterns, each with its subscribers by worker.
+    /// Returns all patterns with their numbers of subscribers by worker.
     pub(super) fn iter(&self) -> impl Iterator<Item = &(Name, Counts)> {
         self.known.values()
     }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_stand_in_the_order_in_which_they_came_for_as_long_as_anybody_listens() {
+    fn patterns_keep_their_order_while_they_have_subscribers() {
         let mut patterns = Patterns::default();
         let name = |name: &str| Name::from(name.as_bytes());
         for (added, worker) in [("b", 0), ("a", 1), ("b", 1), ("c", 0)] {

@@ -1,4 +1,4 @@
-//! The tracked keys of one shard. The shard's owner has exclusive access.
+//! The tracked keys of one shard. Only the shard's owner accesses them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use pantala_types::table::{Item, Table, has_room};
 
 use super::{Changer, KeyName, NOBODY, Reader};
 
-/// The most readers of one key that are searched linearly.
+/// Maximum number of readers of one key that are searched linearly.
 const FEW_READERS_MAX: usize = 16;
 
 /// The readers of a key.
 enum Readers {
     One(Arc<Reader>),
     Few(Vec<Arc<Reader>>),
-    /// By their addresses. Readers that are no longer live are swept when there are as many as
-    /// that.
+    /// Readers by address. When there are as many as the second field, readers that are no longer
+    /// live are removed.
     Many(HashMap<usize, Arc<Reader>>, usize),
 }
 
 impl Readers {
-    /// Adds a reader, unless it is there. Sweeps readers that are no longer live when the room is
-    /// used up.
+    /// Adds a reader unless it is known. If the space is used up, removes readers that are no longer
+    /// live first.
     fn add(&mut self, reader: &Arc<Reader>) {
         let has = |readers: &[Arc<Reader>]| readers.iter().any(|known| Arc::ptr_eq(known, reader));
         match self {
@@ -80,16 +80,16 @@ struct Tracked {
 
 impl Item for Tracked {
     fn allocated_bytes(&self) -> usize {
-        // Never used.
+        // Never called.
         0
     }
 }
 
-/// A key that was changed, with its readers.
+/// A changed key and its readers.
 pub(crate) struct Invalidated {
     pub(crate) name: KeyName,
     readers: Readers,
-    /// The client that changed it.
+    /// Client that changed the key.
     pub(crate) client: u64,
 }
 
@@ -100,14 +100,14 @@ impl Invalidated {
     }
 }
 
-/// What the commands that hold the shard have invalidated.
+/// Invalidations by the commands that hold the shard.
 #[derive(Default)]
 pub(crate) struct Pending {
-    /// Keys that were tracked until they changed.
+    /// Keys that were tracked until they were changed.
     pub(crate) invalidated: Vec<Invalidated>,
-    /// Changed keys, for the readers of prefixes, each with the last client that changed it.
+    /// Changed keys for the readers of prefixes, each with the last client that changed it.
     pub(crate) changed: BTreeMap<KeyName, u64>,
-    /// How often databases were emptied, which takes all shards: each counts.
+    /// Number of times that databases were emptied. Each time all shards are held, and each counts.
     pub(crate) flushes: u32,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Pending {
 pub(crate) struct TrackedKeys {
     pending: Option<Box<Pending>>,
     keys: Option<Table<Tracked>>,
-    /// The number of readers of all keys.
+    /// Number of readers of all keys.
     readers: usize,
     /// The client whose command is running.
     pub(crate) changer: Changer,
@@ -151,7 +151,7 @@ impl TrackedKeys {
         self.pending.take()
     }
 
-    /// Tracks a key for a reader. Returns whether the key is a new one.
+    /// Tracks a key for a reader. Returns whether the key was not tracked before.
     pub(crate) fn read(&mut self, hash: u64, name: &[u8], reader: &Arc<Reader>) -> bool {
         let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
         if let Some(at) = keys.find(hash as u32, |tracked| *tracked.name == *name) {
@@ -160,7 +160,8 @@ impl TrackedKeys {
                 tracked.readers.add(reader);
                 (before, tracked.readers.len())
             });
-            // Possibly fewer than before: the sweep removed readers that had been counted.
+            // The sum may be smaller than before, because readers that are no longer live are
+            // removed.
             self.readers = self.readers - before + after;
             return false;
         }
@@ -172,14 +173,14 @@ impl TrackedKeys {
         true
     }
 
-    /// Stops tracking a changed key and invalidates it for its readers; with `broadcasts`, for
-    /// those of its prefixes too.
+    /// Stops tracking a changed key and invalidates it for its readers. With `broadcasts`,
+    /// invalidates it for the readers of its prefixes too.
     pub(crate) fn changed(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(self.changer.to_prefixes()));
     }
 
-    /// As [`TrackedKeys::changed`], for an expired key: to the readers of its prefixes no client
-    /// has changed it.
+    /// Does the same as [`TrackedKeys::changed`] for an expired key. For the readers of its
+    /// prefixes no client has changed it.
     pub(crate) fn expired(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(NOBODY));
     }
@@ -216,8 +217,8 @@ impl TrackedKeys {
         Some(tracked)
     }
 
-    /// Stops tracking a key picked at random, and invalidates it for its readers, since its later
-    /// changes would not reach them. Returns `false` if there is none.
+    /// Stops tracking a random key, and invalidates it for its readers, because they would not be
+    /// notified of its later changes. Returns `false` if no key is tracked.
     pub(crate) fn evict(&mut self, random: &mut Random) -> bool {
         let len = self.len();
         if len == 0 {
@@ -229,7 +230,8 @@ impl TrackedKeys {
         true
     }
 
-    /// Forgets all keys, since databases were emptied, and invalidates everything for all readers.
+    /// Stops tracking all keys after databases were emptied, and invalidates everything for all
+    /// readers.
     pub(crate) fn flush(&mut self) {
         self.keys = None;
         self.readers = 0;

@@ -1,40 +1,40 @@
-//! Client-side caching (`CLIENT TRACKING`): which client may hold a copy of which key, and how
-//! invalidations of changed keys reach it.
+//! Client-side caching (`CLIENT TRACKING`): which client may hold a copy of which key, and the
+//! invalidation of changed keys.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | reader | a client that tracks, from `CLIENT TRACKING ON` to `OFF` ([`Reader`]) |
-//! | tracked key | a key with its readers ([`keys`]): by name alone, as in Redis, in any database |
-//! | pending | what a command has invalidated in a shard, until its reply is written |
-//! | notification | what happened to keys, for one connection ([`News`]) |
-//! | prefix | of keys that a client gets invalidations of without reading them (`BCAST`) |
+//! | reader | a client that tracks keys, from `CLIENT TRACKING ON` to `OFF` ([`Reader`]) |
+//! | tracked key | a key with its readers ([`keys`]). As in Redis, a name stands for keys in any database |
+//! | pending | invalidations by a command in a shard, until the command's reply is written |
+//! | notification | an event about keys for one connection ([`News`]) |
+//! | prefix | the start of keys for which a client gets invalidations without reading them (`BCAST`) |
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! | what | held by |
+//! | data | held by |
 //! | --- | --- |
-//! | the tracked keys | their shard: its owner tracks the keys read, and invalidates changed ones |
+//! | the tracked keys | their shard: its owner tracks keys that are read, and invalidates changed keys |
 //! | the readers of each prefix | the keyspace's [`Tracking`], behind a lock |
-//! | a client's options | its session ([`SessionTracking`]); others read its [`Reader`] |
+//! | a client's options | its session ([`SessionTracking`]); other threads read its [`Reader`] |
 //!
 //! # Order
 //!
-//! Reads are tracked and changes invalidated while the key's shard is held, and mailboxes are in
-//! order. So a client gets an invalidation behind the old value: the reply to a read that ran
-//! elsewhere was sent before the shard was released, and the invalidation of a later change follows
-//! it. A connection with replies in flight gets no invalidations before them. A client gets the
-//! invalidations that its own command caused after the reply.
+//! Reads are tracked and changes invalidated while the key's shard is held, and mailboxes keep
+//! order. So a client gets an invalidation after the old value: the reply to a read that ran on
+//! another thread was sent before the shard was released, and the invalidation of a later change
+//! follows it. A connection with replies in flight gets its invalidations after these. A client
+//! gets the invalidations that its own command caused after the reply to that command.
 //!
-//! Invalidations by prefix are gathered for a turn of the writer's worker, and sent before any
-//! reply of that turn leaves.
+//! Invalidations by prefix are collected during a turn of the writer's worker, and sent before any
+//! reply of that turn.
 //!
 //! # What it costs
 //!
-//! Without readers: nothing beyond the word that events and `MONITOR` are looked up in. A tracked
-//! key takes about 60 bytes and its length, each further reader of it 8 to 16 bytes; at most
-//! `tracking-table-max-keys` are kept.
+//! Without readers, nothing in addition to the word that is tested for events and `MONITOR`. A
+//! tracked key takes about 60 bytes and its length, and 8 to 16 bytes for each further reader. At
+//! most `tracking-table-max-keys` keys are tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -50,26 +50,26 @@ mod session;
 
 pub use session::{Options, SessionTracking};
 
-/// The channel by which RESP2 clients receive invalidations that others redirect to them.
+/// Channel on which RESP2 clients receive invalidations that other clients redirect to them.
 pub const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// The client id of a change made by no client: an expired key, or one evicted from a full table.
+/// Client ID of a change by no client: a key that expired, or was evicted from a full table.
 pub(crate) const NOBODY: u64 = 0;
 
 /// The client whose command makes a change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Changer {
-    /// The client's id.
+    /// ID of the client.
     pub(crate) client: u64,
-    /// Whether its script or function calls the command.
+    /// Whether the client's script or function calls the command.
     pub(crate) in_script: bool,
 }
 
 impl Changer {
     pub(crate) const NOBODY: Changer = Changer { client: NOBODY, in_script: false };
 
-    /// Returns the id of the client to the readers of prefixes: as in Redis a script's changes are
-    /// no client's own there.
+    /// Returns the ID of the client for the readers of prefixes. As in Redis, they see no client
+    /// behind a script's changes.
     fn to_prefixes(self) -> u64 {
         if self.in_script { NOBODY } else { self.client }
     }
@@ -81,10 +81,10 @@ impl From<&SessionView> for Changer {
     }
 }
 
-/// A client that tracks. Shared by the keys that it has read.
+/// A client that tracks keys. Shared by the keys that it has read.
 pub struct Reader {
     client: Arc<Client>,
-    /// Until `CLIENT TRACKING OFF`, or until the client disconnects.
+    /// True until `CLIENT TRACKING OFF` or a disconnect.
     is_live: AtomicBool,
     pub(crate) no_loop: AtomicBool,
     /// Whether `redirect` is set.
@@ -103,23 +103,23 @@ impl Reader {
         }
     }
 
-    /// Returns whether it still tracks.
+    /// Returns whether the client still tracks keys.
     pub fn is_live(&self) -> bool {
-        // Relaxed: its own worker, which clears it, checks again before anything is sent.
+        // Relaxed: the client's worker clears this, and checks it again before it sends anything.
         self.is_live.load(Relaxed)
     }
 
-    /// Returns the client that tracks.
+    /// Returns the client that tracks keys.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Returns its worker and connection.
+    /// Returns the worker and connection of the client.
     pub(crate) fn listener(&self) -> Listener {
         listener(&self.client)
     }
 
-    /// Returns whether it gets invalidations of changes by this client.
+    /// Returns whether the reader receives invalidations of changes by `client`.
     pub(crate) fn wants_news_of(&self, client: u64) -> bool {
         self.is_live() && !(client == self.client.id && self.no_loop.load(Relaxed))
     }
@@ -129,7 +129,7 @@ impl Reader {
         *self.redirect.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 
-    /// Returns the client that its invalidations are redirected to.
+    /// Returns the client to which invalidations are redirected.
     pub(crate) fn redirect(&self) -> Option<Arc<Client>> {
         if !self.redirects.load(Relaxed) {
             return None;
@@ -148,17 +148,16 @@ pub type KeyName = Arc<[u8]>;
 /// Invalidated keys.
 #[derive(Clone, Debug)]
 pub enum Invalid {
-    /// A key.
+    /// One key.
     Key(KeyName),
-    /// Keys, in order.
+    /// Several keys, sorted.
     Keys(Arc<[KeyName]>),
     /// All keys.
     All,
 }
 
 impl Invalid {
-    /// Returns whether both are the same list, so that the encoding of one can be sent for the
-    /// other.
+    /// Returns whether both are the same list, so that the encoding of one can be sent for both.
     pub fn is_same(&self, other: &Invalid) -> bool {
         match (self, other) {
             (Invalid::Key(one), Invalid::Key(other)) => Arc::ptr_eq(one, other),
@@ -171,33 +170,33 @@ impl Invalid {
 
 /// A notification for one connection.
 pub struct News {
-    /// The worker's token of the connection.
+    /// Token of the connection in its worker.
     pub connection: u64,
-    /// The client that reads the keys.
+    /// Client that reads the keys.
     pub reader: Arc<Reader>,
-    /// What happened.
+    /// The event.
     pub subject: Subject,
 }
 
-/// The subject of a notification.
+/// The event of a notification.
 pub enum Subject {
     /// Keys have changed.
     Invalid(Invalid),
-    /// Keys have changed that another client reads, which redirects here.
+    /// Keys have changed that another client reads, which redirects its invalidations to this one.
     Redirected(Invalid),
-    /// The client that this one redirects to has disconnected.
+    /// The client to which this one redirects its invalidations has disconnected.
     Broken,
 }
 
-/// Readers by the prefixes that they subscribe to.
+/// Readers by prefix.
 #[derive(Default)]
 pub(crate) struct Prefixes {
     readers: BTreeMap<Box<[u8]>, Vec<Arc<Reader>>>,
 }
 
 impl Prefixes {
-    /// Calls `tell` with the invalidations of changed keys, each with the last client that changed
-    /// it: one list for each prefix, and one of its own for each `NOLOOP` reader.
+    /// Calls `tell` with the invalidations of changed keys, which come with the last client that
+    /// changed each: one list for each prefix, and a separate one for each `NOLOOP` reader.
     pub(crate) fn tell(&self, changed: &BTreeMap<KeyName, u64>, mut tell: impl FnMut(&Arc<Reader>, Invalid)) {
         for (prefix, readers) in &self.readers {
             let from = KeyName::from(&**prefix);
@@ -224,20 +223,20 @@ impl Prefixes {
 /// The state shared by all shards. See the head of this module.
 #[derive(Default)]
 pub struct Tracking {
-    /// All readers, by client id.
+    /// All readers by client ID.
     readers: Mutex<BTreeMap<u64, Arc<Reader>>>,
     prefixes: RwLock<Prefixes>,
-    /// The number of tracked keys of all shards.
+    /// Number of tracked keys in all shards.
     keys: AtomicU64,
 }
 
 impl Tracking {
-    /// Returns the number of clients that track.
+    /// Returns the number of clients that track keys.
     pub fn clients(&self) -> usize {
         self.lock().len()
     }
 
-    /// Returns the number of prefixes that have readers.
+    /// Returns the number of prefixes with readers.
     pub fn prefix_count(&self) -> usize {
         self.prefixes().readers.len()
     }
@@ -247,14 +246,15 @@ impl Tracking {
         self.keys.load(Relaxed)
     }
 
-    /// Adds to the number of tracked keys. Returns the new number.
+    /// Adds `change` to the number of tracked keys. Returns the new number.
     pub(crate) fn count(&self, change: i64) -> u64 {
         // Relaxed: the sum is only compared with a limit.
         self.keys.fetch_add(change as u64, Relaxed).wrapping_add(change as u64)
     }
 
-    /// Subtracts one tracked key if there are more than `keys_max`, and returns whether it did: the
-    /// caller must then evict one. So workers together evict no more than the excess.
+    /// Subtracts one tracked key if there are more than `keys_max`. Returns whether it did, in
+    /// which case the caller must evict a key. So all workers together evict no more than the
+    /// excess.
     pub(crate) fn claim_eviction(&self, keys_max: u64) -> bool {
         let less = |keys| (keys_max > 0 && keys > keys_max).then(|| keys - 1);
         self.keys.fetch_update(Relaxed, Relaxed, less).is_ok()
@@ -270,7 +270,7 @@ impl Tracking {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Reader>>> {
-        // Each holder makes one insertion or removal, so a panic leaves none half done.
+        // A panic leaves no partial change, because each holder of the lock makes one change.
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

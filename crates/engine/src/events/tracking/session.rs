@@ -11,17 +11,18 @@ bitflags! {
     /// Options of `CLIENT TRACKING`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Options: u8 {
-        /// Invalidations of all keys with its prefixes.
+        /// Sends invalidations of all keys with the given prefixes.
         const BROADCAST = 1 << 0;
-        /// Only keys read after `CLIENT CACHING YES` are tracked.
+        /// Tracks only keys read after `CLIENT CACHING YES`.
         const OPT_IN = 1 << 1;
-        /// Keys read after `CLIENT CACHING NO` are not tracked.
+        /// Does not track keys read after `CLIENT CACHING NO`.
         const OPT_OUT = 1 << 2;
-        /// No invalidations of its own changes.
+        /// Sends no invalidations of the client's own changes.
         const NO_LOOP = 1 << 3;
-        /// The client that it redirects to has disconnected. Never an option of the command.
+        /// The client to which invalidations are redirected has disconnected. Not an option of the
+        /// command.
         const BROKEN_REDIRECT = 1 << 4;
-        /// It tracks. Never an option of the command.
+        /// Tracking is on. Not an option of the command.
         const ON = 1 << 5;
     }
 }
@@ -29,26 +30,26 @@ bitflags! {
 /// The tracking state of a session. See the head of the parent module.
 pub struct SessionTracking {
     pub(crate) reader: Arc<Reader>,
-    /// Its options.
+    /// Options of the client.
     pub options: Options,
-    /// The prefixes that it subscribes to.
+    /// Prefixes that the client has subscribed to.
     pub prefixes: BTreeSet<Box<[u8]>>,
-    /// The bytes of those.
+    /// Length of these prefixes in bytes.
     pub(crate) prefix_bytes: usize,
 }
 
 impl SessionTracking {
-    /// Returns the memory usage of its prefixes, bytes.
+    /// Returns the memory usage of the prefixes in bytes.
     pub fn bytes(&self) -> usize {
         self.prefixes.len() * size_of::<Box<[u8]>>() + self.prefix_bytes
     }
 
-    /// Returns whether `reader` is this client's, since the same `CLIENT TRACKING ON`.
+    /// Returns whether `reader` belongs to this client and to the same `CLIENT TRACKING ON`.
     pub fn is_of(&self, reader: &Arc<Reader>) -> bool {
         Arc::ptr_eq(&self.reader, reader)
     }
 
-    /// Returns the id of the client that it redirects to; 0: none.
+    /// Returns the ID of the client to which invalidations are redirected, or 0.
     pub fn redirect(&self) -> u64 {
         self.reader.redirect().map_or(0, |client| client.id)
     }

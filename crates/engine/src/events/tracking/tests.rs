@@ -11,11 +11,11 @@ fn reader(id: u64) -> Arc<Reader> {
     Arc::new(Reader::new(&Arc::new(Client::new(id, 0, 0, end(), end(), 0))))
 }
 
-/// Keys, each with the clients that get its invalidation.
+/// Keys, each with the clients that receive its invalidation.
 type ByKey = Vec<(String, Vec<u64>)>;
 
-/// Returns the clients that get an invalidation of each key, in order, and the keys for readers of
-/// prefixes.
+/// Returns the clients that receive an invalidation of each key, in order, and the keys for readers
+/// of prefixes.
 fn told(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
     let Some(pending) = keys.take_pending() else { return Default::default() };
     let text = |name: &KeyName| String::from_utf8_lossy(name).into_owned();
@@ -40,7 +40,7 @@ fn a_change_tells_each_reader_once() {
     for who in [&one, &two, &one] {
         keys.read(7, b"a", who);
     }
-    // The same hash, another key.
+    // Another key with the same hash.
     keys.read(7, b"b", &one);
     assert_eq!((keys.len(), keys.readers()), (2, 3));
     keys.changed(7, b"a", false);
@@ -52,7 +52,7 @@ fn a_change_tells_each_reader_once() {
 }
 
 #[test]
-fn own_changes_are_not_told_where_that_is_asked_for_but_expiry_is_nobody_s() {
+fn noloop_suppresses_own_changes_but_not_expiry() {
     let (one, two) = (reader(1), reader(2));
     one.no_loop.store(true, Relaxed);
     let mut keys = TrackedKeys::default();
@@ -64,14 +64,14 @@ fn own_changes_are_not_told_where_that_is_asked_for_but_expiry_is_nobody_s() {
     keys.expired(7, b"a", true);
     let (by_key, changed) = told(&mut keys);
     assert_eq!(by_key, [("a".to_owned(), vec![2]), ("a".to_owned(), vec![2])]);
-    // The last change is by the clock: no client's.
+    // The last change is an expiry, which is no client's.
     assert_eq!(changed, [("a".to_owned(), NOBODY)]);
-    // All readers get an invalidation of a key evicted from a full table.
+    // All readers get the invalidation of a key that was evicted from a full table.
     read(&mut keys);
     assert!(keys.evict(&mut Random::from_seed(1)));
     assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
     assert!(!keys.evict(&mut Random::from_seed(1)));
-    // A script's changes are its client's own, but not to the readers of prefixes.
+    // A script's changes are its client's own, but not for the readers of prefixes.
     read(&mut keys);
     keys.changer.in_script = true;
     keys.changed(7, b"a", true);
@@ -79,7 +79,7 @@ fn own_changes_are_not_told_where_that_is_asked_for_but_expiry_is_nobody_s() {
 }
 
 #[test]
-fn readers_that_have_gone_leave_without_a_change() {
+fn readers_that_are_no_longer_live_are_removed_without_a_change() {
     let mut keys = TrackedKeys::default();
     let stays = reader(1);
     keys.read(7, b"a", &stays);

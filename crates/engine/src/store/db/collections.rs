@@ -10,18 +10,18 @@ use crate::command::Key;
 use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
 use crate::store::state::DatabaseStats;
 
-/// How a change treats a collection whose key doesn't exist.
+/// What a change does if the collection's key does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The change starts with an empty one.
+    /// Starts with an empty collection.
     Create,
-    /// The change is skipped.
+    /// Does nothing.
     Skip,
 }
 
 impl Db<'_> {
-    /// Returns the collection of a key, for reading: counts a hit or a miss and touches it, as
-    /// [`Db::read`].
+    /// Returns the collection of a key for reading. Counts a hit or a miss and touches the key, as
+    /// [`Db::read`] does.
     ///
     /// # Errors
     /// [`WrongType`] if the key holds another type.
@@ -31,8 +31,8 @@ impl Db<'_> {
         entry.held().view::<C>().map(Some).ok_or(WrongType)
     }
 
-    /// Returns the collection of a key, for a command that may change something: touches it without
-    /// counting, as [`Db::write`].
+    /// Returns the collection of a key for a command that may change it. Touches the key without
+    /// counting, as [`Db::write`] does.
     ///
     /// # Errors
     /// [`WrongType`] if the key holds another type.
@@ -42,16 +42,16 @@ impl Db<'_> {
         entry.held().view::<C>().map(Some).ok_or(WrongType)
     }
 
-    /// Changes the collection of a key. `work` returns what it did to the key, and a result. A
-    /// collection left empty is deleted with its key, and `del` follows its events. The key's TTL
-    /// stays. Returns `None` if the key is missing and `missing` says to skip it.
+    /// Changes the collection of a key. `work` returns the change and a result. A collection that
+    /// becomes empty is deleted with its key, and the event `del` follows its events. The key's TTL
+    /// remains. Returns `None` if the key is missing and `missing` is [`Missing::Skip`].
     ///
-    /// `work` must leave the collection valid, whatever it returns: nothing is rolled back. If it
-    /// returns [`Change::none`] it must have left the collection as it was; debug builds check that
-    /// of small ones.
+    /// `work` must leave the collection valid in any case: nothing is rolled back. If it returns
+    /// [`Change::none`], it must have left the collection unchanged, which debug builds check for
+    /// small collections.
     ///
     /// # Errors
-    /// [`WrongType`] if the key holds another type; `work` isn't called.
+    /// [`WrongType`] if the key holds another type. `work` is not called then.
     #[inline]
     pub fn change_as<C: Collection, R>(
         &mut self,
@@ -137,7 +137,7 @@ impl Db<'_> {
         Ok(Some(result))
     }
 
-    /// Stores a collection in place of the key's value. It must not be empty (except a stream).
+    /// Stores a collection, replacing the key's value. Only a stream may be empty.
     pub fn put<C: Collection>(&mut self, key: &Key<'_>, collection: C, expire: Expire, change: Change) {
         match collection.packed() {
             Some((form, bytes)) if bytes.len() <= INLINE_PACKED_BYTES_MAX && fits_inline(key.bytes, bytes.len()) => {
@@ -152,11 +152,12 @@ impl Db<'_> {
 struct HeapChange<R> {
     change: Change,
     result: R,
-    /// It is a hash that has its first fields with an expiry: active expiry must visit it.
+    /// Whether the value is a hash that now has its first fields with a TTL. Active expiry must
+    /// visit it then.
     has_first_times: bool,
 }
 
-/// [`Db::change_as`] for a value on the heap, which is changed in place.
+/// Does the work of [`Db::change_as`] for a value on the heap, which is changed in place.
 #[inline]
 fn change_on_heap<C: Collection, R>(
     mut entry: EntryMut<'_, Value>,
@@ -180,7 +181,7 @@ fn change_on_heap<C: Collection, R>(
     Ok(HeapChange { change: change.of_gone_key(is_gone), result, has_first_times })
 }
 
-/// Returns what debug builds compare of a small value to see whether it was changed: its RDB form.
+/// Returns the RDB form of a small value, by which debug builds detect a change.
 #[inline]
 fn image(value: &Value) -> Option<Vec<u8>> {
     if !cfg!(debug_assertions) || value.allocated_bytes() > CHECKED_BYTES_MAX {
@@ -191,7 +192,7 @@ fn image(value: &Value) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns whether a value is a hash with fields that expire.
+/// Returns whether a value is a hash with fields that have a TTL.
 #[inline]
 fn has_times(value: &Value) -> bool {
     matches!(value, Value::Hash(hash @ Hash::Expiring(_)) if hash.view().has_expiring_fields())

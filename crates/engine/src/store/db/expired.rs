@@ -1,30 +1,30 @@
-//! What becomes of an expired entry: on a primary it is deleted, on a replica that is up to the
-//! primary.
+//! Decides what happens to an expired entry. A primary deletes it. On a replica the primary
+//! decides.
 
 use crate::tuning::Tuning;
 use crate::tuning::refusal::Refusals;
 
-/// What becomes of an expired entry that a command finds.
+/// What happens to an expired entry that a command finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expired {
     /// It is deleted.
     Deleted,
-    /// It is not found, but stays.
+    /// It is hidden from the command and stays.
     Hidden,
-    /// It is found: the command is the primary's, which has not deleted it yet.
+    /// The command finds it, because it is the primary's, which has not deleted the key yet.
     Found,
 }
 
-/// Why a command looks a key up.
+/// The purpose of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looks {
-    /// To read it.
+    /// Reading.
     ToRead,
-    /// Perhaps to change it.
+    /// Possibly changing the key.
     ToWrite,
 }
 
-/// Returns what becomes of an expired entry.
+/// Returns what happens to an expired entry.
 #[cold]
 pub(super) fn expired(tuning: &Tuning, of_primary: bool, looks: Looks, now_ms: i64) -> Expired {
     if !tuning.is_replica() {
@@ -32,7 +32,7 @@ pub(super) fn expired(tuning: &Tuning, of_primary: bool, looks: Looks, now_ms: i
     }
     match looks {
         _ if of_primary => Expired::Found,
-        // As in Redis, a client of a writable replica starts with a new one.
+        // As in Redis, a client of a writable replica replaces the expired key.
         Looks::ToWrite if !tuning.refusals().contains(Refusals::READ_ONLY) => Expired::Deleted,
         _ => Expired::Hidden,
     }

@@ -6,22 +6,22 @@ use pantala_types::{OutOfMemory, RawString, Value};
 
 use crate::command::Key;
 
-/// User flag of an entry: a short string that Redis would call `raw`, since it came from `APPEND`
-/// or `SETRANGE`.
+/// User flag of an entry: a short string with the encoding `raw`, because `APPEND` or `SETRANGE`
+/// created it.
 pub const FLAG_RAW: u8 = 1;
 
-/// User flag of an entry: a small integer that Redis would not share with other keys, since `COPY`
-/// made it (`OBJECT REFCOUNT` shows it).
+/// User flag of an entry: a small integer that Redis would not share with other keys, because
+/// `COPY` created it. `OBJECT REFCOUNT` shows this.
 pub const FLAG_UNSHARED: u8 = 2;
 
-/// The key holds a value of a type other than the requested one.
+/// Error: the key holds a value of another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongType;
 
 /// The content of an entry, from its payload and user flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held<'e> {
-    /// A string kept as an integer.
+    /// A string stored as an integer.
     Int(i64),
     /// A string inside the entry.
     Bytes(&'e [u8]),
@@ -54,7 +54,7 @@ impl<'e> Held<'e> {
         }
     }
 
-    /// Returns the collection of a type, if it is one.
+    /// Returns the collection, if the content has this type.
     #[inline]
     pub fn view<C: Collection>(self) -> Option<C::View<'e>> {
         match self {
@@ -65,9 +65,9 @@ impl<'e> Held<'e> {
     }
 }
 
-/// An entry of the dictionary, which knows its content.
+/// An entry of the dictionary that can return its content.
 pub trait Holds<'e> {
-    /// Returns its content.
+    /// Returns the content.
     fn held(&self) -> Held<'e>;
 }
 
@@ -78,20 +78,21 @@ impl<'e> Holds<'e> for EntryRef<'e, Value> {
     }
 }
 
-/// A string to be stored.
+/// A string to store, and its form.
 pub enum NewString<'a> {
-    /// As an integer.
+    /// An integer.
     Int(i64),
-    /// As bytes.
+    /// Bytes.
     Bytes(&'a [u8]),
-    /// As bytes that are `raw` whatever their length.
+    /// Bytes with the encoding `raw`, whatever their length.
     Raw(&'a [u8]),
-    /// As a large string that exists already.
+    /// An existing large string.
     Large(RawString),
 }
 
 impl<'a> NewString<'a> {
-    /// Returns the form that Redis chooses for a client's value: an integer if it is one.
+    /// Returns the form that Redis chooses for a client's value: an integer if the bytes represent
+    /// one.
     #[inline]
     pub fn encode(bytes: &'a [u8]) -> Self {
         match pantala_types::encode(bytes) {
@@ -107,7 +108,7 @@ pub fn fits_inline(key: &[u8], len: usize) -> bool {
     Dict::<Value>::fits_inline(key.len(), len)
 }
 
-/// Returns the payload for a string: in the entry if it fits.
+/// Returns the payload for a string, inside the entry if it fits.
 #[inline]
 pub fn payload_of<'v>(key: &Key<'_>, value: NewString<'v>) -> Result<(NewPayload<'v, Value>, u8), OutOfMemory> {
     let (bytes, flags) = match value {

@@ -1,5 +1,5 @@
-//! Strings changed in place, in either form of storage. They are `raw` from then on; their TTL
-//! stays.
+//! In-place changes of strings in all forms of storage. A changed string has the encoding `raw`.
+//! Its TTL remains.
 
 use pantala_base::number::Decimal;
 use pantala_dict::NewPayload;
@@ -9,7 +9,7 @@ use super::{Change, Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline};
 use crate::command::Key;
 use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
 
-/// Why a string was not changed.
+/// The reason why a string was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditError {
     /// The key holds a value of another type.
@@ -25,11 +25,11 @@ impl From<OutOfMemory> for EditError {
 }
 
 impl Db<'_> {
-    /// Changes the string of a key, or an empty one if the key is missing. Neither counts nor
-    /// touches: the caller has looked the key up.
+    /// Changes the string of a key, or an empty string if the key is missing. The caller has looked
+    /// up the key, so this neither counts nor touches it.
     ///
     /// # Errors
-    /// Nothing has changed then: if `work` fails it must have left the string as it was.
+    /// Nothing has changed then. If `work` fails, it must have left the string unchanged.
     pub fn edit_string<R>(
         &mut self,
         key: &Key<'_>,
@@ -42,7 +42,7 @@ impl Db<'_> {
                 Held::Bytes(bytes) => RawString::try_from_slice(bytes)?,
                 Held::Int(value) => RawString::try_from_slice(Decimal::new().format_i64(value))?,
                 Held::Packed(..) => return Err(EditError::WrongType),
-                // In place, within its spare capacity.
+                // Changed in place, within its spare capacity.
                 Held::Heap(_) => {
                     let Some(Value::String(string)) = entry.heap_mut() else { return Err(EditError::WrongType) };
                     let before = string.allocated_bytes();
@@ -60,12 +60,12 @@ impl Db<'_> {
         Ok(result)
     }
 
-    /// Changes the bytes of the string of a key, or of an empty one if the key is missing. They are
-    /// first extended to at least `len_min` bytes, with zeros; `work` is also given the former
-    /// length. Touches the key, and probes once if the string is long enough and lies in its entry.
+    /// Changes the bytes of the string of a key, or of an empty string if the key is missing. The
+    /// string is first extended with zeros to at least `len_min` bytes. `work` also gets the former
+    /// length. Touches the key. Needs one probe if the string is long enough and inside its entry.
     ///
     /// # Errors
-    /// Nothing has changed then; `work` isn't called.
+    /// Nothing has changed then, and `work` is not called.
     pub fn edit_bytes<R>(
         &mut self,
         key: &Key<'_>,
@@ -93,11 +93,11 @@ impl Db<'_> {
         })
     }
 
-    /// Replaces the value of a key, or a missing one, by the integer that `work` returns, with one
-    /// probe if it holds an integer. Touches the key; its TTL stays.
+    /// Replaces the value of a key, which may be missing, by the integer that `work` returns. Needs
+    /// one probe if the key holds an integer. Touches the key, and keeps its TTL.
     ///
     /// # Errors
-    /// What `work` returns; nothing has changed then.
+    /// The error that `work` returns. Nothing has changed then.
     #[inline]
     pub fn edit_integer<E>(
         &mut self,
@@ -109,7 +109,7 @@ impl Db<'_> {
             None => work(None)?,
             Some(mut entry) => {
                 let value = work(Some(entry.as_ref().held()))?;
-                // In place, unless flags describe the old number or its bytes.
+                // Changed in place, unless flags describe the former number or its bytes.
                 if entry.user_flags() == 0 && entry.set_int(value) {
                     self.commit(key, change);
                     return Ok(value);
@@ -117,16 +117,16 @@ impl Db<'_> {
                 value
             }
         };
-        // A new key, or one whose string is stored as bytes that happen to be an integer.
+        // The key is new, or its string is stored as bytes that represent an integer.
         self.set_payload(key, NewPayload::Int(value), 0, Expire::Keep, change);
         Ok(value)
     }
 
-    /// Stores a string that is `raw`, replacing the key's value: in the entry if it fits, and as it
-    /// is otherwise.
+    /// Stores a string with the encoding `raw`, replacing the key's value. Copies it into the entry
+    /// if it fits, and stores it as it is otherwise.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the allocator fails; nothing has changed then.
+    /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
     pub fn set_raw(
         &mut self,
         key: &Key<'_>,
@@ -142,7 +142,8 @@ impl Db<'_> {
     }
 }
 
-/// Changes a string. Debug builds check that a small one is unchanged if `work` says so.
+/// Changes a string. Debug builds check that a small string is unchanged if `work` returns no
+/// change.
 #[inline]
 fn checked<R>(
     string: &mut RawString,

@@ -1,5 +1,5 @@
-//! Tests that handlers must report their changes. Black-box tests check each change's sinks:
-//! `tests/tests/{notifications,watched_changes,propagation}.rs`.
+//! Tests that debug builds detect unreported changes. Black-box tests check the sinks of each
+//! change: `tests/tests/{notifications,watched_changes,propagation}.rs`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,7 +14,7 @@ use crate::shard::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 const INTSET_ENTRIES_MAX: usize = 512;
-/// Members of a set that is no longer packed inside its entry, in a small value on the heap.
+/// Number of members of a set that is too large for its entry, in a small value on the heap.
 const MANY_MEMBERS: usize = 60;
 
 /// A server of one shard.
@@ -25,7 +25,7 @@ fn keyspace() -> Keyspace {
     Keyspace::new(layout, vec![WorkerPort::new(Box::new(|| ()))])
 }
 
-/// Runs handlers, one after the other, as commands on the key `k`.
+/// Runs handlers in order as commands on the key `k`.
 fn run(keyspace: &Keyspace, handlers: &[KeyedHandler]) {
     let mut executor = Executor::new(keyspace, 0);
     for &handler in handlers {
@@ -54,7 +54,7 @@ fn run(keyspace: &Keyspace, handlers: &[KeyedHandler]) {
     }
 }
 
-/// Returns the message of a panic while handlers run, or "".
+/// Returns the message of a panic while handlers run, or an empty string.
 fn panic_of(keyspace: &Keyspace, handlers: &[KeyedHandler]) -> String {
     let panic = catch_unwind(AssertUnwindSafe(|| run(keyspace, handlers)));
     panic.err().map_or(String::new(), |payload| match payload.downcast::<String>() {

@@ -15,7 +15,7 @@ pub struct Spot<'k> {
     pub key: Key<'k>,
 }
 
-/// A value on its own: its source and its destination may be in different shards.
+/// A value between its source and its destination, which may be in different shards.
 pub(crate) struct Load {
     pub(crate) content: Content,
     flags: u8,
@@ -28,12 +28,13 @@ pub(crate) enum Content {
     Bytes(Vec<u8>),
     Packed(PackedForm, Vec<u8>),
     Heap(Value),
-    /// Large and not copied: taken out of its key only once nothing can fail any more.
+    /// A large value that is not copied. It is taken out of its key once nothing can fail any more.
     Stays,
 }
 
 impl Db<'_> {
-    /// Returns the value of a key: a copy, unless it is large and `whole` is false.
+    /// Returns the value of a key: a copy, or [`Content::Stays`] if it is large and `whole` is
+    /// false.
     pub(crate) fn load(&mut self, key: &Key<'_>, whole: bool) -> Result<Option<Load>, OutOfMemory> {
         let Some(entry) = self.find(key) else { return Ok(None) };
         let mut flags = entry.user_flags();
@@ -52,7 +53,7 @@ impl Db<'_> {
         Ok(Some(Load { content, flags, access: entry.access(), expire_at_ms: entry.expire_at_ms() }))
     }
 
-    /// Takes a large value and removes its key; the caller commits.
+    /// Takes a large value out and removes its key. The caller commits the change.
     pub(crate) fn take_heap(&mut self, key: &Key<'_>) -> Option<Value> {
         let figures = self.figures;
         let taken = self.find_mut(key)?.extract();
@@ -63,7 +64,7 @@ impl Db<'_> {
         }
     }
 
-    /// Stores this value at a key, in place of its value; the caller commits.
+    /// Stores a value at a key, replacing the key's value. The caller commits the change.
     pub(crate) fn unload(&mut self, key: &Key<'_>, load: Load) -> Result<(), OutOfMemory> {
         let Load { content, flags, access, expire_at_ms } = load;
         let bytes;
@@ -73,7 +74,7 @@ impl Db<'_> {
             Content::Bytes(copy) => {
                 bytes = copy;
                 let raw = flags & FLAG_RAW != 0;
-                // It may move out of its entry if the new key is the longer one.
+                // The value no longer fits inside its entry if the new key is much longer.
                 payload_of(key, if raw { NewString::Raw(&bytes) } else { NewString::Bytes(&bytes) })?
             }
             Content::Packed(form, copy) => {
@@ -84,7 +85,7 @@ impl Db<'_> {
                     (NewPayload::Heap(Value::from_packed(form, bytes)), 0)
                 }
             }
-            // `move_value` has replaced it by what it stands for.
+            // `move_value` has replaced it by the value itself.
             Content::Stays => return Ok(()),
         };
         self.store(key, payload, flags, expire_at_ms.map_or(Expire::Clear, Expire::At));

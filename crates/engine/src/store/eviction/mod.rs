@@ -1,5 +1,7 @@
-//! Picks the keys to evict: a shard at random, in proportion to its keys ([`Weights`]), and the
-//! best candidate of that shard's pool ([`Pool`]).
+//! Chooses the keys to evict: a random shard in proportion to its keys ([`Weights`]), and the best
+//! candidate of that shard's pool ([`Pool`]).
+//!
+//! `shard::eviction` calls this with the shard held.
 
 mod pool;
 
@@ -20,31 +22,31 @@ use crate::tuning::policy::EvictionPolicy;
 
 pub(crate) use pool::Pool;
 
-/// The error of a command that may grow memory when the limit is reached.
+/// The error of a command that may allocate, while memory is at its limit.
 pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// The span of time in which workers that evict from shards of their own balance their shares, ms:
-/// that of a round of `hz`.
+/// Length of a span in which workers that evict from shards of their own balance their shares, in
+/// ms: about one period of `hz`.
 const SHARED_MS: i64 = 100;
 
-/// The number of keys that may be evicted, by shard and database.
+/// Numbers of evictable keys by shard and database.
 pub(crate) struct Weights {
     random: Random,
-    /// Cumulative sums of keys, for a random pick, each with shard and physical database.
+    /// Cumulative sums of keys for a random pick, with shard and physical database.
     pub(crate) sums: Vec<(u64, u32, usize)>,
-    /// Keys in shards that only other workers can evict from (`--execution owner`).
+    /// Number of keys in shards that only other workers can evict from (`--execution owner`).
     pub(crate) others: u64,
-    /// The bytes that this worker has freed in the current span of time, and that span.
+    /// Bytes that this worker has freed in the current span, which the next field identifies.
     pub(crate) freed_bytes: u64,
     span: i64,
     /// Whether the sums count keys with a TTL only.
     pub(crate) is_volatile: bool,
     pub(crate) told_ms: i64,
-    /// When the last search for emptied dictionaries failed, and how many could have been checked
-    /// since.
+    /// Time at which the last search for emptied dictionaries failed, and the number of
+    /// dictionaries that could have been checked since.
     pub(crate) release_failed_ms: i64,
     pub(crate) release_credit: u64,
-    /// The last attempt ran out of time.
+    /// Whether the last attempt ran out of time.
     pub(crate) goes_on: bool,
 }
 
@@ -64,7 +66,7 @@ impl Weights {
         }
     }
 
-    /// Recomputes the weights of all shards.
+    /// Recomputes the numbers of keys in all shards.
     pub(crate) fn tell(&mut self, store: &Store, worker: u32, is_volatile: bool, now_ms: i64) {
         self.sums.clear();
         (self.others, self.is_volatile, self.told_ms) = (0, is_volatile, now_ms);
@@ -85,7 +87,7 @@ impl Weights {
         }
     }
 
-    /// Starts a span of time, if `now_ms` is in another one.
+    /// Starts a span if `now_ms` is not in the current one.
     pub(crate) fn begin_span(&mut self, memory: &Memory, now_ms: i64) {
         let span = now_ms / SHARED_MS;
         memory.begin_span(span);
@@ -94,8 +96,8 @@ impl Weights {
         }
     }
 
-    /// Returns whether this worker has evicted its share, in proportion to its keys. The rest is
-    /// for the homes of the other shards.
+    /// Returns whether this worker has evicted its share, which is proportional to its keys. The
+    /// homes of other shards evict the rest.
     pub(crate) fn has_done_its_share(&self, memory: &Memory) -> bool {
         if self.others == 0 {
             return false;
@@ -105,7 +107,7 @@ impl Weights {
         u128::from(self.freed_bytes) * u128::from(ours + self.others) >= u128::from(all_bytes) * u128::from(ours)
     }
 
-    /// Picks a shard and a database of it at random, in proportion to their keys.
+    /// Picks a random shard and database, in proportion to their keys.
     pub(crate) fn pick(&mut self) -> Option<(u32, usize)> {
         let (all, ..) = self.sums.last()?;
         let chosen = self.random.below(*all);
@@ -129,8 +131,8 @@ pub(crate) fn release_emptied_of(store: &Store, shard: &mut Shard, number: u32) 
     has_released
 }
 
-/// Evicts a key of a held shard, preferably of that database. Returns the bytes freed, if it found
-/// one.
+/// Evicts a key of a held shard, preferably from database `physical`. Returns the number of bytes
+/// freed, if it found a key.
 pub(crate) fn evict_in(
     store: &Store,
     worker: u32,
@@ -155,8 +157,8 @@ pub(crate) fn evict_in(
         store.dispose(value, store.tuning.lazyfree_lazy_eviction.load(Relaxed));
         store.note_latency(worker, latency::EVICTION_DEL, now_ms, began.elapsed());
     }
-    // An empty dictionary keeps a page for its next keys: under a small limit those of all shards
-    // would exceed what the keys may use.
+    // An empty dictionary keeps a page for its next keys. Under a small limit, the pages of all
+    // shards would exceed the memory for keys.
     dict.release_if_empty();
     figures.dict_bytes.set(dict.allocated_bytes() as u64);
     store.tell_memory(figures);

@@ -1,12 +1,12 @@
-//! Eviction candidates: each shard's best keys by the policy, among those sampled so far.
+//! Eviction candidates: for each shard the best of the keys sampled so far, by the policy.
 //!
-//! As in Redis a few keys are sampled for each eviction, and the best of them remembered: so the
-//! evicted key is the best not of five, but of many more. A shard has a pool of its own, and is
-//! picked at random, in proportion to its keys. Shards are random parts of all keys, so each pool's
-//! best is as good as that of one pool for all.
+//! As in Redis, each eviction samples a few keys and remembers the best of them. So the evicted key
+//! is the best of many keys, not of five. Each shard has a pool of its own, and shards are picked
+//! at random in proportion to their keys. A shard is a random part of all keys, so the best key of
+//! its pool is as good as that of a single pool.
 //!
-//! A pool holds hashes of keys, and no copies. A score may be out of date: it is checked again when
-//! its key is the best.
+//! A pool holds hashes of keys, not copies. A score may be out of date, so it is checked again
+//! before the key is evicted.
 
 use pantala_base::Random;
 use pantala_dict::{EntryRef, hash_key};
@@ -17,23 +17,23 @@ use crate::store::state::Databases;
 use crate::tuning::policy::{EvictionPolicy, Rank};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Entries sampled for each of `maxmemory-samples`: neighbours in the dictionary are cheaper to
-/// find than Redis's samples, and LFU counters tie so often that the best of 5 is hardly one.
+/// Number of entries sampled for each of `maxmemory-samples`. Neighbours in the dictionary are
+/// cheaper to find than Redis's samples, and LFU counters are often equal, so 5 would be too few.
 const LOOKS_PER_SAMPLE: u32 = 3;
 
-/// Keys that a shard's pool remembers, as in Redis.
+/// Number of keys in a shard's pool, as in Redis.
 const POOL_KEYS: usize = 16;
 
-/// The most buckets that one sample walks: where few keys have a TTL the next sample continues
-/// there.
+/// Maximum number of buckets that one sample walks. If few keys have a TTL, the next sample
+/// continues from there.
 const SAMPLE_BUCKETS_MAX: usize = 512;
 
 /// A candidate for eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Candidate {
-    /// The highest is evicted first.
+    /// The candidate with the highest score is evicted first.
     score: u64,
-    /// Its physical database.
+    /// Physical database of the key.
     physical: usize,
     hash: u64,
 }
@@ -41,15 +41,15 @@ struct Candidate {
 /// A shard's candidates. See the head of this module.
 #[derive(Default)]
 pub(crate) struct Pool {
-    /// In order of ascending scores.
+    /// Candidates by ascending score.
     candidates: Vec<Candidate>,
-    /// The policy that they were scored by.
+    /// Policy that the scores belong to.
     policy: u8,
-    /// Where the search for keys with a TTL continues, if it found too few; 0: anywhere.
+    /// Position at which the search for keys with a TTL continues, or 0 for a random position.
     cursor: u64,
 }
 
-/// Returns an entry's score: the highest is evicted first.
+/// Returns an entry's score. The entry with the highest score is evicted first.
 fn score(entry: &EntryRef<'_, Value>, rank: Rank, store: &Store, now_ms: i64) -> u64 {
     match rank {
         Rank::Lru => u64::from(access::idle_time_s(entry.access(), now_ms as u64)),
@@ -63,8 +63,8 @@ fn score(entry: &EntryRef<'_, Value>, rank: Rank, store: &Store, now_ms: i64) ->
 }
 
 impl Pool {
-    /// Chooses a key: samples a few in one database, and returns database and hash of the best
-    /// candidate of any. Returns `None` if it found none this time.
+    /// Chooses a key: samples a few keys of one database, and returns database and hash of the best
+    /// candidate. Returns `None` if it found none.
     pub(crate) fn choose(
         &mut self,
         store: &Store,
@@ -106,7 +106,7 @@ impl Pool {
         if rank == Rank::Random {
             return last;
         }
-        // The best may have been deleted, or changed.
+        // The best candidate may have been deleted or changed since it was sampled.
         while let Some(best) = self.candidates.pop() {
             let found = databases.get_mut(best.physical).and_then(|it| it.dict.find_by_hash(best.hash));
             let Some(found) = found else { continue };
@@ -119,7 +119,7 @@ impl Pool {
     }
 }
 
-/// Inserts a candidate, if it is among the best.
+/// Inserts a candidate if it is among the best.
 fn put(candidates: &mut Vec<Candidate>, candidate: Candidate) {
     let is_same = |other: &Candidate| (other.hash, other.physical) == (candidate.hash, candidate.physical);
     if let Some(at) = candidates.iter().position(is_same) {
@@ -129,7 +129,7 @@ fn put(candidates: &mut Vec<Candidate>, candidate: Candidate) {
     if candidates.len() < POOL_KEYS {
         candidates.insert(at, candidate);
     } else if at > 0 {
-        // Drops the worst.
+        // Drops the worst candidate.
         candidates[..at].rotate_left(1);
         candidates[at - 1] = candidate;
     }
