@@ -1,9 +1,9 @@
-//! Effects gathered until they are committed.
+//! Effects collected until they are committed.
 
 use pantala_base::number::Decimal;
 use pantala_resp::Args;
 
-/// Effects, encoded as RESP arrays, back to back.
+/// Effects, encoded as consecutive RESP arrays.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) bytes: Vec<u8>,
@@ -13,15 +13,15 @@ pub(crate) struct Batch {
 /// One encoded effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effect {
-    /// Its database.
+    /// Database of the effect.
     pub(crate) db: u32,
-    /// Its end in [`Batch::bytes`].
+    /// End of the effect in [`Batch::bytes`].
     pub(crate) end: usize,
-    /// It deletes an expired or evicted key, which a rollback does not restore.
+    /// Whether the effect deletes an expired or evicted key, which a rollback does not restore.
     pub(crate) is_deletion: bool,
 }
 
-/// Memory that a batch keeps from one unit to the next, bytes.
+/// Capacity that a batch keeps between units, bytes.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 
 impl Batch {
@@ -37,13 +37,13 @@ impl Batch {
         }
     }
 
-    /// Adds a command by its words.
+    /// Adds a command, given as words.
     pub(crate) fn push(&mut self, db: u32, words: &[&[u8]]) {
         encode(&mut self.bytes, words.len(), words.iter().copied());
         self.end(db, true);
     }
 
-    /// Adds a command by its arguments.
+    /// Adds a command, given as arguments.
     pub(crate) fn push_args(&mut self, db: u32, args: &Args<'_>) {
         encode_args(&mut self.bytes, args);
         self.end(db, false);
@@ -53,7 +53,7 @@ impl Batch {
         self.effects.push(Effect { db, end: self.bytes.len(), is_deletion });
     }
 
-    /// Moves all effects of another batch behind those of this one.
+    /// Moves all effects of another batch to the end of this one.
     pub(crate) fn append(&mut self, other: &mut Batch, is_deletion: bool) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);
@@ -65,7 +65,7 @@ impl Batch {
         other.clear();
     }
 
-    /// Keeps only the deletions of expired and evicted keys.
+    /// Removes all effects except the deletions of expired and evicted keys.
     pub(crate) fn retain_deletions(&mut self) {
         let (mut kept, mut start) = (Batch::default(), 0);
         for effect in &self.effects {
@@ -102,10 +102,10 @@ pub(crate) fn encode<'w>(bytes: &mut Vec<u8>, count: usize, words: impl Iterator
     }
 }
 
-/// The effects of the unit that a worker is about to commit.
+/// The effects of the unit that a worker will commit next.
 #[derive(Debug, Default)]
 pub struct Unit {
     pub(crate) batch: Batch,
-    /// The depth of running transactions and scripts: their commands are one unit.
+    /// Nesting depth of running transactions and scripts, whose commands form one unit.
     pub(crate) depth: u32,
 }

@@ -1,4 +1,4 @@
-//! Blocking commands: `BLPOP` and its variants. Each shard owns the queues of its keys; the
+//! Blocking commands: `BLPOP` and its variants. Each shard owns the queues of its keys. The
 //! executor serves them after commands.
 //!
 //! # Words
@@ -7,26 +7,26 @@
 //! | --- | --- |
 //! | waiter | a blocked command: its arguments and its client ([`Waiter`]) |
 //! | queue | the waiters of one key, in the order in which they blocked |
-//! | ready | a changed key that has waiters: they are served after the command that changed it |
-//! | claimed | answered, or about to be, by the winner of the waiter's one compare-and-swap |
+//! | ready | a changed key with waiters: they are served after the command that changed it |
+//! | claimed | answered, or about to be, by the winner of the waiter's single compare-and-swap |
 //!
 //! # For handlers
 //!
 //! A blocking command is an ordinary keyed handler. If it finds nothing and
-//! [`Access::may_block`](crate::shard::access::Access::may_block), it calls
-//! [`Access::block`](crate::shard::access::Access::block) and writes no reply; if it may not, it
-//! replies as after a timeout. When one of its keys is changed, *the same handler* is called again
-//! with the shards of that key (and of [`Block::destination`]) only.
-//! [`Access::woken_by`](crate::shard::access::Access::woken_by) then names the key, and the handler
-//! looks at that key only.
+//! [`Access::may_block`](crate::shard::access::Access::may_block) returns true, it calls
+//! [`Access::block`](crate::shard::access::Access::block) and writes no reply. If it may not block,
+//! it replies as after a timeout. When one of its keys is changed, *the same handler* is called
+//! again with only the shards of that key and of [`Block::destination`].
+//! [`Access::woken_by`](crate::shard::access::Access::woken_by) then returns the key, and the
+//! handler must look at that key only. There are three cases:
 //!
-//! * It finds something: it calls [`Access::claim`](crate::shard::access::Access::claim) *before it
-//!   changes anything*. If that returns true, it does its work and replies. If false, the client
-//!   has been answered otherwise (a timeout, say): it returns.
-//! * It finds nothing, or a key of a type that it can't use: it returns without a reply, and stays
+//! - It finds something: it calls [`Access::claim`](crate::shard::access::Access::claim) *before it
+//!   changes anything*. If that returns true, it does its work and replies. Otherwise the client
+//!   has been answered already, by a timeout for example, and the handler returns.
+//! - It finds nothing, or a key of an unsuitable type: it returns without a reply. The client stays
 //!   blocked.
-//! * It only replies, and changes nothing (`XREAD`; an error because the key was deleted): it needs
-//!   no claim. The engine claims for it, and drops a reply that comes too late.
+//! - It replies and changes nothing (`XREAD`; an error because the key was deleted): it needs no
+//!   claim. The engine claims the waiter, and drops a reply that comes too late.
 //!
 //! ```ignore
 //! let woken = access.woken_by().is_some();
@@ -43,24 +43,24 @@
 //! access.block(Block::on(keys, WakesOn::List, timeout_ms));
 //! ```
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! A waiter is shared by the queues of its keys, each owned by its key's shard, and by the worker
-//! of its connection, which enforces the timeout. Its only mutable parts are two atomics. Answering
-//! it removes it from the queues of the shards held at that moment; the worker then removes it from
-//! the others (`Executor::withdraw`), so that an answered waiter stays in a queue only until its
-//! shard can be taken.
+//! The queues of its keys share a waiter with the worker of its connection, which enforces the
+//! timeout. Each queue is owned by its key's shard. The only mutable parts of a waiter are two
+//! atomics. When it is answered, it is removed from the queues of the shards held at that moment.
+//! The worker then removes it from the other queues (`Executor::withdraw`), so an answered waiter
+//! stays in a queue only until its shard can be taken.
 //!
 //! # Order
 //!
 //! Tickets are drawn while the shards of all keys are held, so they ascend in every queue, and
-//! clients are served in their order. A waiter whose destination's shard is busy keeps its place:
-//! its queue stands still until a request has both shards.
+//! clients are served in the order of their tickets. A waiter whose destination's shard is busy
+//! keeps its place: its queue is stopped until a request has both shards.
 //!
 //! # What it costs
 //!
-//! In a shard without waiters: one branch at each change, and one after each command. A waiter
-//! takes some 300 bytes and the length of its arguments, and no time.
+//! In a shard without waiters: one branch per change, and one after each command. A waiter takes
+//! about 300 bytes and the length of its arguments, and no time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -75,12 +75,12 @@ use crate::effect::watches::Watches;
 use crate::events::tracking::keys::TrackedKeys;
 use crate::tuning::Tuning;
 
-/// Kinds of [`WakesOn`].
+/// Number of kinds of [`WakesOn`].
 const KINDS: usize = 4;
 
 /// A place in a queue.
 struct Place {
-    /// The waiter's own, so that a search doesn't touch the waiters that it passes.
+    /// Copy of the waiter's ticket, so that a search does not touch the waiters that it skips.
     ticket: u64,
     waiter: Arc<Waiter>,
 }
@@ -89,16 +89,16 @@ struct Place {
 #[derive(Default)]
 struct Queue {
     waiters: VecDeque<Place>,
-    /// The number of waiters of each [`WakesOn`].
+    /// Number of waiters by [`WakesOn`].
     kinds: [u32; KINDS],
-    /// The key is in the list of ready keys.
+    /// Whether the key is in the list of ready keys.
     is_ready: bool,
-    /// A request to serve its first waiter is in flight.
+    /// Whether the queue is stopped, because a request to serve its first waiter is in flight.
     stands_still: bool,
 }
 
 impl Queue {
-    /// Returns the index of the first waiter with that ticket or a later one: mostly that of the
+    /// Returns the index of the first waiter with this ticket or a later one. Mostly this is the
     /// front.
     fn first_from(&self, ticket: u64) -> usize {
         match self.waiters.front() {
@@ -108,12 +108,12 @@ impl Queue {
     }
 }
 
-/// A key by its database and bytes.
+/// A key: database and bytes.
 pub(crate) type ReadyKey = (u32, Arc<[u8]>);
 
-/// The waiters for keys of one shard, which owns them.
+/// The waiters for keys of one shard. The shard owns them.
 ///
-/// The fields that every command reads come first, in as few cache lines as possible.
+/// Fields that every command reads come first, in as few cache lines as possible.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Waiters {
@@ -123,9 +123,9 @@ pub(crate) struct Waiters {
     /// The number of entries in all queues.
     entries: usize,
     ready: VecDeque<ReadyKey>,
-    /// The clients that may cache keys.
+    /// Keys that clients may cache.
     pub(crate) tracked: TrackedKeys,
-    /// The watches, which only record that a key was changed.
+    /// The watches, which only record whether a key was changed.
     pub(crate) watches: Watches,
     by_database: HashMap<u32, HashMap<Arc<[u8]>, Queue>>,
     /// Effects that are not committed yet.
@@ -151,7 +151,7 @@ impl Waiters {
         !self.ready.is_empty()
     }
 
-    /// Returns whether keys are ready, or invalidations pending.
+    /// Returns whether keys are ready or invalidations are pending.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         !self.ready.is_empty() | self.tracked.has_pending()
@@ -194,20 +194,20 @@ impl Waiters {
         }
     }
 
-    /// Returns whether no client waits for, watches or tracks any key of the shard.
+    /// Returns whether no client is blocked on, watches or tracks a key of the shard.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_empty() & self.watches.is_empty() & self.tracked.is_empty()
     }
 
-    /// Adds the deletion of an expired field of a hash to the effects.
+    /// Adds the deletion of an expired hash field to the effects.
     pub(crate) fn field_expired(&mut self, tuning: &Tuning, db: u32, key: &[u8], field: &[u8]) {
         if tuning.is_journaled() {
             self.pending.delete_field(db, key, field);
         }
     }
 
-    /// Marks a key ready if it has waiters.
+    /// Marks a key as ready if it has waiters.
     #[cold]
     pub(crate) fn note(&mut self, db: u32, key: &[u8]) {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
@@ -218,7 +218,7 @@ impl Waiters {
         }
     }
 
-    /// Marks all keys of a database that have waiters ready, since any may have changed.
+    /// Marks all keys of a database that have waiters as ready, since any of them may have changed.
     pub(crate) fn note_all(&mut self, db: u32) {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
         for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.is_ready) {
@@ -227,7 +227,7 @@ impl Waiters {
         }
     }
 
-    /// Marks keys of all databases ready that may have been deleted and have waiters for any
+    /// Marks keys of all databases as ready if they may have been deleted and have waiters for any
     /// change.
     pub(crate) fn note_gone(&mut self) {
         for (db, queues) in &mut self.by_database {
@@ -240,7 +240,7 @@ impl Waiters {
         }
     }
 
-    /// Takes the next ready key.
+    /// Removes and returns the next ready key.
     pub(crate) fn take_ready(&mut self) -> Option<ReadyKey> {
         let ready = self.ready.pop_front()?;
         if let Some(queue) = self.queue(&ready) {
@@ -249,8 +249,8 @@ impl Waiters {
         Some(ready)
     }
 
-    /// Returns the first waiter at or after a ticket that a key of this kind wakes (`None`: the key
-    /// is missing, or of no use). Returns none while the queue stands still.
+    /// Returns the first waiter, from a ticket on, that a key of kind `kind` wakes. (`None`: the
+    /// key is missing or wakes no kind.) Returns `None` while the queue is stopped.
     pub(crate) fn next(&self, key: &ReadyKey, ticket: u64, kind: Option<WakesOn>) -> Option<Arc<Waiter>> {
         let queue = self.by_database.get(&key.0)?.get(&key.1)?;
         let count = kind.map_or(0, |kind| queue.kinds[kind as usize]);
@@ -267,7 +267,7 @@ impl Waiters {
         Some(Arc::clone(&found.waiter))
     }
 
-    /// Stops a queue, or lets it continue.
+    /// Stops a queue or lets it continue.
     pub(crate) fn stand_still(&mut self, key: &ReadyKey, stands_still: bool) {
         if let Some(queue) = self.queue(key) {
             queue.stands_still = stands_still;

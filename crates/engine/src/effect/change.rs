@@ -1,38 +1,40 @@
-//! Changes of keys, and the one place that notifies every sink of them.
+//! Changes of keys, and the single place that notifies all sinks of changes.
 //!
-//! A value can be written only inside a call that takes a [`Change`] or asks its closure for one:
+//! A value can be written only by a call that takes a [`Change`], or whose closure returns one:
 //! [`Db::change_as`](crate::store::db::Db::change_as),
 //! [`Db::set_string`](crate::store::db::Db::set_string) and their variants. Lookups return shared
 //! views. So a handler cannot write a key without reporting the change.
 //!
 //! # Sinks
 //!
-//! Every change ends in [`commit`], expiry included. By its kind it reaches:
+//! Every change ends in [`commit`], including expiry. By its kind it reaches:
 //!
-//! | kind | blocked clients | `WATCH` | tracking | journal | typically |
+//! | kind | blocked clients | `WATCH` | tracking | journal | typical source |
 //! | --- | --- | --- | --- | --- | --- |
-//! | nothing, unnoticed | – | – | – | – | `SADD` of a member, another encoding |
+//! | nothing, unnoticed | – | – | – | – | `SADD` of an existing member, another encoding |
 //! | value | woken | raised | invalidated | the command | every other write |
 //! | metadata | – | – | – | the command | `XACK`, `XGROUP SETID` |
 //! | group deleted | woken | – | – | the command | `XGROUP DESTROY` |
-//! | expired | woken | raised, if the key was there | invalidated | `DEL` or `UNLINK` | a lookup |
+//! | expired | woken | raised, if the key existed | invalidated | `DEL` or `UNLINK` | a lookup |
 //! | expired actively | by the caller | by `EXEC` | invalidated | `DEL`/`UNLINK` | active expiry |
 //! | fields expired | by the caller | – | invalidated | `HDEL`s, by the caller | active expiry |
 //! | evicted | woken | raised | invalidated | `DEL` or `UNLINK` | `maxmemory` |
 //!
-//! Its events are published after that: `new` first, if a key was added, and `del` last, if the key
-//! was deleted with the last element of its collection.
+//! Then its events are published: `new` first, if a key was added, and `del` last, if the key was
+//! deleted with the last element of its collection.
 //!
-//! The engine updates the counters of keys and bytes where it writes the dictionary. The command
-//! written to the journal is up to [`Access::propagate`](crate::shard::access::Access::propagate).
+//! The engine updates the counters of keys and bytes where it writes the dictionary.
+//! [`Access::propagate`](crate::shard::access::Access::propagate) determines the command in the
+//! journal.
 //!
 //! # What it costs
 //!
-//! Without an active sink: three loads of the shard's own state, one of the settings, one branch.
+//! Without an active sink: three loads of the shard's own state, one load of the settings, and one
+//! branch.
 //!
 //! # Examples
 //!
-//! The right way:
+//! A change that is reported:
 //!
 //! ```
 //! use pantala_engine::access::Key;
@@ -49,7 +51,7 @@
 //! }
 //! ```
 //!
-//! A lookup's result cannot be written:
+//! The result of a lookup cannot be written:
 //!
 //! ```compile_fail,E0599
 //! use pantala_engine::access::Key;
@@ -62,7 +64,7 @@
 //! }
 //! ```
 //!
-//! Nothing is stored without a change:
+//! A value cannot be stored without a change:
 //!
 //! ```compile_fail,E0061
 //! use pantala_engine::access::Key;
@@ -73,7 +75,7 @@
 //! }
 //! ```
 //!
-//! Nor is a collection changed without one:
+//! A collection cannot be changed without a change:
 //!
 //! ```compile_fail,E0308
 //! use pantala_engine::access::Key;
@@ -92,21 +94,22 @@ use crate::effect::blocking::Waiters;
 use crate::events::Events;
 use crate::events::notify::{Event, EventClass};
 
-/// Largest value, bytes, that debug builds compare before and after a command that reports no
-/// change.
+/// Maximum size of values that debug builds compare before and after a command that reports no
+/// change, bytes.
 pub(crate) const CHECKED_BYTES_MAX: usize = 1024;
 
-/// The panic message if the value differs.
+/// The panic message if such a value was changed.
 pub(crate) const UNTOLD: &str = "a value was changed by a command that says it changed nothing";
 
-/// A change of a key: see the head of this module.
+/// A change of a key. See the head of this module.
 #[must_use = "the call that changes the key takes it"]
 #[derive(Debug)]
 pub struct Change {
     kind: Kind,
-    /// The key was added: `new` comes before its other events.
+    /// Whether the key was added. The event `new` then precedes the other events.
     is_new: bool,
-    /// The key was deleted with its last element: `del` comes after its other events.
+    /// Whether the key was deleted with its last element. The event `del` then follows the other
+    /// events.
     is_gone: bool,
     events: [Option<&'static Event>; 2],
 }
@@ -125,7 +128,7 @@ enum Kind {
     Evicted,
 }
 
-/// Fields of a hash expired.
+/// Event of hash fields that expired.
 const HEXPIRED: &Event = &Event(EventClass::Hash, "hexpired");
 
 impl Change {
@@ -139,43 +142,43 @@ impl Change {
         Change { kind, is_new: false, is_gone: false, events: [Some(event), None] }
     }
 
-    /// Returns the change of a key whose value stays the same: no sink is notified. Debug builds
-    /// check small values.
+    /// Returns the absence of a change: the key's value stays the same, and no sink is notified.
+    /// Debug builds check this for small values.
     #[inline]
     pub const fn none() -> Self {
         Change::of(Kind::Nothing)
     }
 
-    /// Returns a change of the key's value, with its event.
+    /// Returns a change of the key's value with its event.
     #[inline]
     pub const fn event(event: &'static Event) -> Self {
         Change::with_event(Kind::Value, event)
     }
 
-    /// Returns a change of the key's value that has no event in Redis (`PFCOUNT` that remembers its
+    /// Returns a change of the key's value that has no event in Redis (`PFCOUNT` that stores its
     /// count).
     #[inline]
     pub const fn without_event() -> Self {
         Change::of(Kind::Value)
     }
 
-    /// Returns a change of data that Redis does not count as the key's value: a stream's groups and
-    /// ids. It is propagated; it neither raises watches nor wakes or invalidates anything. Its
-    /// event, if any, is added by [`Change::and`].
+    /// Returns a change of data that Redis does not count as the key's value: groups and IDs of a
+    /// stream. It is propagated, but neither raises watches nor wakes or invalidates anything.
+    /// [`Change::and`] adds its event, if there is one.
     #[inline]
     pub const fn metadata() -> Self {
         Change::of(Kind::Metadata)
     }
 
-    /// Returns the deletion of a stream's group: as [`Change::metadata`], but clients blocked on
-    /// that group are woken.
+    /// Returns the deletion of a stream's group: a [`Change::metadata`] that also wakes clients
+    /// blocked on the group.
     #[inline]
     pub const fn group_deleted() -> Self {
         Change::of(Kind::GroupDeleted)
     }
 
-    /// Returns a change that Redis does not report, not even to its replicas: another encoding of
-    /// the same value.
+    /// Returns a change that Redis does not report, not even to replicas: another encoding of the
+    /// same value.
     #[inline]
     pub const fn unnoticed() -> Self {
         Change::of(Kind::Unnoticed)
@@ -201,10 +204,10 @@ impl Change {
         Change::with_event(Kind::Evicted, &Event(EventClass::Evicted, "evicted"))
     }
 
-    /// Returns this change with an event after its others.
+    /// Adds an event after the existing ones.
     ///
     /// # Panics
-    /// If it has two.
+    /// If it has two events.
     #[inline]
     pub const fn and(mut self, event: &'static Event) -> Self {
         let free = if self.events[0].is_none() { 0 } else { 1 };
@@ -213,13 +216,14 @@ impl Change {
         self
     }
 
-    /// Returns this change if it was made, and otherwise none.
+    /// Returns this change if `is_made` is true, and otherwise [`Change::none`].
     #[inline]
     pub const fn when(self, is_made: bool) -> Self {
         if is_made { self } else { Change::none() }
     }
 
-    /// Returns this change of a hash whose expired fields were deleted before the command ran.
+    /// Adds the expiry of fields to the change of a hash whose expired fields were deleted before
+    /// the command ran.
     pub(crate) fn after_expired_fields(mut self) -> Self {
         if self.is_none() {
             return Change::event(HEXPIRED);
@@ -229,34 +233,34 @@ impl Change {
         self
     }
 
-    /// Returns this change of a key that was added, if it was.
+    /// Marks the change as one that added the key, if `is_new` is true.
     #[inline]
     pub(crate) const fn of_new_key(mut self, is_new: bool) -> Self {
         self.is_new |= is_new;
         self
     }
 
-    /// Returns this change of a key that was deleted with its last element, if it was.
+    /// Marks the change as one that deleted the key with its last element, if `is_gone` is true.
     #[inline]
     pub(crate) const fn of_gone_key(mut self, is_gone: bool) -> Self {
         self.is_gone |= is_gone;
         self
     }
 
-    /// Returns whether nothing was changed.
+    /// Returns whether there is no change.
     #[inline]
     pub(crate) fn is_none(&self) -> bool {
         self.kind == Kind::Nothing
     }
 
-    /// Returns whether it changes the content of a snapshot: such changes count in
+    /// Returns whether the change alters the content of a snapshot. Such changes are counted in
     /// `rdb_changes_since_last_save`.
     #[inline]
     pub(crate) const fn is_saved(&self) -> bool {
         matches!(self.kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted)
     }
 
-    /// Returns the names of its events, in order.
+    /// Returns the names of the change's events, in order.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn event_names(&self) -> Vec<&'static str> {
         let own = self.events.iter().flatten().map(|event| event.1);
@@ -264,7 +268,7 @@ impl Change {
         new.into_iter().chain(own).chain(self.is_gone.then_some("del")).collect()
     }
 
-    /// Returns the classes of its events.
+    /// Returns the classes of the change's events.
     #[inline]
     fn classes(&self) -> u32 {
         let class_of = |event: Option<&Event>| event.map_or(0, |Event(class, _)| *class as u32);
@@ -274,7 +278,7 @@ impl Change {
     }
 }
 
-/// Commits a change of a key whose shard is held: notifies every sink that it concerns.
+/// Commits a change of a key whose shard is held: notifies all sinks that it concerns.
 #[inline(always)]
 pub(crate) fn commit(hub: &Events, waiters: &mut Waiters, db: u32, key: &Key<'_>, change: Change) {
     if is_heard(hub, waiters, &change) {
@@ -300,7 +304,7 @@ fn commit_to_sinks(
     let is_mark = matches!(kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted);
     let classes = Change { kind, is_new, is_gone, events }.classes();
     if is_mark && waiters.is_quiet() && !tuning.hears_beside_journal(classes) {
-        // Most writes, where there is a replica: no other sink is to be notified.
+        // Most writes on a primary with replicas: no other sink needs to be notified.
         waiters.pending.is_changed |= tuning.is_journaled();
         return;
     }

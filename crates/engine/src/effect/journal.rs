@@ -1,24 +1,24 @@
-//! The journal: merges the streams of all workers into one, on a thread of its own.
+//! The journal: merges the streams of all workers into one stream, on a thread of its own.
 //!
-//! | what | written by | read by |
+//! | data | written by | read by |
 //! | --- | --- | --- |
-//! | epoch | the journal's thread | workers, once a turn and at each stamp |
+//! | the epoch | the journal's thread | workers, once a turn and at each stamp |
 //! | a worker's attendance: its epoch between two turns, or [`ASLEEP`] | that worker | the thread |
 //! | a worker's segment, behind a lock | that worker, at the end of a turn | the thread |
 //! | the log ([`log`](crate::effect::log)), behind a lock | the thread | readers |
 //!
-//! Both locks are rarely contended: workers that write take that of the log at most once an epoch.
+//! Both locks are rarely contended. Workers that write take the log's lock at most once an epoch.
 //!
 //! Attendance and epoch are a Dekker pair: a worker that wakes writes its attendance and then reads
-//! the epoch again; the thread writes the epoch and then reads attendance. With sequentially
-//! consistent operations at least one of them sees the other, so no worker runs commands in an
-//! epoch that the thread considers ended.
+//! the epoch again; the thread writes the epoch and then reads the attendance. All operations are
+//! sequentially consistent, so at least one of them sees the other's write. So no worker runs
+//! commands in an epoch that the thread considers ended.
 //!
 //! # Memory
 //!
-//! A reader's bound counts the bytes in the log and those that workers have handed over since, so
-//! that it also holds while a long turn keeps an epoch from ending. Without a reader within its
-//! bound, workers drop what they have recorded.
+//! A reader's bound counts the bytes in the log and those that workers have handed over since. So
+//! it holds even while a long turn prevents the end of an epoch. If no reader is left within its
+//! bound, workers drop the units that they have recorded.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,16 +41,17 @@ use merger::Merger;
 /// into the next one's, which delays their delivery and does nothing else.
 const EPOCH_SHIFT: u32 = 24;
 
-/// The attendance of a worker that sleeps.
+/// Attendance of a sleeping worker.
 const ASLEEP: u64 = u64::MAX;
 
-/// How long the thread gathers units before it ends an epoch.
+/// Time during which the thread collects units before it ends an epoch.
 const EPOCH_TIME: Duration = Duration::from_millis(1);
 
-/// How long it waits between two checks of a worker whose turn has not ended.
+/// Interval between two checks of a worker whose turn has not ended.
 const ATTENDANCE_POLL: Duration = Duration::from_micros(50);
 
-/// The checks after which it compares the bytes recorded meanwhile with readers' bounds.
+/// Number of checks after which the thread compares the bytes recorded meanwhile with readers'
+/// bounds.
 const POLLS_PER_BOUND: u32 = 20;
 
 /// Bytes handed over by a worker from which on it looks itself how far readers are behind: the
@@ -64,22 +65,22 @@ struct Control {
     log: Log,
     is_stopping: bool,
     thread: Option<JoinHandle<()>>,
-    /// The reader of [`Journal::keep`].
+    /// Reader of [`Journal::keep`].
     keeper: Option<ReaderId>,
-    /// Marks that the stream has not reached: those of [`Journal::mark`].
+    /// Marks ([`Journal::mark`]) that the stream has not reached.
     marks: Vec<Mark>,
 }
 
-/// A point in the stream: behind all that was committed before it was asked for.
+/// A point in the stream after everything that was committed before the mark was requested.
 struct Mark {
-    /// The epoch that ends next is a later one.
+    /// Set when an epoch starts to end after the mark was requested: the mark is reached with it.
     is_due: bool,
     /// Replicas are then asked for an acknowledgement.
     asks: bool,
     reached: Box<dyn FnOnce(u64) + Send>,
 }
 
-/// Asks replicas for an acknowledgement, as part of the stream.
+/// Command in the stream that asks replicas for an acknowledgement.
 const GET_ACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
 
 struct Shared {
@@ -87,17 +88,17 @@ struct Shared {
     attendance: Box<[CachePadded<AtomicU64>]>,
     segments: Box<[CachePadded<Mutex<Segment>>]>,
     has_units: AtomicBool,
-    /// The recorded units have a reader.
+    /// Whether the recorded units have a reader.
     is_wanted: AtomicBool,
     /// Stamp of the latest unit that held no shard.
     without_shards: AtomicU64,
     /// See [`Journal::order_libraries`].
     libraries: Mutex<()>,
-    /// There are replicas, which need a `PING` from time to time.
+    /// Whether there are replicas, which need a `PING` from time to time.
     has_replicas: AtomicBool,
-    /// `repl-ping-replica-period`, ms.
+    /// Interval between `PING`s, ms (`repl-ping-replica-period`).
     ping_period_ms: AtomicU64,
-    /// The most bytes that a replica may be behind.
+    /// Maximum number of bytes that a replica may be behind.
     replica_bytes_max: Arc<AtomicU64>,
     control: Mutex<Control>,
     work: Condvar,
@@ -117,7 +118,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Journal {
-    /// Returns a journal without readers. Its thread starts with the first one.
+    /// Returns a journal without readers. Its thread is started for the first reader.
     pub(crate) fn new(workers: usize) -> Self {
         let shared = Shared {
             epoch: CachePadded::new(AtomicU64::new(1)),
@@ -144,25 +145,27 @@ impl Journal {
         Journal { shared: Arc::new(shared) }
     }
 
-    /// Returns the least stamp of the current epoch.
+    /// Returns the smallest stamp of the current epoch.
     pub(crate) fn epoch_floor(&self) -> u64 {
-        // Relaxed: a worker that has attended an epoch reads no earlier one from the same word.
+        // Relaxed: a worker that has attended an epoch cannot read an earlier one from the same
+        // word.
         self.shared.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT
     }
 
-    /// Sets how often a `PING` goes into the stream, so that a replica knows the link to be alive.
+    /// Sets the interval between `PING`s in the stream, by which a replica sees that the link is
+    /// alive.
     pub fn set_ping_period(&self, period: Duration) {
         self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Sets whether there are replicas: the stream has a `PING` from time to time then.
+    /// Sets whether there are replicas. The stream contains a `PING` from time to time then.
     pub fn set_replicas(&self, are_there: bool) {
         self.shared.has_replicas.store(are_there, Ordering::Relaxed);
         self.shared.work.notify_one();
     }
 
-    /// Makes the stream continue at this offset, which was the end of a former one, when recording
-    /// starts. Before anything reads it.
+    /// Makes the stream start at `offset`, at which a former stream has ended, when recording
+    /// starts. Must be called before there are readers.
     pub fn continue_at(&self, offset: u64) {
         lock(&self.shared.control).log.continue_at(offset);
     }
@@ -193,26 +196,26 @@ impl Journal {
         self.shared.replica_bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Returns how many bytes a replica may be behind: a bound that follows the settings.
+    /// Returns how many bytes a replica may be behind, as a bound that follows the settings.
     pub fn replica_bound(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.shared.replica_bytes_max)
     }
 
-    /// Returns the offsets of the stream that are held, and whether it has readers: without any,
-    /// nothing is held, and offsets stand still.
+    /// Returns the range of offsets that are held, and whether the stream has readers. Without
+    /// readers nothing is held, and offsets do not advance.
     pub fn held(&self) -> (Range<u64>, bool) {
         let control = lock(&self.shared.control);
         (control.log.held(), control.log.has_readers())
     }
 
-    /// Returns the memory usage of the stream, bytes: held for readers and for the backlog, or
-    /// being sent.
+    /// Returns the memory usage of the stream in bytes: data that is held for readers and the
+    /// backlog, or is being sent.
     pub fn memory_bytes(&self) -> u64 {
         lock(&self.shared.control).log.memory_bytes()
     }
 
-    /// Returns a stamp not below those of all answered units that held no shard (`FUNCTION LOAD`,
-    /// `PUBLISH`).
+    /// Returns a stamp that is not below those of all answered units without a shard (`FUNCTION
+    /// LOAD`, `PUBLISH`).
     pub(crate) fn latest_without_shards(&self) -> u64 {
         self.shared.without_shards.load(Ordering::Acquire)
     }
@@ -221,20 +224,20 @@ impl Journal {
         self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
-    /// Puts a change of the function libraries, which holds no shard, on one side of each cut. Held
-    /// from the change until its effect is committed, and while a cut is made and the libraries are
-    /// copied for its snapshot. Taken after shards, never before.
+    /// Orders changes of the function libraries, which hold no shard, with cuts. A change holds the
+    /// lock until its effect is committed. A cut holds it until the libraries are copied for its
+    /// snapshot. The lock must be taken after shards, never before.
     pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
         lock(&self.shared.libraries)
     }
 
-    /// Returns a stamp that is later than those of all units committed so far: the first one of the
-    /// next epoch.
+    /// Returns a stamp that is later than those of all units committed so far: the first stamp of
+    /// the next epoch.
     pub fn epoch_end(&self) -> u64 {
         (self.shared.epoch.load(Ordering::SeqCst) + 1) << EPOCH_SHIFT
     }
 
-    /// Ends the current epoch soon: a reply waits until its units are synced.
+    /// Makes the current epoch end soon, because a reply waits until its units are synced.
     pub fn demand(&self) {
         if !self.shared.is_demanded.swap(true, Ordering::AcqRel) {
             let _control = lock(&self.shared.control);
@@ -242,12 +245,12 @@ impl Journal {
         }
     }
 
-    /// Records that a worker is between two turns: it has handed over all committed units.
+    /// Records that a worker is between two turns and has handed over all committed units.
     #[inline]
     pub fn attend(&self, worker: u32) {
         let attendance = &self.shared.attendance[worker as usize];
         let epoch = self.shared.epoch.load(Ordering::SeqCst);
-        // Relaxed: the worker's own word.
+        // Relaxed: only this worker writes the word.
         if attendance.load(Ordering::Relaxed) != epoch {
             self.attend_anew(attendance, epoch);
         }
@@ -265,18 +268,18 @@ impl Journal {
         }
     }
 
-    /// Records that a worker is about to sleep, and has handed over all committed units.
+    /// Records that a worker is about to sleep and has handed over all committed units.
     #[inline]
     pub fn rest(&self, worker: u32) {
         self.shared.attendance[worker as usize].store(ASLEEP, Ordering::SeqCst);
     }
 
-    /// Takes over the units of a worker's turn.
+    /// Receives the units of a worker's turn.
     #[cold]
     pub(crate) fn take(&self, worker: u32, stream: &mut Stream) {
         let shared = &*self.shared;
-        // Relaxed: a missed store loses nothing. A reader that joins starts behind the epochs that
-        // have not ended yet, or at a cut: then a unit behind it was made on a shard that the
+        // Relaxed: nothing is lost if the store is not seen yet. A joining reader starts after the
+        // epochs that have not ended, or at a cut. A unit after a cut was made on a shard that the
         // thread which made the cut has released since, or under the lock of `order_libraries`.
         if !shared.is_wanted.load(Ordering::Relaxed) {
             return stream.segment.clear();
@@ -290,7 +293,8 @@ impl Journal {
             self.warn(handed_over);
         }
         if !shared.has_units.load(Ordering::Acquire) && !shared.has_units.swap(true, Ordering::AcqRel) {
-            // Under the lock, so that the thread is either before its check or in its wait.
+            // Notified with the lock held, so that the thread is either before its check or already
+            // waiting.
             let _control = lock(&shared.control);
             shared.work.notify_one();
         }
@@ -315,9 +319,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Adds the next parts of the stream to `into`, until they have at least `bytes`, and returns
-    /// what is ahead of the reader then. If that is nothing, the reader is woken when there is
-    /// more. All parts together are whole units, as RESP; one part need not be.
+    /// Appends the next parts of the stream to `into` until these have at least `bytes`. Returns
+    /// the state of the stream after them. If that is [`Ahead::Nothing`], the reader is woken when
+    /// there is more. All parts together are whole units in RESP, a single part may not be.
     pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let (ahead, aftermath) = {
             let mut control = lock(&self.shared.control);
@@ -327,14 +331,14 @@ impl Reader {
         ahead
     }
 
-    /// Returns the offset of the next byte that it reads; `None` before its start, and once it was
-    /// cut off. An offset stands for the same byte for as long as the server runs.
+    /// Returns the offset of the next byte to read, or `None` before the reader has started and
+    /// after it was cut off. An offset identifies the same byte for as long as the server runs.
     pub fn position(&self) -> Option<u64> {
         lock(&self.shared.control).log.position(self.id)
     }
 
-    /// Reads as [`Reader::read`] does. Also returns a stamp if it has read all units with earlier
-    /// ones. An eager reader that has read everything makes the current epoch end.
+    /// Does the same as [`Reader::read`]. Also returns a stamp if all units with earlier stamps
+    /// have been read. When an eager reader has read everything, the current epoch ends.
     pub fn read_through(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> (Ahead, Option<u64>) {
         let (ahead, before, aftermath, is_awaited) = {
             let mut control = lock(&self.shared.control);
@@ -348,13 +352,14 @@ impl Reader {
         (ahead, before)
     }
 
-    /// Sets whether epochs end as soon as it has read everything, and whether it is woken at each
-    /// end. Otherwise units are gathered for a millisecond.
+    /// Sets whether the reader is eager. For an eager reader, an epoch ends as soon as the reader
+    /// has read everything, and the reader is woken at each end. Otherwise units are collected for
+    /// a millisecond.
     pub fn set_eager(&self, is_eager: bool) {
         lock(&self.shared.control).log.set_eager(self.id, is_eager);
     }
 
-    /// Returns the number of bytes it has not read.
+    /// Returns the number of unread bytes.
     pub fn behind_bytes(&self) -> u64 {
         lock(&self.shared.control).log.behind_bytes(self.id)
     }
@@ -385,10 +390,11 @@ impl Behind {
 }
 
 impl Journal {
-    /// Adds a reader of the merged stream. It is cut off when it is more than `bytes_max` behind.
+    /// Adds a reader of the merged stream. It is cut off when it is more than `bytes_max` bytes
+    /// behind.
     ///
     /// # Errors
-    /// The journal's thread can't be started, or the start is not held.
+    /// The journal's thread cannot be started, or the start is not held.
     pub(crate) fn join(
         &self,
         tuning: &Tuning,
@@ -400,17 +406,17 @@ impl Journal {
             .map(|joined| joined.map(|id| Reader { shared: Arc::clone(&self.shared), id }))
     }
 
-    /// Removes a reader. After the last one nothing is recorded any more.
+    /// Removes a reader. Without readers nothing is recorded.
     pub(crate) fn leave(&self, tuning: &Tuning, reader: &Reader) {
         let aftermath = self.remove_reader(tuning, &mut lock(&self.shared.control), reader.id);
         aftermath.settle();
     }
 
-    /// Starts or stops recording and merging the stream, and holding its backlog, whether or not it
-    /// has another reader.
+    /// Starts or stops recording and merging the stream, and keeping its backlog, even without
+    /// readers.
     ///
     /// # Errors
-    /// The journal's thread can't be started.
+    /// The journal's thread cannot be started.
     pub(crate) fn keep(&self, tuning: &Tuning, is_kept: bool) -> std::io::Result<()> {
         let control = &self.shared.control;
         if is_kept && lock(control).keeper.is_none() {
@@ -427,7 +433,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Adds a reader to the log, starts the thread unless it runs, and wakes it.
+    /// Adds a reader to the log, and starts or wakes the thread.
     fn with_thread<T>(&self, tuning: &Tuning, join: impl FnOnce(&mut Log) -> T) -> std::io::Result<T> {
         let shared = &self.shared;
         let mut control = lock(&shared.control);
@@ -438,7 +444,7 @@ impl Journal {
         }
         let joined = join(&mut control.log);
         if control.log.is_wanted() {
-            // Both before the thread ends the next epoch, which needs this lock.
+            // Both are set before the thread ends the next epoch, which needs this lock.
             shared.is_wanted.store(true, Ordering::Relaxed);
             tuning.set_journaled(true);
         }
@@ -466,7 +472,7 @@ impl Drop for Journal {
             control.thread.take()
         };
         if let Some(thread) = thread {
-            // A panic of the thread has been reported already.
+            // A panic of the thread was reported already.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,5 @@
-//! The merged stream in memory: written once, read by several readers, each at its own position.
+//! The merged stream in memory. Written once, and read by several readers at positions of their
+//! own.
 //!
 //! ```text
 //! offset   start                                         end
@@ -7,17 +8,17 @@
 //!                        replica A              replica B      file
 //! ```
 //!
-//! A byte has one offset for as long as the server runs. Chunks never change, and readers that are
-//! sent the same chunk share its memory. Short parts are gathered in the tail first, which is
-//! copied to its readers.
+//! A byte has the same offset for as long as the server runs. Chunks never change, and readers that
+//! are sent the same chunk share its memory. Short parts are collected in the tail first, which is
+//! copied for each reader.
 //!
 //! | held | until |
 //! | --- | --- |
 //! | a chunk | all readers have passed it, and the backlog, if one is kept, is full without it |
 //! | the unread bytes of a reader | they exceed the reader's bound: the reader is cut off |
 //!
-//! So a slow reader takes at most its bound of memory, and writers never wait for it. A reader may
-//! start at any offset that is still held.
+//! So a slow reader uses memory up to its bound, and writers never wait for it. A reader may start
+//! at any offset that is still held.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -26,80 +27,81 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pantala_base::{Outgoing, SharedBytes};
 
-/// Length up to which parts are gathered in the tail, bytes. Beyond it a chunk of its own, which is
-/// shared, costs less than the copies.
+/// Maximum length of the tail, bytes. A longer part is a chunk of its own, which costs less to
+/// share than to copy.
 pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 
-/// Number of a reader: unique while the server runs.
+/// Number of a reader, unique for as long as the server runs.
 pub(crate) type ReaderId = u64;
 
-/// Called when a reader that had read everything has more to read, or was cut off. Must be cheap
-/// and must not read: it is called by the journal's thread.
+/// Called when a reader that had read everything has more to read or was cut off. The journal's
+/// thread calls it, so it must be cheap and must not read.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Where a reader starts.
+/// The start of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// At a point in the order that is later than the call: the next one where nothing is half
-    /// recorded. The stream selects a database behind it.
+    /// The next point in the order, later than the call, at which no unit is partly recorded. The
+    /// stream selects a database after it.
     Now,
-    /// At a cut: behind all units with at most this stamp, and before all others. The caller holds
-    /// all shards, whose clocks have been raised to it.
+    /// A cut: after all units with at most this stamp and before all others. The caller must hold
+    /// all shards, and have raised their clocks to this stamp.
     Cut(u64),
-    /// At an offset that is still held. The reader knows which database is selected there.
+    /// An offset that is still held. The reader knows which database is selected at this offset.
     At(u64),
 }
 
-/// A reader asked for an offset that is not held: the offsets that are.
+/// Error: the requested offset is not held. Contains the held offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotHeld(pub Range<u64>);
 
 /// The reason why a reader was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutOff {
-    /// How many bytes it was behind the end of the stream.
+    /// Distance in bytes from the end of the stream.
     pub behind_bytes: u64,
-    /// The most that it was allowed to be.
+    /// Maximum distance that was allowed.
     pub bytes_max: u64,
 }
 
 /// The state of the stream ahead of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
-    /// Its start has not been reached.
+    /// The reader's start has not been reached.
     NotStarted,
-    /// Nothing: the reader is woken when there is more.
+    /// There is nothing to read now. The reader is woken when there is more.
     Nothing,
-    /// More than it took.
+    /// There is more to read.
     More,
-    /// Nothing any more: it was too far behind.
+    /// There is nothing more to read, because the reader was too far behind.
     CutOff(CutOff),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It asked to start, and that epoch has not ended. `true`: the epoch that ends next is a later
-    /// one.
+    /// The reader waits for the end of an epoch to start. Set to `true` when an epoch starts to end
+    /// after it joined: it starts at that end.
     Joining(bool),
-    /// It starts behind the last unit with at most this stamp.
+    /// The reader starts after the last unit with at most this stamp.
     Before(u64),
-    /// It continues at this offset.
+    /// The reader continues at this offset.
     At(u64),
     CutOff(CutOff),
 }
 
-/// A reader's place in the log.
+/// The position and settings of a reader.
 struct Place {
     id: ReaderId,
     state: State,
-    /// The most bytes that it may be behind the end.
+    /// Maximum number of bytes that it may be behind the end.
     bytes_max: Arc<AtomicU64>,
     wake: Wake,
-    /// It has read everything, and must be woken.
+    /// Whether it has read everything and must be woken.
     is_waiting: bool,
-    /// It discards everything at once; it only keeps the stream recorded.
+    /// Whether it discards everything at once, and only keeps the stream recorded.
     discards: bool,
-    /// It is woken whenever the log is complete up to a later stamp, also without new bytes.
+    /// Whether it is woken whenever the log is complete up to a later stamp, even without new
+    /// bytes.
     is_eager: bool,
     /// How many bytes it may be behind before this is called: at the end of each epoch, and while
     /// one does not end.
@@ -132,20 +134,20 @@ impl Chunk {
 pub(crate) struct Log {
     chunks: VecDeque<Chunk>,
     tail: Vec<u8>,
-    /// The offset behind the last byte.
+    /// Offset after the last byte.
     end: u64,
     backlog_bytes: u64,
     places: Vec<Place>,
     last_id: ReaderId,
-    /// The next start is behind a gap.
+    /// Whether the next start is after a gap.
     skips_offset: bool,
-    /// All units with earlier stamps are in the log.
+    /// Stamp below which all units are in the log.
     complete_before: u64,
-    /// Memory of chunks, including those that only readers still hold.
+    /// Memory of chunks, including chunks that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
 }
 
-/// Work left by a change of the log, to be done once it is unlocked.
+/// Work that a change of the log leaves for the time after it is unlocked.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Aftermath {
@@ -154,7 +156,7 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
-    /// Wakes readers and frees memory: not under the lock that workers take to read.
+    /// Wakes readers and frees memory. Must be called without the lock, which workers take to read.
     pub(crate) fn settle(self) {
         drop(self.freed);
         self.wakes.iter().for_each(|wake| wake());
@@ -176,7 +178,7 @@ impl Log {
         }
     }
 
-    /// Returns its memory usage, bytes: of held parts, and of those that readers still share.
+    /// Returns the memory usage in bytes, including parts that only readers still hold.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.chunk_bytes.load(Relaxed) + self.tail.len() as u64
     }
@@ -192,17 +194,18 @@ impl Log {
         self.backlog_bytes = bytes;
     }
 
-    /// Returns whether the stream has to be recorded: it has readers, or is about to have some.
+    /// Returns whether the stream must be recorded, because it has readers or some are about to
+    /// start.
     pub(crate) fn is_wanted(&self) -> bool {
         self.places.iter().any(|place| !matches!(place.state, State::CutOff(_)))
     }
 
-    /// Returns whether readers have started: the stream has no gap since.
+    /// Returns whether readers have started. The stream has no gap since then.
     pub(crate) fn has_readers(&self) -> bool {
         self.places.iter().any(|place| matches!(place.state, State::At(_)))
     }
 
-    /// Returns whether readers wait for their start.
+    /// Returns whether readers wait to start.
     pub(crate) fn has_joining(&self) -> bool {
         self.places.iter().any(|place| matches!(place.state, State::Joining(_) | State::Before(_)))
     }
@@ -216,7 +219,7 @@ impl Log {
     /// Adds a reader.
     ///
     /// # Errors
-    /// Its start is not held.
+    /// The start is not held.
     pub(crate) fn join(&mut self, start: Start, bytes_max: Arc<AtomicU64>, wake: Wake) -> Result<ReaderId, NotHeld> {
         let state = match start {
             Start::Now => State::Joining(false),
@@ -229,8 +232,8 @@ impl Log {
         Ok(self.add(state, bytes_max, wake, false))
     }
 
-    /// Adds a reader that discards everything as soon as it is appended: with it the stream is
-    /// recorded, and its backlog held, whether or not others read.
+    /// Adds a reader that discards everything as soon as it is appended. With it the stream is
+    /// recorded, and its backlog kept, even without other readers.
     pub(crate) fn join_discarding(&mut self) -> ReaderId {
         self.add(State::Joining(false), Arc::new(AtomicU64::new(u64::MAX)), Arc::new(|| {}), true)
     }
@@ -256,7 +259,7 @@ impl Log {
         self.free()
     }
 
-    /// Sets whether a reader is woken whenever the log is complete up to a later stamp.
+    /// Sets whether a reader is eager: woken whenever the log is complete up to a later stamp.
     pub(crate) fn set_eager(&mut self, id: ReaderId, is_eager: bool) {
         self.places.iter_mut().filter(|place| place.id == id).for_each(|place| place.is_eager = is_eager);
     }
@@ -273,8 +276,8 @@ impl Log {
         self.places.iter().any(|place| place.is_eager && place.is_waiting && matches!(place.state, State::At(_)))
     }
 
-    /// Notes that all units with earlier stamps are in the log, once those of an epoch have been
-    /// appended. Returns how eager readers that wait are woken.
+    /// Records that all units with stamps below `before` are in the log, after those of an epoch
+    /// were appended. Returns the wakes of eager readers that have read everything.
     pub(crate) fn complete(&mut self, before: u64) -> Vec<Wake> {
         self.complete_before = before;
         let waits = |place: &&mut Place| place.is_eager && place.is_waiting && matches!(place.state, State::At(_));
@@ -287,12 +290,12 @@ impl Log {
             .collect()
     }
 
-    /// Returns a stamp if a reader has read all units with earlier ones.
+    /// Returns a stamp if a reader has read all units with earlier stamps.
     pub(crate) fn read_before(&self, id: ReaderId) -> Option<u64> {
         (self.position(id)? == self.end).then_some(self.complete_before)
     }
 
-    /// Notes that an epoch ends next: readers that have joined by now may start behind it.
+    /// Records that an epoch ends next. Readers that have joined may start after it.
     pub(crate) fn end_of_epoch_comes(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {
@@ -301,19 +304,20 @@ impl Log {
         }
     }
 
-    /// Appends whole units, and starts the readers that joined before the epoch that ended with
-    /// them. Returns whether any started.
+    /// Appends the whole units of an epoch, and starts the readers that joined before it ended.
+    /// Returns whether any reader started.
     pub(crate) fn append(&mut self, pieces: Vec<Vec<u8>>) -> (bool, Aftermath) {
         self.append_and_start(pieces, |state| state == State::Joining(true))
     }
 
-    /// Appends the whole units up to a cut, and starts the readers that wait for it.
+    /// Appends the whole units up to a cut, and starts the readers that wait for this cut.
     pub(crate) fn append_to_cut(&mut self, pieces: Vec<Vec<u8>>, stamp: u64) -> Aftermath {
         self.append_and_start(pieces, |state| state == State::Before(stamp)).1
     }
 
     fn append_and_start(&mut self, pieces: Vec<Vec<u8>>, may_start: impl Fn(State) -> bool) -> (bool, Aftermath) {
-        // A stream is of no use to a reader that has not read it from its start.
+        // Without a started reader nobody can use the units: a reader needs the stream from its
+        // start.
         if self.has_readers() {
             pieces.into_iter().for_each(|piece| self.append_piece(piece));
         }
@@ -330,7 +334,7 @@ impl Log {
         (has_started, aftermath)
     }
 
-    /// Starts the readers that may start here, and returns how they are woken.
+    /// Starts the readers that may start at the end of the log, and returns their wakes.
     fn start_readers(&mut self, may_start: impl Fn(State) -> bool) -> Vec<Wake> {
         if self.places.iter().any(|place| may_start(place.state)) && !self.has_readers() {
             self.restart();
@@ -377,11 +381,11 @@ impl Log {
         self.end = offset;
     }
 
-    /// Forgets everything: later bytes do not continue the held ones. No old offset is reused.
+    /// Drops everything, because later bytes do not continue the held ones. No offset is reused.
     fn restart(&mut self) {
         self.chunks.clear();
         self.tail.clear();
-        // No reader can continue where nothing was recorded meanwhile.
+        // Leaves a gap, so that no reader can continue where bytes were not recorded.
         self.end += u64::from(std::mem::replace(&mut self.skips_offset, true));
     }
 
@@ -432,7 +436,7 @@ impl Log {
             }
         }
         if !self.is_wanted() {
-            // No reader can continue here: later units are not recorded.
+            // No reader can continue at this offset, because later units are not recorded.
             needed_from = self.end;
             self.tail = Vec::new();
         }
@@ -444,8 +448,8 @@ impl Log {
         aftermath
     }
 
-    /// Adds the next unread bytes of a reader to `into`, until that has at least `bytes`, and
-    /// returns what is ahead of the reader then.
+    /// Appends the next unread bytes of a reader to `into` until these are at least `bytes`.
+    /// Returns the state of the stream after them.
     pub(crate) fn read(&mut self, id: ReaderId, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let Some(place) = self.places.iter_mut().find(|place| place.id == id) else { return Ahead::Nothing };
         let position = match place.state {
@@ -484,7 +488,7 @@ impl Log {
         }
     }
 
-    /// Returns the number of bytes ahead of a reader.
+    /// Returns the number of unread bytes of a reader.
     pub(crate) fn behind_bytes(&self, id: ReaderId) -> u64 {
         self.position(id).map_or(0, |position| self.end - position)
     }
@@ -496,13 +500,13 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a chunk in these tests: too many for the tail.
+    /// Length of a chunk in these tests, too long for the tail.
     const CHUNK_BYTES: usize = TAIL_BYTES_MAX + 1;
 
     struct Watched {
         log: Log,
         wakes: Arc<AtomicUsize>,
-        /// The bytes appended since the log was last restarted, and the offset of the first.
+        /// Bytes appended since the log was last restarted, and the offset of the first of them.
         written: Vec<u8>,
         start: u64,
     }
@@ -518,7 +522,7 @@ mod tests {
             self.log.join(start, Arc::new(AtomicU64::new(bytes_max)), wake)
         }
 
-        /// Ends an epoch in which so many bytes were written.
+        /// Ends an epoch in which `bytes` bytes were written.
         fn epoch(&mut self, bytes: usize) {
             let written: Vec<u8> = (0..bytes).map(|at| (self.written.len() + at) as u8).collect();
             self.log.end_of_epoch_comes();
@@ -538,7 +542,7 @@ mod tests {
             id
         }
 
-        /// Reads at least so many bytes and checks that they are those at the reader's offset.
+        /// Reads at least `bytes` bytes, and checks that they are those at the reader's offset.
         fn read(&mut self, id: ReaderId, bytes: usize) -> (usize, Ahead) {
             let position = self.log.position(id);
             let mut parts = Vec::new();
@@ -567,7 +571,7 @@ mod tests {
         assert_eq!(log.read(slow, 1), (0, Ahead::NotStarted));
         log.epoch(5);
         assert_eq!(log.read(fast, usize::MAX), (15, Ahead::Nothing));
-        // Bytes written in the epoch in which it joined are not for it.
+        // It does not get bytes written in the epoch in which it joined.
         assert_eq!(log.read(slow, usize::MAX), (0, Ahead::Nothing));
         for _ in 0..4 {
             log.epoch(CHUNK_BYTES);
@@ -587,7 +591,7 @@ mod tests {
         let first = log.started(u64::MAX);
         let (late, early) = (log.join(Start::Cut(9), u64::MAX), log.join(Start::Cut(7), u64::MAX));
         let (late, early) = (late.expect("a cut is held"), early.expect("a cut is held"));
-        // The end of an epoch before the cut is no start.
+        // The end of an epoch before the cut does not start it.
         log.epoch(5);
         assert!(log.log.has_joining());
         assert_eq!(log.read(early, 1), (0, Ahead::NotStarted));
@@ -622,7 +626,7 @@ mod tests {
         let why = CutOff { behind_bytes: bound + 1, bytes_max: bound };
         assert_eq!(log.read(slow, usize::MAX), (0, Ahead::CutOff(why)));
         assert_eq!(log.read(fast, usize::MAX), (1, Ahead::Nothing));
-        // Both were woken, the slow one although it was not waiting.
+        // Both readers were woken, the slow one although it was not waiting.
         assert_eq!(log.wakes.load(Relaxed), wakes + 2);
         assert!(log.held() <= TAIL_BYTES_MAX);
         assert!(log.log.chunk_bytes.load(Relaxed) <= TAIL_BYTES_MAX as u64);
@@ -698,7 +702,7 @@ mod tests {
         let end = log.log.held().end;
         log.log.leave(first).settle();
         assert_eq!((log.log.held(), log.log.chunk_bytes.load(Relaxed)), (end..end, 0));
-        // Bytes written now are not recorded.
+        // Bytes that are written now are not recorded.
         assert!(log.join(Start::At(end), u64::MAX).is_err());
         log.epoch(30);
         let second = log.started(u64::MAX);
@@ -707,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_discards_has_the_backlog_held_without_another() {
+    fn a_discarding_reader_alone_keeps_the_backlog() {
         let mut log = Watched::new();
         log.log.set_backlog(CHUNK_BYTES as u64);
         let keeper = log.log.join_discarding();

@@ -1,20 +1,22 @@
-//! Merges the workers' segments by stamp into one stream, in the form that Redis's replicas get.
+//! Merges the workers' segments by stamp into one stream, in the form that Redis's replicas
+//! receive.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::effect::segment::{Segment, StampedUnit, append_select};
 
-/// A piece of the merged stream ends with the unit that reaches this length, bytes.
+/// Length from which a piece of the merged stream ends with the current unit, bytes.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
 /// Spare capacity of a piece, bytes: for the rest of its last unit, and for `SELECT`s.
 const SPARE_BYTES: usize = 4 * 1024;
 
-/// Takes the units whose stamps are below `end` out of the segments. Returns them, ascending, in
-/// pieces of whole units. `selected`: the database that the stream has selected, if known.
+/// Removes the units with stamps below `end` from the segments. Returns them in ascending order, in
+/// pieces of whole units. `selected` is the database that the stream has selected, if known.
 ///
-/// Units with equal stamps share no shard and no connection: the lower worker's comes first.
+/// Units with equal stamps share neither a shard nor a connection. The unit of the worker with the
+/// lower number comes first.
 pub(crate) fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u32>) -> Vec<Vec<u8>> {
     if let Some(whole) = take_whole(segments, end, *selected) {
         return vec![whole];
@@ -27,7 +29,7 @@ pub(crate) fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u3
     let mut at = vec![0; segments.len()];
     while let Some(Reverse((_, worker))) = heads.pop() {
         let (segment, from, limit) = (&segments[worker], at[worker], due[worker].0);
-        // The units up to the next one of another worker.
+        // The units that precede the next unit of another worker.
         let to = match heads.peek() {
             None => limit,
             Some(Reverse(other)) => {
@@ -46,8 +48,8 @@ pub(crate) fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u3
     pieces
 }
 
-/// Takes all bytes of a segment unchanged, if no other has units and nothing must be inserted: for
-/// a single worker, or a single writer.
+/// Takes all bytes of a segment unchanged, if no other segment has units and nothing must be
+/// inserted. This is the case with a single worker or a single writer.
 fn take_whole(segments: &mut [Segment], end: u64, selected: Option<u32>) -> Option<Vec<u8>> {
     let mut filled = segments.iter_mut().filter(|segment| !segment.is_empty());
     let (Some(segment), None) = (filled.next(), filled.next()) else { return None };
@@ -55,7 +57,7 @@ fn take_whole(segments: &mut [Segment], end: u64, selected: Option<u32>) -> Opti
         && segment.bytes.len() <= PIECE_BYTES
         && segment.units.iter().all(|unit| Some(unit.first_db) == selected && Some(unit.last_db) == selected);
     is_plain.then(|| {
-        // The next epoch is likely to have about as much.
+        // The next epoch is likely to need about as much.
         let bytes = std::mem::take(&mut segment.bytes);
         segment.bytes.reserve(bytes.len());
         segment.clear();
@@ -63,11 +65,11 @@ fn take_whole(segments: &mut [Segment], end: u64, selected: Option<u32>) -> Opti
     })
 }
 
-/// The merged stream under construction.
+/// The merged stream while it is built.
 struct Pieces<'s> {
     done: Vec<Vec<u8>>,
     current: Vec<u8>,
-    /// Bytes of units that are yet to be appended.
+    /// Bytes of units that are still to be appended.
     left_bytes: usize,
     selected: &'s mut Option<u32>,
 }
@@ -80,13 +82,13 @@ impl<'s> Pieces<'s> {
     }
 
     fn reserve(&mut self) {
-        // A stream with few bytes doesn't need all of the spare capacity.
+        // A stream with few bytes does not need all of the spare capacity.
         let spare_bytes = SPARE_BYTES.min(self.left_bytes);
         self.current = Vec::with_capacity(self.left_bytes.min(PIECE_BYTES) + spare_bytes);
     }
 
-    /// Appends the units of a segment from one to another. Consecutive ones of one database are
-    /// copied together.
+    /// Appends a range of units of a segment. Consecutive units of one database are copied
+    /// together.
     fn append(&mut self, segment: &Segment, from: usize, to: usize) {
         let mut start = segment.start_of(from);
         let mut copied = start;

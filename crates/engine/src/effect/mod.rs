@@ -5,23 +5,22 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | effect | one command of the propagated stream, with its database |
-//! | unit | the effects of one command, transaction or script: propagated together or not at all |
+//! | unit | the effects of one command, transaction or script, propagated together or not at all |
 //! | pending effects | the effects of a shard since its owner last committed ([`Pending`]) |
-//! | stream | the units that one worker committed, in order ([`journal`]) |
+//! | stream | the units that one worker has committed, in order ([`journal`]) |
 //! | stamp | a unit's place in the merged order of all streams |
-//! | epoch | a stretch of time that the journal's thread ends; the high bits of a stamp |
+//! | epoch | a period that the journal's thread ends; the high bits of a stamp |
 //! | log | the merged stream in memory, by offset ([`log`]) |
 //! | reader | a consumer of the log at its own position: a replica, the AOF, slot migration |
 //! | backlog | the part of the log that all readers have passed |
 //!
-//! # Where effects come from
+//! # Sources of effects
 //!
-//! Every change of a key ends in [`db::change`](crate::effect::change), which marks its shard while
-//! the journal is on. After the handler, `shard::commit` turns the mark into an effect: the command
-//! as the client sent it, unless the handler called
-//! [`Access::propagate`](crate::shard::access::Access::propagate) with another one. An expired or
-//! evicted key leaves a `DEL` or `UNLINK` among the shard's pending effects, before the command
-//! that found it.
+//! Every change of a key ends in [`db::change`](crate::effect::change), which marks the key's shard
+//! while the journal is on. After the handler, `shard::commit` turns the mark into an effect: the
+//! command as the client sent it, or the commands that the handler passed to
+//! [`Access::propagate`](crate::shard::access::Access::propagate). An expired or evicted key adds a
+//! `DEL` or `UNLINK` to the shard's pending effects, before the command that found it.
 //!
 //! # Order
 //!
@@ -31,22 +30,23 @@
 //! stamp = 1 + max(last stamps of its shards, last stamp this worker has seen, epoch << 24)
 //! ```
 //!
-//! and the shards and the worker remember it (Lamport, "Time, Clocks, and the Ordering of Events in
-//! a Distributed System", 1978). So stamps ascend along each shard, along each worker, and along
-//! each connection: a reply that another worker computed carries that worker's clock back. No
+//! The shards and the worker then store the stamp as their clock (Lamport, "Time, Clocks, and the
+//! Ordering of Events in a Distributed System", 1978). So stamps ascend along each shard, each
+//! worker and each connection: a reply that another worker computed carries that worker's clock. No
 //! counter is written by more than one worker at a time.
 //!
 //! # Prefixes
 //!
-//! The journal's thread raises the epoch and waits until each worker has been seen between two
-//! turns or asleep since. After that no unit can get a stamp of an earlier epoch, so the existing
-//! ones, sorted, are a prefix of the merged order: it is closed under the order of shards,
-//! connections and units. A worker reports by one word of its own ([`journal`]).
+//! The journal's thread raises the epoch, and waits until each worker has been seen between two
+//! turns or asleep since then. After that no unit can get a stamp of an earlier epoch. So the
+//! existing units, sorted by stamp, are a prefix of the merged order, which respects the order of
+//! each shard and each connection and contains whole units. A worker reports its state in a word of
+//! its own ([`journal`]).
 //!
 //! # What it costs
 //!
-//! Without a reader: one load and a branch in each turn. A command pays nothing, since the
-//! journal's bit is in the word that is checked for all observers.
+//! Without a reader: one load and one branch in each turn. A command pays nothing, because the
+//! journal's bit is in a word that it tests in any case.
 
 pub(crate) mod batch;
 pub mod blocking;

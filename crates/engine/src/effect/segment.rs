@@ -1,30 +1,31 @@
-//! The units that a worker has committed and the journal's thread has not merged yet.
+//! The units that a worker has committed and the journal's thread has not merged.
 
 use pantala_resp::Args;
 
 use crate::effect::batch::{Batch, encode, encode_args};
 
-/// Capacity that an emptied segment keeps, bytes: some milliseconds of writes.
+/// Capacity that an emptied segment keeps, bytes: a few milliseconds of writes.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Units that an emptied segment keeps memory for: as many short ones as fit in [`KEPT_BYTES_MAX`].
+/// Number of units for which an emptied segment keeps capacity: as many short units as fit into
+/// [`KEPT_BYTES_MAX`].
 const KEPT_UNITS_MAX: usize = KEPT_BYTES_MAX / 64;
 
-/// A unit of a stream: 32 bytes in addition to its own.
+/// A unit of a stream. Takes 32 bytes in addition to its encoding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StampedUnit {
     pub(crate) stamp: u64,
-    /// Its end in [`Segment::bytes`].
+    /// End of the unit in [`Segment::bytes`].
     pub(crate) end: usize,
-    /// The database that must be selected before it.
+    /// Database that must be selected before the unit.
     pub(crate) first_db: u32,
-    /// The database that is selected after it.
+    /// Database that is selected after the unit.
     pub(crate) last_db: u32,
 }
 
-/// Units of one worker with ascending stamps, encoded as in the merged stream: several effects
-/// between `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing, which depends on the
-/// preceding unit of the merged order.
+/// Units of one worker with ascending stamps, encoded as in the merged stream, with several effects
+/// between `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing, because it depends on
+/// the preceding unit of the merged order.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
     pub(crate) bytes: Vec<u8>,
@@ -36,19 +37,19 @@ impl Segment {
         self.units.is_empty()
     }
 
-    /// Adds the command of one effect.
+    /// Adds a unit of one effect, given as a command.
     fn push_args(&mut self, stamp: u64, db: u32, args: &Args<'_>) {
         encode_args(&mut self.bytes, args);
         self.end_unit(stamp, db, db);
     }
 
-    /// Adds one effect that is encoded already.
+    /// Adds a unit of one encoded effect.
     fn push_encoded(&mut self, stamp: u64, db: u32, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.end_unit(stamp, db, db);
     }
 
-    /// Adds the effects of a batch, at least one, as one unit.
+    /// Adds the effects of a batch as one unit. The batch must not be empty.
     fn push(&mut self, stamp: u64, batch: &Batch) {
         let first_db = batch.effects[0].db;
         if let [effect] = batch.effects.as_slice() {
@@ -69,10 +70,10 @@ impl Segment {
         self.units.push(StampedUnit { stamp, end: self.bytes.len(), first_db, last_db });
     }
 
-    /// Appends all units of another segment, which are later.
+    /// Appends all units of another segment, which must be later.
     pub(crate) fn append(&mut self, other: &mut Segment) {
         if self.is_empty() {
-            // Both keep their memory: the emptied one is filled next.
+            // Swapped, so that both keep their capacity: the emptied segment is filled next.
             return std::mem::swap(self, other);
         }
         let start = self.bytes.len();
@@ -81,7 +82,7 @@ impl Segment {
         other.clear();
     }
 
-    /// Returns how many units are earlier than a stamp, and how many bytes they have.
+    /// Returns the number of units with stamps below `stamp`, and their length in bytes.
     pub(crate) fn due_before(&self, stamp: u64) -> (usize, usize) {
         let due = match self.units.last() {
             Some(last) if last.stamp < stamp => self.units.len(),
@@ -90,12 +91,12 @@ impl Segment {
         (due, self.start_of(due))
     }
 
-    /// Returns where a unit starts in [`Segment::bytes`].
+    /// Returns the start of a unit in [`Segment::bytes`].
     pub(crate) fn start_of(&self, unit: usize) -> usize {
         unit.checked_sub(1).map_or(0, |before| self.units[before].end)
     }
 
-    /// Removes the first units.
+    /// Removes the first `due` units.
     pub(crate) fn drop_first(&mut self, due: usize) {
         if due == self.units.len() {
             return self.clear();
@@ -125,7 +126,7 @@ impl Segment {
     }
 }
 
-/// Appends `SELECT` unless that database is selected already.
+/// Appends `SELECT` unless the database is already selected.
 #[inline]
 pub(crate) fn select(bytes: &mut Vec<u8>, selected: &mut u32, db: u32) {
     if *selected != db {
@@ -185,7 +186,7 @@ impl Stream {
         self.clock = self.clock.max(clock);
     }
 
-    /// Adds a unit, not an empty one. Its stamp must be later than the stream's clock.
+    /// Adds a unit, which must not be empty. Its stamp must be later than the stream's clock.
     pub(crate) fn push(&mut self, stamp: u64, batch: &Batch) {
         self.advance(stamp);
         self.segment.push(stamp, batch);
@@ -197,7 +198,7 @@ impl Stream {
         self.segment.push_args(stamp, db, args);
     }
 
-    /// Adds each effect as a unit of its own, with ascending stamps starting at this one.
+    /// Adds each effect as a unit of its own, with ascending stamps from `stamp` on.
     pub(crate) fn push_each(&mut self, stamp: u64, batch: &Batch) {
         let mut start = 0;
         for (stamp, effect) in (stamp..).zip(&batch.effects) {

@@ -1,47 +1,48 @@
-//! The watches of one shard's keys (`WATCH`): which transactions a change of a key fails.
+//! The watches of one shard's keys (`WATCH`), which make transactions fail after a change of the
+//! key.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use crate::clients::watch::Watch;
 
-/// Entries that a shard holds before it sweeps those of ended watches.
+/// Minimum number of entries at which a shard removes those of ended watches.
 const SWEEP_FROM: usize = 64;
 
-/// Bytes of key names that it holds before it does so.
+/// Minimum length of all key names at which a shard does so, bytes.
 const SWEEP_FROM_BYTES: usize = 64 * 1024;
 
 /// One watch of a key.
 struct Watcher {
     watch: Weak<Watch>,
-    /// The key existed when the watch started. If it did not, and has not changed since, deleting
-    /// the expired entry in its place is no change.
+    /// Whether the key existed when the watch started. If it did not and has not changed since,
+    /// deleting an expired entry of that key is no change.
     existed: bool,
 }
 
 /// The watches of one database's keys.
 type ByKey = HashMap<Box<[u8]>, Vec<Watcher>>;
 
-/// The watches of a key while they are held back.
+/// The watches of a key while they are held back from changes that may be rolled back.
 pub(crate) struct HeldWatches {
     held: Vec<Watcher>,
-    /// The flags that collect changes meanwhile: for watches of the missing key, and of the
-    /// existing one.
+    /// Flags that record changes meanwhile: for watches of the missing key, and for watches of the
+    /// existing key.
     instead: [Arc<Watch>; 2],
 }
 
-/// The watches of one shard's keys. Belongs to the shard.
+/// The watches of one shard's keys. The shard owns them.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Watches {
-    /// Entries, those of ended watches included.
+    /// Number of entries, including those of ended watches.
     entries: usize,
     by_database: HashMap<u32, ByKey>,
-    /// The number of entries at which the next sweep starts.
+    /// Number of entries at which the next sweep starts.
     sweep_at: usize,
-    /// The bytes of the keys' names.
+    /// Total length of the keys' names, bytes.
     name_bytes: usize,
-    /// The bytes at which the next sweep starts.
+    /// Total length of names at which the next sweep starts, bytes.
     sweep_at_bytes: usize,
 }
 
@@ -52,7 +53,7 @@ impl Watches {
         self.entries == 0
     }
 
-    /// Adds a watch of a key, which exists or not.
+    /// Adds a watch of a key. `existed` tells whether the key exists.
     pub(crate) fn add(&mut self, db: u32, key: &[u8], watch: &Arc<Watch>, existed: bool) {
         if self.entries >= self.sweep_at.max(SWEEP_FROM) || self.name_bytes >= self.sweep_at_bytes.max(SWEEP_FROM_BYTES)
         {
@@ -70,7 +71,7 @@ impl Watches {
         self.entries += 1;
     }
 
-    /// Invalidates the watches of a changed key, and removes them: once is enough.
+    /// Raises the watches of a changed key and removes them, because raising them once suffices.
     pub(crate) fn changed(&mut self, db: u32, key: &[u8]) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         let Some(watches) = keys.remove(key) else { return };
@@ -79,7 +80,7 @@ impl Watches {
         watches.iter().for_each(Watcher::raise);
     }
 
-    /// Invalidates the watches of a deleted, expired key, of those to which it existed.
+    /// Raises those watches of an expired key that started while the key existed.
     pub(crate) fn expired(&mut self, db: u32, key: &[u8]) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         let Some(watches) = keys.get_mut(key) else { return };
@@ -97,8 +98,8 @@ impl Watches {
         }
     }
 
-    /// Keeps a key's watches from seeing its changes until [`Watches::let_go`], since the changes
-    /// may be rolled back. Returns `None` if there are none.
+    /// Holds back a key's watches until [`Watches::let_go`], because changes of the key may be
+    /// rolled back. Returns `None` if there are no watches.
     pub(crate) fn hold(&mut self, db: u32, key: &[u8]) -> Option<HeldWatches> {
         let watches = self.by_database.get_mut(&db)?.get_mut(key)?;
         let instead: [Arc<Watch>; 2] = Default::default();
@@ -113,7 +114,8 @@ impl Watches {
         Some(HeldWatches { held, instead })
     }
 
-    /// Commits the changes: invalidates the key's watches if there were any changes.
+    /// Commits the changes: raises the key's watches if there were changes, and restores the
+    /// others.
     pub(crate) fn let_go(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
         let HeldWatches { held, instead } = watches;
         let (told, held): (Vec<Watcher>, Vec<Watcher>) =
@@ -124,7 +126,7 @@ impl Watches {
         }
     }
 
-    /// Rolls the changes back: restores the watches.
+    /// Rolls back the changes: restores the watches.
     pub(crate) fn put_back(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
         self.entries += watches.held.len();
         match self.by_database.entry(db).or_default().insert(key.into(), watches.held) {
@@ -133,8 +135,8 @@ impl Watches {
         }
     }
 
-    /// Invalidates watches of a database whose content is replaced: of keys that existed, or exist
-    /// now by `is_there`.
+    /// Raises the watches of a database whose content is replaced, of keys that existed or that
+    /// exist now (`is_there`).
     pub(crate) fn replaced(&mut self, db: u32, mut is_there: impl FnMut(&[u8]) -> bool) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         for (key, watches) in keys {
@@ -143,16 +145,16 @@ impl Watches {
         }
     }
 
-    /// Removes ended watches where there are too few for a command to sweep: over many shards these
-    /// add up. Called about once a second.
+    /// Removes ended watches if there are too few entries for [`Watches::add`] to sweep, since
+    /// these add up over many shards. Called about once a second.
     pub(crate) fn sweep_few(&mut self) {
         if (1..SWEEP_FROM).contains(&self.entries) {
             self.sweep();
         }
     }
 
-    /// Removes ended watches. Their number, or the length of their names, at least doubles between
-    /// two sweeps: constant work for each entry or byte.
+    /// Removes ended watches. The number of entries or the length of names at least doubles between
+    /// two sweeps, so the amortized cost per entry or byte is constant.
     fn sweep(&mut self) {
         (self.entries, self.name_bytes) = (0, 0);
         for keys in self.by_database.values_mut() {

@@ -1,4 +1,4 @@
-//! The queues of one shard. `tests/tests/blocking.rs` tests serving on whole servers.
+//! Tests of the queues of one shard. `tests/tests/blocking.rs` tests serving on whole servers.
 
 use pantala_resp::{ArgRange, Args, Version};
 
@@ -10,7 +10,7 @@ const SHARD: u32 = 3;
 
 static COMMAND: Command = Command { name: "wait", full_name: "wait", ..Command::BLANK };
 
-/// Returns a waiter for keys of this shard, and for one of another.
+/// Returns a waiter for keys of this shard and for a key of another shard.
 fn waiter(ticket: u64, keys: &[&str], wakes_on: WakesOn) -> Arc<Waiter> {
     let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
     for key in keys.iter().chain(&["elsewhere"]) {
@@ -36,7 +36,7 @@ fn key(name: &str) -> ReadyKey {
     (2, Arc::from(name.as_bytes()))
 }
 
-/// Returns the tickets of the waiters that a key of that kind would serve, in order.
+/// Returns the tickets of the waiters that a key of a kind would serve, in order.
 fn tickets(waiters: &Waiters, name: &str, kind: Option<WakesOn>) -> Vec<u64> {
     let (mut tickets, mut from) = (Vec::new(), 0);
     while let Some(waiter) = waiters.next(&key(name), from, kind) {
@@ -51,7 +51,7 @@ fn ready(waiters: &mut Waiters) -> Vec<String> {
 }
 
 #[test]
-fn who_waits_for_what_in_which_order() {
+fn queues_serve_matching_waiters_in_ticket_order() {
     let mut waiters = Waiters::default();
     let all = [
         waiter(5, &["a", "b"], WakesOn::List),
@@ -84,7 +84,7 @@ fn who_waits_for_what_in_which_order() {
 }
 
 #[test]
-fn a_key_named_twice_is_waited_for_once() {
+fn a_key_named_twice_has_one_queue_entry() {
     let mut waiters = Waiters::default();
     let waiter = waiter(1, &["a", "b", "a"], WakesOn::List);
     waiters.add(SHARD, &waiter);

@@ -21,8 +21,8 @@ enum Readers {
 }
 
 impl Readers {
-    /// Adds a reader unless it is known. If the space is used up, removes readers that are no longer
-    /// live first.
+    /// Adds a reader unless it is known. If the space is used up, first removes readers that are no
+    /// longer live.
     fn add(&mut self, reader: &Arc<Reader>) {
         let has = |readers: &[Arc<Reader>]| readers.iter().any(|known| Arc::ptr_eq(known, reader));
         match self {
