@@ -1,4 +1,4 @@
-//! A keyed command's view of the keyspace: the shards it holds, and the databases in them.
+//! A keyed command's view of the keyspace: the shards that it holds, and the databases in them.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,29 +22,29 @@ use crate::store::snapshot::keep_taken;
 use crate::store::state::Shard;
 use crate::store::undo::HeldShards;
 
-/// A keyed command's view of the keyspace, while it runs.
+/// A keyed command's view of the keyspace while it runs.
 pub struct Access<'a> {
     pub(crate) keyspace: &'a Keyspace,
     pub(crate) session: &'a SessionView,
     pub(crate) owned: &'a mut [Ownership],
     pub(crate) first_key: Option<KeyPlace>,
     pub(crate) now_ms: i64,
-    /// Whether the command may block, or has blocked.
+    /// Whether the command may block, or was blocked.
     pub(crate) blocking: Blocking<'a>,
-    /// How to block, if the command found nothing.
+    /// Set by the handler to block the command.
     pub(crate) block: Option<Block>,
-    /// The command drew random numbers while effects were recorded.
+    /// Whether the command drew random numbers while effects were recorded.
     pub(crate) is_random: bool,
 }
 
 impl<'a> Access<'a> {
-    /// Returns the unix time, ms: the same throughout the command.
+    /// Returns the Unix time in ms, which is the same throughout the command.
     pub fn now_ms(&self) -> i64 {
         self.now_ms
     }
 
-    /// Returns whether a key with this deadline, unix time in ms, is to be deleted rather than
-    /// stored. Not on a replica: as in Redis, its primary deletes it.
+    /// Returns whether a key with this deadline (Unix time in ms) must be deleted instead of
+    /// stored. On a replica it must not: as in Redis, its primary deletes the key.
     pub fn is_past(&self, at_ms: i64) -> bool {
         at_ms <= self.now_ms && !self.keyspace.tuning.is_replica()
     }
@@ -54,44 +54,43 @@ impl<'a> Access<'a> {
         self.keyspace
     }
 
-    /// Returns the most bytes that a reply may have, the pending ones before it in the same buffer
-    /// included. A handler aborts a longer one ([`pantala_resp::Reply::abort`]), since its
-    /// connection will be closed anyway. As in Redis a script may have any reply.
+    /// Returns the maximum length of a reply, including pending replies before it in the same
+    /// buffer. A handler aborts a longer reply ([`pantala_resp::Reply::abort`]), because its
+    /// connection will be closed. As in Redis, replies in scripts are not limited.
     pub fn reply_bytes_max(&self) -> usize {
         let max_bytes =
             if self.session.in_script { u64::MAX } else { self.keyspace.tuning.reply_bytes_max.load(Relaxed) };
         usize::try_from(max_bytes).unwrap_or(usize::MAX)
     }
 
-    /// Returns random numbers, from the sequence of a key's shard. A command that makes changes
-    /// with them must propagate a deterministic form ([`Access::propagate`]): debug builds check
-    /// that it does.
+    /// Returns a generator from the sequence of a key's shard. A command that uses random numbers
+    /// for a change must propagate a deterministic form ([`Access::propagate`]). Debug builds check
+    /// that.
     pub fn random(&mut self, key: &Key<'_>) -> Random {
         self.is_random |= self.is_journaled();
         Random::from_seed(self.shard(key.place.shard).random.next_u64())
     }
 
-    /// Returns the view of the connection.
+    /// Returns the command's view of its connection.
     pub fn session(&self) -> &'a SessionView {
         self.session
     }
 
-    /// Returns the key at `args[index]`, which must be one of the keys that the command's route
-    /// declared.
+    /// Returns the key at `args[index]`, which must be a key that the command's route has declared.
     pub fn key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
         let bytes = args.at(index);
         Key { bytes, place: self.keyspace.place(bytes) }
     }
 
-    /// Returns the command's first key, at `args[index]`: as [`Access::key`], without hashing it
-    /// again.
+    /// Returns the command's first key, at `args[index]`, like [`Access::key`] but without hashing
+    /// it again.
     #[inline(always)]
     pub fn first_key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
         let bytes = args.at(index);
         Key { bytes, place: self.first_key.unwrap_or_else(|| self.keyspace.place(bytes)) }
     }
 
-    /// Prefetches the entry of a key of the selected database.
+    /// Prefetches the entry of a key in the selected database.
     #[inline]
     pub fn prefetch(&self, key: &Key<'_>) {
         self.keyspace.hint(self.session.db, key.place.shard).prefetch_entry(key.place.hash);
@@ -112,7 +111,7 @@ impl<'a> Access<'a> {
     /// Returns database `db` of a shard that the command holds.
     ///
     /// # Panics
-    /// If the command does not hold it: its route and its handler disagree.
+    /// If the command does not hold the shard, because its route and its handler disagree.
     #[inline(always)]
     pub fn db_in(&mut self, db: u32, shard: u32) -> Db<'_> {
         let (keyspace, now_ms, session) = (self.keyspace, self.now_ms, self.session);
@@ -124,13 +123,13 @@ impl<'a> Access<'a> {
         db
     }
 
-    /// Returns the collections of several keys, all at once, for reading; `None` for a missing key.
-    /// Each counts a hit or a miss and is touched, as by [`Db::read`].
+    /// Returns the collections of several keys for reading, with `None` for missing keys. Each
+    /// lookup counts a hit or a miss and touches the key, as [`Db::read`] does.
     ///
     /// # Errors
     /// [`WrongType`] if one of them holds another type.
     pub fn views<C: Collection>(&mut self, keys: &[Key<'_>]) -> Result<Vec<Option<C::View<'_>>>, WrongType> {
-        // First the accesses that change shards (expiry, access words), then the shared ones.
+        // Accesses that change shards (expiry, access words) come before the shared ones.
         for key in keys {
             self.db(key).read_as::<C>(key)?;
         }
@@ -139,11 +138,11 @@ impl<'a> Access<'a> {
         Ok(found.collect())
     }
 
-    /// Returns the values of several keys, all at once, for reading; `None` for a missing key. Each
-    /// counts a hit or a miss and is touched, as by [`Db::read`], up to the first that doesn't
-    /// suit: the command looks no further.
+    /// Returns the values of several keys for reading, with `None` for missing keys. Each lookup
+    /// counts a hit or a miss and touches the key, as [`Db::read`] does, up to the first value for
+    /// which `suits` returns false: the command does not use the others.
     pub fn held(&mut self, keys: &[Key<'_>], suits: fn(Held<'_>) -> bool) -> Vec<Option<Held<'_>>> {
-        // First the accesses that change shards (expiry, access words), then the shared ones.
+        // Accesses that change shards (expiry, access words) come before the shared ones.
         for key in keys {
             if self.db(key).read(key).is_some_and(|entry| !suits(entry.held())) {
                 break;
@@ -153,25 +152,25 @@ impl<'a> Access<'a> {
         keys.iter().map(|key| self.held_in(db, key)).collect()
     }
 
-    /// Returns the value of a key that was read just now, in a database as it is stored.
+    /// Returns the value of a key that was just read, in a physical database.
     fn held_in(&self, physical: usize, key: &Key<'_>) -> Option<Held<'_>> {
         let database = self.shard_ref(key.place.shard).databases.get(physical)?;
         let entry = database.dict.find(key.place.hash, key.bytes)?;
-        // Reading it has deleted an expired one, unless that is hidden and stays.
+        // Reading has deleted the key if it was expired, unless expired keys are only hidden.
         let is_hidden = entry.expire_at_ms().is_some_and(|at_ms| at_ms <= self.now_ms)
             && self.keyspace.tuning.keeps_expired(self.now_ms)
             && !self.session.of_primary;
         (!is_hidden).then(|| Held::of(entry.payload(), entry.user_flags()))
     }
 
-    /// Removes the key at which an empty result would be stored. Returns whether there was one.
+    /// Removes the key at which an empty result would be stored. Returns whether it existed.
     pub fn remove_destination(&mut self, key: &Key<'_>) -> bool {
         let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
         self.db(key).remove_unseen(key, lazy, Change::event(&Event(EventClass::Generic, "del")))
     }
 
-    /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. A swap of a
-    /// database with itself is propagated, without any other effect.
+    /// Swaps two databases (both below [`Keyspace::databases`]) for all clients. A swap of a
+    /// database with itself is propagated and has no other effect.
     ///
     /// # Panics
     /// If the command does not hold all shards.
@@ -198,8 +197,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Empties databases for all clients. Their content is freed in the background if `lazy`, here
-    /// otherwise. Watches are not raised: `EXEC` checks its keys itself.
+    /// Empties databases for all clients. Frees their content in the background if `lazy` is set.
+    /// Watches are not raised, because `EXEC` checks the keys itself.
     ///
     /// # Panics
     /// If the command does not hold all shards.
@@ -211,7 +210,7 @@ impl<'a> Access<'a> {
             for &db in &used {
                 if keyspace.shard_size(db, shard) > 0 {
                     let content = self.db_in(db, shard).flush();
-                    // Entries that a snapshot has not written yet stay.
+                    // Entries that a snapshot has not written yet are kept for it.
                     let garbage = keep_taken(self.shard(shard), keyspace.physical(db), content);
                     if let Some(garbage) = garbage.filter(|_| lazy) {
                         keyspace.dispose_dict(garbage);
@@ -238,7 +237,7 @@ impl<'a> Access<'a> {
         self.owned.iter().map(Ownership::shard).collect()
     }
 
-    /// Returns a shard that the command holds, for reading.
+    /// Returns a shard that the command holds for reading.
     ///
     /// # Panics
     /// As [`Access::db_in`].
@@ -252,17 +251,17 @@ impl<'a> Access<'a> {
         self.keyspace.shard(&mut self.owned[index])
     }
 
-    /// Returns the index of a shard among the held ones, which ascend.
+    /// Returns the index of a shard among the held shards, which are sorted.
     #[inline(always)]
     fn index_of(&self, shard: u32) -> usize {
         // Nearly every command holds one shard.
         if self.owned[0].shard() == shard { 0 } else { self.index_among(shard) }
     }
 
-    /// As [`Access::index_of`], for commands that hold several shards.
+    /// Does the work of [`Access::index_of`] for commands that hold several shards.
     #[inline(never)]
     fn index_among(&self, shard: u32) -> usize {
-        // When all shards are held, each one's index is its number.
+        // If all shards are held, the index of each is its number.
         if self.owned.get(shard as usize).is_some_and(|ownership| ownership.shard() == shard) {
             return shard as usize;
         }

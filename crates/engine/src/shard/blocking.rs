@@ -1,5 +1,5 @@
-//! The interface of blocking commands in their [`Access`]. [`crate::effect::blocking`] has the
-//! queues, and explains how to write such a command.
+//! The interface of blocking commands to their [`Access`]. [`crate::effect::blocking`] has the
+//! queues, and explains how to write a blocking command.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use crate::clients::waiter::{Block, Origin, Waiter, WakesOn};
 use crate::shard::access::Access;
 use crate::shard::executor::{Call, Executor};
 
-/// How a handler is called, as to blocking.
+/// Whether and how a call of a handler may block.
 pub(crate) enum Blocking<'a> {
-    /// By its connection: it may block.
+    /// Called by its connection. It may block.
     Allowed,
-    /// In a transaction: it may not block.
+    /// Called in a transaction. It must not block.
     Denied,
-    /// By its connection, which hands the command's value over. No such command blocks.
+    /// Called by its connection, which hands over the command's value. No such command blocks.
     HandedOver(&'a Cell<Option<RawString>>),
-    /// Woken, for this key.
+    /// Called because a change of `key` has woken it.
     Woken { waiter: &'a Waiter, key: &'a [u8], claimed: bool },
 }
 
 impl<'a> Access<'a> {
-    /// Returns whether the command may block. If not, it replies as after a timeout.
+    /// Returns whether the command may block. If not, it must reply as after a timeout.
     pub fn may_block(&self) -> bool {
         matches!(self.blocking, Blocking::Allowed)
     }
 
-    /// Returns the key whose change woke the command; `None` if the command was just sent.
+    /// Returns the key whose change has woken the command, or `None` in its first call.
     pub fn woken_by(&self) -> Option<&'a [u8]> {
         match self.blocking {
             Blocking::Allowed | Blocking::Denied | Blocking::HandedOver(_) => None,
@@ -36,13 +36,14 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Returns whether the command should look at a key: any, or only the one that woke it.
+    /// Returns whether the command should look at a key. A woken command looks only at the key that
+    /// woke it.
     pub fn concerns(&self, key: &[u8]) -> bool {
         self.woken_by().is_none_or(|woken_by| woken_by == key)
     }
 
-    /// Claims the right to reply. Must be called before the first change once something was found.
-    /// Returns `false` if the command was woken too late, and must do nothing.
+    /// Claims the right to reply. Must be called before the first change, once the handler has
+    /// found something. Returns `false` if the command was woken too late. It must then do nothing.
     #[must_use]
     pub fn claim(&mut self) -> bool {
         match &mut self.blocking {
@@ -54,11 +55,11 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Blocks the command, which writes no reply. A woken one stays blocked with or without this
+    /// Blocks the command, which writes no reply. A woken command stays blocked even without this
     /// call.
     ///
     /// # Panics
-    /// If the command may not block.
+    /// If the command must not block.
     pub fn block(&mut self, block: Block) {
         if self.woken_by().is_none() {
             assert!(self.may_block(), "the handler asks first");
@@ -68,7 +69,7 @@ impl<'a> Access<'a> {
 }
 
 impl Executor<'_> {
-    /// Makes this the waiter of the last command ([`Executor::take_blocked`]).
+    /// Sets the waiter of the last command ([`Executor::take_blocked`]).
     pub fn set_blocked(&mut self, waiter: Arc<Waiter>) {
         self.blocked = Some(waiter);
     }

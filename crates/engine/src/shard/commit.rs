@@ -1,4 +1,4 @@
-//! Commits a command, transaction or script: its effects become a unit of this worker's stream.
+//! Commits commands, transactions and scripts: their effects become units of this worker's stream.
 
 use pantala_resp::Args;
 
@@ -12,15 +12,15 @@ use crate::shard::executor::{Call, Executor};
 use crate::shard::ownership::Ownership;
 
 impl Access<'_> {
-    /// Returns whether effects are recorded. If not, [`Access::propagate`] does nothing, and its
-    /// arguments need not be built.
+    /// Returns whether effects are recorded. If not, [`Access::propagate`] does nothing, and
+    /// callers need not build its arguments.
     #[inline]
     pub fn is_journaled(&self) -> bool {
         self.keyspace.tuning.is_journaled()
     }
 
-    /// Propagates this command in place of the one that the client sent, in the selected database.
-    /// Several calls propagate several commands, in order.
+    /// Propagates a command instead of the one that the client sent, in the selected database.
+    /// Several calls propagate several commands in order.
     pub fn propagate(&mut self, words: &[&[u8]]) {
         if self.is_journaled() {
             let db = self.session.db;
@@ -28,14 +28,14 @@ impl Access<'_> {
         }
     }
 
-    /// Propagates nothing of this command, except what [`Access::propagate`] is given.
+    /// Propagates only commands passed to [`Access::propagate`], not the command itself.
     pub fn propagate_nothing(&mut self) {
         if self.is_journaled() {
             self.rewrite();
         }
     }
 
-    /// Propagates the command as the client sent it: it has changed whole databases.
+    /// Propagates the command as the client sent it, because it has changed whole databases.
     pub(crate) fn propagate_verbatim(&mut self) {
         if self.is_journaled() {
             self.lowest_pending().is_changed = true;
@@ -55,12 +55,12 @@ impl Access<'_> {
 }
 
 impl Executor<'_> {
-    /// Starts a unit that holds the effects of several commands, up to [`Executor::end_unit`].
+    /// Starts a unit that collects the effects of several commands until [`Executor::end_unit`].
     pub fn begin_unit(&mut self) {
         self.unit.depth += 1;
     }
 
-    /// Commits the unit of a transaction or script, whose shards are still held.
+    /// Commits the unit of a transaction or script, whose shards must still be held.
     pub fn end_unit(&mut self, owned: &mut [Ownership]) {
         self.unit.depth -= 1;
         if self.unit.depth == 0 && self.keyspace().tuning.is_journaled() {
@@ -69,8 +69,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Drops the effects of a script's run that was rolled back, except those of expired and
-    /// evicted keys, and commits these.
+    /// Drops the effects of a script's run that was rolled back. Commits only those of expired and
+    /// evicted keys.
     pub fn roll_back_unit(&mut self, owned: &mut [Ownership]) {
         self.unit.depth -= 1;
         for ownership in owned.iter_mut() {
@@ -83,14 +83,14 @@ impl Executor<'_> {
         }
     }
 
-    /// Adds the effects of a command that has run on held shards, and commits them unless they are
+    /// Adds the effects of a command that has run on held shards. Commits them, unless they are
     /// part of a transaction or script.
     #[cold]
     pub(crate) fn commit(&mut self, access: &mut Access<'_>, call: &Call<'_>) {
         let (command, owned) = (call.command, &mut *access.owned);
         self.gather_deletions(owned);
         let keyspace = self.keyspace();
-        // Each mark is cleared: no `any`, which stops at the first.
+        // Not `any`, because each mark must be cleared.
         let is_changed = owned.iter_mut().fold(false, |is_changed, ownership| {
             is_changed | std::mem::take(&mut keyspace.shard(ownership).waiters.pending.is_changed)
         });
@@ -100,7 +100,7 @@ impl Executor<'_> {
         }
         match std::mem::take(&mut lowest.form) {
             Form::Rewritten => self.unit.batch.append(&mut lowest.rewritten, false),
-            // A read that found expired fields has changed its key, too.
+            // A read that found expired fields has changed its key too, but is not propagated.
             Form::Verbatim if is_changed && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) => {
                 debug_assert!(
                     !access.is_random,
@@ -108,7 +108,7 @@ impl Executor<'_> {
                     command.full_name
                 );
                 if self.unit.depth == 0 && self.unit.batch.is_empty() {
-                    // A single command, as most writes are: its effect needs no batch.
+                    // Most writes are single commands, whose effect needs no batch.
                     let stamp = self.stamp(owned);
                     self.stream.push_args(stamp, call.session.db, &call.args);
                     self.seen = Seen::written(stamp);
@@ -121,7 +121,7 @@ impl Executor<'_> {
         if self.unit.depth > 0 {
             return;
         }
-        // As in Redis the expired keys that a walk over the keyspace finds are not a transaction.
+        // As in Redis, expired keys that a walk over the keyspace finds do not form a transaction.
         let is_walk = !matches!(command.route, Route::Keys);
         if is_walk && self.unit.batch.effects.iter().all(|effect| effect.is_deletion) {
             self.commit_each_deletion(owned);
@@ -130,8 +130,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Propagates a command that has run without shards (`PUBLISH`, `FUNCTION LOAD`), as the client
-    /// sent it, if it is one that is propagated.
+    /// Propagates a command that has run without shards (`PUBLISH`, `FUNCTION LOAD`) as the client
+    /// sent it, if commands of this kind are propagated.
     #[inline]
     pub fn propagate_local(&mut self, command: &Command, db: u32, args: &Args<'_>) {
         if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.keyspace().tuning.is_journaled() {
@@ -149,7 +149,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Calls `run` outside the current transaction or script, if any: its effects are units of
+    /// Calls `run` outside of the current transaction or script. The effects of `run` are units of
     /// their own.
     #[inline]
     pub(crate) fn outside_unit<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
@@ -162,8 +162,7 @@ impl Executor<'_> {
         result
     }
 
-    /// Drops the effects of the unit that is being gathered: what was loaded from a file is not
-    /// propagated.
+    /// Drops the effects of the current unit, because data loaded from a file is not propagated.
     pub fn drop_effects(&mut self) {
         self.unit.batch.clear();
     }
@@ -175,7 +174,7 @@ impl Executor<'_> {
         self.unit.depth -= 1;
     }
 
-    /// Suspends the unit of a script in whose midst other commands run.
+    /// Suspends the unit of a script while other commands run.
     pub fn suspend_unit(&mut self) -> Unit {
         std::mem::take(&mut self.unit)
     }
@@ -186,8 +185,8 @@ impl Executor<'_> {
         self.unit = unit;
     }
 
-    /// Commits the expired and evicted keys of shards that are about to be released, each as a unit
-    /// of its own.
+    /// Commits the deletions of expired and evicted keys in shards that are about to be released,
+    /// each as a unit of its own.
     #[inline]
     pub(crate) fn commit_deletions(&mut self, owned: &mut [Ownership]) {
         if self.keyspace().tuning.is_journaled() {
@@ -226,7 +225,8 @@ impl Executor<'_> {
     fn commit_unit(&mut self, owned: &mut [Ownership]) {
         let stamp = self.stamp(owned);
         if self.unit.batch.is_empty() {
-            // What this worker read may cause its connections' writes: these must be stamped later.
+            // What this worker has read may cause writes of its connections, which must be stamped
+            // later.
             self.stream.observe(stamp - 1);
             return;
         }
@@ -236,7 +236,8 @@ impl Executor<'_> {
         self.set_clocks(owned, stamp);
     }
 
-    /// Returns the next stamp that is later than all that these shards and this worker have seen.
+    /// Returns the next stamp that is later than all stamps that these shards and this worker have
+    /// seen.
     fn stamp(&mut self, owned: &mut [Ownership]) -> u64 {
         let keyspace = self.keyspace;
         let clocks = owned.iter_mut().map(|ownership| keyspace.shard(ownership).waiters.pending.clock);
@@ -253,7 +254,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Raises the clocks of held shards to that of this worker.
+    /// Raises the clocks of held shards to this worker's clock.
     pub(crate) fn raise_clocks(&mut self, owned: &mut [Ownership]) {
         let clock = self.stream.clock();
         for ownership in owned {
@@ -262,7 +263,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Returns the stamp of the latest unit that this worker's connections may know of.
+    /// Returns the latest stamp that this worker's connections may have seen.
     pub(crate) fn effect_clock(&self) -> u64 {
         self.stream.clock()
     }
@@ -274,8 +275,8 @@ impl Executor<'_> {
         std::mem::take(&mut self.seen)
     }
 
-    /// Advances to the clock that came with a reply from another worker: the connection's next
-    /// writes are stamped later.
+    /// Advances to the clock in a reply from another worker, so that the connection's next writes
+    /// are stamped later.
     #[inline]
     pub fn observe_clock(&mut self, clock: u64) {
         if !faults::hits(Fault::ForgottenClock) {
@@ -283,8 +284,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Hands the turn's units to the journal. Must be called at the end of each turn, before the
-    /// worker attends the next epoch.
+    /// Hands over the turn's units to the journal. Must be called at the end of each turn, before
+    /// the worker attends the next epoch.
     #[inline]
     pub fn flush_stream(&mut self) {
         if !self.stream.is_empty() {

@@ -1,16 +1,16 @@
-//! Eviction: deletes keys while memory is above its limit
-//! ([`Memory`](crate::store::memory::Memory)), before a command runs. Workers call it.
+//! Eviction: deletes keys before a command runs while memory is above its limit
+//! ([`Memory`](crate::store::memory::Memory)). Workers call it.
 //!
-//! A worker evicts from shards that it holds already, and from any that is free at that moment
-//! (with `--execution owner`: and that it is the home of). It never waits for one. Each key is
-//! evicted while its shard is held, and its effects are propagated, published and invalidated then,
-//! as for any other removal: so an eviction is ordered with everything else in its shard, and the
-//! client whose command caused it gets its invalidation before the reply.
+//! A worker evicts from shards that it holds and from shards that are free at that moment (with
+//! `--execution owner` only from those that it is the home of). It never waits for a shard. A key
+//! is evicted while its shard is held, and its effects are then propagated, published and
+//! invalidated, as for any other removal. So an eviction is ordered with all other changes in its
+//! shard, and the client whose command caused it gets its invalidation before the reply.
 //!
-//! `maxmemory-eviction-tenacity` bounds the time for one command. The rest is evicted by the next
-//! commands, and in turns of the workers' loops. But memory that is above the limit by more than a
-//! sixteenth, and higher than before, is evicted at once: so memory stays bounded however fast
-//! commands come.
+//! `maxmemory-eviction-tenacity` bounds the time for one command. Later commands and turns of the
+//! workers' loops evict the rest. If memory exceeds the limit by more than a sixteenth and is
+//! higher than before, keys are evicted immediately. So memory stays bounded, whatever the rate of
+//! commands.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -26,39 +26,39 @@ use crate::store::memory::time_limit;
 use crate::store::state::{DatabaseStats, Shard};
 pub use crate::tuning::policy::{EvictionPolicy, Rank};
 
-/// Keys evicted between two reads of the clock, as in Redis.
+/// Number of keys evicted between two reads of the clock, as in Redis.
 const KEYS_PER_LOOK: u64 = 16;
 
-/// Random picks for each key, to find a free shard that has a key to evict, before all shards are
-/// tried in turn.
+/// Number of random picks, for each key to evict, of a free shard with such keys. After that all
+/// shards are tried in turn.
 const TRIES: usize = 8;
 
-/// Consecutive failures to find a key, though there are some, before eviction stops: many times as
-/// many as going through all keys takes.
+/// Consecutive failures to find a key although there are some, after which eviction stops. It is
+/// many times as many as a walk through all keys takes.
 const MISSES_MAX: u64 = 100_000;
 
-/// How long the weights of shards are used before they are recomputed, ms.
+/// Time for which the weights of shards are used before they are recomputed, ms.
 const WEIGHTS_KEPT_MS: i64 = 100;
 
-/// The dictionaries, on average, that a command checks for memory kept without keys when memory is
+/// Average number of dictionaries that a command checks for memory without keys while memory is
 /// short.
 const DICTS_LOOKED_AT: u64 = 1024;
 
-/// The outcome of an attempt to get below the limit.
+/// Result of an attempt to get below the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// Memory is within its limit.
     Enough,
-    /// Memory is above its limit, but there is more to evict later.
+    /// Memory is above its limit. There is more to evict later.
     Later,
     /// Memory is above its limit, and nothing more can be evicted.
     None,
 }
 
-/// The outcome of an attempt to evict one key.
+/// Result of an attempt to evict one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tried {
-    /// A key was evicted, which freed so many bytes.
+    /// A key was evicted, which freed this many bytes.
     Evicted(u64),
     /// There are keys, but the search found none.
     NotFound,
@@ -71,9 +71,9 @@ enum Tried {
 }
 
 impl Executor<'_> {
-    /// Evicts keys before a command runs while memory is above its limit. `held`: the shards that
-    /// the caller holds, ascending. Blocked clients and invalidations of their evicted keys are
-    /// left until the shards are released.
+    /// Evicts keys while memory is above its limit, before a command runs. `held` are the shards
+    /// that the caller holds, sorted. Blocked clients are served and invalidations sent when the
+    /// shards are released.
     #[inline]
     pub fn make_room(&mut self, held: &mut [Ownership], now_ms: i64) -> Room {
         let memory = self.keyspace().memory();
@@ -85,7 +85,8 @@ impl Executor<'_> {
         self.evict(held, now_ms)
     }
 
-    /// As [`Executor::make_room`], for a command with these flags. Returns whether it may run.
+    /// Does the same as [`Executor::make_room`] for a command with these flags. Returns whether the
+    /// command may run.
     pub(crate) fn has_room(&mut self, flags: Flags, held: &mut [Ownership], now_ms: i64) -> bool {
         self.make_room(held, now_ms) != Room::None || !flags.contains(Flags::DENYOOM)
     }
@@ -94,8 +95,8 @@ impl Executor<'_> {
     fn evict(&mut self, held: &mut [Ownership], now_ms: i64) -> Room {
         let keyspace = self.keyspace();
         let (memory, tuning) = (keyspace.memory(), &keyspace.tuning);
-        // As in Redis: paused writes allow no eviction, and no command is rejected for lack of
-        // memory.
+        // As in Redis, nothing is evicted while writes are paused, and no command is rejected for
+        // lack of memory.
         if tuning.is_paused(now_ms) {
             return Room::Enough;
         }
@@ -117,7 +118,7 @@ impl Executor<'_> {
                 break Room::None;
             }
             if self.weights.has_done_its_share(memory) && memory.is_bearable() {
-                // This worker does more only if the others have nothing left to evict.
+                // This worker evicts more only if the others have nothing left to evict.
                 self.tell_weights(policy, now_ms);
                 if self.weights.has_done_its_share(memory) {
                     break Room::Later;
@@ -178,8 +179,8 @@ impl Executor<'_> {
         all
     }
 
-    /// Returns whether the last attempt evicted keys and ran out of time: the next attempt is then
-    /// worth it at once.
+    /// Returns whether the last attempt evicted keys and ran out of time, so that the next attempt
+    /// should follow soon.
     pub fn goes_on_evicting(&self) -> bool {
         self.weights.goes_on
     }
@@ -196,7 +197,7 @@ impl Executor<'_> {
         self.weights.tell(keyspace, worker, policy.is_volatile(), now_ms);
     }
 
-    /// Evicts a key of that shard, preferably of that database.
+    /// Evicts a key of a shard, preferably from database `physical`.
     fn evict_from(
         &mut self,
         shard: u32,
@@ -207,8 +208,8 @@ impl Executor<'_> {
     ) -> Tried {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let evict = |ownership: &mut Ownership| {
-            // CONFIG SET may have raised the limit since the caller checked. A later write to this
-            // shard must not lose its key: the check needs the shard held.
+            // CONFIG SET may have raised the limit since the caller's check. Checked again with the
+            // shard held, so that a later write to this shard does not lose its key.
             if !keyspace.memory().is_over() {
                 return Tried::Enough;
             }
@@ -219,7 +220,8 @@ impl Executor<'_> {
         if let Ok(at) = held.binary_search_by_key(&shard, Ownership::shard) {
             return evict(&mut held[at]);
         }
-        // While a request's shards are held, evicted shards stay in `to_free` until it has run.
+        // While a request's shards are held, shards that were evicted from stay in `to_free` until
+        // it has run.
         let pending = self.to_free.iter().position(|ownership| ownership.shard() == shard);
         let taken = match pending {
             Some(at) => Some(self.to_free.swap_remove(at)),
@@ -242,9 +244,9 @@ impl Executor<'_> {
         tried
     }
 
-    /// Releases the memory of dictionaries that have lost their last keys, in the shards that this
-    /// worker may take. Returns whether there was any. If there was none, many commands share the
-    /// cost of the next search.
+    /// Releases the memory of dictionaries without keys, in the shards that this worker may take.
+    /// Returns whether there was any. If there was none, many commands share the cost of the next
+    /// search.
     fn release_emptied(&mut self, held: &mut [Ownership], now_ms: i64) -> bool {
         let keyspace = self.keyspace();
         let weights = &mut self.weights;
@@ -271,23 +273,23 @@ impl Executor<'_> {
             }
         }
         self.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
-        // As where a key is evicted: while a request's shards are held, nothing is released before
-        // it has run.
+        // As after an eviction: while a request's shards are held, no shard is released before it
+        // has run.
         if held.is_empty() {
             self.free_all();
         }
         has_released
     }
 
-    /// Flushes the memory of this worker's free home shards into the global memory counter.
+    /// Flushes the memory usage of this worker's free home shards into the global counter.
     pub fn measure(&mut self) {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         self.measure_free(|shard| keyspace.home(shard) == worker);
     }
 
-    /// As [`Executor::measure`], for all shards that this worker may take: for a caller that reads
-    /// the memory usage or is about to set a limit. Without a limit shards flush only about once a
-    /// second.
+    /// Does the same as [`Executor::measure`] for all shards that this worker may take, before a
+    /// caller reads the memory usage or sets a limit. Without a limit, shards flush only about once
+    /// a second.
     pub fn measure_all(&mut self) {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let is_inline = keyspace.layout().execution == Execution::Inline;

@@ -1,9 +1,10 @@
 //! `EXEC` on busy shards: a transaction whose shards were not all free runs on the thread that
-//! frees the last of them, as any command on several keys does.
+//! releases the last of them, as any command on several keys does.
 //!
-//! Only a transaction that needs nothing but its keys can ([`Transaction::can_travel`]). To gather
-//! its shards for its client's worker instead would keep them from all others for the time of a
-//! message; where many transactions want few shards, that time is most of their wait (decision 5).
+//! Only a transaction that needs nothing but its keys can do so ([`Transaction::can_travel`]). If
+//! its shards were gathered for its client's worker instead, other commands could not use them
+//! during a message. Where many transactions need few shards, that is most of the time that they
+//! wait (decision 5).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -20,36 +21,36 @@ use crate::shard::transaction::{Queued, Transaction, Watching, discarded};
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
 
-/// A transaction that any thread can run, and its outcome.
+/// A transaction that any thread can run, and its results.
 pub struct Exec {
     /// The queued commands.
     pub transaction: Box<Transaction>,
-    /// The watched keys. Taken out once they were checked.
+    /// The watched keys. Removed once they were checked.
     pub watching: Option<Box<Watching>>,
-    /// `EXEC` itself, for monitors.
+    /// The command `EXEC`, for monitors.
     pub command: &'static Command,
-    /// How the client spells it.
+    /// The client's spelling of the command.
     pub name: [u8; 4],
-    /// The end of the reply's heading, the number of its commands. 0: none ran yet.
+    /// Length of the reply's header, which is the number of commands. 0 if no command has run.
     heading_bytes: usize,
-    /// The outcome of each command.
+    /// Results of the commands that have run.
     ran: Vec<RanQueued>,
-    /// How long all of it took, from when its shards were held.
+    /// Duration from the time when all shards were held.
     pub took: Duration,
 }
 
-/// The outcome of a command of a transaction.
+/// Result of a command of a transaction.
 pub struct RanQueued {
-    /// The end of its reply.
+    /// End of the command's reply.
     reply_end: usize,
-    /// How long it took, if it was timed.
+    /// Duration, if the command was timed.
     pub took: Option<Duration>,
-    /// Whether its user may no longer run it, and the reply says so.
+    /// Whether the user may no longer run the command, which the reply says.
     pub is_denied: bool,
 }
 
 impl Exec {
-    /// Returns one that has not run. The transaction must be one that can travel.
+    /// Returns a transaction that has not run. It must be one that can travel.
     pub fn new(
         transaction: Box<Transaction>,
         watching: Option<Box<Watching>>,
@@ -60,8 +61,8 @@ impl Exec {
         Exec { transaction, watching, command, name, heading_bytes: 0, ran: Vec::new(), took: Duration::ZERO }
     }
 
-    /// Returns each command that has run, with its reply, which is a part of `reply`. Empty if the
-    /// transaction was rejected, or a watched key had changed.
+    /// Returns each command that has run with its reply, which is a part of `reply`. Returns none
+    /// if the transaction was rejected or a watched key has changed.
     pub fn replies<'a>(&'a self, reply: &'a [u8]) -> impl Iterator<Item = (&'a Queued, &'a RanQueued, &'a [u8])> {
         let mut begin = self.heading_bytes;
         self.transaction.queue().iter().zip(&self.ran).map(move |(queued, ran)| {
@@ -73,7 +74,7 @@ impl Exec {
 }
 
 impl Executor<'_> {
-    /// Runs a transaction that holds all its shards, and serves the clients blocked on keys that it
+    /// Runs a transaction that holds all its shards, and serves clients blocked on keys that it
     /// changed. Returns `false` for [`Fault::TornExec`].
     pub(crate) fn run_exec(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
         let Some(mut exec) = request.exec.take() else { return true };
@@ -115,7 +116,8 @@ impl Executor<'_> {
             exec.heading_bytes = request.reply.len();
         }
         let mut shards = Vec::new();
-        // All commands are checked by the same rules: a change must not split the transaction.
+        // All commands are checked by the same rules, so that a change of rules cannot split the
+        // transaction.
         let changed = self.keyspace().changed_rules(&session);
         for (at, queued) in queue.iter().enumerate().skip(exec.ran.len()) {
             faults::pause(Fault::PauseHolding);
@@ -150,8 +152,8 @@ impl Executor<'_> {
         false
     }
 
-    /// [`Fault::TornExec`]: releases the shards, and makes the transaction acquire them again for
-    /// its last command.
+    /// Implements [`Fault::TornExec`]: releases the shards, and makes the transaction acquire them
+    /// again for its last command.
     #[cold]
     pub(crate) fn tear(&mut self, mut parcel: Parcel, owned: Vec<Ownership>) {
         parcel.value.task = Task::Exec;

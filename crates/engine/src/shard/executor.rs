@@ -1,5 +1,5 @@
-//! Runs commands on shards: at once where the shards are free, through their gates otherwise. Each
-//! worker owns one [`Executor`], and its connections call it.
+//! Runs commands on shards: directly if the shards are free, through their gates otherwise. Each
+//! worker owns one [`Executor`], which its connections call.
 //!
 //! ```text
 //!            free                         busy
@@ -12,8 +12,8 @@
 //!                      free                           execute, release all, answer to the worker that asked
 //! ```
 //!
-//! No thread blocks on a shard. Requests take shards in ascending order, so no two can deadlock.
-//! Gates are served in arrival order, so no request starves.
+//! No thread blocks on a shard. Requests take shards in ascending order, so they cannot deadlock.
+//! Gates are served in order of arrival, so no request starves.
 
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
@@ -38,46 +38,46 @@ use crate::shard::request::{Parcel, Request, Task};
 use crate::shard::telling::{remember, set_changer};
 use crate::store::eviction::Weights;
 
-/// Spins on a busy shard before a worker enqueues a request. A command holds a shard for some
-/// hundred nanoseconds; a request costs about a microsecond (docs/decisions).
+/// Number of spins on a busy shard before a worker enqueues a request. A command holds a shard for
+/// a few hundred nanoseconds. A request costs about a microsecond (docs/decisions).
 const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
 
-/// Gates that a multi-shard command prefetches ahead of the one it takes: about as many loads as a
+/// Number of gates that a command on several shards prefetches ahead: about as many loads as a
 /// processor keeps in flight.
 const GATES_AHEAD: usize = 8;
 
-/// The outcome of a command.
+/// Result of running a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
-    /// The command ran; its reply is in the buffer.
+    /// The command ran. Its reply is in the buffer.
     Done,
-    /// As [`Ran::Done`], and either this worker's connections must get invalidations
-    /// ([`Executor::take_told`]), behind that reply, or waiters were served
+    /// The command ran. Its reply is in the buffer. In addition, invalidations for this worker's
+    /// connections must be sent after that reply ([`Executor::take_told`]), or waiters were served
     /// ([`Executor::take_served`]).
     DoneTold,
-    /// The command is in flight. Its reply will come as
+    /// The command is in flight. Its reply will arrive as
     /// [`Message::Answer`](crate::shard::message::Message::Answer) or through
     /// [`Executor::take_answers`].
     Parked,
-    /// The client is blocked on a key ([`Executor::take_blocked`]). Its reply will come as
+    /// The client is blocked on a key ([`Executor::take_blocked`]). Its reply will arrive as
     /// [`Message::Woken`](crate::shard::message::Message::Woken) or through
     /// [`Executor::take_woken`].
     Blocked,
 }
 
-/// A command to run, still in the connection's own memory.
+/// A command to run, in the connection's own memory.
 pub struct Call<'a> {
-    /// The command; its handler is a keyed one.
+    /// The command, which must have a keyed handler.
     pub command: &'static Command,
     /// Its arguments.
     pub args: Args<'a>,
-    /// The place of its first key, if it has one.
+    /// The place of the command's first key, if it has one.
     pub first_key: Option<KeyPlace>,
     /// The part of the session that handlers may see.
     pub session: SessionView,
-    /// The reader to track the keys it reads for (`CLIENT TRACKING`).
+    /// The reader for which keys that the command reads are tracked (`CLIENT TRACKING`).
     pub reads_as: Option<&'a Arc<Reader>>,
-    /// The worker's token of the connection.
+    /// Token of the connection in its worker.
     pub connection: u64,
     /// Unix time, ms.
     pub now_ms: i64,
@@ -89,35 +89,35 @@ pub struct Executor<'k> {
     worker: u32,
     /// Scratch: shards of the current command.
     shards: Vec<u32>,
-    /// Gives the current time when waiters are served or a request runs, possibly long after the
-    /// command started or was sent.
+    /// Reads the time when waiters are served or a request runs, possibly long after the command
+    /// started or was sent.
     pub(crate) clock: SystemClock,
-    /// Waiters were considered for service, by that clock.
+    /// Whether waiters were considered for service, which reads that clock.
     pub(crate) has_served: bool,
     /// Scratch: ownerships of the current command.
     owned: Vec<Ownership>,
     /// Shards to release.
     pub(crate) to_free: Vec<Ownership>,
-    /// Shards with waiting requests, deferred to the next turn.
+    /// Shards with pending requests, deferred to the next turn.
     put_off: Vec<Ownership>,
     /// Replies to requests of this worker's own connections.
     answers: Vec<Parcel>,
-    /// Requests of this worker's own connections that have gathered their shards.
+    /// Requests of this worker's own connections that have acquired their shards.
     brought: Vec<Parcel>,
     /// Requests to start when the held shards are released.
     pub(crate) to_start: Vec<Parcel>,
-    /// The waiter of the last command, if that blocked.
+    /// The waiter of the last command, if it blocked.
     pub(crate) blocked: Option<Arc<Waiter>>,
     /// Replies to waiters of this worker's own connections.
     pub(crate) woken: Vec<Woken>,
     /// Invalidations for this worker's own connections.
     pub(crate) told: Vec<News>,
-    /// Changed keys, for the readers of their prefixes, each with the last client that changed it.
+    /// Changed keys for the readers of their prefixes, each with the last client that changed it.
     /// Sent once a turn.
     pub(crate) changed: BTreeMap<KeyName, u64>,
-    /// Picks the shards to evict from.
+    /// Chooses the shards to evict from.
     pub(crate) weights: Weights,
-    /// Effects of the running command, and those committed in this turn.
+    /// Effects of the running command or unit, and effects committed in this turn.
     pub(crate) unit: Unit,
     pub(crate) stream: Stream,
     /// See [`Executor::take_seen`].
@@ -154,7 +154,7 @@ impl<'k> Executor<'k> {
         }
     }
 
-    /// Returns the number of its worker.
+    /// Returns the number of this worker.
     pub fn worker(&self) -> u32 {
         self.worker
     }
@@ -181,8 +181,7 @@ impl<'k> Executor<'k> {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
             }
-            // A shard is freed only with an empty backlog, so one that was taken while free has
-            // none.
+            // A shard is freed only with an empty backlog, so a shard that was free has none.
             debug_assert!(cell.backlog(&mut ownership).is_empty());
             faults::pause(Fault::PauseHolding);
             if let Freed::Waiters(ownership, waiters) = cell.gate().free(ownership) {
@@ -196,15 +195,16 @@ impl<'k> Executor<'k> {
         Ran::Parked
     }
 
-    /// Returns whether this worker may run its connections' commands on a free shard: always,
-    /// except with `--execution owner`, where only the shard's home runs them.
+    /// Returns whether this worker may run its connections' commands on a free shard. With
+    /// `--execution owner` only the shard's home may.
     #[inline]
     pub fn may_take(&self, shard: u32) -> bool {
         let keyspace = self.keyspace;
         keyspace.layout().execution == Execution::Inline || keyspace.home(shard) == self.worker
     }
 
-    /// Runs a command that needs the given shards (any order, repeats allowed, at least one).
+    /// Runs a command that needs the given shards: at least one, in any order, with or without
+    /// duplicates.
     pub fn run_many(&mut self, call: &Call<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
         let keyspace = self.keyspace;
         let mut owned = self.take_in_order(shards);
@@ -225,9 +225,9 @@ impl<'k> Executor<'k> {
         self.ran(blocked, Ran::Done)
     }
 
-    /// Takes the given shards (any order, repeats allowed) up to the first busy one. Leaves the
-    /// sorted shards in `self.shards`: every request takes shards in that order. With
-    /// `--execution owner` it takes none, since requests take them at their homes.
+    /// Takes the given shards, in any order and possibly with duplicates, up to the first busy one.
+    /// Leaves the sorted shards in `self.shards`, the order in which every request takes shards.
+    /// With `--execution owner` it takes none, because requests take shards at their homes.
     fn take_in_order(&mut self, shards: &[u32]) -> Vec<Ownership> {
         self.shards.clear();
         self.shards.extend_from_slice(shards);
@@ -249,14 +249,15 @@ impl<'k> Executor<'k> {
         owned
     }
 
-    /// Takes the given shards (any order, repeats allowed) for a connection of this worker.
+    /// Takes the given shards, in any order and possibly with duplicates, for a connection of this
+    /// worker.
     ///
     /// # Errors
-    /// If some are busy: a request that holds the shards before the first busy one, for
-    /// [`Executor::resume`]. The request comes back with all shards, or rejected if it
-    /// `may_be_refused`, as [`Message::Brought`](crate::shard::message::Message::Brought) or
-    /// through [`Executor::take_brought`]. A request that is given a transaction
-    /// ([`Request::run_exec`]) is answered as a command is instead.
+    /// If a shard is busy: a request that holds the shards before it, for [`Executor::resume`]. The
+    /// request returns with all shards, or rejected if it `may_be_refused`, as
+    /// [`Message::Brought`](crate::shard::message::Message::Brought) or through
+    /// [`Executor::take_brought`]. A request that gets a transaction ([`Request::run_exec`]) is
+    /// answered like a command instead.
     pub fn gather(
         &mut self,
         shards: &[u32],
@@ -278,8 +279,8 @@ impl<'k> Executor<'k> {
         Err(Node::new(request))
     }
 
-    /// Gathers the given shards (any order, repeats allowed) for a connection of this worker that
-    /// waits for them. Free or not, they arrive as [`Executor::gather`] says.
+    /// Gathers the given shards for a connection of this worker that waits for them. Even if all
+    /// are free, they arrive as described for [`Executor::gather`].
     pub fn bring(&mut self, shards: &[u32], session: SessionView, connection: u64, now_ms: i64, may_be_refused: bool) {
         match self.gather(shards, session, connection, now_ms, may_be_refused) {
             Err(parcel) => self.resume(parcel),
@@ -293,18 +294,18 @@ impl<'k> Executor<'k> {
         }
     }
 
-    /// Runs a command of a transaction on the held shards that it needs (ascending, without
-    /// repeats).
+    /// Runs a command of a transaction on the held shards that it needs, which must be sorted and
+    /// without duplicates.
     pub fn run_held(&mut self, call: &Call<'_>, shards: &[u32], owned: &mut [Ownership], reply: &mut Vec<u8>) {
-        // A handler sees the shards of its own route only. Most routes have one: nothing is moved
-        // then.
+        // A handler must see only the shards of its own route. Most routes have one, so nothing is
+        // moved.
         if let [shard] = shards
             && let Ok(at) = owned.binary_search_by_key(shard, Ownership::shard)
         {
             self.execute(call, call.now_ms, self.worker, &mut owned[at..=at], Blocking::Denied, reply);
             return;
         }
-        // Several are swapped to the front, in order, and back to their places afterwards.
+        // Several shards are swapped to the front, in order, and swapped back afterwards.
         let places = shards.iter().filter_map(|shard| owned.binary_search_by_key(shard, Ownership::shard).ok());
         let places: SmallVec<[usize; 16]> = places.collect();
         places.iter().enumerate().for_each(|(front, &place)| owned.swap(front, place));
@@ -312,7 +313,7 @@ impl<'k> Executor<'k> {
         places.iter().enumerate().rev().for_each(|(front, &place)| owned.swap(front, place));
     }
 
-    /// Returns the view that a transaction has of its held shards.
+    /// Returns a transaction's view of its held shards.
     pub fn look<'a>(&self, session: &'a SessionView, owned: &'a mut [Ownership], now_ms: i64) -> Access<'a>
     where
         'k: 'a,
@@ -339,19 +340,19 @@ impl<'k> Executor<'k> {
         self.keyspace.gate(shard).try_take()
     }
 
-    /// Releases a shard that was free when it was taken, and serves the requests that arrived
+    /// Releases a shard that was free when it was taken, and serves requests that arrived
     /// meanwhile.
     #[inline(always)]
     pub fn free(&mut self, mut ownership: Ownership) {
         let shard = ownership.shard();
-        // A shard is freed only with an empty backlog, so one that was taken while free has none.
+        // A shard is freed only with an empty backlog, so a shard that was free has none.
         debug_assert!(self.keyspace.backlog(&mut ownership).is_empty());
         if let Freed::Waiters(ownership, waiters) = self.keyspace.gate(shard).free(ownership) {
             self.serve_requests(ownership, waiters);
         }
     }
 
-    /// Serves the requests that arrived while this worker held the shard, then frees it.
+    /// Serves the requests that arrived while this worker held the shard, and frees the shard.
     #[cold]
     fn serve_requests(&mut self, mut ownership: Ownership, waiters: Chain<Request>) {
         self.keyspace.backlog(&mut ownership).extend(waiters);
@@ -359,26 +360,27 @@ impl<'k> Executor<'k> {
         self.free_all();
     }
 
-    /// Takes the replies to this worker's own requests that ran here.
+    /// Returns the replies to this worker's own requests that ran on this worker.
     pub fn take_answers(&mut self) -> Vec<Parcel> {
         std::mem::take(&mut self.answers)
     }
 
-    /// Takes this worker's own requests that have gathered their shards.
+    /// Returns this worker's own requests that have acquired their shards.
     pub fn take_brought(&mut self) -> Vec<Parcel> {
         std::mem::take(&mut self.brought)
     }
 
-    /// Returns whether replies are pending that must precede invalidations.
+    /// Returns whether there are pending replies that must precede invalidations.
     pub(crate) fn answers_first(&self) -> bool {
         !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty()
     }
 
     /// Returns whether [`Executor::take_answers`], [`Executor::take_woken`],
-    /// [`Executor::take_brought`] or [`Executor::take_told`] would return any.
+    /// [`Executor::take_brought`] or [`Executor::take_told`] would return anything.
     #[inline]
     pub fn has_answers(&self) -> bool {
-        // One branch instead of four: each turn checks several times, and usually all are empty.
+        // One branch instead of four: each turn checks several times, and usually all lists are
+        // empty.
         self.answers.len() | self.woken.len() | self.brought.len() | self.told.len() != 0
     }
 
@@ -392,7 +394,7 @@ impl<'k> Executor<'k> {
         self.tell(&mut owned);
         faults::pause(Fault::PauseHolding);
         self.to_free.append(&mut owned);
-        // The empty vector is the scratch of the next command.
+        // The empty vector is scratch memory of the next command.
         self.owned = owned;
         self.free_all();
     }
@@ -429,7 +431,8 @@ impl Executor<'_> {
         self.execute_counted(call, now_ms, worker, owned, blocking, reply)
     }
 
-    /// As [`Executor::execute`], for a command that the shard's statistics already include.
+    /// Does the same as [`Executor::execute`] for a command that the shard's statistics already
+    /// include.
     #[inline(always)]
     fn execute_counted(
         &mut self,
@@ -446,9 +449,9 @@ impl Executor<'_> {
         if access.block.is_some() { self.wait(&mut access, call, worker) } else { None }
     }
 
-    /// Runs the handler of a call: a command just sent, or a blocked one that is woken.
-    /// [`crate::effect::change`] commits its changes to the sinks of single keys; the effects of
-    /// whole commands are committed here.
+    /// Runs the handler of a call: a command that was just sent, or a blocked command that was
+    /// woken. [`crate::effect::change`] notifies the sinks of single keys. The effects of whole
+    /// commands are committed in this function.
     #[inline]
     pub(crate) fn run_handler(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         if access.keyspace.tuning.is_watched() {
@@ -458,8 +461,8 @@ impl Executor<'_> {
         }
     }
 
-    /// As [`Executor::run_handler`], where monitors see every command, its client tracks keys,
-    /// memory has a limit, or the journal records effects.
+    /// Does the same as [`Executor::run_handler`] if there are monitors, clients that track keys, a
+    /// memory limit, or the journal is on.
     #[cold]
     fn run_watched(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         let keyspace = access.keyspace;
@@ -472,15 +475,15 @@ impl Executor<'_> {
         }
         set_changer(keyspace, access.owned, Changer::from(&call.session));
         if keyspace.tuning.is_journaled() {
-            // A mark of a command that started before the journal was switched on belongs to no
-            // effect of this one.
+            // Marks of a command that started before the journal was switched on do not belong to
+            // this command.
             for ownership in access.owned.iter_mut() {
                 keyspace.shard(ownership).waiters.pending.forget_command();
             }
         }
         call_handler(access, call, reply);
-        // While the shards are held, so that monitors see an order in which the commands could have
-        // run. A woken command was shown when it blocked.
+        // Shown while the shards are held, so that monitors see an order in which the commands
+        // could have run. A woken command was shown when it blocked.
         if keyspace.monitors().are_there() && !access.is_handed_over() && access.woken_by().is_none() {
             if call.session.in_script {
                 keyspace.show_of_script(call.command, &call.args, call.session.db);
@@ -501,7 +504,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Checks a call again that has waited since its permission check. Logs a denial.
+    /// Checks the permission of a call again, which has waited since its check. Logs a denial.
     #[inline]
     pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
         let changed = self.keyspace.changed_rules(&call.session)?;
@@ -519,15 +522,15 @@ impl Executor<'_> {
             access.shard(shard).waiters.add(shard, &waiter);
         }
         if keyspace.tuning.is_journaled() {
-            // The worker that serves it stamps its effects later than its connection's earlier
-            // ones.
+            // The worker that serves the command must stamp its effects later than earlier ones of
+            // its connection.
             self.raise_clocks(access.owned);
         }
         Some(waiter)
     }
 }
 
-/// Takes a shard, spinning briefly if it is busy: its owner may be about to free it.
+/// Takes a shard. If it is busy, spins briefly, because its owner may be about to free it.
 #[inline]
 fn take_spinning(gate: &Gate<Request>) -> Option<Ownership> {
     gate.try_take().or_else(|| wait_briefly(gate))
@@ -547,7 +550,7 @@ fn wait_briefly(gate: &Gate<Request>) -> Option<Ownership> {
     None
 }
 
-/// Returns whether a command changes keys of the selected database only.
+/// Returns whether a command changes only keys of the selected database.
 fn stays_in_database(command: &Command) -> bool {
     matches!(command.route, Route::Keys) && !command.flags.contains(Flags::OTHER_DATABASES)
 }

@@ -1,8 +1,8 @@
-//! Active expiry: each home worker walks the entries with a TTL of its shards and deletes the
-//! expired ones. The worker's loop calls it `hz` times a second.
+//! Active expiry: each home worker walks the entries with a TTL in its shards and deletes expired
+//! ones. The worker's loop calls it `hz` times a second.
 //!
-//! Work per turn is bounded, and adapts: while many of the entries seen are stale the walk
-//! continues at once, within the turn's share of time.
+//! The work per turn is bounded and adapts: while many of the visited entries are expired, the walk
+//! continues within the turn's share of time.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use crate::shard::executor::Executor;
 use crate::store::expire::{has_expiring, visit};
 use crate::store::fields;
 
-/// The share of a worker's time that active expiry may take at `active-expire-effort` 1, in
-/// percent; each step of effort adds two. Redis's values.
+/// Share of a worker's time that active expiry may take at `active-expire-effort` 1, in percent.
+/// Each step of effort adds two. The values are Redis's.
 const TIME_PERCENT: u32 = 25;
 
-/// The share of stale entries among those seen, in percent, above which a walk continues within its
-/// turn; each step of effort lowers it by one. Redis's values.
+/// Share of expired entries among the visited ones above which a walk continues within its turn, in
+/// percent. Each step of effort subtracts one. The values are Redis's.
 const ACCEPTABLE_STALE_PERCENT: u64 = 10;
 
-/// Entries to see in a shard before a small share of stale ones ends its visit: Redis's sample of
-/// 20.
+/// Minimum number of entries to visit in a shard before a small share of expired ones ends the
+/// visit: Redis's sample of 20.
 const ENTRIES_TO_JUDGE_BY: u64 = 20;
 
-/// Turns between two measurements of the memory of a worker's shards.
+/// Number of turns between two measurements of the memory of a worker's shards.
 const TURNS_PER_MEASURE: u32 = 10;
 
-/// The position of a worker's round over its shards.
+/// The state of a worker's round over its shards.
 #[derive(Default)]
 pub struct ActiveExpiry {
     next_shard: u32,
@@ -35,8 +35,8 @@ pub struct ActiveExpiry {
 }
 
 impl ActiveExpiry {
-    /// Runs one turn, to be called `hz` times a second: visits this worker's shards from where the
-    /// last turn ended, for at most its share of time. A turn that took long is an event of
+    /// Runs one turn: visits this worker's shards from the end of the last turn on, for at most its
+    /// share of time. Must be called `hz` times a second. A turn that took long is an event of
     /// `LATENCY`.
     pub fn turn(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
         let (keyspace, began) = (executor.keyspace(), Instant::now());
@@ -77,7 +77,8 @@ impl ActiveExpiry {
                 }
                 entries += seen.entries;
                 let few_stale = seen.stale * 100 <= seen.entries * stale_max && fields_expired == 0;
-                // Where few keys have a TTL, many buckets pass before enough entries were seen.
+                // If few keys have a TTL, many buckets are walked before enough entries were
+                // visited.
                 let enough = entries >= ENTRIES_TO_JUDGE_BY || seen.is_round;
                 if few_stale && enough || began.elapsed() > budget {
                     break;

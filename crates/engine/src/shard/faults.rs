@@ -1,16 +1,16 @@
-//! Commands that break a rule on purpose, to test the tests: see [`crate::faults`].
+//! Runs commands that break a rule on purpose, to test the tests. See [`crate::faults`].
 
 use pantala_resp::{ArgRange, Args};
 
 use crate::faults::stall;
 use crate::shard::executor::{Call, Executor, Ran};
 
-/// The number of repetitions: odd, since an even number of `SWAPDB` would cancel out.
+/// Number of repetitions. It is odd, because an even number of `SWAPDB` would cancel out.
 const TIMES: usize = 3;
 
 impl Executor<'_> {
-    /// Runs [`Fault::TornMset`](crate::faults::Fault::TornMset). Returns `None`, with nothing done,
-    /// if the first key's shard is busy, or there is only one key.
+    /// Runs [`Fault::TornMset`](crate::faults::Fault::TornMset). Returns `None` and does nothing if
+    /// the first key's shard is busy, or there is only one key.
     #[cold]
     pub fn run_torn(&mut self, call: &Call<'_>, reply: &mut Vec<u8>) -> Option<Ran> {
         let words: Vec<&[u8]> = call.args.iter().collect();
@@ -29,12 +29,13 @@ impl Executor<'_> {
         Some(self.run_many(&with_args(call, Args::new(&bytes, &ranges)), &shards, reply))
     }
 
-    /// Runs [`Fault::Repeated`](crate::faults::Fault::Repeated): as [`Executor::run_many`].
+    /// Runs [`Fault::Repeated`](crate::faults::Fault::Repeated), otherwise like
+    /// [`Executor::run_many`].
     #[cold]
     pub fn run_repeated(&mut self, call: &Call<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
         let before = reply.len();
         for _ in 1..TIMES {
-            // If a shard is busy the command runs only once, later.
+            // If a shard is busy, the command runs only once, later.
             if self.run_many(call, shards, reply) == Ran::Parked {
                 return Ran::Parked;
             }
@@ -44,8 +45,8 @@ impl Executor<'_> {
         self.run_many(call, shards, reply)
     }
 
-    /// Runs a command on the shard of its first key, by itself and at once, and drops its reply.
-    /// Returns `false` if the shard is busy.
+    /// Runs a command immediately on the shard of its first key, and drops its reply. Returns
+    /// `false` if the shard is busy.
     #[cold]
     pub fn run_ahead(&mut self, call: &Call<'_>, words: &[&[u8]]) -> bool {
         let shard = self.keyspace().place(words[1]).shard;

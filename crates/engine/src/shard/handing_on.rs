@@ -1,14 +1,18 @@
-//! Releases shards that a worker holds, or is sent, while it runs a script. Otherwise they would
+//! Releases shards that a worker holds, or receives, while it runs a script. Otherwise they would
 //! stay unusable until the script ends.
 //!
-//! There are three kinds: shards deferred to the worker's next turn, or sent to it as their home,
-//! which serve their waiting requests at once; shards that requests have gathered for connections
-//! of the worker; and shards that keys were evicted from on behalf of a script that had waited.
+//! There are three kinds of such shards:
 //!
-//! A request that has gathered its shards can't run, since its transaction or script needs the
-//! worker. It is *set back*: it releases all its shards, and takes them again from the lowest in
-//! the worker's next turn. That costs its places in the gates, and could repeat for ever while
-//! scripts follow each other. So each time it waits twice as long before it is set back: sooner or
+//! - shards deferred to the worker's next turn, or sent to it as their home: their pending requests
+//!   are served at once;
+//! - shards that requests have gathered for connections of the worker;
+//! - shards from which keys were evicted on behalf of a script that had waited.
+//!
+//! A request that has gathered its shards cannot run, because its transaction or script needs the
+//! worker. It is *reset*: it releases all its shards, and takes them again, from the lowest on, in
+//! the worker's next turn. It thereby loses its places in the gates, which could repeat while
+//! scripts follow each other. So the time until it may be reset again doubles each time, until a
+//! script ends first.
 //! later the script ends first.
 
 use std::collections::VecDeque;
@@ -17,28 +21,28 @@ use std::time::{Duration, Instant};
 use crate::shard::executor::Executor;
 use crate::shard::request::{Parcel, Task};
 
-/// How long a request first keeps the shards that it has gathered while its worker runs a script,
+/// Initial time for which a request keeps its gathered shards while its worker runs a script, in
 /// ms.
 const PATIENCE_MS: i64 = 5;
 
-/// The most doublings of that time: to more than an hour.
+/// Maximum number of times that this time is doubled, which makes it more than an hour.
 const DOUBLINGS_MAX: u32 = 20;
 
-/// How long requests for deferred shards are served in the midst of a script, before the script
-/// continues until its next check.
+/// Maximum time for which requests for deferred shards are served within a script, before the
+/// script continues until its next check.
 const PUT_OFF_TIME_MAX: Duration = Duration::from_millis(1);
 
-/// How often a request was set back, and when it will be next.
+/// How often a request was reset, and when it may be reset next.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
     times: u32,
-    /// By the monotonic clock; `None` until the request is first seen to wait since it gathered its
-    /// shards.
+    /// End of the time, by the monotonic clock. `None` until the request is first seen waiting with
+    /// its shards.
     ends_ms: Option<i64>,
 }
 
 impl Patience {
-    /// Returns whether the patience has run out at that time.
+    /// Returns whether the time has passed.
     fn is_over(&mut self, now_ms: i64) -> bool {
         now_ms >= *self.ends_ms.get_or_insert(now_ms + (PATIENCE_MS << self.times))
     }
@@ -49,8 +53,8 @@ impl Patience {
 }
 
 impl Executor<'_> {
-    /// As [`Executor::go_on`], in the midst of a script: until no shard is deferred, for a bounded
-    /// time.
+    /// Does the same as [`Executor::go_on`] within a script: until no shard is deferred, or for a
+    /// bounded time.
     pub fn go_on_within(&mut self) {
         let began = Instant::now();
         while self.has_put_off() && began.elapsed() < PUT_OFF_TIME_MAX {
@@ -58,8 +62,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Sets back requests that have gathered shards for this worker while it runs a script, if
-    /// their patience has run out at `now_ms` (monotonic clock). Returns these, for
+    /// Resets requests that have gathered shards for this worker while it runs a script, if their
+    /// time has passed at `now_ms` (monotonic clock). Returns these requests, for
     /// [`Executor::resume`] in the worker's next turn. The others stay in `brought`.
     pub fn set_back(&mut self, brought: &mut VecDeque<Parcel>, now_ms: i64) -> Vec<Parcel> {
         let is_set_back = |parcel: &mut Parcel| {
@@ -83,8 +87,8 @@ impl Executor<'_> {
         set_back
     }
 
-    /// Releases the shards that keys were evicted from while others were held
-    /// ([`Executor::make_room`]). Must not be called in the midst of a request.
+    /// Releases the shards from which keys were evicted while others were held
+    /// ([`Executor::make_room`]). Must not be called while a request runs.
     pub fn free_evicted(&mut self) {
         self.free_all();
     }

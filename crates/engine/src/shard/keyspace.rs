@@ -1,13 +1,12 @@
-//! All partitions, and the state that they share. Every worker has a reference to the one
-//! [`Keyspace`].
+//! All partitions, and the state that they share. All workers have a reference to one [`Keyspace`].
 //!
 //! # Words
 //!
 //! The key space is divided twice. A *partition* is the unit of ownership: a range of slots with
-//! its gate, its dictionaries, its blocked clients and its statistics. A *shard* is what users
-//! count (`--shards N`, `INFO shards`): a group of neighbouring partitions with one home. Nearly
-//! all code deals with partitions only, and calls them shards as it did when each shard was one
-//! ([`Shard`], `KeyPlace::shard`, …). Where both occur the names are exact: [`Layout::shards`] and
+//! its gate, dictionaries, blocked clients and statistics. A *shard* is what users count (`--shards
+//! N`, `INFO shards`): a group of neighbouring partitions with one home. Nearly all code deals with
+//! partitions only, and calls them shards, as when each shard was a single partition ([`Shard`],
+//! `KeyPlace::shard`, …). Where both occur, names are exact: [`Layout::shards`] and
 //! [`Layout::partitions`], [`Store::partitions_of`].
 
 use std::cell::UnsafeCell;
@@ -37,15 +36,15 @@ use crate::store::Store;
 pub use crate::store::layout::{Execution, Layout};
 use crate::store::state::{Shard, ShardStats};
 
-/// How long a script that holds all shards must have run for another to be expected. Making
-/// commands wait together costs more than to run them, so their wait must be long.
+/// Minimum duration of a script that held all shards after which another one is expected. Making
+/// commands wait together costs more than running them, so this pays only if they wait long.
 const ALL_HELD_LONG: Duration = Duration::from_micros(100);
 
-/// How long after such a script another is expected, ms: many times the gap between two scripts of
-/// a connection that sends nothing else.
+/// Time after such a script during which another one is expected, in ms: many times the gap between
+/// two scripts of a connection that sends nothing else.
 const ALL_HELD_LATELY_MS: i64 = 10;
 
-/// The state that belongs to the owner of a shard.
+/// State that belongs to the owner of a shard.
 #[repr(C)]
 struct Owned {
     state: Shard,
@@ -53,25 +52,25 @@ struct Owned {
     backlog: Backlog,
 }
 
-/// The state of a shard, reached through its ownership.
+/// State of a shard, accessible with its ownership.
 struct OwnedState(UnsafeCell<Owned>);
 
 // SAFETY: the state is reached only through `ShardCell::owned` and `Keyspace::shard_ref`, which
-// borrow the shard's `Ownership`, of which there is never more than one (see
-// `crate::shard::ownership`); the gate's acquire and release order one owner's accesses before the
-// next one's. `Owned` is Send.
+// borrow the shard's `Ownership`, of which at most one exists (see `crate::shard::ownership`). The
+// gate's acquire and release order the accesses of one owner before those of the next. `Owned` is
+// Send.
 unsafe impl Sync for OwnedState {}
 
-/// A shard with its gate and its statistics. The gate shares a cache line with the statistics that
-/// each command writes: a line last written by another core is the largest cost of a command of one
-/// key.
+/// A shard with its gate and statistics. The gate shares a cache line with the statistics that each
+/// command writes, because a line that another core wrote last is the largest cost of a command on
+/// one key.
 #[repr(C)]
 pub(crate) struct ShardCell {
     gate: Gate<Request>,
     stats: ShardStats,
     state: CachePadded<OwnedState>,
-    /// Touched with the state: loom reports an access by a thread other than the only owner, or one
-    /// that misses the last owner's writes.
+    /// Accessed with the state. Loom reports an access by a thread that is not the owner, or that
+    /// misses writes of the last owner.
     #[cfg(loom)]
     touched: loom::cell::UnsafeCell<()>,
 }
@@ -94,17 +93,17 @@ impl ShardCell {
         &self.stats
     }
 
-    /// Returns the shard's state, for its owner.
+    /// Returns the shard's state to its owner.
     ///
     /// # Panics
-    /// When `ownership` is of another shard or another keyspace.
+    /// If `ownership` belongs to another shard or another keyspace.
     #[inline]
     pub(crate) fn state<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Shard {
         &mut self.owned(ownership).state
     }
 
-    /// Returns the collected requests that wait for the shard, for its owner. Panics as
-    /// [`ShardCell::state`] does.
+    /// Returns the collected requests that wait for the shard to its owner. Panics like
+    /// [`ShardCell::state`].
     #[inline]
     pub(crate) fn backlog<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Backlog {
         &mut self.owned(ownership).backlog
@@ -115,10 +114,11 @@ impl ShardCell {
         assert!(self.gate.is_of(ownership), "the ownership of another shard");
         #[cfg(loom)]
         self.touched.with_mut(|_| ());
-        // SAFETY: at most one Ownership of a shard exists (module `ownership`), this cell's gate
-        // created this one (asserted above; ids are unique among the keyspaces of the process), and
-        // it is borrowed mutably for as long as the reference lives: no second reference to the
-        // state can be made meanwhile. The gate's acquire made the previous owner's writes visible.
+        // SAFETY: at most one Ownership of a shard exists (module `ownership`). This cell's gate
+        // created this one, as asserted above (IDs are unique among the keyspaces of the process).
+        // It is borrowed mutably for as long as the reference lives, so no second reference to the
+        // state can be created meanwhile. The gate's acquire made the previous owner's writes
+        // visible.
         unsafe { &mut *self.state.0.get() }
     }
 }
@@ -130,29 +130,29 @@ pub struct WorkerPort {
 }
 
 impl WorkerPort {
-    /// Returns a port that rings `doorbell` (any thread, any time, cheap) when a message arrives
-    /// while its worker sleeps.
+    /// Returns a port that calls `doorbell` when a message arrives while its worker sleeps.
+    /// `doorbell` may be called by any thread at any time and must be cheap.
     pub fn new(doorbell: Box<dyn Fn() + Send + Sync>) -> Self {
         WorkerPort { mailbox: CachePadded::new(Mailbox::new()), doorbell }
     }
 
-    /// Sends a message; rings only when the worker sleeps.
+    /// Sends a message. Rings the doorbell only if the worker sleeps.
     pub fn send(&self, message: Message) {
         if self.mailbox.send(Node::new(message)) {
             (self.doorbell)();
         }
     }
 
-    /// Returns the mailbox, for the worker itself.
+    /// Returns the mailbox to the worker.
     pub fn mailbox(&self) -> &Mailbox<Message> {
         &self.mailbox
     }
 }
 
-/// The commands that rules may name until the server sets its catalog.
+/// The empty catalog of commands, used until the server sets one.
 static NO_COMMANDS: LazyLock<Catalog> = LazyLock::new(Catalog::empty);
 
-/// Numbers of the keyspaces of this process.
+/// Number of the next keyspace of this process.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 impl Workers for Arc<[WorkerPort]> {
@@ -165,7 +165,7 @@ impl Workers for Arc<[WorkerPort]> {
     }
 }
 
-/// The data of the server: the shards, and the state shared by all of them. State that needs no
+/// The data of the server: the shards, and the state that all of them share. State that needs no
 /// shard belongs to the [`Store`].
 pub struct Keyspace {
     shards: Box<[CachePadded<ShardCell>]>,
@@ -174,16 +174,16 @@ pub struct Keyspace {
     id: u32,
     pub(super) permissions: Permissions,
     journal: Journal,
-    /// Requests that found their shard busy, by worker: one counter for all would be one more cache
-    /// line that moves between cores just when they contend.
+    /// Number of requests that found their shard busy, by worker. A single counter would be one
+    /// more cache line that moves between cores when they contend.
     contended: Box<[CachePadded<Counter>]>,
-    /// When the last script ended that held all shards for long, in ms of the monotonic clock.
+    /// End of the last script that held all shards for long, in ms of the monotonic clock.
     all_held_ms: CachePadded<AtomicI64>,
-    /// The last ticket drawn by a waiter.
+    /// Last ticket drawn by a waiter.
     tickets: CachePadded<AtomicU64>,
-    /// Waiters to serve once their destination's shard is free.
+    /// Number of waiters to serve once their destination's shard is free.
     served_later: AtomicI64,
-    /// The number of snapshots that have begun.
+    /// Number of snapshots that have started.
     snapshots: CachePadded<AtomicU64>,
     /// The file storage, if the server has one.
     storage: OnceLock<Box<dyn Storage>>,
@@ -198,7 +198,7 @@ impl Deref for Keyspace {
     }
 }
 
-/// Asserted rather than assumed: the argument above needs it.
+/// The SAFETY comment above relies on this.
 const fn assert_send<T: Send>() {}
 const _: () = {
     assert_send::<Owned>();
@@ -210,13 +210,13 @@ impl Keyspace {
     /// Returns an empty keyspace.
     ///
     /// # Panics
-    /// If `layout` is out of range: the configuration checks it first.
+    /// If `layout` is out of range. The configuration is checked before.
     pub fn new(layout: Layout, ports: Vec<WorkerPort>) -> Self {
         assert!((1..=SHARDS_MAX as u32).contains(&layout.shards), "shards");
         assert!((layout.shards..=PARTITIONS_MAX as u32).contains(&layout.partitions), "partitions");
         assert!((1..=DATABASES_MAX as u32).contains(&layout.databases), "databases");
         assert!(layout.homes >= 1 && layout.homes <= layout.workers && layout.workers as usize == ports.len());
-        // Tables of hashes and sets are hashed with the dictionary's secret.
+        // Tables of hashes and sets are hashed with the dictionary's secret too.
         pantala_types::table::set_seed(layout.seed);
         let databases = layout.databases as usize;
         let id = NEXT_ID.fetch_add(1, Relaxed);
@@ -253,7 +253,7 @@ impl Keyspace {
 
     /// Sets the file storage for commands. Only the first call has an effect.
     pub fn set_storage(&self, storage: Box<dyn Storage>) {
-        // A second one would be that of another server.
+        // A second storage would belong to another server.
         let _ = self.storage.set(storage);
     }
 
@@ -262,11 +262,11 @@ impl Keyspace {
         self.storage.get().map(|storage| &**storage)
     }
 
-    /// Returns the number of snapshots that have begun: each worker has its part of the last one's
-    /// walk.
+    /// Returns the number of snapshots that have started. Each worker walks its part of the last
+    /// one.
     #[inline]
     pub fn snapshots(&self) -> u64 {
-        // Relaxed: a worker that misses it once sees it in its next turn.
+        // Relaxed: a worker that misses the change sees it in its next turn.
         self.snapshots.load(Relaxed)
     }
 
@@ -274,7 +274,7 @@ impl Keyspace {
         self.snapshots.fetch_add(1, Relaxed);
     }
 
-    /// Returns how many changes commands have made to keys since the start.
+    /// Returns the number of changes of keys by commands since the start.
     pub fn changes(&self) -> u64 {
         (0..self.partition_count()).map(|shard| self.shard_stats(shard).changes.get()).sum()
     }
@@ -285,34 +285,34 @@ impl Keyspace {
         }
     }
 
-    /// Counts a waiter to be served later (`by` 1), or one that was tried (-1). Called while a
-    /// shard is held.
+    /// Adds to the number of waiters to be served later. Called while a shard is held.
     pub(crate) fn count_served_later(&self, by: i64) {
         self.served_later.fetch_add(by, Relaxed);
     }
 
-    /// Returns whether waiters are pending: exact for a caller that holds all shards.
+    /// Returns whether waiters are to be served later. Exact for a caller that holds all shards.
     pub fn serves_later(&self) -> bool {
-        // Relaxed: written only while a shard is held, which has been handed over since.
+        // Relaxed: written only by the holder of a shard, which has been handed over since.
         self.served_later.load(Relaxed) > 0
     }
 
-    /// Returns whether a script held all shards for long a moment ago, so that another is expected.
+    /// Returns whether a script has recently held all shards for long, so that another one is
+    /// expected.
     #[inline]
     pub fn were_all_held(&self, now_ms: i64) -> bool {
         now_ms - self.all_held_ms.load(Relaxed) < ALL_HELD_LATELY_MS
     }
 
-    /// Returns the statistics of a database in a shard, readable at any time.
+    /// Returns the statistics of a shard. Any thread may read them at any time.
     #[inline]
     pub fn shard_stats(&self, shard: u32) -> &ShardStats {
         &self.shards[shard as usize].stats
     }
 
-    /// Returns a ticket for a command that blocks, higher than all drawn before.
+    /// Returns a ticket for a command that blocks, which is higher than all tickets drawn before.
     pub(crate) fn next_ticket(&self) -> u64 {
-        // Relaxed: tickets ascend in each queue, since they are drawn while its shard is held: the
-        // order of its owners orders the draws too.
+        // Relaxed: tickets are drawn while the shard of a queue is held. The order of the shard's
+        // owners also orders their draws, so tickets ascend in each queue.
         self.tickets.fetch_add(1, Relaxed) + 1
     }
 
@@ -333,10 +333,10 @@ impl Keyspace {
         &self.journal
     }
 
-    /// Adds a reader of the stream. It is cut off when it is more than `bytes_max` behind.
+    /// Adds a reader of the stream. It is cut off when it is more than `bytes_max` bytes behind.
     ///
     /// # Errors
-    /// The journal's thread can't be started, or the start is not held.
+    /// The journal's thread cannot be started, or the start is not held.
     pub fn read_journal(
         &self,
         start: Start,
@@ -346,28 +346,28 @@ impl Keyspace {
         self.journal.join(&self.tuning, start, bytes_max, wake)
     }
 
-    /// Removes a reader of the stream. After the last one nothing is recorded any more.
+    /// Removes a reader of the stream. Without readers nothing is recorded.
     pub fn leave_journal(&self, reader: &Reader) {
         self.journal.leave(&self.tuning, reader);
     }
 
-    /// Starts or stops recording and merging the stream, and holding its backlog, whether or not it
-    /// has another reader.
+    /// Starts or stops recording and merging the stream, and keeping its backlog, even without
+    /// readers.
     ///
     /// # Errors
-    /// The journal's thread can't be started.
+    /// The journal's thread cannot be started.
     pub fn keep_journal(&self, is_kept: bool) -> std::io::Result<()> {
         self.journal.keep(&self.tuning, is_kept)
     }
 
-    /// Returns the numbers of tracked keys and of the readers of all of them.
+    /// Returns the number of tracked keys, and the number of readers of all of them.
     pub fn tracked(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(keys, readers), cell| {
             (keys + cell.stats.tracked_keys.get(), readers + cell.stats.tracked_readers.get())
         })
     }
 
-    /// Counts a request of a worker that found its shard busy. Called by that worker alone.
+    /// Counts a request that found its shard busy. Called only by the worker itself.
     pub(crate) fn count_contended(&self, worker: u32) {
         self.contended[worker as usize].add(1);
     }
@@ -377,9 +377,9 @@ impl Keyspace {
         self.contended.iter().map(|count| count.get()).sum()
     }
 
-    /// Prefetches a shard's gate, for writing, and the start of its state. A hint, but it delays a
-    /// thread that is about to free the shard: so it is for the next command or the one after it,
-    /// not for a whole window.
+    /// Prefetches a shard's gate for writing, and the start of its state. This is only a hint, but
+    /// it delays a thread that is about to free the shard. So it is meant for the next command or
+    /// the one after it, not for a whole window.
     #[inline]
     pub fn prefetch_gate(&self, shard: u32) {
         let cell = &self.shards[shard as usize];
@@ -399,43 +399,42 @@ impl Keyspace {
         &self.shards[shard as usize].gate
     }
 
-    /// Returns the state of the shard that `ownership` stands for.
+    /// Returns the state of the shard of an ownership.
     #[inline]
     pub(crate) fn shard<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Shard {
         self.cell(ownership.shard()).state(ownership)
     }
 
-    /// Returns the collected requests that wait for the shard that `ownership` stands for.
+    /// Returns the collected requests that wait for the shard of an ownership.
     #[inline]
     pub(crate) fn backlog<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Backlog {
         self.cell(ownership.shard()).backlog(ownership)
     }
 
-    /// As [`Keyspace::shard`], for reading.
+    /// Does the same as [`Keyspace::shard`] for reading.
     pub(crate) fn shard_ref<'o>(&'o self, ownership: &'o Ownership) -> &'o Shard {
         assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
         #[cfg(loom)]
         self.shards[ownership.shard() as usize].touched.with(|_| ());
-        // SAFETY: as in `ShardCell::owned`; the ownership is borrowed for as long as the reference
-        // lives, so no mutable reference to the state can be made meanwhile, and shared ones don't
-        // conflict.
+        // SAFETY: as in `ShardCell::owned`. The ownership is borrowed for as long as the reference
+        // lives, so no mutable reference to the state can be created meanwhile. Shared references
+        // do not conflict.
         unsafe { &(*self.shards[ownership.shard() as usize].state.0.get()).state }
     }
 }
 
-/// Asks the processor to load the line that holds `address`, for writing. Never faults, whatever
-/// the address.
+/// Prefetches the line that contains `address` for writing. Never faults, whatever the address.
 #[inline(always)]
 fn prefetch_for_write<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch is a hint: it doesn't fault and has no architectural effect for any
-    // address. Every 64-bit processor decodes the instruction, those that don't implement it as a
-    // no-op.
+    // SAFETY: a prefetch is a hint. It does not fault and has no architectural effect for any
+    // address. Every 64-bit processor decodes the instruction, as a no-op if it does not implement
+    // it.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: `prfm` is a hint: it doesn't fault and changes neither registers nor memory.
+    // SAFETY: `prfm` is a hint. It does not fault and changes neither registers nor memory.
     unsafe {
         std::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
     }

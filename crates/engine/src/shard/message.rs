@@ -1,4 +1,4 @@
-//! The messages between workers.
+//! Messages between workers.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::shard::request::Parcel;
 
 /// `CLIENT UNBLOCK` of a blocked client.
 pub struct Unblock {
-    /// Its waiter, which the sender has claimed.
+    /// The client's waiter, which the sender has claimed.
     pub waiter: Arc<Waiter>,
     /// Whether the client gets an error instead of the reply to a timeout.
     pub with_error: bool,
@@ -22,52 +22,52 @@ pub struct Unblock {
 pub enum Message {
     /// The reply to a request of one of its connections.
     Answer(Parcel),
-    /// The shards that one of its connections asked for: its transaction can run.
+    /// The shards that one of its connections has requested. Its transaction can run now.
     Brought(Parcel),
     /// The reply to a blocked command of one of its connections.
     Woken(Woken),
     /// Unblocks a client of one of its connections.
     Unblock(Unblock),
-    /// A request to run here: this worker is the home of the next shard that it needs.
+    /// A request to run on this worker, which is the home of the next shard that it needs.
     Run(Parcel),
-    /// A shard whose last owner had run its share of waiting requests: serve the others.
+    /// A shard whose last owner has run its share of pending requests. Serves the others.
     Shard(Ownership),
-    /// A new connection, accepted elsewhere, and the listener it came through.
+    /// A new connection that another worker has accepted, and the number of the listener.
     Socket(OwnedFd, u32),
-    /// Close the connection of a client (token, client id).
+    /// Closes the connection of a client (token, client ID).
     Kill(u64, u64),
-    /// A message was published that connections of this worker subscribe to.
+    /// A published message for subscribers of this worker.
     Published(Arc<Published>),
-    /// A command was run that one of its connections (token) monitors.
+    /// A command for a connection (token) that runs `MONITOR`.
     Monitored(u64, Arc<[u8]>),
-    /// The connection of this token follows the stream of effects, and there is more of it.
+    /// A connection (token) that follows the stream of effects has more to read.
     Effects(u64),
     /// Invalidations for connections of this worker.
     Told(Vec<News>),
-    /// Asks to report a moment without a running command ([`Message::Settled`]) to that connection
+    /// Asks the worker to report that no command is running ([`Message::Settled`]) to a connection
     /// of another worker, which then replies that a pause has started.
     Settle(Listener),
-    /// A worker has settled, for a connection (token) of this one.
+    /// Another worker reports to a connection (token) of this one that no command is running there.
     Settled(u64),
     /// Reads the settings again.
     Reload,
-    /// More effects are synced: replies that wait for them can be sent.
+    /// More effects are synced. Replies that wait for them can be sent.
     Synced,
     /// Returns freed memory of this thread to the kernel.
     Purge,
-    /// A snapshot has begun: its walk may need this worker.
+    /// A snapshot has started. Its walk may need this worker.
     Snapshot,
-    /// Runs the server's own work that needs all shards.
+    /// Runs work of the server that needs all shards.
     Whole,
-    /// Saves a snapshot and stops all workers: a signal asks for it.
+    /// Saves a snapshot and stops all workers, because of a signal.
     Save,
     /// Takes over the link to the primary that this replica follows.
     Primary(Box<NewPrimary>),
     /// Acquires all shards for the thread that loads a primary's dataset.
     TakeAll,
-    /// Releases shards that such a thread held.
+    /// Releases shards that such a thread has held.
     Release(Vec<Ownership>),
-    /// Disconnects blocked clients: the server has become a replica.
+    /// Disconnects blocked clients, because the server has become a replica.
     Demoted,
     /// Stops.
     Stop,

@@ -1,5 +1,5 @@
-//! Which thread runs which command on which shard: ownership and its gates, requests that wait
-//! there, the executor of a worker, and the messages between workers.
+//! Which thread runs which command on which shard: ownership and gates, requests that wait there,
+//! the executor of a worker, and the messages between workers.
 
 pub mod access;
 pub(crate) mod blocking;

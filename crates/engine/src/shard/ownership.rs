@@ -1,7 +1,7 @@
-//! Ownership of shards: the one primitive behind inline execution, combining and multi-shard
-//! commands. A thread that holds a shard's [`Ownership`] may run code on it.
+//! Ownership of shards: the primitive behind inline execution, combining and commands on several
+//! shards. A thread that holds a shard's [`Ownership`] may run code on the shard.
 //!
-//! Each shard has a [`Gate`], one atomic word in a cache line of its own:
+//! Each shard has a [`Gate`], one atomic word:
 //!
 //! | word | meaning | transitions |
 //! | --- | --- | --- |
@@ -9,27 +9,27 @@
 //! | mark | held, no waiters | owner frees (mark → null); any thread enqueues (mark → node) |
 //! | node | held, requests wait (a stack) | any thread enqueues; owner takes all (node → mark) |
 //!
-//! Holding a shard is a value: [`Ownership`]. It can't be copied, is made only where the word goes
-//! from null to mark, and is consumed only where the word goes from mark to null. In between it may
-//! travel, inside a request, from thread to thread. So at any instant at most one `Ownership` of a
-//! shard exists, and its holder has exclusive access to the shard: that is the whole argument for
-//! the `unsafe` in [`crate::shard::keyspace::ShardCell`].
+//! The right to a shard is a value: [`Ownership`]. It cannot be copied, is created only where the
+//! word changes from null to mark, and is consumed only where the word changes from mark to null.
+//! In between it may move from thread to thread inside a request. So at most one `Ownership` of a
+//! shard exists at any time, and its holder has exclusive access to the shard. This is the whole
+//! argument for the `unsafe` in [`crate::shard::keyspace::ShardCell`].
 //!
-//! Freeing and enqueueing meet in the same word, so no wake-up can be lost: either the request
-//! finds the word null and its thread becomes the owner, or the owner's exchange mark → null fails
-//! and it finds the request.
+//! Freeing and enqueueing use the same word, so no wake-up can be lost: either the request finds
+//! the word null and its thread becomes the owner, or the owner's exchange of mark for null fails
+//! and the owner finds the request.
 //!
-//! A rejected alternative: a spin lock beside a separate mailbox. It needs a sequentially
-//! consistent fence between "push, then check whether it is free" and "free, then check whether
-//! something was pushed", on the path of every single command.
+//! Rejected: a spin lock beside a separate mailbox. It needs a sequentially consistent fence
+//! between "push, then check whether the shard is free" and "free the shard, then check whether a
+//! request was pushed", on the path of every command.
 
 use std::marker::PhantomData;
 
 use pantala_base::mailbox::{Chain, Node, mark, push};
 use pantala_base::sync::{AtomicPtr, Ordering};
 
-/// Identifies a gate: the number of its keyspace in the high bits, that of its shard in the low
-/// ones, so that one comparison suffices.
+/// Identifies a gate: the number of its keyspace in the high bits, and the number of its shard in
+/// the low bits, so that one comparison suffices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GateId(u64);
 
@@ -46,40 +46,40 @@ impl Ownership {
         self.id.0 as u32
     }
 
-    /// Returns the number of its keyspace in this process: an ownership gives no access to another
-    /// keyspace's shards.
+    /// Returns the number of the keyspace in this process. An ownership gives no access to shards
+    /// of another keyspace.
     pub(crate) fn keyspace(&self) -> u32 {
         (self.id.0 >> u32::BITS) as u32
     }
 }
 
-/// The outcome of an attempt to take a shard for a request.
+/// Result of an attempt to take a shard for a request.
 pub(crate) enum Taken<T> {
-    /// The shard was free and the caller now owns it; the request was not needed.
+    /// The shard was free. The caller now owns it, and gets the request back.
     Owner(Ownership, Box<Node<T>>),
-    /// The shard was held: the request waits in its gate, and the owner will grant it the shard.
+    /// The shard was held. The request waits in the gate, and the owner will grant it the shard.
     Enqueued,
 }
 
-/// The outcome of an attempt to free a shard.
+/// Result of an attempt to free a shard.
 pub(crate) enum Freed<T> {
     /// The shard is free.
     Free,
-    /// Requests had arrived: the caller still owns the shard and must grant it to them, in arrival
-    /// order.
+    /// Requests had arrived. The caller still owns the shard, and must grant it to them in order of
+    /// arrival.
     Waiters(Ownership, Chain<T>),
 }
 
-/// The owner word of a shard.
+/// The word of a shard that holds its ownership and queue.
 pub(crate) struct Gate<T> {
     word: AtomicPtr<Node<T>>,
-    /// The id of its ownerships.
+    /// ID of the gate's ownerships.
     id: GateId,
     values: PhantomData<*mut Node<T>>,
 }
 
-// SAFETY: a gate owns the nodes linked to it and passes each to one thread: it moves values between
-// threads and never shares them, so it may be moved and shared whenever the values may be moved.
+// SAFETY: a gate owns the nodes linked to it and passes each to one thread. It moves values between
+// threads and never shares them, so it can be moved and shared if the values can be moved.
 unsafe impl<T: Send> Send for Gate<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Gate<T> {}
@@ -94,7 +94,7 @@ impl<T> Gate<T> {
     /// Takes the shard if it is free.
     #[inline]
     pub(crate) fn try_take(&self) -> Option<Ownership> {
-        // Acquire: what the last owner wrote to the shard happened before its release of this word.
+        // Acquire: the last owner's writes to the shard happened before its release of this word.
         match self.word.compare_exchange(std::ptr::null_mut(), mark(), Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Some(Ownership { id: self.id }),
             Err(_) => None,
@@ -107,13 +107,13 @@ impl<T> Gate<T> {
         self.id == ownership.id
     }
 
-    /// Returns whether the shard is held at this instant: only a hint for spinning.
+    /// Returns whether the shard is held at this moment. Only a hint for spinning.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         !self.word.load(Ordering::Relaxed).is_null()
     }
 
-    /// Takes the shard if it is free. Otherwise leaves `request` with its owner.
+    /// Takes the shard if it is free. Otherwise enqueues `request`.
     pub(crate) fn take_or_enqueue(&self, mut request: Box<Node<T>>) -> Taken<T> {
         loop {
             if let Some(ownership) = self.try_take() {
@@ -126,7 +126,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Frees the shard, unless requests arrived meanwhile.
+    /// Frees the shard, unless requests have arrived.
     #[inline]
     pub(crate) fn free(&self, ownership: Ownership) -> Freed<T> {
         assert!(ownership.id == self.id, "another shard's ownership");
@@ -137,28 +137,28 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Takes the waiting requests of a shard that stays held.
+    /// Takes the pending requests of a shard that stays held.
     pub(crate) fn waiting(&self, ownership: &Ownership) -> Option<Chain<T>> {
         assert!(ownership.id == self.id, "another shard's ownership");
-        // Acquire: as in `collect`. The mark stays, and requests may arrive meanwhile.
+        // Acquire: as in `collect`. The mark stays, and further requests may arrive.
         if self.word.load(Ordering::Relaxed) == mark() {
             return None;
         }
         let top = self.word.swap(mark(), Ordering::Acquire);
-        // SAFETY: as in `collect`: `ownership` proves that the shard is held, so the word was
+        // SAFETY: as in `collect`. `ownership` proves that the shard is held, so the word was
         // neither null nor mark.
         Some(unsafe { Chain::from_stack(top) })
     }
 
-    /// Takes all waiting requests while keeping the shard.
+    /// Takes all pending requests and keeps the shard.
     #[cold]
     fn collect(&self, ownership: Ownership) -> Freed<T> {
-        // Acquire: pairs with the release of each push. No release is needed: the shard stays with
-        // this owner.
+        // Acquire: pairs with the release of each push. No release is needed, because this owner
+        // keeps the shard.
         let top = self.word.swap(mark(), Ordering::Acquire);
         debug_assert!(!top.is_null() && top != mark(), "only the owner frees, and it did not");
-        // SAFETY: the stack was swapped out, so no other thread can reach it, and `push` built it
-        // from leaked boxes.
+        // SAFETY: the stack was swapped out, so no other thread can reach it. `push` built it from
+        // leaked boxes.
         Freed::Waiters(ownership, unsafe { Chain::from_stack(top) })
     }
 }
@@ -167,7 +167,7 @@ impl<T> Drop for Gate<T> {
     fn drop(&mut self) {
         let top = self.word.swap(std::ptr::null_mut(), Ordering::Acquire);
         if !top.is_null() && top != mark() {
-            // SAFETY: as in `collect`, and `&mut self` excludes every other access to the gate.
+            // SAFETY: as in `collect`. `&mut self` excludes every other access to the gate.
             drop(unsafe { Chain::from_stack(top) });
         }
     }
@@ -207,13 +207,13 @@ mod loom_tests {
 
     struct Cell {
         gate: Gate<u32>,
-        /// Loom reports a data race if two threads access it at once, or if one does not see the
-        /// other's writes.
+        /// Loom reports a data race if two threads access it at the same time, or if one does not
+        /// see writes of the other.
         value: UnsafeCell<u32>,
     }
 
     fn add(cell: &Cell, amount: u32) {
-        // SAFETY: called only by the owner of the gate; loom checks exactly this.
+        // SAFETY: called only by the owner of the gate, which is what loom checks.
         cell.value.with_mut(|value| unsafe { *value += amount });
     }
 
@@ -229,8 +229,8 @@ mod loom_tests {
         }
     }
 
-    /// Two threads enqueue a request each while a third only tries to take the shard: every request
-    /// runs exactly once, and never two at a time.
+    /// Two threads each enqueue a request while a third only tries to take the shard. Every request
+    /// runs once, and never two at the same time.
     #[test]
     fn every_request_runs_once_and_alone() {
         loom::model(|| {

@@ -1,5 +1,5 @@
-//! Users and their clients: the log of denied calls, subscribers that lost a permission, and the
-//! second check of calls that have waited. [`crate::acl`] has the rules.
+//! Permissions of users and their clients: the log of denied calls, subscribers that have lost a
+//! permission, and the second check of calls that have waited. [`crate::acl`] has the rules.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::command::{Command, SessionView};
 use crate::shard::executor::Call;
 use crate::shard::keyspace::Keyspace;
 
-/// Returns the line of a client in `CLIENT LIST`, for `ACL LOG`, at a unix time in ms.
+/// Returns the line of a client in `CLIENT LIST`, for `ACL LOG`, at a Unix time in ms.
 pub type Describe = fn(&Client, i64) -> String;
 
 /// A client and its user's rules after a change. `None` if the client has disconnected or the user
 /// was deleted.
 pub(crate) struct Changed(Option<(Arc<Client>, Arc<Rules>)>);
 
-/// The users of a keyspace, and the description of clients for their log.
+/// The users of a keyspace, and the function that describes clients in their log.
 pub(super) struct Permissions {
     users: Users,
     describe: Describe,
 }
 
 impl Permissions {
-    /// Returns the default user alone.
+    /// Returns permissions with the default user only.
     pub(super) fn new(catalog: &'static Catalog, describe: Describe) -> Self {
         Permissions { users: Users::new(catalog), describe }
     }
@@ -41,13 +41,13 @@ impl Keyspace {
         &self.permissions.users
     }
 
-    /// Replaces the users by the default user alone, and sets the commands that rules may name. To
+    /// Removes all users except the default user, and sets the commands that rules may name. Must
     /// be called before the first client connects.
     pub fn set_catalog(&mut self, catalog: &'static Catalog, describe: Describe) {
         self.permissions = Permissions::new(catalog, describe);
     }
 
-    /// Adds a call that was denied to a client's user to the log.
+    /// Adds a denied call of a client to the log.
     pub fn note_denied(
         &self,
         client: &Client,
@@ -84,7 +84,7 @@ impl Keyspace {
         self.users().note(LogEntry { count: 1, reason, context, object, user_name, at_ms: now_ms, client_info });
     }
 
-    /// Returns the clients of a user with subscriptions that its rules no longer allow.
+    /// Returns the clients of a user that have subscriptions which its rules no longer allow.
     pub fn subscribers_without_permission(&self, revoked: &Revoked) -> Vec<Arc<Client>> {
         let is_denied = |kind: Kind, name: &[u8]| !revoked.rules.allows_channel(name, kind == Kind::Pattern);
         let listeners: HashSet<(u32, u64)> = self
@@ -100,15 +100,15 @@ impl Keyspace {
         if listeners.is_empty() { Vec::new() } else { self.clients().all().into_iter().filter(is_denied).collect() }
     }
 
-    /// Returns the rules for a second check of a call that has waited. `None` if no rules have
-    /// changed since its permit.
+    /// Returns the rules for a second check of a call that has waited. Returns `None` if no rules
+    /// have changed since its permit.
     #[inline]
     pub(crate) fn changed_rules(&self, session: &SessionView) -> Option<Changed> {
         if session.permit.epoch() == self.users().epoch() { None } else { Some(Changed(self.rules_of(session.client))) }
     }
 
-    /// Checks a call by changed rules and logs a denial. Returns why it may not run: the client
-    /// has disconnected, or the user lost the permission.
+    /// Checks a call by changed rules, and logs a denial. Returns the reason if the call may not
+    /// run: the client has disconnected, or the user has lost the permission.
     #[cold]
     pub(crate) fn refuses(&self, changed: &Changed, call: &Call<'_>, context: Context) -> Option<Denied> {
         let Some((client, rules)) = &changed.0 else { return Some(Denied::Command) };
@@ -117,8 +117,8 @@ impl Keyspace {
         Some(denied)
     }
 
-    /// Returns a client by its number, and its user's current rules. `None` if the client has
-    /// disconnected or the user was deleted.
+    /// Returns the client with a number and its user's current rules. Returns `None` if the client
+    /// has disconnected or the user was deleted.
     pub fn rules_of(&self, client: u64) -> Option<(Arc<Client>, Arc<Rules>)> {
         let client = self.clients().find(client)?;
         let user = client.user().unwrap_or_else(|| Arc::clone(self.users().default_user()));

@@ -1,9 +1,10 @@
-//! Requests: commands that could not run at once, with everything that another thread needs to run
-//! them. The connection's worker makes them; any owner of their shards runs them.
+//! Requests: commands that could not run immediately, with everything that another thread needs to
+//! run them. The connection's worker creates them, and any owner of their shards runs them.
 //!
-//! A request is made only when a shard is busy (or, with `--execution owner`, belongs to another
-//! worker). Its connection is *parked*: none of its commands runs until the reply is back, which
-//! keeps their order and bounds the requests by the connections.
+//! A request is created only if a shard is busy, or, with `--execution owner`, belongs to another
+//! worker. Its connection is *parked*: none of its later commands runs until the reply has arrived.
+//! This keeps the order of commands, and bounds the number of requests by the number of
+//! connections.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,15 +25,15 @@ use crate::shard::ownership::Ownership;
 
 /// The purpose of a request.
 pub(crate) enum Task {
-    /// Runs its steps and is answered.
+    /// Runs the steps and replies.
     Commands,
-    /// Removes a waiter from the queues of its shard. No answer.
+    /// Removes a waiter from the queues of its shard. No reply.
     Withdraw(Arc<Waiter>),
     /// Continues the queue of a key of this shard, whose first waiter needs both shards.
     Serve(u32, ReadyKey),
-    /// Gathers its shards for the worker of its connection.
+    /// Gathers the shards for the worker of its connection.
     Bring,
-    /// Runs its transaction ([`Request::exec`]) and is answered.
+    /// Runs the transaction ([`Request::exec`]) and replies.
     Exec,
 }
 
@@ -40,70 +41,72 @@ pub(crate) enum Task {
 pub struct Step {
     /// The command.
     pub command: &'static Command,
-    /// The range in [`Request::ranges`] of its arguments.
+    /// Range of the command's arguments in [`Request::ranges`].
     pub args: std::ops::Range<usize>,
-    /// The place of its first key, if it has one.
+    /// Place of the command's first key, if it has one.
     pub first_key: Option<KeyPlace>,
-    /// Its position in the connection's pipeline, counted by the worker that sent it.
+    /// Position in the connection's pipeline, counted by the worker that sent it.
     pub sequence: u32,
-    /// The end of its reply in [`Request::reply`], once it ran.
+    /// End of the reply in [`Request::reply`], once the command has run.
     pub reply_end: usize,
-    /// How long it took, if it was timed: not every plain command is.
+    /// Duration, if the command was timed. Not every plain command is.
     pub took: Option<Duration>,
 }
 
-/// A command (or, with `--execution owner`, the part of a connection's pipeline whose shards have
-/// one home) in a form that any thread can run.
+/// A command in a form that any thread can run. With `--execution owner` also a part of a
+/// connection's pipeline, whose shards have one home.
 pub struct Request {
     /// The commands, in order.
     pub steps: Vec<Step>,
     /// Bytes of the arguments.
     pub bytes: Vec<u8>,
-    /// The range in `bytes` of each argument.
+    /// Range of each argument in `bytes`.
     pub ranges: Vec<ArgRange>,
     /// The part of the session that handlers may see.
     pub session: SessionView,
-    /// The reader to track the keys they read for, if any.
+    /// Reader for which keys that the commands read are tracked, if any.
     pub reads_as: Option<Arc<Reader>>,
-    /// The shards to take, ascending, without repeats. Never empty.
+    /// Shards to take, sorted and without duplicates. Never empty.
     pub shards: Vec<u32>,
-    /// The shards taken so far: the first ones of `shards`.
+    /// Shards taken so far, which are the first ones of `shards`.
     pub(crate) owned: Vec<Ownership>,
-    /// What to do with the shards.
+    /// What to do when all shards are taken.
     pub(crate) task: Task,
-    /// Whether it may be rejected while a script holds one of its shards for too long.
+    /// Whether the request may be rejected while a script holds one of its shards for too long.
     pub(crate) may_be_refused: bool,
-    /// It was not rejected and has released its shards: when a shard is granted to it, it leaves
-    /// that free and acquires its shards again from the lowest.
+    /// Set when the request was not rejected and has released its shards. When a shard is granted
+    /// to it, it leaves that shard free and acquires its shards again, from the lowest on.
     pub(crate) is_set_back: bool,
-    /// How often it was set back after it gathered its shards, and when it will be next.
+    /// How often the request was reset after it had gathered its shards, and when it may be reset
+    /// next.
     pub(crate) patience: Patience,
-    /// Why it was rejected, if it was: it then brings no shards.
+    /// The error if the request was rejected. It then brings no shards.
     pub refused: Option<&'static str>,
-    /// The transaction that it runs, instead of steps.
+    /// The transaction to run instead of steps.
     pub exec: Option<Box<Exec>>,
-    /// The waiter of its last step, if that blocked: the step then has no reply.
+    /// The waiter of the last step, if it blocked. That step then has no reply.
     pub blocked: Option<Arc<Waiter>>,
     /// The replies.
     pub reply: Vec<u8>,
-    /// The most bytes of replies. Steps behind an oversized one don't run, since their connection
-    /// will be closed.
+    /// Maximum length of the replies. Steps after an oversized reply do not run, because their
+    /// connection will be closed.
     pub reply_bytes_max: u64,
-    /// Stamp of the latest effect known to its connection; in the answer, of the latest one that
-    /// the answer may depend on.
+    /// Stamp of the latest effect known to the connection. In a reply, of the latest effect that
+    /// the reply may depend on.
     pub effect_clock: u64,
     /// With an answer: what its commands have written and read.
     pub seen: Seen,
     /// The worker of its connection.
     pub worker: u32,
-    /// That worker's token of the connection.
+    /// The worker's token of the connection.
     pub connection: u64,
-    /// The unix time that its commands see, ms: when it was sent, updated when it has its shards.
+    /// Unix time that the commands see, in ms: the time of sending, updated when the shards are
+    /// taken.
     pub now_ms: i64,
 }
 
 impl Request {
-    /// Returns a request without any command.
+    /// Returns a request without commands.
     pub fn new(session: SessionView, worker: u32, connection: u64, now_ms: i64) -> Self {
         Request {
             steps: Vec::new(),
@@ -130,14 +133,14 @@ impl Request {
         }
     }
 
-    /// Advances its time to the clock's (unix time, ms). Called when it has its shards: TTLs count
-    /// from when a command runs, however long it waited and however old its worker's time was when
-    /// it was sent. Its time never goes back.
+    /// Advances the request's time to that of the clock (Unix time, ms). Called when it has its
+    /// shards, because TTLs count from the time at which a command runs, however long it has waited
+    /// and however old its worker's time was. The time never goes backwards.
     pub(crate) fn catch_up(&mut self, clock_ms: i64) {
         self.now_ms = self.now_ms.max(clock_ms);
     }
 
-    /// Makes it run a transaction, on whichever thread has the shards.
+    /// Makes the request run a transaction, on any thread that has the shards.
     pub fn run_exec(&mut self, exec: Box<Exec>) {
         self.task = Task::Exec;
         self.exec = Some(exec);
@@ -162,7 +165,7 @@ impl Request {
         })
     }
 
-    /// Returns how long its first step took, if it was timed.
+    /// Returns the duration of the first step, if it was timed.
     pub fn first_took(&self) -> Option<Duration> {
         self.steps.first()?.took
     }
@@ -172,7 +175,7 @@ impl Request {
         Args::new(&self.bytes, &self.ranges[step.args.clone()])
     }
 
-    /// Copies arguments in. Returns their ranges.
+    /// Copies arguments into the request. Returns their range.
     pub fn push_args(&mut self, args: &Args<'_>) -> std::ops::Range<usize> {
         let first = self.ranges.len();
         for arg in args.iter() {
@@ -182,7 +185,7 @@ impl Request {
         first..self.ranges.len()
     }
 
-    /// Takes the shards that it gathered ([`crate::shard::message::Message::Brought`]).
+    /// Takes the gathered shards ([`crate::shard::message::Message::Brought`]).
     pub fn take_owned(&mut self) -> Vec<Ownership> {
         std::mem::take(&mut self.owned)
     }
@@ -193,8 +196,8 @@ impl Request {
     }
 }
 
-/// A request node: it moves through gates and mailboxes without being copied.
+/// A request node. It moves through gates and mailboxes without being copied.
 pub type Parcel = Box<Node<Request>>;
 
-/// Requests that a shard's owner has collected and not granted yet. Belongs to the shard.
+/// Requests that a shard's owner has collected and not yet granted. Belongs to the shard.
 pub type Backlog = VecDeque<Parcel>;

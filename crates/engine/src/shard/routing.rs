@@ -5,8 +5,8 @@ use pantala_resp::Args;
 use crate::command::{Command, Route, SessionView, for_each_key};
 use crate::shard::keyspace::Keyspace;
 
-/// Adds the shards that a call needs (any order, with repeats). Adds none if the arguments don't
-/// fit: the handler reports that on any shard.
+/// Adds the shards that a call needs, in any order and possibly with duplicates. Adds none if the
+/// arguments do not fit, which the handler reports on any shard.
 pub fn add_shards(
     keyspace: &Keyspace,
     session: &SessionView,

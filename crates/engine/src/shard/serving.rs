@@ -1,8 +1,8 @@
-//! How blocked clients are served: the executor's part of [`crate::effect::blocking`].
+//! Serves blocked clients: the executor's part of [`crate::effect::blocking`].
 //!
-//! After a command has run and before its shards are released, every changed key of theirs that has
-//! waiters is served: its waiters are called in turn, as long as there is something for them. Their
-//! changes may make more keys ready.
+//! After a command has run and before its shards are released, every changed key in these shards
+//! that has waiters is served: the handlers of its waiters are called in order, as long as there is
+//! something for them. Their changes may make more keys ready.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use crate::shard::ownership::Ownership;
 use crate::shard::request::{Request, Task};
 use crate::store::db::Db;
 
-/// The initial capacity of the reply to a waiter: enough for a key and a short element.
+/// Initial capacity of the reply to a waiter, sufficient for a key and a short element.
 const REPLY_BYTES: usize = 64;
 
 impl Executor<'_> {
-    /// Serves the ready keys of held shards. May add more shards to `owned`. A key that has expired
-    /// by now is missing for the waiters, as in Redis, even if it had not at `now_ms`, when the
-    /// command that made keys ready started.
+    /// Serves the ready keys of held shards. May add more shards to `owned`. As in Redis, a key
+    /// that has expired by now is missing for the waiters, even if it had not expired at `now_ms`,
+    /// when the command that made keys ready started.
     pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
         let mut at = 0;
         while at < owned.len() {
@@ -48,7 +48,7 @@ impl Executor<'_> {
         let keyspace = self.keyspace();
         let looked_for = Key { bytes: &key.1, place: keyspace.place(&key.1) };
         let mut ticket = 0;
-        // Serving a waiter may add held shards, hence the search each time.
+        // Serving a waiter may add held shards, so the index is searched each time.
         while let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let state = keyspace.shard(&mut owned[index]);
             let kind =
@@ -63,8 +63,8 @@ impl Executor<'_> {
             if let Some(destination) = waiter.destination
                 && !self.take_too(owned, destination.shard)
             {
-                // It is served once both shards are free; the waiters behind it must wait until
-                // then.
+                // The waiter is served once both shards are free. The waiters after it must wait
+                // until then.
                 let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) else { return };
                 keyspace.shard(&mut owned[index]).waiters.stand_still(key, true);
                 return self.serve_later(&waiter, shard, destination.shard, key.clone(), now_ms);
@@ -79,7 +79,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Calls a waiter's handler for a key. Returns whether it was answered.
+    /// Calls a waiter's handler for a key. Returns whether the waiter was answered.
     fn wake(&mut self, owned: &mut [Ownership], waiter: &Arc<Waiter>, key: &ReadyKey, now_ms: i64) -> bool {
         let mut bytes = Vec::with_capacity(REPLY_BYTES);
         let call = Call {
@@ -115,7 +115,7 @@ impl Executor<'_> {
         true
     }
 
-    /// Takes one more shard while others are held, if it is free: waiting for it could deadlock.
+    /// Takes another shard while some are held, if it is free. Waiting for it could deadlock.
     fn take_too(&mut self, owned: &mut Vec<Ownership>, shard: u32) -> bool {
         let Err(at) = owned.binary_search_by_key(&shard, Ownership::shard) else { return true };
         match self.take_if_ours(shard) {
@@ -139,7 +139,7 @@ impl Executor<'_> {
         self.to_start.push(Node::new(request));
     }
 
-    /// Continues a key whose queue stood still, now that the request has both shards.
+    /// Continues a key whose queue was stopped, now that the request has both shards.
     pub(crate) fn serve_now(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
         if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let waiters = &mut self.keyspace().shard(&mut owned[index]).waiters;
@@ -150,7 +150,7 @@ impl Executor<'_> {
         self.keyspace().count_served_later(-1);
     }
 
-    /// Removes a claimed waiter from the queues it is still in.
+    /// Removes a claimed waiter from the queues that still contain it.
     pub fn withdraw(&mut self, waiter: &Arc<Waiter>) {
         if !waiter.is_queued() {
             return;

@@ -1,4 +1,4 @@
-//! Snapshots: started by the holder of all shards, walked by each shard's home.
+//! Snapshots: started by the holder of all shards, and walked by each shard's home.
 
 use std::time::{Duration, Instant};
 
@@ -15,19 +15,20 @@ mod tests;
 /// Buckets of a step: about 500 entries, some ten microseconds.
 const BUCKETS_PER_STEP: usize = 64;
 
-/// How long a shard is held at a time.
+/// Maximum time for which a shard is held.
 const HELD_MAX: Duration = Duration::from_micros(50);
 
-/// The least and the most time of a turn's walk. In between it takes as long as the worker has done
-/// other work since the last one: at most half of its time.
+/// Minimum and maximum time of a turn's walk. In between, it takes as long as the worker has done
+/// other work since the last walk, so at most half of the worker's time.
 const TURN_MIN: Duration = Duration::from_micros(25);
 const TURN_MAX: Duration = Duration::from_micros(200);
 
 impl Whole<'_> {
-    /// Starts a snapshot of all databases as they are now. Returns where its parts arrive.
+    /// Starts a snapshot of the current state of all databases. Returns the input at which its
+    /// parts arrive.
     ///
     /// # Panics
-    /// If the last one has not ended: its input had more parts.
+    /// If the previous one has not ended. Its input then had more parts.
     pub fn begin_snapshot(&mut self, encoder: Box<dyn Encoder>) -> Input {
         let (beginning, input) = Beginning::new(encoder);
         let keyspace = self.keyspace();
@@ -35,7 +36,7 @@ impl Whole<'_> {
             beginning.begin(keyspace, keyspace.shard(ownership));
         }
         keyspace.count_snapshot();
-        // Workers may sleep.
+        // Workers may be asleep.
         keyspace.ports().iter().for_each(|port| port.send(Message::Snapshot));
         input
     }
@@ -44,27 +45,27 @@ impl Whole<'_> {
 /// Whether a worker has more to walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
-    /// More, at once.
+    /// There is more to walk now.
     More,
-    /// More, but its shards are busy or the snapshot's thread is behind.
+    /// There is more, but its shards are busy or the snapshot's thread is behind.
     Later,
-    /// Nothing: it has seen this snapshot to its end.
+    /// There is nothing more: this snapshot's walk has ended.
     Nothing,
 }
 
-/// A worker's part of the walks.
+/// A worker's part of the walk.
 #[derive(Debug, Default)]
 pub struct Walker {
-    /// Number of the snapshot that it walks, or has walked.
+    /// Number of the current or last snapshot.
     number: u64,
-    /// Its shards that are not done.
+    /// The worker's shards that are still to be walked.
     shards: Vec<u32>,
-    /// When its last turn ended.
+    /// End of the last turn.
     ended: Option<Instant>,
 }
 
 impl Walker {
-    /// Returns the number of the snapshot that it walks, or has walked.
+    /// Returns the number of the current or last snapshot.
     pub fn number(&self) -> u64 {
         self.number
     }

@@ -1,5 +1,5 @@
-//! The executor's part of client-side caching: tracks keys that commands read and sends
-//! invalidations of changed keys, while the shards are held.
+//! The executor's part of client-side caching: tracks keys that commands read, and sends
+//! invalidations of changed keys while their shards are held.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,12 +13,12 @@ use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::message::Message;
 use crate::shard::ownership::Ownership;
 
-/// The most keys that one turn evicts from a tracking table above its limit: some hundred
-/// microseconds of work. Redis's effort grows with each try instead.
+/// Maximum number of keys that one turn evicts from a tracking table above its limit, which takes a
+/// few hundred microseconds. Redis instead increases its effort with each try.
 const EVICTIONS_PER_TURN: usize = 1000;
 
-/// Tries to take a shard that has tracked keys to evict. After that many busy shards the worker
-/// continues in its next turn.
+/// Number of attempts to take a shard with tracked keys to evict. After as many busy shards, the
+/// worker continues in its next turn.
 const SHARD_TRIES: usize = 8;
 
 /// Sets the client whose commands run on held shards.
@@ -28,13 +28,13 @@ pub(crate) fn set_changer(keyspace: &Keyspace, owned: &mut [Ownership], changer:
     }
 }
 
-/// Tracks the keys that a command has read, if its client asked for that.
+/// Tracks the keys that a command has read, if its client has requested that.
 pub(crate) fn remember(keyspace: &Keyspace, call: &Call<'_>, owned: &mut [Ownership]) {
     let Some(reader) = call.reads_as else { return };
     if !is_noted(call.command) {
         return;
     }
-    // A command whose keys can't be extracted reads none.
+    // A command whose keys cannot be extracted reads none.
     let _ = for_each_key(call.command, &call.args, |index, _| {
         note(keyspace, owned, reader, call.args.at(index));
     });
@@ -45,7 +45,7 @@ fn is_noted(command: &Command) -> bool {
     command.flags.contains(Flags::READONLY) && !command.flags.contains(Flags::PUBSUB)
 }
 
-/// Tracks a key for a reader, if its shard is held.
+/// Tracks a key for a reader if the key's shard is held.
 fn note(keyspace: &Keyspace, owned: &mut [Ownership], reader: &Arc<Reader>, key: &[u8]) {
     let place = keyspace.place(key);
     let Ok(at) = owned.binary_search_by_key(&place.shard, Ownership::shard) else { return };
@@ -82,7 +82,8 @@ impl<'k> Telling<'k> {
         Telling { keyspace, by_worker: Vec::new() }
     }
 
-    /// Adds an invalidation for a reader, or for the client that it redirects to.
+    /// Adds an invalidation for a reader, or for the client to which the reader redirects
+    /// invalidations.
     fn tell(&mut self, reader: Arc<Reader>, what: Invalid) {
         let (to, subject) = match reader.redirect() {
             None => (reader.listener(), Subject::Invalid(what)),
@@ -112,7 +113,7 @@ impl<'k> Telling<'k> {
         }
     }
 
-    /// Sends all invalidations. Those for connections of this worker stay with the executor.
+    /// Sends all invalidations. Those for connections of this worker are passed to the executor.
     fn send(self, executor: &mut Executor<'_>) {
         for (worker, news) in self.by_worker.into_iter().enumerate().filter(|(_, news)| !news.is_empty()) {
             if worker == executor.worker() as usize {
@@ -126,7 +127,7 @@ impl<'k> Telling<'k> {
 
 impl Executor<'_> {
     /// Invalidates cached copies of keys that were changed in held shards. Invalidations by prefix
-    /// are kept for the end of the turn.
+    /// are deferred to the end of the turn.
     pub(crate) fn tell(&mut self, owned: &mut [Ownership]) {
         let keyspace = self.keyspace();
         let mut telling = Telling::new(keyspace);
@@ -137,7 +138,7 @@ impl Executor<'_> {
             let Some(mut pending) = tracked.take_pending() else { continue };
             publish(keyspace, shard, tracked);
             self.changed.append(&mut pending.changed);
-            // A flush takes all shards, so each counts the same number.
+            // A flush holds all shards, so all of them count the same number of flushes.
             flushes = flushes.max(pending.flushes);
             telling.add(*pending);
         }
@@ -156,7 +157,8 @@ impl Executor<'_> {
         !self.changed.is_empty()
     }
 
-    /// Sends the invalidations by prefix: at the end of a turn, before its replies leave.
+    /// Sends the invalidations by prefix. Must be called at the end of a turn, before its replies
+    /// are sent.
     pub fn tell_changed(&mut self) {
         if self.changed.is_empty() {
             return;
@@ -173,26 +175,26 @@ impl Executor<'_> {
         std::mem::take(&mut self.told)
     }
 
-    /// As [`Executor::take_told`], but takes nothing while replies are pending that must precede
-    /// invalidations.
+    /// Does the same as [`Executor::take_told`], but takes nothing while there are pending replies
+    /// that must precede invalidations.
     pub fn take_told_unless_answers(&mut self) -> Vec<News> {
         if self.answers_first() { Vec::new() } else { self.take_told() }
     }
 
-    /// Returns the outcome of a command that ran to its end.
+    /// Returns the result of a command that has run.
     #[inline]
     pub fn done(&self) -> Ran {
         if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneTold }
     }
 
-    /// Returns whether waiters were considered for service since the last call, by a clock that may
-    /// be ahead of the worker's time.
+    /// Returns whether waiters were considered for service since the last call, with a clock that
+    /// may be ahead of the worker's time.
     pub fn take_served(&mut self) -> bool {
         std::mem::take(&mut self.has_served)
     }
 
-    /// Tracks keys for the client of a script that called this command, if it is one that reads.
-    /// The keys' shards are held.
+    /// Tracks keys for the client of a script that has called this command, if the command reads
+    /// keys. The keys' shards must be held.
     pub fn remember_for_script<'k>(
         &self,
         command: &Command,
@@ -205,16 +207,16 @@ impl Executor<'_> {
         }
     }
 
-    /// Evicts keys from a tracking table larger than `tracking-table-max-keys`, as many as fit in a
-    /// turn. Returns whether the table is still too large.
+    /// Evicts keys from a tracking table that is larger than `tracking-table-max-keys`, as many as
+    /// fit into a turn. Returns whether the table is still too large.
     pub fn limit_tracked(&mut self) -> bool {
         let keyspace = self.keyspace();
         let keys_max = keyspace.tuning.tracking_table_max_keys.load(Relaxed);
         let mut left = EVICTIONS_PER_TURN;
         let mut tries = 0;
         while left > 0 && tries < SHARD_TRIES && keyspace.tracking().claim_eviction(keys_max) {
-            // With `--execution owner` the excess is other workers' to evict where this one's
-            // shards have none.
+            // With `--execution owner`, other workers must evict the rest if this worker's shards
+            // have no tracked keys.
             let shard = self.shard_to_evict_from();
             let is_done = shard.is_some_and(|shard| self.evict_tracked(shard));
             if !is_done {
@@ -229,8 +231,8 @@ impl Executor<'_> {
         keys_max > 0 && keyspace.tracking().keys() > keys_max
     }
 
-    /// Evicts a tracked key of a shard, if the shard is free and has any. The total already
-    /// excludes it.
+    /// Evicts a tracked key of a shard, if the shard is free and has one. The total no longer
+    /// includes that key.
     fn evict_tracked(&mut self, shard: u32) -> bool {
         let keyspace = self.keyspace();
         let Some(mut ownership) = self.take_if_ours(shard) else { return false };
@@ -242,7 +244,7 @@ impl Executor<'_> {
         is_done
     }
 
-    /// Picks a shard at random, each with a probability in proportion to its tracked keys.
+    /// Picks a random shard, with a probability proportional to its number of tracked keys.
     fn shard_to_evict_from(&self) -> Option<u32> {
         let keyspace = self.keyspace();
         let is_inline = keyspace.layout().execution == Execution::Inline;
@@ -261,7 +263,7 @@ impl Executor<'_> {
 }
 
 impl Invalid {
-    /// Returns the names of the keys, in order; `None` stands for all keys.
+    /// Returns the names of the keys, sorted. `None` stands for all keys.
     pub fn names(&self) -> Option<&[KeyName]> {
         match self {
             Invalid::Key(name) => Some(std::slice::from_ref(name)),

@@ -1,28 +1,29 @@
-//! Transactions: the commands queued until `EXEC`, and the keys that `WATCH` watches. Both belong
-//! to the session.
+//! Transactions: the commands queued until `EXEC`, and the keys watched by `WATCH`. Both belong to
+//! the session.
 //!
-//! `EXEC` takes the shards of all its keys, those of the watched keys included, in the order in
-//! which every request takes them ([`crate::shard::executor`]). Their owner checks the watched
-//! keys, runs all commands and releases the shards. No other thread has any of the shards in
-//! between: that is all the isolation there is.
+//! `EXEC` takes the shards of all its keys and of the watched keys, in the order in which every
+//! request takes shards ([`crate::shard::executor`]). Their owner checks the watched keys, runs all
+//! commands and releases the shards. No other thread has any of these shards in between, which is
+//! what isolates the transaction.
 //!
-//! If all shards are free, the owner is the connection's worker. If some are busy and every
-//! command's shards follow from its keys, it is the thread that frees the last of them
-//! ([`crate::shard::exec`]). Otherwise the shards are gathered for the connection's worker, which
-//! alone can run the commands that need no shard (`SELECT`, `PUBLISH`).
+//! If all shards are free, the owner is the connection's worker. If some are busy and the shards of
+//! all commands follow from their keys, the owner is the thread that frees the last busy shard
+//! ([`crate::shard::exec`]). Otherwise the shards are gathered for the connection's worker, because
+//! only that worker can run commands that need no shard (`SELECT`, `PUBLISH`).
 //!
 //! # Watching
 //!
 //! A watch is a flag that the session owns and the shards of its keys point to. A change of a
-//! watched key raises it. Emptied databases raise nothing, and neither do expired keys that are not
-//! deleted yet, so `EXEC` checks that a key that existed still does. As in Redis, neither `WATCH`
-//! nor this check deletes an expired key. A session that stops watching drops the flag; the shards
-//! find out when they next meet the key, or sweep, so that ending a watch needs no shard.
+//! watched key raises it. Emptying databases does not raise it, and neither do expired keys that
+//! are not deleted yet, so `EXEC` checks that a key that existed still exists. As in Redis, neither
+//! `WATCH` nor this check deletes an expired key. When a session stops watching, it drops the flag.
+//! A shard notices this when the key is changed, or in its next sweep, so ending a watch needs no
+//! shard.
 //!
 //! # What it costs
 //!
-//! Without watches in a shard: nothing beyond the branch that waiters cost already. `EXEC` costs
-//! one acquisition of each shard, whatever the number of its commands.
+//! Without watches in a shard: nothing in addition to the branch for waiters. `EXEC` costs one
+//! acquisition of each shard, whatever the number of its commands.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -37,12 +38,12 @@ use crate::shard::access::Access;
 use crate::shard::keyspace::Keyspace;
 
 /// Returns the error of an `EXEC` that is rejected, which ends its transaction. `why` is an error
-/// itself, code included.
+/// with its code.
 pub fn discarded(why: &[u8]) -> Vec<u8> {
     [b"EXECABORT Transaction discarded because of: ", why].concat()
 }
 
-/// Most memory that a client's next transaction inherits from the previous one, bytes.
+/// Maximum memory that a client's next transaction reuses, bytes.
 const KEPT_BYTES_MAX: usize = 4096;
 
 /// The shards that a queued command needs.
@@ -50,9 +51,9 @@ const KEPT_BYTES_MAX: usize = 4096;
 pub enum Needs {
     /// No shard.
     Nothing,
-    /// The shards of its keys: a range in the list of the transaction's shards.
+    /// The shards of the command's keys: a range in the list of the transaction's shards.
     Keys(Range<usize>),
-    /// All, as far as is known before the preceding commands have run.
+    /// All shards, because the needed ones are not known before the preceding commands have run.
     All,
 }
 
@@ -60,9 +61,9 @@ pub enum Needs {
 pub struct Queued {
     /// The command.
     pub command: &'static Command,
-    /// The shards it needs.
+    /// The shards that the command needs.
     pub needs: Needs,
-    /// The place of its only key, if it has one.
+    /// Place of the command's only key, if it has one.
     pub first_key: Option<KeyPlace>,
     args: Range<usize>,
 }
@@ -74,7 +75,7 @@ pub struct Transaction {
     ranges: Vec<ArgRange>,
     shards: Vec<u32>,
     flags: Flags,
-    /// A command could not be queued: `EXEC` will be rejected.
+    /// Whether a command could not be queued. `EXEC` will be rejected then.
     pub aborted: bool,
 }
 
@@ -92,8 +93,8 @@ impl Default for Transaction {
 }
 
 impl Transaction {
-    /// Appends a call. Its flags may differ from its command's (a script's). The place of its only
-    /// key is not computed again if it is known.
+    /// Appends a call. Its flags may differ from its command's, for a script. `place` is the place
+    /// of its only key, if it is known.
     pub fn push(
         &mut self,
         keyspace: &Keyspace,
@@ -121,12 +122,12 @@ impl Transaction {
     ) -> (Needs, Option<KeyPlace>) {
         match command.handler {
             Handler::Keyed(_) => {}
-            // In a transaction a script can't be rerun when it meets an undeclared key.
+            // In a transaction, a script cannot be rerun when it uses an undeclared key.
             Handler::Transaction(TransactionPart::Script(_)) => return (Needs::All, None),
-            // It runs when nothing else does, and is rejected with the whole transaction while a
-            // script is busy.
+            // Such a command runs while nothing else does. While a script is busy, it is rejected
+            // with the whole transaction.
             Handler::Local(_) if command.flags.contains(Flags::ALL_SHARDS_QUEUED) => return (Needs::All, None),
-            // A change of the function libraries is on one side of a cut of the journal, which
+            // A change of the function libraries must be on one side of a cut of the journal, which
             // holds all shards.
             Handler::Local(_) if command.flags.contains(Flags::WRITE) => return (Needs::All, None),
             _ => return (Needs::Nothing, None),
@@ -142,7 +143,7 @@ impl Transaction {
                 let shards = &mut self.shards;
                 let found = for_each_key(command, args, |index, _| shards.push(keyspace.place(args.at(index)).shard));
                 if found.is_err() || self.shards.len() == begin {
-                    // The arguments don't fit the key specification: the handler reports that on
+                    // The arguments do not fit the key specification, which the handler reports on
                     // any shard.
                     self.shards.truncate(begin);
                     self.shards.push(0);
@@ -152,8 +153,8 @@ impl Transaction {
         (Needs::Keys(begin..self.shards.len()), first_key)
     }
 
-    /// Clears it, keeping its memory for the next one. Returns `false` if it has more than it
-    /// should keep.
+    /// Clears the transaction and keeps its memory for the next one. Returns `false` if that is too
+    /// much to keep.
     pub fn clear(&mut self) -> bool {
         let Transaction { queue, bytes, ranges, shards, flags, aborted } = self;
         queue.clear();
@@ -168,7 +169,7 @@ impl Transaction {
         kept_bytes <= KEPT_BYTES_MAX
     }
 
-    /// Returns the commands, in order.
+    /// Returns the commands in order.
     pub fn queue(&self) -> &[Queued] {
         &self.queue
     }
@@ -178,8 +179,8 @@ impl Transaction {
         Args::new(&self.bytes, &self.ranges[queued.args.clone()])
     }
 
-    /// Replaces `shards` by the shards of a command's keys: each once, in the order in which they
-    /// are taken. Returns `false`, and none, if its keys don't determine them.
+    /// Replaces `shards` by the shards of a command's keys, sorted and without duplicates. Returns
+    /// `false` and none if the keys do not determine them.
     pub fn find_shards(&self, queued: &Queued, shards: &mut Vec<u32>) -> bool {
         shards.clear();
         let Needs::Keys(keys) = &queued.needs else { return false };
@@ -189,8 +190,8 @@ impl Transaction {
         true
     }
 
-    /// Returns whether any thread can run it ([`crate::shard::exec`]): the shards of all its
-    /// commands follow from their keys, so none needs the session.
+    /// Returns whether any thread can run the transaction ([`crate::shard::exec`]): the shards of
+    /// all commands follow from their keys, so none needs the session.
     pub fn can_travel(&self) -> bool {
         self.queue.iter().all(|queued| matches!(queued.needs, Needs::Keys(_)))
     }
@@ -209,12 +210,12 @@ impl Transaction {
         slots
     }
 
-    /// Returns the bytes of the arguments.
+    /// Returns the length of all arguments in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Adds the shards that it needs (any order, with repeats).
+    /// Adds the shards that the transaction needs, in any order and possibly with duplicates.
     pub fn add_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
         if self.queue.iter().any(|queued| queued.needs == Needs::All) {
             shards.extend(0..keyspace.partition_count());
@@ -228,7 +229,7 @@ struct WatchedKey {
     db: u32,
     bytes: Box<[u8]>,
     place: KeyPlace,
-    /// Whether the key existed.
+    /// Whether the key existed when it was watched.
     existed: bool,
 }
 
@@ -237,20 +238,20 @@ struct WatchedKey {
 pub struct Watching {
     watch: Arc<Watch>,
     keys: Vec<WatchedKey>,
-    /// The index in `keys` of each key, so that watching very many takes no comparison of each with
-    /// each.
+    /// Index in `keys` of each key. Without it, watching many keys would compare each with all
+    /// others.
     by_hash: HashTable<usize>,
-    /// The bytes of their names.
+    /// Total length of the names, bytes.
     name_bytes: usize,
 }
 
 impl Watching {
-    /// Returns its memory usage, bytes.
+    /// Returns the memory usage in bytes.
     pub fn bytes(&self) -> usize {
         self.keys.len() * (size_of::<WatchedKey>() + size_of::<usize>()) + self.name_bytes
     }
 
-    /// Adds the shards of the keys (any order, with repeats).
+    /// Adds the shards of the keys, in any order and possibly with duplicates.
     pub fn add_shards(&self, shards: &mut Vec<u32>) {
         shards.extend(self.keys.iter().map(|key| key.place.shard));
     }
@@ -260,12 +261,12 @@ impl Watching {
         self.watch.is_changed()
     }
 
-    /// Returns the flag that a change of a key raises, for as long as the watch lasts.
+    /// Returns the flag that a change of a key raises while the watch lasts.
     pub fn watch(&self) -> Weak<Watch> {
         Arc::downgrade(&self.watch)
     }
 
-    /// Adds keys of the selected database, whose shards are held.
+    /// Adds keys of the selected database. Their shards must be held.
     pub fn add(&mut self, access: &mut Access<'_>, keys: &[Box<[u8]>]) {
         let db = access.session().db;
         for bytes in keys {
@@ -283,7 +284,7 @@ impl Watching {
         }
     }
 
-    /// Returns whether all keys, whose shards are held, are unchanged.
+    /// Returns whether all keys are unchanged. Their shards must be held.
     pub fn is_intact(&self, access: &mut Access<'_>) -> bool {
         let all_there = self.keys.iter().all(|key| {
             let WatchedKey { db, bytes, place, existed } = key;

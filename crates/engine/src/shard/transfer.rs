@@ -1,4 +1,4 @@
-//! Moves a value from one key to another, possibly in two shards.
+//! Moves and copies values from one key to another, possibly between shards.
 
 use pantala_types::OutOfMemory;
 
@@ -8,12 +8,12 @@ use crate::store::db::Spot;
 use crate::store::db::transfer::Content;
 
 impl Access<'_> {
-    /// Moves the value of `from` to `to`, replacing any value there, with its TTL and its access
-    /// word. `to` is a new key, as in Redis, which deletes the former one. `left` is committed at
+    /// Moves the value of `from` to `to` with its TTL and access word, replacing any value at `to`.
+    /// As in Redis, which deletes the former key, `to` counts as a new key. Commits `left` at
     /// `from`, and then `arrived` at `to`. Returns `false` if `from` is missing.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the allocator fails; nothing has changed then.
+    /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
     pub fn move_value(
         &mut self,
         from: Spot<'_>,
@@ -24,7 +24,7 @@ impl Access<'_> {
         let mut source = self.db_at(from.db, &from.key);
         let Some(mut load) = source.load(&from.key, false)? else { return Ok(false) };
         if let Content::Stays = load.content {
-            // Nothing can fail from here: a large value is stored unchanged.
+            // Nothing can fail from now on: a large value is stored unchanged.
             let Some(value) = source.take_heap(&from.key) else { return Ok(false) };
             load.content = Content::Heap(value);
         }
@@ -44,11 +44,12 @@ impl Access<'_> {
         Ok(true)
     }
 
-    /// Copies the value of `from` to `to`, replacing any value there, with its TTL and its access
-    /// word. `to` is a new key, as by [`Access::move_value`]. Returns `false` if `from` is missing.
+    /// Copies the value of `from` to `to` with its TTL and access word, replacing any value at
+    /// `to`. `to` counts as a new key, as in [`Access::move_value`]. Returns `false` if `from` is
+    /// missing.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the allocator fails; nothing has changed then.
+    /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
     pub fn copy_value(&mut self, from: Spot<'_>, to: Spot<'_>, arrived: Change) -> Result<bool, OutOfMemory> {
         let Some(load) = self.db_at(from.db, &from.key).load(&from.key, true)? else { return Ok(false) };
         let mut destination = self.db_at(to.db, &to.key);

@@ -1,8 +1,8 @@
-//! All shards held by one thread: what a snapshot is written from and loaded into.
+//! All shards held by one thread, for writing and loading snapshots.
 //!
-//! A command that holds all shards gets a [`Whole`] from [`Access::whole`]; before the workers run,
-//! [`Keyspace::with_whole`] makes one. The server owns the files; keyed commands reach them by
-//! [`Storage`].
+//! A command that holds all shards gets a [`Whole`] from [`Access::whole`]. Before the workers run,
+//! [`Keyspace::with_whole`] creates one. The server owns the files, which keyed commands access
+//! through [`Storage`].
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -21,18 +21,18 @@ use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::{Freed, Ownership};
 use crate::store::db::{Change, Db, Expire};
 
-/// Buckets per step of a walk. Any number is right: nothing runs between two steps.
+/// Number of buckets per step of a walk. Any number works, because nothing runs between two steps.
 const BUCKETS_PER_STEP: usize = 64;
 
 /// Reads and writes files for commands that hold all shards. The server implements it.
 pub trait Storage: Send + Sync {
-    /// Runs `SAVE`: writes a snapshot and replaces the last one with it.
+    /// Runs `SAVE`: writes a snapshot, which replaces the last one.
     ///
     /// # Errors
-    /// The whole error reply; the last snapshot is still there.
+    /// The whole error reply. The last snapshot still exists.
     fn save(&self, whole: &mut Whole<'_>) -> Result<(), &'static str>;
 
-    /// Runs `BGSAVE`. With `schedules`, it may be started later.
+    /// Runs `BGSAVE`. With `schedules`, the snapshot may be started later.
     ///
     /// # Errors
     /// The whole error reply.
@@ -44,16 +44,16 @@ pub trait Storage: Send + Sync {
     /// Runs `DEBUG RELOAD`.
     ///
     /// # Errors
-    /// The whole error reply; the dataset is unchanged unless the log says otherwise.
+    /// The whole error reply. The dataset is unchanged unless the log says otherwise.
     fn reload(&self, access: &mut Access<'_>, how: Reload) -> Result<(), String>;
 }
 
-/// What `BGSAVE` did.
+/// Result of `BGSAVE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// The snapshot is of the dataset as it is now.
+    /// A snapshot of the current dataset was started.
     Started,
-    /// It will be started as soon as possible.
+    /// A snapshot will be started as soon as possible.
     Scheduled,
 }
 
@@ -74,7 +74,7 @@ pub struct Whole<'a> {
     /// All shards, in order.
     owned: &'a mut [Ownership],
     now_ms: i64,
-    /// Walks visit expired keys, too.
+    /// Whether walks visit expired keys too.
     shows_expired: bool,
 }
 
@@ -96,10 +96,10 @@ impl Keyspace {
         Access { keyspace: self, session, owned, first_key: None, now_ms, blocking, block, is_random: false }
     }
 
-    /// Calls `work` with all shards, before any worker runs. `now_ms` is unix time.
+    /// Calls `work` with all shards, before any worker runs. `now_ms` is Unix time.
     ///
     /// # Panics
-    /// If a shard is held or waited for, because a worker runs already.
+    /// If a shard is held or has pending requests, because a worker already runs.
     pub fn with_whole<R>(&self, now_ms: i64, work: impl FnOnce(&mut Whole<'_>) -> R) -> R {
         const NO_WORKER: &str = "no worker runs yet";
         let all = 0..self.partition_count();
@@ -119,17 +119,17 @@ impl<'a> Whole<'a> {
         self.keyspace
     }
 
-    /// Starts a reader of the stream of effects exactly here: it reads every unit committed after
-    /// the shards are released, and none committed before. It is cut off when it is more than
-    /// `bytes_max` behind.
+    /// Starts a reader of the stream of effects at this point: it reads every unit that is
+    /// committed after the shards are released, and none that was committed before. It is cut off
+    /// when it is more than `bytes_max` bytes behind.
     ///
-    /// The shards' clocks are raised to one stamp. Units up to that stamp are before the cut; those
-    /// behind it are recorded even if nothing was recorded until now. `PUBLISH` holds no shard and
-    /// falls on either side, after the writes of its connection. Changes of the function libraries
-    /// are ordered by `order`, which the caller keeps while it copies the libraries.
+    /// The shards' clocks are raised to one stamp. Units up to that stamp are before the cut. Later
+    /// units are recorded, even if nothing was recorded until now. `PUBLISH` holds no shard and
+    /// falls on either side, after the writes of its connection. `order` orders changes of the
+    /// function libraries; the caller keeps it while it copies the libraries.
     ///
     /// # Errors
-    /// The journal's thread can't be started.
+    /// The journal's thread cannot be started.
     pub fn cut_journal(
         &mut self,
         _order: &MutexGuard<'_, ()>,
@@ -149,7 +149,7 @@ impl<'a> Whole<'a> {
         Ok(joined.expect("the present is always held"))
     }
 
-    /// Returns the unix time in ms, which is fixed while the shards are held.
+    /// Returns the Unix time in ms, which is fixed while the shards are held.
     pub fn now_ms(&self) -> i64 {
         self.now_ms
     }
@@ -159,13 +159,13 @@ impl<'a> Whole<'a> {
         self.keyspace.databases()
     }
 
-    /// Returns the number of keys of a database, and of its keys with an expiry. Expired keys that
-    /// have not been deleted are included.
+    /// Returns the number of keys of a database, and the number of its keys with a TTL. Expired
+    /// keys that have not been deleted are included.
     pub fn size(&self, db: u32) -> (u64, u64) {
         self.keyspace.database_size(db)
     }
 
-    /// Returns whether any hash has fields with an expiry.
+    /// Returns whether any hash has fields with a TTL.
     pub fn has_expiring_fields(&mut self) -> bool {
         let (keyspace, now_ms) = (self.keyspace, self.now_ms);
         (0..keyspace.databases()).any(|db| {
@@ -177,7 +177,7 @@ impl<'a> Whole<'a> {
         })
     }
 
-    /// Makes walks visit expired keys, too.
+    /// Makes walks visit expired keys too.
     pub fn show_expired(&mut self) {
         self.shows_expired = true;
     }
@@ -187,7 +187,7 @@ impl<'a> Whole<'a> {
         (0..self.owned.len()).all(|at| self.walk(db, at, visit));
     }
 
-    /// Walks one shard as [`Whole::for_each`] does. Returns whether `visit` wants more.
+    /// Walks one shard for [`Whole::for_each`]. Returns whether `visit` wants more.
     fn walk(&mut self, db: u32, at: usize, visit: &mut dyn FnMut(EntryRef<'_, Value>) -> bool) -> bool {
         let ownership = &mut self.owned[at];
         if self.keyspace.shard_size(db, ownership.shard()) == 0 {
@@ -216,7 +216,7 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// Splits the shards into at most `count` parts, for as many threads to fill.
+    /// Splits the shards into at most `count` parts, each to be filled by a thread.
     pub fn parts(&mut self, count: usize) -> Vec<Part<'_>> {
         let (keyspace, now_ms) = (self.keyspace, self.now_ms);
         let len = self.owned.len().div_ceil(count.max(1));
@@ -224,7 +224,7 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// Neighboring shards, to be filled by one thread: see [`Whole::parts`].
+/// Neighbouring shards that one thread fills. See [`Whole::parts`].
 pub struct Part<'a> {
     keyspace: &'a Keyspace,
     owned: &'a mut [Ownership],
@@ -232,7 +232,7 @@ pub struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Returns the lowest of its shards.
+    /// Returns the lowest shard.
     pub fn first_shard(&self) -> u32 {
         self.owned[0].shard()
     }
@@ -246,9 +246,9 @@ impl Part<'_> {
         self.db(db, &key).find_even_expired(&key).is_some()
     }
 
-    /// Stores a value that was read from a file. Watches of the key are invalidated; no event is
-    /// published and nothing is propagated. Returns `false`, with nothing changed, if the key
-    /// exists and `replaces` is not set.
+    /// Stores a value from a file. Invalidates watches of the key, but publishes no event and
+    /// propagates nothing. Returns `false` and changes nothing if the key exists and `replaces` is
+    /// not set.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails.
@@ -287,7 +287,7 @@ impl Part<'_> {
     }
 }
 
-/// Returns a database of a shard; looking at its keys leaves their access words alone.
+/// Returns a database of a shard. Lookups in it do not change access words.
 fn database<'a>(keyspace: &'a Keyspace, ownership: &'a mut Ownership, db: u32, now_ms: i64) -> Db<'a> {
     let shard = ownership.shard();
     Db::new(keyspace, keyspace.shard_stats(shard), keyspace.shard(ownership), shard, db, now_ms, true)

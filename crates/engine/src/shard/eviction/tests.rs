@@ -1,5 +1,5 @@
-//! The choice of shards to evict from. `tests/tests/eviction.rs` tests events and rejected commands
-//! on whole servers.
+//! Tests of the choice of shards to evict from. `tests/tests/eviction.rs` tests events and rejected
+//! commands on whole servers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::store::db::{Change, Db, Expire, NewString};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 const SHARDS: u32 = 4;
-/// Keys in each shard at first.
+/// Initial number of keys in each shard.
 const KEYS: u64 = 200;
 
 fn keyspace(execution: Execution, homes: u32) -> Keyspace {
@@ -55,7 +55,7 @@ fn filled(execution: Execution, homes: u32) -> Keyspace {
     keyspace
 }
 
-/// Sets the limit, in thousandths of the memory usage.
+/// Sets the limit to a number of thousandths of the memory usage.
 fn limit(keyspace: &Keyspace, permille: u64) {
     keyspace.limit_memory(0);
     keyspace.limit_memory(1);
@@ -69,7 +69,7 @@ fn keys(keyspace: &Keyspace) -> Vec<u64> {
 }
 
 #[test]
-fn nothing_goes_where_nothing_has_to() {
+fn nothing_is_evicted_within_the_limit_or_without_candidates() {
     let keyspace = filled(Execution::Inline, 1);
     let mut executor = Executor::new(&keyspace, 0);
     limit(&keyspace, 1000);
@@ -78,7 +78,7 @@ fn nothing_goes_where_nothing_has_to() {
     limit(&keyspace, 500);
     keyspace.tuning.set_eviction_policy(EvictionPolicy::Nothing);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
-    // None of them has a TTL.
+    // No key has a TTL.
     keyspace.tuning.set_eviction_policy(EvictionPolicy::Volatile(Rank::Lru));
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
     assert_eq!(keys(&keyspace), [KEYS; 4]);
@@ -96,7 +96,7 @@ fn busy_shards_are_passed_over() {
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
     assert_eq!(keys(&keyspace)[..3], [KEYS; 3]);
     assert!(keys(&keyspace)[3] < KEYS);
-    // It has no more: the excess is left for later, as long as usage doesn't rise.
+    // The free shard has no more keys. The excess is left for later as long as usage does not rise.
     limit(&keyspace, 100);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), [KEYS, KEYS, KEYS, 0]);
@@ -116,7 +116,7 @@ fn busy_shards_are_passed_over() {
 }
 
 #[test]
-fn shards_give_as_they_have() {
+fn shards_are_evicted_from_in_proportion_to_their_keys() {
     let keyspace = keyspace(Execution::Inline, 1);
     fill(&keyspace, 1, 5000, Expire::Clear);
     fill(&keyspace, 3, 100, Expire::Clear);
@@ -137,7 +137,7 @@ fn homes_evict_their_shares() {
     assert_eq!(keys(&keyspace)[2..], [KEYS; 2]);
     let after = keyspace.memory().excess_bytes();
     assert!((before * 4 / 10..before * 6 / 10).contains(&after), "{after} of {before} left");
-    // It stops until the other has done its share.
+    // It stops until the other worker has evicted its share.
     let its_keys = keys(&keyspace);
     assert_eq!(executors[0].make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), its_keys);
@@ -148,9 +148,9 @@ fn homes_evict_their_shares() {
     assert!((left[0] + left[1]).abs_diff(left[2] + left[3]) < KEYS / 4, "{left:?}");
 }
 
-/// A shard that waits to be released when another request evicts from it.
+/// Another request evicts from a shard that is about to be released.
 #[test]
-fn clients_hear_of_keys_evicted_from_a_shard_about_to_be_released() {
+fn readers_get_invalidations_of_keys_evicted_from_a_shard_about_to_be_released() {
     let keyspace = filled(Execution::Inline, 1);
     let mut executor = Executor::new(&keyspace, 0);
     let _busy: Vec<Ownership> = (0..3).filter_map(|shard| executor.try_take(shard)).collect();

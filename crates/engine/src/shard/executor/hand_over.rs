@@ -1,5 +1,5 @@
-//! Commands that take over a client's value: a large value becomes the stored one in the buffer in
-//! which it was received, without a copy.
+//! Commands that take over a client's value: a large value is stored in the buffer in which it was
+//! received, without a copy.
 
 use std::cell::Cell;
 
@@ -13,8 +13,8 @@ use crate::shard::ownership::Ownership;
 
 impl Executor<'_> {
     /// Takes the shard of a command whose value is to be handed over. Returns `None` if the shard
-    /// is busy, or if all commands are seen with all their arguments (`MONITOR`, the journal): the
-    /// caller then runs the command as any other.
+    /// is busy, or if commands are shown or recorded with all their arguments (`MONITOR`, the
+    /// journal). The caller then runs the command like any other.
     pub fn take_for_hand_over(&self, shard: u32) -> Option<Ownership> {
         let keyspace = self.keyspace;
         let is_seen = keyspace.monitors().are_there() || keyspace.tuning.is_journaled();
@@ -22,8 +22,9 @@ impl Executor<'_> {
         if may { self.take_spinning(shard) } else { None }
     }
 
-    /// As [`Executor::run_single`], on a shard from [`Executor::take_for_hand_over`], for a handler
-    /// that takes the value by [`Access::take_value`] instead of reading its argument.
+    /// Runs a command like [`Executor::run_single`], on a shard from
+    /// [`Executor::take_for_hand_over`], for a handler that calls [`Access::take_value`] instead of
+    /// reading its argument.
     pub fn run_handing_over(
         &mut self,
         mut ownership: Ownership,
@@ -54,7 +55,7 @@ impl Access<'_> {
         }
     }
 
-    /// Returns whether the value is missing from the arguments.
+    /// Returns whether the value is not among the arguments.
     pub(super) fn is_handed_over(&self) -> bool {
         matches!(self.blocking, Blocking::HandedOver(_))
     }

@@ -1,22 +1,22 @@
-//! Models of the executor itself, with its gates, backlogs and mailboxes, through every
-//! interleaving of a few workers: commands on one shard and on several, transactions that the
-//! thread freeing their last shard runs, requests that gather their shards, shards that are handed
-//! over, rejected requests, and blocked commands woken by others. In every interleaving each
-//! command is answered once, and has run once and alone on all its shards, in one order on all of
-//! them; in the end every shard is free and no client waits.
+//! Loom models of the executor with its gates, backlogs and mailboxes. They explore every
+//! interleaving of a few workers: commands on one shard and on several, transactions that run on
+//! the thread that frees their last shard, requests that gather their shards, shards that are
+//! handed over, rejected requests, and blocked commands that other workers wake. In every
+//! interleaving, each command is answered once, and has run once and alone on all its shards, in
+//! the same order on all of them. At the end every shard is free and no client waits.
 //!
 //! # What is modelled
 //!
 //! Loom sees each access to the words of gates and mailboxes and to waiters, in all orders that the
-//! memory model allows, and each touch of a shard's state ([`Keyspace::shard`]), which must happen
-//! after the last owner's. The code is the server's, but for three bounds (see [`SPINS_MAX`],
-//! [`COMBINE_MAX`], [`COMBINE_TIME_MAX`]): no spinning on a busy shard, and a shard is handed over
-//! after one request was run for another worker.
+//! memory model allows. It also sees each access to a shard's state ([`Keyspace::shard`]), which
+//! must happen after the last owner's. The code is the server's, except for three bounds (see
+//! [`SPINS_MAX`], [`COMBINE_MAX`], [`COMBINE_TIME_MAX`]): workers do not spin on a busy shard, and
+//! a shard is handed over after one request of another worker has run.
 //!
-//! A worker's loop is written out here: it runs its connections' commands, handles its messages
-//! once while others still run, and repeatedly when they are done. Not modelled: the doorbell
-//! (`pantala_base::mailbox` has a model of that), watches and tracking, statistics, and the server
-//! above the executor.
+//! The models contain a worker's loop: it runs its connections' commands, handles its messages once
+//! while other workers still run, and repeatedly when they have finished. Not modelled: the
+//! doorbell (`pantala_base::mailbox` has a model of it), watches and tracking, statistics, and the
+//! server above the executor.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,7 +34,7 @@ use crate::shard::message::Message;
 use crate::shard::transaction::Transaction;
 use crate::store::state::ShardStats;
 
-/// Appends its id to the log of each of its shards.
+/// Appends the command's ID to the log of each of its shards.
 fn note(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let who = args.at(0)[0];
     for ownership in access.owned.iter_mut() {
@@ -43,10 +43,10 @@ fn note(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// The item that [`put`] leaves beside its id, for a waiter.
+/// The item that [`put`] adds after the command's ID, for a waiter.
 const ITEM: u8 = u8::MAX;
 
-/// Appends its id, and leaves an item.
+/// Appends the command's ID, and adds an item.
 fn put(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let shard = access.keyspace.place(args.at(1)).shard;
     let state = access.shard(shard);
@@ -55,15 +55,15 @@ fn put(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// Takes an item from the shard of its first key, and appends its id there and on the shard of its
-/// second; or blocks until there is one.
+/// Removes an item from the shard of the first key, and appends the command's ID to this shard and
+/// to the shard of the second key. Blocks if there is no item.
 fn take(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let block = Block { destination: Some(2), ..Block::on(1..2, WakesOn::AnyChange, 0) };
     take_from(access, args, block, reply);
 }
 
-/// Takes an item from the shard of any of its keys, and appends its id there; or blocks until there
-/// is one.
+/// Removes an item from the shard of any of the keys, and appends the command's ID there. Blocks if
+/// there is no item.
 fn take_any(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     take_from(access, args, Block::on(1..args.len(), WakesOn::AnyChange, 0), reply);
 }
@@ -92,7 +92,7 @@ fn take_from(access: &mut Access<'_>, args: &Args<'_>, block: Block, reply: &mut
     }
 }
 
-/// Returns a command whose arguments are its id, and keys.
+/// Returns a command whose arguments are its ID and keys.
 const fn command(name: &'static str, handler: KeyedHandler) -> Command {
     let key_specs = const { &[KeySpec::at(1, &[])] };
     Command { name, full_name: name, handler: Handler::Keyed(handler), route: Route::Keys, key_specs, ..Command::BLANK }
@@ -107,35 +107,36 @@ static EXEC: Command = Command { name: "exec", full_name: "exec", ..Command::BLA
 /// The error of a rejected request.
 const BUSY: &str = "BUSY a script runs";
 
-/// The work that a connection sends.
+/// Work that a connection sends.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// A command on one shard.
     Single(u32),
-    /// A command on several.
+    /// A command on several shards.
     Many(&'static [u32]),
-    /// A transaction of a command for each of these shards, in this order; any thread can run it.
+    /// A transaction with a command on each of these shards, in this order, which any thread can
+    /// run.
     Exec(&'static [u32]),
-    /// The same, but it must be run by its own worker.
+    /// The same, but only its own worker can run it.
     Brought(&'static [u32]),
-    /// As that, and it may not be rejected.
+    /// The same as [`Work::Brought`], and it must not be rejected.
     Stubborn(&'static [u32]),
-    /// As [`Work::Brought`], and it rejects the requests that wait for its shards meanwhile and may
-    /// be rejected.
+    /// The same as [`Work::Brought`]. It rejects requests that wait for its shards, and may be
+    /// rejected itself.
     Busy(&'static [u32]),
-    /// Leaves an item on a shard.
+    /// Adds an item to a shard.
     Put(u32),
-    /// Takes an item from the first shard, or blocks, with the second shard held, too.
+    /// Removes an item from the first shard with the second shard held too, or blocks.
     Take(u32, u32),
-    /// Takes an item from any of these shards, or blocks.
+    /// Removes an item from any of these shards, or blocks.
     TakeAny(&'static [u32]),
-    /// As [`Work::Take`], but it times out as soon as its worker sees that it is blocked.
+    /// The same as [`Work::Take`], but it times out as soon as its worker sees that it is blocked.
     TakeNow(u32, u32),
-    /// Against the rules: a command that takes its shards in this order.
+    /// A command that takes its shards in this order, which breaks the rules.
     Unordered(&'static [u32]),
 }
 
-/// The answer to a connection.
+/// The reply to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Answer {
     Ran,
@@ -144,11 +145,11 @@ enum Answer {
 
 struct Model {
     keyspace: Keyspace,
-    /// The work that each connection sends.
+    /// Work of each connection.
     work: Vec<Work>,
-    /// Connections that were answered. Not a lock of loom's: nothing depends on its order.
+    /// Replies by connection. Not a lock of loom's, because nothing depends on the order.
     answers: Mutex<Vec<(u64, Answer)>>,
-    /// A request that may not be rejected had to release shards.
+    /// Whether a request that must not be rejected had to release shards.
     set_back: AtomicBool,
 }
 
@@ -209,7 +210,7 @@ impl Model {
         body(&Call { command, args, first_key: None, session, reads_as: None, connection, now_ms: 0 })
     }
 
-    /// Sends a connection's work.
+    /// Sends the work of a connection.
     fn send(&self, executor: &mut Executor<'_>, connection: u64) {
         let work = self.work[connection as usize];
         let mut reply = Vec::new();
@@ -255,7 +256,7 @@ impl Model {
         }
     }
 
-    /// Handles a blocked connection.
+    /// Handles a connection that is blocked.
     fn blocked(&self, executor: &mut Executor<'_>, waiter: &Arc<Waiter>) {
         if matches!(self.work[waiter.connection as usize], Work::TakeNow(..)) && waiter.claim() {
             self.answer(waiter.connection, Answer::Refused);
@@ -281,7 +282,7 @@ impl Model {
         Exec::new(transaction, None, &EXEC, *b"EXEC")
     }
 
-    /// Runs a connection's work on its own worker, with the shards that the connection asked for.
+    /// Runs a connection's work on its own worker with the shards that were gathered for it.
     fn run_held(&self, executor: &mut Executor<'_>, connection: u64, mut owned: Vec<Ownership>) {
         let work = self.work[connection as usize];
         let (Work::Exec(shards) | Work::Brought(shards) | Work::Stubborn(shards) | Work::Busy(shards)) = work else {
@@ -323,7 +324,7 @@ impl Model {
         self.run_held(executor, connection, owned);
     }
 
-    /// Runs a worker's turn, without its sockets. Returns `false` if there was nothing to do.
+    /// Runs a worker's turn without sockets. Returns `false` if there was nothing to do.
     fn turn(&self, executor: &mut Executor<'_>) -> bool {
         let mut is_idle = true;
         for node in self.keyspace.port(executor.worker()).mailbox().receive() {
@@ -353,7 +354,7 @@ impl Model {
         !is_idle
     }
 
-    /// Checks the invariants once nothing is left to do.
+    /// Checks the invariants at the end.
     fn check(&self) {
         let mut answers = self.answers.lock().unwrap().clone();
         answers.sort_unstable();
@@ -376,7 +377,7 @@ impl Model {
                 let notes: Vec<usize> = (0..log.len()).filter(|at| u64::from(log[*at]) == connection).collect();
                 let expected = match self.work[connection as usize] {
                     _ if answer == Answer::Refused => 0,
-                    // On any one of them.
+                    // On exactly one of these shards.
                     Work::TakeAny(shards) => {
                         let is_here = |of: &&u32| logs[**of as usize].iter().any(|who| u64::from(*who) == connection);
                         assert_eq!(shards.iter().filter(is_here).count(), 1);
@@ -398,7 +399,7 @@ impl Model {
                 assert!(is_alone, "others ran on shard {shard} in the middle of connection {connection}: {log:?}");
             }
         }
-        // One order for all shards: any two ids have the same order in each log.
+        // All shards have the same order: any two IDs have the same order in each log.
         for (first, log) in logs.iter().enumerate() {
             for other in &logs[first + 1..] {
                 let common = |log: &[u8], others: &[u8]| -> Vec<u8> {
@@ -413,12 +414,12 @@ impl Model {
     }
 }
 
-/// The number of interleavings in which something happened: the model proves nothing about events
-/// that never occur.
+/// Number of interleavings in which an event occurred. A model proves nothing about events that
+/// never occur.
 #[derive(Debug, Default)]
 struct Seen {
     runs: AtomicU64,
-    /// A request was run by a worker that isn't its own.
+    /// A worker ran a request of another worker.
     ran_elsewhere: AtomicU64,
     /// A shard was handed over to its home.
     handed_over: AtomicU64,
@@ -440,8 +441,8 @@ impl Seen {
     }
 }
 
-/// Runs workers concurrently, whose connections each send one piece of work, and checks the
-/// outcome, for every interleaving.
+/// Runs workers concurrently, whose connections each send one piece of work, and checks the outcome
+/// of every interleaving.
 fn explore(execution: Execution, shards: u32, workers: &'static [&'static [Work]]) -> Arc<Seen> {
     let all_seen = Arc::new(Seen::default());
     let seen = Arc::clone(&all_seen);
@@ -498,19 +499,20 @@ fn overlapping_commands_and_a_single_one_behind() {
     assert!(is_seen(&explore(Inline, 3, &[&[Many(&[0, 1])], &[Many(&[1, 2])], &[Single(1)]]).ran_elsewhere));
 }
 
-/// A request that waits for shard 1 holds shard 0, for which another waits.
+/// A request that waits for shard 1 holds shard 0, for which another request waits.
 #[test]
-fn who_waits_keeps_what_it_has() {
+fn a_waiting_request_keeps_its_shards() {
     assert!(is_seen(&explore(Inline, 2, &[&[Many(&[0, 1])], &[Single(1)], &[Single(0)]]).ran_elsewhere));
 }
 
-/// More requests wait for the shard than one owner runs: it is handed over to its home, worker 0.
+/// More requests wait for the shard than an owner runs in one go, so it is handed over to its home,
+/// worker 0.
 #[test]
 fn a_shard_is_handed_over_to_its_home() {
     assert!(is_seen(&explore(Inline, 1, &[&[Single(0)], &[Single(0), Single(0)], &[Single(0)]]).handed_over));
 }
 
-/// The same with several shards, of which worker 0 is the home of the first.
+/// The same with several shards. Worker 0 is the home of the first.
 #[test]
 fn a_shard_that_is_handed_over_is_one_of_several() {
     assert!(is_seen(&explore(Inline, 2, &[&[Single(0)], &[Many(&[0, 1])], &[Many(&[0, 1])]]).handed_over));
@@ -528,7 +530,7 @@ fn two_transactions_over_the_same_shards() {
 }
 
 #[test]
-fn shards_are_brought_to_who_asked() {
+fn shards_are_brought_to_the_requesting_worker() {
     explore(Inline, 2, &[&[Brought(&[0, 1, 0])], &[Many(&[0, 1])]]);
     explore(Inline, 2, &[&[Brought(&[0, 1])], &[Transacts(&[0, 1, 0])]]);
 }
@@ -539,10 +541,10 @@ fn who_waits_for_a_busy_script_is_refused_or_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Transacts(&[0, 1])], &[Single(0)]]).refused));
 }
 
-/// A request that isn't rejected releases shard 0, for which another waits, and acquires both when
-/// the script has ended.
+/// A request that must not be rejected releases shard 0, for which another request waits, and
+/// acquires both shards when the script has ended.
 #[test]
-fn who_may_not_be_refused_is_set_back_and_runs() {
+fn a_request_that_must_not_be_rejected_is_reset_and_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])], &[Single(0)]]).set_back));
     assert!(is_seen(&explore(Owner, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])]]).set_back));
 }
@@ -554,7 +556,7 @@ fn owners_take_their_shards_one_after_the_other() {
 }
 
 #[test]
-fn who_waits_is_served_also_where_a_second_shard_is_busy() {
+fn a_waiter_is_served_even_if_its_destination_is_busy() {
     explore(Inline, 2, &[&[Take(0, 1)], &[Put(0)], &[Single(1)]]);
     explore(Inline, 2, &[&[Take(0, 1)], &[Put(0), Put(0)], &[Take(0, 1)]]);
     explore(Owner, 2, &[&[Take(0, 1)], &[Put(0)]]);
@@ -566,7 +568,7 @@ fn who_waits_on_two_shards_is_served_once() {
 }
 
 #[test]
-fn who_waits_no_longer_is_answered_once() {
+fn a_waiter_that_timed_out_is_answered_once() {
     assert!(is_seen(&explore(Inline, 2, &[&[TakeNow(0, 1)], &[Put(0)]]).refused));
 }
 

@@ -1,4 +1,4 @@
-//! Requests: commands that wait for shards, in gates and backlogs. An owner that releases a shard
+//! Requests: commands that wait for shards in gates and backlogs. An owner that releases a shard
 //! grants it to the next request.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,19 +20,19 @@ use crate::shard::transaction::discarded;
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
 
-/// The most requests that an owner runs in one go, and the longest time, before it passes the shard
-/// to its home or, being the home, defers it to its next turn. Its own connections must not wait
-/// for everyone else's commands.
+/// Maximum number of requests, and maximum time, that an owner runs in one go. Then it passes the
+/// shard to its home or, if it is the home, defers the shard to its next turn. Otherwise its own
+/// connections would wait for the commands of all other workers.
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
-/// The time that the steps of a request may have taken before the clock is read again.
+/// Duration of a request's steps after which the clock is read again.
 const TIME_AGE_MAX: Duration = Duration::from_millis(1);
 
 impl Executor<'_> {
-    /// Rejects the requests that wait for held shards, with an error (code included). A request
-    /// that has no client to answer, or may not be rejected, stays queued and releases its shards,
-    /// so that no other request waits behind it for the shards that a script holds.
+    /// Rejects the requests that wait for held shards with an error (`why`, including its code). A
+    /// request without a client, or one that must not be rejected, stays queued and releases its
+    /// shards, so that no other request waits behind it for the shards that a script holds.
     pub fn refuse_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
         let mut refused = Vec::new();
         for ownership in owned {
@@ -84,19 +84,19 @@ impl Executor<'_> {
         self.free_all();
     }
 
-    /// Continues a request that came by message, or from [`Executor::gather`].
+    /// Continues a request that arrived as a message or came from [`Executor::gather`].
     pub fn resume(&mut self, parcel: Parcel) {
         self.advance(parcel);
         self.free_all();
     }
 
-    /// Serves the requests that wait for a shard which came by message.
+    /// Serves the requests that wait for a shard that arrived as a message.
     pub fn adopt(&mut self, ownership: Ownership) {
         self.to_free.push(ownership);
         self.free_all();
     }
 
-    /// Serves the requests of deferred shards: once a turn.
+    /// Serves the requests of deferred shards. Called once a turn.
     pub fn go_on(&mut self) {
         if !self.put_off.is_empty() {
             self.to_free.append(&mut self.put_off);
@@ -104,7 +104,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Returns whether the next turn has work that needs no event: replies, or deferred shards.
+    /// Returns whether there is work for the next turn that needs no event: replies or deferred
+    /// shards.
     #[inline]
     pub fn has_work(&self) -> bool {
         self.has_answers() | self.has_put_off()
@@ -131,9 +132,9 @@ impl Executor<'_> {
         request
     }
 
-    /// Enqueues a call that needs the shards in `self.shards`, some of which are busy. Shards
-    /// already taken stay taken: they come first in the order, and the request continues behind
-    /// them.
+    /// Enqueues a call that needs the shards in `self.shards`, some of which are busy. Keeps the
+    /// shards that are already taken, since these are the lowest: the request continues with the
+    /// next ones.
     #[cold]
     pub(super) fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
         let mut request = self.request(call);
@@ -143,8 +144,8 @@ impl Executor<'_> {
         self.free_all();
     }
 
-    /// Takes the next shards of a request as far as they are free, and runs it once it holds all.
-    /// Leaves shards to be freed in `to_free`.
+    /// Takes the next shards of a request while they are free, and runs it once it holds all. Adds
+    /// shards to be freed to `to_free`.
     fn advance(&mut self, mut parcel: Parcel) {
         if parcel.value.worker == self.worker {
             parcel.value.effect_clock = self.effect_clock();
@@ -171,9 +172,9 @@ impl Executor<'_> {
         }
     }
 
-    /// Runs a request that has all its shards, and sends the reply.
+    /// Runs a request that holds all its shards, and sends the reply.
     fn complete(&mut self, parcel: Parcel) {
-        // This worker's own replies don't depend on what it does.
+        // This worker's own replies do not depend on what the request does.
         let own_seen = self.take_seen();
         self.outside_unit(|executor| executor.complete_alone(parcel));
         self.seen = own_seen;
@@ -182,7 +183,8 @@ impl Executor<'_> {
     fn complete_alone(&mut self, mut parcel: Parcel) {
         let mut owned = std::mem::take(&mut parcel.value.owned);
         parcel.value.catch_up(self.clock.now_ms());
-        // Its effects are later than its connection's earlier ones, wherever those ran.
+        // The request's effects must be later than earlier ones of its connection, wherever those
+        // ran.
         self.observe_clock(parcel.value.effect_clock);
         let now_ms = parcel.value.now_ms;
         match std::mem::replace(&mut parcel.value.task, Task::Commands) {
@@ -219,15 +221,15 @@ impl Executor<'_> {
         self.run_steps(&mut parcel.value, &mut owned);
         if has_news(self.keyspace, &mut owned) {
             self.tell(&mut owned);
-            // A client that has its reply may rely on all invalidations having been sent.
+            // A client that has received its reply may rely on all invalidations having been sent.
             self.tell_changed();
         }
         self.commit_deletions(&mut owned);
         parcel.value.effect_clock = self.effect_clock();
         parcel.value.seen = self.seen;
         faults::pause(Fault::PauseReplying);
-        // Sent before its shards are released: if a step has blocked, waking it needs one of these
-        // shards, so that reply can't overtake this one.
+        // Sent before the shards are released. If a step has blocked, waking it needs one of these
+        // shards, so the reply to the woken command cannot overtake this one.
         if parcel.value.worker == self.worker {
             self.answers.push(parcel);
         } else {
@@ -246,8 +248,8 @@ impl Executor<'_> {
                 all_took = Duration::ZERO;
                 request.catch_up(self.clock.now_ms());
             }
-            // As in a pipeline that runs on its connection's own worker: commands behind the
-            // oversized reply don't run.
+            // Commands after an oversized reply do not run, as in a pipeline on the connection's
+            // own worker.
             if reply.len() as u64 > request.reply_bytes_max {
                 let mut given_up = Reply::new(&mut reply, request.session.version);
                 given_up.abort();
@@ -255,8 +257,8 @@ impl Executor<'_> {
                 step.reply_end = reply.len();
                 continue;
             }
-            // Memory may have filled up while the request waited; with `--execution owner` no other
-            // worker can evict on its behalf.
+            // Memory may have filled up while the request waited. With `--execution owner` no other
+            // worker can evict from these shards.
             if self.keyspace.tuning.is_limited() && !self.has_room(step.command.flags, owned, request.now_ms) {
                 Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
                 step.reply_end = reply.len();
@@ -303,12 +305,13 @@ impl Executor<'_> {
         }
     }
 
-    /// Releases all of `to_free`: grants each shard to the next waiting request, which may run and
-    /// leave more shards to free. A loop, not a recursion: that chain has no bound.
+    /// Releases all shards in `to_free`: grants each to the next pending request, which may run and
+    /// add more shards to free. This is a loop and not a recursion, because that chain is
+    /// unbounded.
     pub(crate) fn free_all(&mut self) {
         loop {
             self.free_those();
-            // Such a request may need the very shards that were just released.
+            // Such a request may need the shards that were just released.
             let Some(request) = self.to_start.pop() else { return };
             self.advance(request);
         }
