@@ -147,13 +147,11 @@ impl Journal {
 
     /// Returns the smallest stamp of the current epoch.
     pub(crate) fn epoch_floor(&self) -> u64 {
-        // Relaxed: a worker that has attended an epoch cannot read an earlier one from the same
-        // word.
+        // Relaxed: a worker that has attended an epoch cannot read an earlier one from this word.
         self.shared.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT
     }
 
-    /// Sets the interval between `PING`s in the stream, by which a replica sees that the link is
-    /// alive.
+    /// Sets the interval between `PING`s in the stream, which show a replica a live link.
     pub fn set_ping_period(&self, period: Duration) {
         self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
     }

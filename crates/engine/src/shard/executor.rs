@@ -2,14 +2,14 @@
 //! worker owns one [`Executor`], which its connections call.
 //!
 //! ```text
-//!            free                         busy
-//! run ──────────────► execute      run ──────────► Request into the gate, connection parked
-//!                        │                               │  whoever owns the shard
-//!                        ▼                               ▼
-//!                     release ◄───────────────────── grant: the shard is the request's now
-//!                        │ nobody waits                  │ more shards to take (ascending)? try, or wait in the next gate
-//!                        ▼                               ▼ all taken
-//!                      free                           execute, release all, answer to the worker that asked
+//!     free                      busy
+//! run ─────► execute      run ─────► request into the gate, connection parked
+//!               │                       │ the shard's owner runs the queue
+//!               ▼                       ▼
+//!            release ◄───────────── grant: the request now owns the shard
+//!               │ no waiters            │ more shards to take (ascending): try each,
+//!               ▼                       ▼ or wait in its gate, until all are taken
+//!             free                   execute, release all, reply to the origin worker
 //! ```
 //!
 //! No thread blocks on a shard. Requests take shards in ascending order, so they cannot deadlock.
@@ -112,8 +112,7 @@ pub struct Executor<'k> {
     pub(crate) woken: Vec<Woken>,
     /// Invalidations for this worker's own connections.
     pub(crate) told: Vec<News>,
-    /// Changed keys for the readers of their prefixes, each with the last client that changed it.
-    /// Sent once a turn.
+    /// Changed keys for readers of prefixes, with the last client that changed each; sent per turn.
     pub(crate) changed: BTreeMap<KeyName, u64>,
     /// Chooses the shards to evict from.
     pub(crate) weights: Weights,
@@ -340,8 +339,7 @@ impl<'k> Executor<'k> {
         self.keyspace.gate(shard).try_take()
     }
 
-    /// Releases a shard that was free when it was taken, and serves requests that arrived
-    /// meanwhile.
+    /// Releases a shard that was free when taken, and serves requests that arrived meanwhile.
     #[inline(always)]
     pub fn free(&mut self, mut ownership: Ownership) {
         let shard = ownership.shard();
@@ -379,8 +377,7 @@ impl<'k> Executor<'k> {
     /// [`Executor::take_brought`] or [`Executor::take_told`] would return anything.
     #[inline]
     pub fn has_answers(&self) -> bool {
-        // One branch instead of four: each turn checks several times, and usually all lists are
-        // empty.
+        // One branch instead of four: each turn checks often, and usually all lists are empty.
         self.answers.len() | self.woken.len() | self.brought.len() | self.told.len() != 0
     }
 
@@ -431,8 +428,7 @@ impl Executor<'_> {
         self.execute_counted(call, now_ms, worker, owned, blocking, reply)
     }
 
-    /// Does the same as [`Executor::execute`] for a command that the shard's statistics already
-    /// include.
+    /// Does the same as [`Executor::execute`] for a command that the statistics already include.
     #[inline(always)]
     fn execute_counted(
         &mut self,
