@@ -234,7 +234,7 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
 
     /// Submits all queued operations, waits for events and appends them to `events`.
     ///
-    /// A `timeout` of `None` waits without limit, `Some(ZERO)` returns at once. A poll may return
+    /// A `timeout` of `None` waits without limit, `Some(ZERO)` does not wait. A poll may return
     /// early without any event, after a signal or when a listener resumes. The number of events per
     /// poll is bounded, so more may be available.
     ///

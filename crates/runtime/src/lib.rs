@@ -12,7 +12,7 @@
 //!
 //! # Ownership
 //!
-//! | thing | owner |
+//! | resource | owner |
 //! | --- | --- |
 //! | a socket | the loop, from `add`/`add_listener` to `close`/`remove_listener`; an accepted one the receiver of `Event::Accepted` |
 //! | memory of received bytes | the loop, always; the caller holds a [`Chunk`] and may read and change its bytes until it releases it |

@@ -166,7 +166,7 @@ impl State {
     fn follow(&mut self, scripts: &Scripts) {
         let generation = scripts.generation();
         if self.generation != generation {
-            // As in Redis, the whole state is replaced, so that its memory is freed at once.
+            // As in Redis, the whole state is replaced, so that its memory is freed immediately.
             *self = State::new();
             self.generation = generation;
         }

@@ -98,7 +98,7 @@ struct Place {
     wake: Wake,
     /// Whether it has read everything and must be woken.
     is_waiting: bool,
-    /// Whether it discards everything at once, and only keeps the stream recorded.
+    /// Whether it discards everything immediately, and only keeps the stream recorded.
     discards: bool,
     /// Whether it is woken whenever the log is complete up to a later stamp, even without new
     /// bytes.

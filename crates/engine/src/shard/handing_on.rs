@@ -4,7 +4,7 @@
 //! There are three kinds of such shards:
 //!
 //! - shards deferred to the worker's next turn, or sent to it as their home: their pending requests
-//!   are served at once;
+//!   are served immediately;
 //! - shards that requests have gathered for connections of the worker;
 //! - shards from which keys were evicted on behalf of a script that had waited.
 //!

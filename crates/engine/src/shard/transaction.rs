@@ -124,8 +124,8 @@ impl Transaction {
             Handler::Keyed(_) => {}
             // In a transaction, a script cannot be rerun when it uses an undeclared key.
             Handler::Transaction(TransactionPart::Script(_)) => return (Needs::All, None),
-            // Such a command runs while nothing else does. While a script is busy, it is rejected
-            // with the whole transaction.
+            // Such a command runs while no other command runs. While a script is busy, the whole
+            // transaction is rejected.
             Handler::Local(_) if command.flags.contains(Flags::ALL_SHARDS_QUEUED) => return (Needs::All, None),
             // A change of the function libraries must be on one side of a cut of the journal, which
             // holds all shards.

@@ -52,7 +52,7 @@ pub trait Encoder: Send + Sync {
     /// Appends the selection of a database, with which each part starts.
     fn select(&self, db: u32, part: &mut Vec<u8>);
 
-    /// Appends an entry unless it had expired when the snapshot began. Returns whether it did.
+    /// Appends an entry unless it had expired when the snapshot started. Returns whether it did.
     /// `is_forced` means that a command waits for it.
     fn append(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> bool;
 
@@ -212,7 +212,7 @@ impl Beginning {
 /// Encodes the entries of a dictionary and hands over full parts.
 struct DictKeeper {
     output: Arc<Output>,
-    /// Logical number of the database when the snapshot began.
+    /// Logical number of the database when the snapshot started.
     db: u32,
     part: Vec<u8>,
     keys: u64,

@@ -505,8 +505,8 @@ fn a_waiting_request_keeps_its_shards() {
     assert!(is_seen(&explore(Inline, 2, &[&[Many(&[0, 1])], &[Single(1)], &[Single(0)]]).ran_elsewhere));
 }
 
-/// More requests wait for the shard than an owner runs in one go, so it is handed over to its home,
-/// worker 0.
+/// More requests wait for the shard than an owner may run in succession, so it is handed over to
+/// its home, worker 0.
 #[test]
 fn a_shard_is_handed_over_to_its_home() {
     assert!(is_seen(&explore(Inline, 1, &[&[Single(0)], &[Single(0), Single(0)], &[Single(0)]]).handed_over));

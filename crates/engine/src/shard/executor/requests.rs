@@ -20,9 +20,9 @@ use crate::shard::transaction::discarded;
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
 
-/// Maximum number of requests, and maximum time, that an owner runs in one go. Then it passes the
-/// shard to its home or, if it is the home, defers the shard to its next turn. Otherwise its own
-/// connections would wait for the commands of all other workers.
+/// Maximum number of consecutive requests that an owner runs on a shard, and their maximum time.
+/// Then it passes the shard to its home or, if it is the home, defers the shard to its next turn.
+/// Otherwise its own connections would wait for the commands of all other workers.
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
