@@ -1,4 +1,4 @@
-//! What a directive is: its name, type, default and how far Pantala serves it.
+//! The record of a directive: its name, type, default, and how far Pantala serves it.
 
 /// How far Pantala serves a directive of Redis 7.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,8 +9,8 @@ pub enum State {
     /// config".
     AtStart,
     /// Known to Redis 7.0 but not served. Its value is always the default. Another value in the
-    /// file causes a warning or prevents the start ([`Directive::unsafe_to_ignore`]); in
-    /// `CONFIG SET` it is an error.
+    /// file causes a warning or prevents startup ([`Directive::unsafe_to_ignore`]); in `CONFIG SET`
+    /// it is an error.
     Known,
 }
 
@@ -31,7 +31,7 @@ pub enum Kind {
     Text,
     /// Text valid in host names, shorter than 256 bytes.
     HostName,
-    /// A file name without a slash, with the error text for others.
+    /// A file name without a slash. The field is the error text for other values.
     FileName(&'static str),
     /// One of these names, in any case.
     Choice(&'static [&'static str]),
@@ -48,7 +48,7 @@ pub enum Kind {
     /// `save`: pairs of seconds and changes; lines of a file add up.
     Save,
     /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. Classes
-    /// that are not named keep theirs.
+    /// that are not named keep their limits.
     OutputBufferLimit,
     /// `replicaof`: host and port, or `no one`.
     ReplicaOf,
@@ -61,7 +61,7 @@ pub enum Kind {
     Dir,
 }
 
-/// Most addresses in `bind`.
+/// Maximum number of addresses in `bind`.
 pub const BIND_MAX: usize = 16;
 
 impl Kind {
@@ -80,10 +80,10 @@ impl Kind {
     }
 }
 
-/// One directive.
+/// The record of one directive.
 #[derive(Clone, Copy, Debug)]
 pub struct Directive {
-    /// Its name, in lower case.
+    /// The name, in lower case.
     pub name: &'static str,
     /// Another name with the same meaning, if any.
     pub alias: Option<&'static str>,
@@ -91,18 +91,18 @@ pub struct Directive {
     pub kind: Kind,
     /// Default, as `CONFIG GET` shows it.
     pub default: &'static str,
-    /// How far it is served.
+    /// How far Pantala serves the directive.
     pub state: State,
-    /// Redis itself fixes it at startup.
+    /// Redis fixes the directive at startup.
     pub immutable: bool,
     /// `CONFIG SET` needs `enable-protected-configs`.
     pub protected: bool,
-    /// Redis doesn't have it.
+    /// The directive is Pantala's own; Redis doesn't have it.
     pub own: bool,
-    /// `CONFIG GET` shows it only by its exact name.
+    /// `CONFIG GET` shows the directive only by its exact name.
     pub hidden: bool,
-    /// The consequence of ignoring it, if it isn't served and that is unsafe. Then any value other
-    /// than the default prevents the start.
+    /// The consequence of ignoring the directive, if it isn't served and ignoring it is unsafe. In
+    /// that case any value other than the default prevents startup.
     pub unsafe_to_ignore: Option<&'static str>,
 }
 
@@ -142,27 +142,27 @@ impl Directive {
         Directive { alias: Some(alias), ..self }
     }
 
-    /// Marks it as fixed at startup in Redis too.
+    /// Marks the directive as fixed at startup in Redis.
     pub const fn immutable(self) -> Self {
         Directive { immutable: true, ..self }
     }
 
-    /// Marks it as changed only if `enable-protected-configs` allows.
+    /// Marks the directive as protected: `CONFIG SET` needs `enable-protected-configs`.
     pub const fn protected(self) -> Self {
         Directive { protected: true, ..self }
     }
 
-    /// Marks it as not served and unsafe to ignore; `meaning` is the consequence, as a clause.
+    /// Marks the directive as unsafe to ignore. `meaning` is the consequence, as a clause.
     pub const fn unsafe_to_ignore(self, meaning: &'static str) -> Self {
         Directive { unsafe_to_ignore: Some(meaning), ..self }
     }
 
-    /// Marks it as Pantala's own.
+    /// Marks the directive as Pantala's own.
     pub const fn own(self) -> Self {
         Directive { own: true, ..self }
     }
 
-    /// Leaves it out of `CONFIG GET` patterns.
+    /// Hides the directive from patterns of `CONFIG GET`.
     pub const fn hidden(self) -> Self {
         Directive { hidden: true, ..self }
     }

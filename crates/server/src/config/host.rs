@@ -1,12 +1,13 @@
-//! The configuration's interface to the machine, so that reading it can be tested and fuzzed
-//! without one.
+//! The file system as the configuration's reader sees it. Tests and fuzzing replace it by one in
+//! memory.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Longest configuration file, bytes: longer than any real one, and `include /dev/zero` ends.
+/// Maximum size of a configuration file, bytes: more than any real file needs. Without it,
+/// `include /dev/zero` would not end.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Files and directories.
@@ -101,8 +102,8 @@ pub fn has_wildcards(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// Returns the existing paths that `pattern` matches, sorted. A wildcard matches within one name,
-/// but not a leading dot.
+/// Returns the existing paths that `pattern` matches, sorted. A wildcard matches neither a slash
+/// nor a leading dot.
 pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
     for part in pattern.components() {
@@ -231,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_as_strerror() {
+    fn reasons_match_strerror() {
         assert_eq!(reason(&io::Error::from_raw_os_error(2)), "No such file or directory");
     }
 
     #[test]
-    fn endless_files_end() {
+    fn an_endless_file_is_rejected() {
         assert!(read_bounded(io::repeat(b'#')).is_err());
         assert_eq!(read_bounded(&b"abc"[..]).expect("short"), b"abc");
     }

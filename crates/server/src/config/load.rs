@@ -1,4 +1,4 @@
-//! Reads the configuration: the file, standard input and options, in this order. The last line on a
+//! Reads the configuration: the file, standard input and options, in this order. The last line of a
 //! directive wins.
 
 use super::DICTIONARIES_MAX;
@@ -15,12 +15,12 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Deepest nesting of `include`. Redis has no bound: a file that includes itself overflows its
+/// Maximum nesting of `include`. Redis has no limit: a file that includes itself overflows Redis's
 /// stack.
 pub const INCLUDE_DEPTH_MAX: usize = 16;
 
-/// Most files that one configuration may include: bounds a few files that include each other many
-/// times.
+/// Maximum number of files that one configuration may include. The limit on nesting alone does not
+/// bound files that include each other many times.
 pub const INCLUDES_MAX: usize = 4_096;
 
 /// The sources of the configuration.
@@ -45,24 +45,24 @@ pub struct HostDefaults {
     pub partitions: fn(usize, usize) -> usize,
 }
 
-/// Why the configuration can't be read; its text is what redis-server prints before it exits with
-/// 1.
+/// The reason why the configuration can't be read. `Display` writes the text that redis-server
+/// prints before it exits with status 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadError {
     /// A line is wrong.
     Line {
-        /// Counted from 1.
+        /// The line's number, from 1.
         number: usize,
         /// The line, trimmed.
         line: Vec<u8>,
-        /// What is wrong with it.
+        /// The error in the line.
         reason: String,
     },
-    /// The lines contradict each other, or what they name is unavailable.
+    /// The lines contradict each other, or a resource that they name is unavailable.
     Whole(String),
     /// A file can't be read.
     Open {
-        /// Its path as written.
+        /// The file's path as written.
         path: PathBuf,
         /// The system's error.
         reason: String,
@@ -87,7 +87,7 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// A directive or a value that Redis 7.0 would follow and Pantala doesn't.
+/// A directive or a value that Redis 7.0 serves and Pantala ignores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The directive.
@@ -101,7 +101,7 @@ pub struct Warning {
 pub struct Rename {
     /// The command.
     pub from: Vec<u8>,
-    /// Its new name; empty: the command is removed.
+    /// The command's new name; empty: the command is removed.
     pub to: Vec<u8>,
     number: usize,
     line: Vec<u8>,
@@ -122,7 +122,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// Values of all directives.
     pub values: Values,
-    /// Directives that Pantala doesn't follow, one warning each, in the order of their last lines.
+    /// One warning for each directive that Pantala ignores, in the order of the directives' last
+    /// lines.
     pub warnings: Vec<Warning>,
     /// Commands to rename, in order.
     pub renames: Vec<Rename>,
@@ -146,8 +147,8 @@ impl Loaded {
     ///
     /// # Errors
     ///
-    /// The first line that names a command which doesn't exist (any more), or a new name that is
-    /// taken.
+    /// The first line whose command doesn't exist or was renamed by an earlier line, or whose new
+    /// name is taken.
     pub fn check_renames(&self, exists: impl Fn(&[u8]) -> bool) -> Result<(), LoadError> {
         let mut gone: Vec<Vec<u8>> = Vec::new();
         let mut new: Vec<Vec<u8>> = Vec::new();
@@ -200,8 +201,8 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
         let input = loader.host.read_stdin();
         text.extend(input.map_err(|error| LoadError::Open { path: "-".into(), reason: reason(&error) })?);
     }
-    // The options start on a line of their own, so that without a file their first one is line 2,
-    // as in Redis.
+    // The options start on a new line, so that without a file the first option is line 2, as in
+    // Redis.
     text.push(b'\n');
     text.extend_from_slice(&sources.options);
     loader.lines(&text, 0)?;
@@ -224,11 +225,11 @@ struct Loader<'a> {
 
 /// A line of a directive that isn't served.
 struct Unserved {
-    /// Its index in the table; `None` for `loadmodule`.
+    /// The directive's index in the table; `None` for `loadmodule`.
     index: Option<usize>,
-    /// Its name as the line spells it.
+    /// The name or alias that the line uses, as the table spells it.
     name: &'static str,
-    /// The consequence of ignoring it, if that is unsafe.
+    /// The consequence of ignoring the line, if that is unsafe.
     unsafe_to_ignore: Option<&'static str>,
     number: usize,
     line: Vec<u8>,
@@ -348,7 +349,8 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Records a line that the server doesn't follow. A later line on the directive replaces it.
+    /// Records a line of a directive that isn't served. A later line of the same directive replaces
+    /// it.
     fn leave(
         &mut self,
         index: Option<usize>,
@@ -361,11 +363,11 @@ impl Loader<'_> {
         self.unserved.push(Unserved { index, name, unsafe_to_ignore, number, line: line.to_vec() });
     }
 
-    /// Warns of directives whose last value isn't served.
+    /// Adds a warning for each directive whose last value isn't served.
     ///
     /// # Errors
     ///
-    /// The first that is unsafe to ignore, unless `ignore-unsupported` allows it.
+    /// The first such directive that is unsafe to ignore, unless `ignore-unsupported` is set.
     fn check_unserved(&mut self) -> Result<(), LoadError> {
         let ignores = self.values.bool("ignore-unsupported");
         for Unserved { index, name, unsafe_to_ignore, number, line } in std::mem::take(&mut self.unserved) {
@@ -406,8 +408,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Completes the configuration after the last line: the log file, and defaults that depend on
-    /// the host or on other values.
+    /// Completes the configuration after the last line: checks that the log file can be opened, and
+    /// sets the defaults that depend on the host or on other values.
     fn finish(mut self, defaults: HostDefaults, file: Option<PathBuf>) -> Result<Loaded, LoadError> {
         self.check_unserved()?;
         normalize(&mut self.values);
@@ -423,9 +425,9 @@ impl Loader<'_> {
         let workers = usize::try_from(self.values.number("workers")).unwrap_or(1);
         self.values.set_default("shards", number((defaults.shards)(workers).max(1)));
         let shards = usize::try_from(self.values.number("shards")).unwrap_or(1);
-        // Workers in excess of the shards are home of none.
+        // Workers in excess of the shards have no home shard.
         let wanted = (defaults.partitions)(workers.min(shards), shards).max(shards);
-        // The default never prevents the start; a configured number may.
+        // The default number never prevents startup; a configured number may.
         let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases"));
         let partitions = if dictionaries > i128::from(DICTIONARIES_MAX) { shards } else { wanted };
         self.values.set_default("partitions", number(partitions));
@@ -437,7 +439,7 @@ impl Loader<'_> {
         if self.values.bool("daemonize") {
             self.values.set_default("pidfile", Value::Text(PIDFILE_OF_DAEMON.into()));
         }
-        // `io-threads 1` is how redis.conf spells "none".
+        // `io-threads 1` means "none" in redis.conf.
         if self.values.number("io-threads") > 1 && self.values.text("execution") != b"owner" {
             self.warn("io-threads", "Directive 'io-threads' has an effect with 'execution owner' only".into());
         }
@@ -461,7 +463,7 @@ fn number(value: usize) -> Value {
     Value::Number(value as i128)
 }
 
-/// Clamps values that are accepted out of range: `hz`.
+/// Clamps `hz`, which `CONFIG SET` and the file may set out of range.
 pub(super) fn normalize(values: &mut Values) {
     let hz = values.number("hz");
     if let Some(found) = find(b"hz")
@@ -472,7 +474,8 @@ pub(super) fn normalize(values: &mut Values) {
     }
 }
 
-/// Why a line can't be applied: it is wrong itself, or something in the file that it includes.
+/// The reason why a line can't be applied: an error in the line itself, or in a file that it
+/// includes.
 enum Failure {
     Here(String),
     /// An error in a `user` line.

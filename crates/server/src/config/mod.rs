@@ -5,12 +5,12 @@
 //! | [`table`] | one record per directive ([`directive`] defines the record) |
 //! | [`quote`], [`number`] | words and numbers of a line |
 //! | [`value`], [`values`] | one directive's value, and all of them |
-//! | [`settings`], [`primary`], [`replica`], [`tls`] | the served values, typed, for the server |
+//! | [`settings`], [`primary`], [`replica`], [`tls`] | the values that the server reads, typed |
 //! | [`load`], [`host`] | reading file, standard input and options; the interface to files |
 //! | [`store`], [`rewrite`] | the running configuration |
 //!
-//! [`load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
-//! [`ConfigStore::generation`] is on a hot path.
+//! At startup [`load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
+//! [`ConfigStore::generation`] is on a hot path: workers read it once a turn.
 
 pub mod directive;
 pub mod host;
@@ -45,15 +45,16 @@ pub use title::process_title;
 pub use tls::TlsSettings;
 pub use value::OutputLimit;
 
-/// Most dictionaries of a server: partitions times databases.
+/// Maximum number of a server's dictionaries: partitions times databases.
 pub const DICTIONARIES_MAX: u64 = 1 << 20;
 
-/// Least default number of partitions per worker: as many as default shards. More make no command
-/// faster, and each has cache lines of its own that compete for workers' caches.
+/// Minimum default number of partitions per worker. It equals the default number of shards per
+/// worker: more partitions make no command faster, and each has cache lines of its own that compete
+/// for the workers' caches.
 const PARTITIONS_PER_WORKER: usize = 16;
 
-/// Returns the default number of partitions for numbers of workers and of shards: the same for each
-/// shard; one each for a single worker, which waits for no other.
+/// Returns the default number of partitions, a multiple of the number of shards. With a single
+/// worker it is one per shard, since no other worker competes for them.
 pub const fn default_partitions(workers: usize, shards: usize) -> usize {
     if workers <= 1 {
         return shards;

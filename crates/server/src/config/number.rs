@@ -12,7 +12,7 @@ pub fn parse_percent(text: &[u8]) -> Option<i64> {
     parse_i64(text.strip_suffix(b"%")?).filter(|percent| *percent >= 0)
 }
 
-/// Parses octal digits with an optional sign. No digits at all are zero, as in C's `strtoll`.
+/// Parses octal digits with an optional sign. As in C's `strtoll`, a text without digits is zero.
 pub fn parse_octal(text: &[u8]) -> Option<i128> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_written_so_that_it_reads_the_same() {
+    fn formatted_memory_parses_to_the_same_value() {
         for bytes in [0u64, 1, 1023, 1024, 1536, 1 << 20, 3 << 20, 1 << 30, (1 << 30) + 1024, u64::MAX] {
             assert_eq!(parse_memory(format_memory(i128::from(bytes)).as_bytes()), Some(bytes));
         }

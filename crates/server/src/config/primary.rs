@@ -8,12 +8,12 @@ use super::values::Values;
 /// Settings of a server that has replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrimarySettings {
-    /// When full syncs start: `repl-diskless-sync`, `repl-diskless-sync-delay`,
+    /// The schedule of full syncs: `repl-diskless-sync`, `repl-diskless-sync-delay`,
     /// `repl-diskless-sync-max-replicas`.
     pub schedule: Schedule,
     /// `repl-timeout`, s.
     pub timeout_s: u64,
-    /// `repl-backlog-ttl`, s; 0: the backlog is kept.
+    /// `repl-backlog-ttl`, s; 0: the backlog is never freed.
     pub backlog_ttl_s: u64,
     /// `min-replicas-to-write`; 0: writes need no replicas.
     pub replicas_min: u64,

@@ -3,7 +3,7 @@
 use super::values::Values;
 use crate::replication::Address;
 
-/// See the head of this module.
+/// Settings of a server that is a replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaSettings {
     /// `replicaof`: the primary that the server follows.
@@ -16,9 +16,10 @@ pub struct ReplicaSettings {
     pub password: Option<Vec<u8>>,
     /// `replica-priority`: rank for Sentinel; 0: never promoted.
     pub priority: i128,
-    /// `replica-announced`: Sentinel sees this replica.
+    /// `replica-announced`: Sentinel lists this replica. It reads the setting from `INFO`.
     pub is_announced: bool,
-    /// `replica-announce-ip`: address announced to the primary; empty: that of the link.
+    /// `replica-announce-ip`: address announced to the primary; empty: the address that the primary
+    /// sees.
     pub announced_ip: String,
     /// `replica-announce-port`: port announced to the primary; 0: the real one.
     pub announced_port: i128,
@@ -51,7 +52,7 @@ impl ReplicaSettings {
     }
 }
 
-/// Parses the value of `replicaof`, which was checked: host and port, or nothing.
+/// Parses the validated value of `replicaof`: host and port, or nothing.
 fn address(value: &[u8]) -> Option<Address> {
     let text = String::from_utf8_lossy(value);
     let (host, port) = text.rsplit_once(' ')?;

@@ -1,4 +1,5 @@
-//! The served settings, typed.
+//! The settings that the server reads, as typed values. [`Settings::from_values`] converts the
+//! directives' values at startup and at each `CONFIG SET`.
 
 use super::primary::PrimarySettings;
 use super::process::ProcessSettings;
@@ -26,7 +27,7 @@ pub enum Allowed {
 }
 
 impl Allowed {
-    /// Returns whether a client may; `is_local`: it is on this host.
+    /// Returns whether a client is allowed. `is_local`: the client is on this host.
     pub fn allows(self, is_local: bool) -> bool {
         self == Allowed::Yes || self == Allowed::Local && is_local
     }
@@ -40,7 +41,7 @@ pub enum LogLevel {
     Debug = 0,
     /// Many messages that are rarely useful.
     Verbose = 1,
-    /// What is worth knowing in production.
+    /// Messages that matter in production.
     Notice = 2,
     /// Important messages and errors only.
     Warning = 3,
@@ -66,7 +67,7 @@ pub enum IoBackend {
     Epoll,
 }
 
-/// `maxmemory-policy`: what is evicted, and how key accesses are recorded for that and for
+/// `maxmemory-policy`: which keys are evicted, and how key accesses are recorded for that and for
 /// `OBJECT IDLETIME` and `OBJECT FREQ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants are Redis's names of its policies")]
@@ -82,7 +83,7 @@ pub enum MaxmemoryPolicy {
 }
 
 impl MaxmemoryPolicy {
-    /// Returns what it evicts.
+    /// Returns which keys the policy evicts, and in which order.
     pub fn eviction(self) -> EvictionPolicy {
         match self {
             MaxmemoryPolicy::VolatileLru => EvictionPolicy::Volatile(Rank::Lru),
@@ -96,7 +97,7 @@ impl MaxmemoryPolicy {
         }
     }
 
-    /// Returns its name, as `INFO` prints it.
+    /// Returns the policy's name, as `INFO` prints it.
     pub fn name(self) -> &'static str {
         POLICIES.iter().find(|(_, policy)| *policy == self).map_or("noeviction", |(name, _)| name)
     }
@@ -126,37 +127,37 @@ pub enum ClientsLimit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AppendFsync {
-    /// Before the replies to the commands that made them.
+    /// Before replies are sent to the commands that produced the effects.
     Always,
     /// Once a second.
     #[default]
     EverySecond,
-    /// When the kernel does it.
+    /// Never by the server: the kernel decides when to write them back.
     No,
 }
 
 /// The directives of the append-only file that are not paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AofSettings {
-    /// The file is written, and loaded at the start (`appendonly`).
+    /// Write the file, and load it at startup (`appendonly`).
     pub is_on: bool,
     /// `appendfsync`.
     pub fsync: AppendFsync,
-    /// Nothing is synced while a snapshot is written (`no-appendfsync-on-rewrite`).
+    /// Don't sync the file while a snapshot is written (`no-appendfsync-on-rewrite`).
     pub no_fsync_on_rewrite: bool,
     /// Growth in percent at which the file is rewritten; 0: never (`auto-aof-rewrite-percentage`).
     pub rewrite_percentage: u64,
-    /// Size below which it is not, bytes (`auto-aof-rewrite-min-size`).
+    /// Size below which the file is not rewritten, bytes (`auto-aof-rewrite-min-size`).
     pub rewrite_min_bytes: u64,
-    /// A file that ends within a command is cut and loaded (`aof-load-truncated`).
+    /// Truncate and load a file whose last command is incomplete (`aof-load-truncated`).
     pub load_truncated: bool,
     /// The base is an RDB file (`aof-use-rdb-preamble`).
     pub uses_rdb: bool,
-    /// The time of effects is annotated (`aof-timestamp-enabled`).
+    /// Annotate effects with their time (`aof-timestamp-enabled`).
     pub writes_times: bool,
     /// Sync a base while it is written, not only at its end (`aof-rewrite-incremental-fsync`).
     pub rewrite_incremental_fsync: bool,
-    /// Files that a rewrite has replaced are kept (`aof-disable-auto-gc`).
+    /// Keep the files that a rewrite has replaced (`aof-disable-auto-gc`).
     pub keeps_history: bool,
 }
 
@@ -198,13 +199,13 @@ pub struct Settings {
     pub partitions: usize,
     /// Number of workers, 1 to 1024.
     pub workers: usize,
-    /// Workers that only read, parse and encode; with [`Execution::Owner`] only. 0: none.
+    /// Number of threads that only read, parse and encode, with [`Execution::Owner`] only; 0: none.
     pub io_threads: usize,
     /// How commands run on shards.
     pub execution: Execution,
     /// The event loop.
     pub io_backend: IoBackend,
-    /// Each worker stays on one CPU.
+    /// Pin each worker to one CPU.
     pub pin_threads: bool,
     /// TCP port; 0: no TCP.
     pub port: u16,
@@ -217,7 +218,7 @@ pub struct Settings {
     pub protected_mode: bool,
     /// Path of the Unix socket.
     pub unixsocket: Option<PathBuf>,
-    /// Permissions of the Unix socket; 0: those that the umask leaves.
+    /// Permissions of the Unix socket; 0: determined by the umask.
     pub unixsocketperm: u32,
     /// Length of the queue of connections not accepted yet.
     pub tcp_backlog: i32,
@@ -227,15 +228,15 @@ pub struct Settings {
     pub timeout_s: u32,
     /// Close a client that has not authenticated after this many seconds; 0: never.
     pub unauthenticated_timeout_s: u32,
-    /// Most clients at a time.
+    /// Maximum number of clients.
     pub maxclients: u32,
     /// What the host shows of the process, and what it reports to the host.
     pub process: ProcessSettings,
     /// Run in the background.
     pub daemonize: bool,
-    /// Where to write the process id.
+    /// Path of the file with the process ID.
     pub pidfile: Option<PathBuf>,
-    /// What is logged.
+    /// The least important level that is logged.
     pub loglevel: LogLevel,
     /// Log file; `None`: standard output.
     pub logfile: Option<PathBuf>,
@@ -247,11 +248,11 @@ pub struct Settings {
     pub requirepass: Option<Vec<u8>>,
     /// File of the users.
     pub aclfile: Option<PathBuf>,
-    /// Entries that `ACL LOG` keeps.
+    /// Maximum number of entries of `ACL LOG`.
     pub acllog_max_len: u64,
     /// New users may use all channels (`acl-pubsub-default`).
     pub acl_channels_by_default: bool,
-    /// Who may use `DEBUG`.
+    /// Clients that may use `DEBUG`.
     pub enable_debug_command: Allowed,
     /// Who may use `MODULE LOAD`, `LOADEX` and `UNLOAD`.
     pub enable_module_command: Allowed,
@@ -259,7 +260,7 @@ pub struct Settings {
     pub enable_protected_configs: Allowed,
     /// Compress long strings in snapshots and in the replies of `DUMP`.
     pub rdb_compression: bool,
-    /// Reject writes after a failed snapshot in the background, if there are points of `save`.
+    /// Reject writes after a failed background snapshot if `save_points` isn't empty.
     pub stop_writes_on_bgsave_error: bool,
     /// Write and check checksums of snapshots.
     pub rdb_checksum: bool,
@@ -271,7 +272,7 @@ pub struct Settings {
     pub aof: AofSettings,
     /// Name of the directory of the append-only file, in `dir` (`appenddirname`).
     pub appenddirname: PathBuf,
-    /// Start of the names of its files (`appendfilename`).
+    /// Prefix of the names of the append-only files (`appendfilename`).
     pub appendfilename: Vec<u8>,
     /// Points of `save`; empty: none.
     pub save_points: String,
@@ -279,13 +280,13 @@ pub struct Settings {
     pub shutdown_on_sigint: Shutdown,
     /// How SIGTERM stops the server.
     pub shutdown_on_sigterm: Shutdown,
-    /// Longest sparse HyperLogLog, bytes.
+    /// Maximum size of a sparse HyperLogLog, bytes.
     pub hll_sparse_max_bytes: u64,
-    /// Longest argument of a command, bytes.
+    /// Maximum length of a command's argument, bytes.
     pub proto_max_bulk_len_bytes: u64,
-    /// How long a script runs before other clients get the busy error, ms; 0: for ever.
+    /// How long a script runs before other clients get the busy error, ms; 0: no limit.
     pub busy_reply_threshold_ms: i64,
-    /// Most bytes of a client's unprocessed input.
+    /// Maximum size of a client's unprocessed input, bytes.
     pub client_query_buffer_limit_bytes: u64,
     /// Output limits of ordinary clients.
     pub output_limit_normal: OutputLimit,
@@ -297,7 +298,7 @@ pub struct Settings {
     pub databases: usize,
     /// Background rounds per second, [`HZ_MIN`] to [`HZ_MAX`].
     pub hz: u32,
-    /// Scale the rounds with the number of clients.
+    /// Run more rounds per second if there are many clients.
     pub dynamic_hz: bool,
     /// Effort of active expiry, 1 to 10.
     pub active_expire_effort: u32,
@@ -315,7 +316,7 @@ pub struct Settings {
     pub maxmemory_bytes: u64,
     /// Limit on the memory usage of all clients.
     pub maxmemory_clients: ClientsLimit,
-    /// What is evicted, and how accesses are recorded.
+    /// Which keys are evicted, and how accesses are recorded.
     pub maxmemory_policy: MaxmemoryPolicy,
     /// Keys sampled for each eviction, at least 1.
     pub maxmemory_samples: u32,
@@ -329,29 +330,29 @@ pub struct Settings {
     pub list_max_listpack_size: i32,
     /// Nodes at either end of a new list that are never compressed; 0: compression is off.
     pub list_compress_depth: u32,
-    /// Most fields of a packed hash.
+    /// Maximum number of fields of a packed hash.
     pub hash_max_listpack_entries: u64,
-    /// Longest field or value of a packed hash.
+    /// Maximum length of a packed hash's field or value, bytes.
     pub hash_max_listpack_value_bytes: u64,
-    /// Most members of a set of integers.
+    /// Maximum number of members of a set of integers.
     pub set_max_intset_entries: u64,
-    /// Most members of a packed sorted set.
+    /// Maximum number of members of a packed sorted set.
     pub zset_max_listpack_entries: u64,
-    /// Longest member of a packed sorted set.
+    /// Maximum length of a packed sorted set's member, bytes.
     pub zset_max_listpack_value_bytes: u64,
-    /// Most bytes of a stream node; 0: no limit.
+    /// Maximum size of a stream node, bytes; 0: no limit.
     pub stream_node_max_bytes: u64,
-    /// Most entries of a stream node; 0: no limit.
+    /// Maximum number of entries of a stream node; 0: no limit.
     pub stream_node_max_entries: u64,
-    /// Commands that take at least this many µs are logged; negative: none.
+    /// Duration from which a command is logged as slow, µs; negative: none is logged.
     pub slowlog_log_slower_than_us: i64,
-    /// Least duration of a `LATENCY` event, ms; 0: no events are recorded.
+    /// Minimum duration of a `LATENCY` event, ms; 0: no events are recorded.
     pub latency_monitor_threshold_ms: u64,
     /// Record the latencies of each command.
     pub latency_tracking: bool,
     /// Percentiles that `INFO latencystats` shows, 0 to 100 each.
     pub latency_percentiles: Vec<f64>,
-    /// Most entries of the log of slow commands.
+    /// Maximum number of entries of the log of slow commands.
     pub slowlog_max_len: u64,
     /// `repl-backlog-size`, bytes.
     pub repl_backlog_bytes: u64,
@@ -361,13 +362,13 @@ pub struct Settings {
     pub primary: PrimarySettings,
     /// Settings of a server that is a replica.
     pub replica: ReplicaSettings,
-    /// Most keys tracked for clients; 0: no limit.
+    /// Maximum number of keys tracked for clients; 0: no limit.
     pub tracking_table_max_keys: u64,
     /// Classes of keyspace events that are published.
     pub notify_keyspace_events: EventClasses,
     /// The server is a node of a cluster.
     pub cluster_enabled: bool,
-    /// Port for other nodes; 0: that for clients plus 10000.
+    /// Port for other nodes; 0: the client port plus [`BUS_PORT_OFFSET`].
     pub cluster_port: u16,
     /// Address announced to clients; empty: the one they connected to.
     pub cluster_announce_ip: String,
@@ -377,25 +378,26 @@ pub struct Settings {
     pub cluster_announce_port: u16,
     /// Port announced to other nodes; 0: the real one.
     pub cluster_announce_bus_port: u16,
-    /// Which kind of endpoint is announced to clients.
+    /// Kind of endpoint announced to clients.
     pub cluster_preferred_endpoint: PreferredEndpoint,
 }
 
-/// Offset of the port for other nodes from that for clients, unless `cluster-port` is set.
+/// Offset of the port for other nodes from the client port, unless `cluster-port` is set.
 pub const BUS_PORT_OFFSET: u16 = 10_000;
 
 /// A `slowlog-log-slower-than` below this makes the server time every command, µs.
 pub const SLOWLOG_FINE_US: i64 = 1000;
 
 impl Settings {
-    /// Returns the points of `save`: seconds, and the changes that make a snapshot due then.
+    /// Returns the points of `save`: a snapshot is due after so many seconds if there were at least
+    /// so many changes.
     pub fn save_points(&self) -> impl Iterator<Item = (i64, u64)> + Clone {
         let mut numbers = self.save_points.split_ascii_whitespace();
         // `save` takes pairs of numbers only.
         std::iter::from_fn(move || Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?)))
     }
 
-    /// Returns whether every command is timed on its own.
+    /// Returns whether every command is timed individually.
     pub fn times_all(&self) -> bool {
         (0..SLOWLOG_FINE_US).contains(&self.slowlog_log_slower_than_us)
     }
@@ -540,17 +542,17 @@ fn output_limits_of(values: &Values) -> [OutputLimit; 3] {
     output_limits(&super::value::Value::Text(values.text("client-output-buffer-limit").to_vec()))
 }
 
-/// Returns a port, whose range in the table fits.
+/// Returns the value of a port directive, which the table limits to 16 bits.
 pub(super) fn port(values: &Values, name: &str) -> u16 {
     u16::try_from(values.number(name)).unwrap_or(0)
 }
 
-/// Returns text that goes into replies unchanged.
+/// Returns the value of a text directive, with invalid UTF-8 replaced.
 pub(super) fn text(values: &Values, name: &str) -> String {
     String::from_utf8_lossy(values.text(name)).into_owned()
 }
 
-/// Returns a number whose range in the table fits.
+/// Returns the value of a numeric directive, which the table limits to 32 bits.
 fn small(values: &Values, name: &str) -> u32 {
     u32::try_from(values.number(name)).unwrap_or(u32::MAX)
 }
@@ -567,8 +569,7 @@ pub(super) fn path(text: &[u8]) -> Option<PathBuf> {
     (!text.is_empty()).then(|| OsString::from_vec(text.to_vec()).into())
 }
 
-/// Splits a joined list; an empty one has no words. An address that isn't text fails visibly when
-/// it is resolved.
+/// Splits a list that is joined by spaces. An address that isn't UTF-8 fails when it is resolved.
 fn words(text: &[u8]) -> Vec<String> {
     if text.is_empty() {
         return Vec::new();
@@ -602,7 +603,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_redis_ones() {
+    fn defaults_match_redis() {
         let settings = Settings::from_values(&Values::new());
         assert_eq!(settings.port, 6379);
         assert_eq!(settings.bind, ["*", "-::*"]);
@@ -620,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_memory_is_in_bytes_or_a_share() {
+    fn clients_memory_limit_is_bytes_or_a_percentage() {
         let mut settings = Settings::from_values(&Values::new());
         assert_eq!((settings.maxmemory_clients, settings.clients_memory_bytes()), (ClientsLimit::Bytes(0), 0));
         settings.maxmemory_clients = ClientsLimit::Bytes(5_000);

@@ -1,4 +1,5 @@
-//! The running configuration: `CONFIG GET`, `SET` and `REWRITE`.
+//! The running configuration: `CONFIG GET`, `SET` and `REWRITE`. All threads share one
+//! [`ConfigStore`].
 
 use super::directive::{Kind, State};
 use super::host::{Host, System, reason};
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Why the server can't apply a change.
+/// The reason why the server can't apply a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The rejected directive.
@@ -24,17 +25,16 @@ pub struct Refusal {
     pub reason: String,
 }
 
-/// Applies a change from the old settings (first) to the new ones (second). If a later step fails
-/// it is called again, the other way round, to roll back. Nothing else changes the configuration
-/// meanwhile.
+/// Applies a change from the old settings (first argument) to the new ones (second). The store
+/// holds its lock, so no other change runs at the same time.
 pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 
 /// The configuration, shared by all threads.
 ///
 /// Workers compare [`generation`](Self::generation), a load that costs as much as a relaxed one,
-/// each turn, and fetch the new [`settings`](Self::settings) when it has changed. Changes are
-/// serialized by a lock. Readers never wait long for theirs: it is held only while the pointer is
-/// exchanged, not while a change is applied.
+/// each turn, and fetch the new [`settings`](Self::settings) when it has changed. A mutex
+/// serializes changes. Readers take a separate lock, which is held only while the pointer to the
+/// settings is exchanged, not while a change is applied.
 pub struct ConfigStore {
     values: Mutex<Values>,
     settings: RwLock<Arc<Settings>>,
@@ -43,7 +43,7 @@ pub struct ConfigStore {
 }
 
 impl ConfigStore {
-    /// Creates the store of a configuration that was read.
+    /// Creates the store from the configuration read at startup.
     pub fn new(loaded: &Loaded) -> Self {
         ConfigStore {
             values: Mutex::new(loaded.values.clone()),
@@ -58,8 +58,8 @@ impl ConfigStore {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the number of changes so far. Acquire: a reader of a new number also gets settings
-    /// at least as new.
+    /// Returns the number of changes so far. Acquire: a reader of a new number also sees the
+    /// settings of that change or of a later one.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
@@ -115,7 +115,7 @@ impl ConfigStore {
         let old_dir = System.current_dir();
         let moved = change_dir(&mut new_values, &old.dir)?;
         let mut new = Settings::from_values(&new_values);
-        // Files are read again even if their names stay the same.
+        // A new revision makes the server read the files again even if their names stay the same.
         let renews_tls = targets.iter().any(|found| found.directive().name.starts_with("tls-"));
         new.tls.options.revision = old.tls.options.revision + u64::from(renews_tls);
         if let Err(refusal) = apply(&old, &new) {
@@ -133,7 +133,7 @@ impl ConfigStore {
         Ok(())
     }
 
-    /// Sets `replicaof` to a primary's host and port, or to none: `REPLICAOF` has changed it.
+    /// Sets `replicaof` to a primary's host and port, or to none, after the command `REPLICAOF`.
     pub fn note_replica_of(&self, primary: Option<(&str, u16)>) {
         let mut values = self.lock();
         let text = primary.map_or_else(Vec::new, |(host, port)| format!("{host} {port}").into_bytes());
@@ -173,7 +173,7 @@ impl ConfigStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Values> {
-        // A change works on a copy and stores it at its end, so the values are whole even after a
+        // A change works on a copy and stores it last, so the values are consistent even after a
         // panic.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -184,7 +184,7 @@ fn failed(name: &str, reason: &str) -> String {
     format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }
 
-/// Finds the directives that `pairs` name, if each may be set.
+/// Finds the directives that `pairs` name. Fails unless each may be set.
 fn resolve(
     pairs: &[(&[u8], &[u8])],
     values: &Values,
@@ -198,8 +198,9 @@ fn resolve(
             return Err(format!("Unknown option or number of arguments for CONFIG SET - '{spelled}'"));
         };
         let directive = found.directive();
-        // Tools that write back the reply of `CONFIG GET *` leave out what Redis doesn't let them
-        // set. They don't know our own directives.
+        // Tools that set all directives from the reply of `CONFIG GET *` skip Redis's immutable
+        // ones. They don't know Pantala's own, so setting one of these to its current value
+        // succeeds.
         let is_as_it_is = directive.own && show(directive.kind, values.at(found.index)) == *value;
         if directive.immutable && !is_as_it_is {
             return Err(failed(&spelled, "can't set immutable config"));
@@ -207,7 +208,7 @@ fn resolve(
         if directive.protected && !protected.allows(is_local) {
             return Err(failed(&spelled, "can't set protected config"));
         }
-        // A directive and its alias may both be given, as in Redis: the last one wins.
+        // As in Redis, a directive and its alias may both be given; the last one wins.
         if targets.contains(&found) {
             return Err(failed(&spelled, "duplicate parameter"));
         }
@@ -229,14 +230,15 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
     if values.is_unserved(found.index, &value) {
         return Err(format!("Pantala doesn't serve '{}' yet: it stays as it is", found.name()));
     }
-    // A directive that isn't served keeps its default, and doesn't count as given.
+    // A directive that isn't served keeps its default and doesn't count as configured.
     if found.directive().state != State::Known {
         values.set(found.index, value);
     }
     Ok(())
 }
 
-/// Changes to the directory in `values` unless it is `old`; the value becomes its absolute path.
+/// Changes the working directory to `dir` of `values` unless it is `old`, and stores its absolute
+/// path there. Returns whether the directory was changed.
 fn change_dir(values: &mut Values, old: &Path) -> Result<bool, String> {
     let wanted = Path::new(OsStr::from_bytes(values.text("dir"))).to_path_buf();
     if wanted == old {

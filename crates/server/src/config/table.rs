@@ -1,9 +1,8 @@
-//! Every directive of redis-server 7.0.15, and Pantala's own: one record each. Everything else
-//! about a directive (reading, `CONFIG GET`, `SET` and `REWRITE`, warnings) derives from its
-//! record.
+//! One record for each directive of redis-server 7.0.15 and of Pantala. Parsing, `CONFIG GET`,
+//! `SET` and `REWRITE`, and warnings derive from the record.
 //!
-//! If Pantala's default differs from Redis's, the record says why. Types and ranges are Redis's
-//! own, so that a bad value of a directive that isn't served yet is rejected as Redis rejects it.
+//! If Pantala's default differs from Redis's, the record says why. Types and ranges are Redis's, so
+//! that Pantala rejects the same values as Redis, even of directives that aren't served yet.
 
 use super::directive::{Directive, Kind};
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, WORKERS_MAX};
@@ -19,7 +18,7 @@ const ULONG_MAX: i128 = u64::MAX as i128;
 const MB: i128 = 1024 * 1024;
 const PORT: Kind = Integer(0, u16::MAX as i128);
 const COUNT: Kind = Integer(0, INT_MAX);
-/// Who may use a protected command or directive: no client, every client, or clients of this host.
+/// The clients that may use a protected command or directive: none, all, or those on this host.
 const ALLOWED: Kind = Choice(&["no", "yes", "local"]);
 
 /// Value of `shards`, `partitions` and `workers` before the host decides.
@@ -34,7 +33,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("execution", Choice(&["inline", "owner"]), "inline").own(),
     D::at_start("io-backend", Choice(&["auto", "io_uring", "epoll"]), "auto").own(),
     D::at_start("pin-threads", Bool, "no").own(),
-    // Turns errors for directives that are unsafe to ignore into warnings.
+    // Turns the error for a directive that is unsafe to ignore into a warning.
     D::at_start("ignore-unsupported", Bool, "no").own(),
     // Network.
     D::live("port", PORT, "6379"),
@@ -48,8 +47,8 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("unauthenticated-timeout", COUNT, "0").own(),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),
     // In Redis, threads that read and write for its one main thread; in Pantala, threads that parse
-    // and encode for pinned shard threads. Redis counts its main thread and starts at 1; here 0
-    // means none.
+    // and encode for pinned shard threads. Redis counts its main thread and starts at 1; in Pantala
+    // 0 means none.
     D::at_start("io-threads", Integer(0, WORKERS_MAX as i128), "0"),
     D::known("io-threads-do-reads", Bool, "no").immutable(),
     D::live("bind-source-addr", Text, ""),
@@ -78,7 +77,8 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("crash-log-enabled", Bool, "no"),
     D::known("crash-memcheck-enabled", Bool, "no"),
     D::known("use-exit-on-panic", Bool, "no").hidden(),
-    // Redis's default is yes, for the sake of fork; Pantala never forks for a snapshot.
+    // Redis's default is yes because huge pages make its fork expensive; Pantala never forks for a
+    // snapshot.
     D::known("disable-thp", Bool, "no").immutable(),
     D::live("oom-score-adj", Kind::OomScoreAdj, "no"),
     D::live("oom-score-adj-values", Kind::OomScores, "0 200 800"),
@@ -158,7 +158,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("zset-max-listpack-value", Memory(0, LONG_MAX), "64").alias("zset-max-ziplist-value"),
     D::live("stream-node-max-bytes", Memory(0, LONG_MAX), "4096"),
     D::live("stream-node-max-entries", Integer(0, LONG_MAX), "100"),
-    // Watching and scripts.
+    // Monitoring and scripts.
     D::live("slowlog-log-slower-than", Integer(-1, LONG_MAX), "10000"),
     D::live("slowlog-max-len", Integer(0, LONG_MAX), "128"),
     D::live("latency-monitor-threshold", Integer(0, LONG_MAX), "0"),
@@ -262,9 +262,9 @@ pub static DIRECTIVES: &[Directive] = &[
 /// A directive, found by one of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its index in [`DIRECTIVES`].
+    /// The directive's index in [`DIRECTIVES`].
     pub index: usize,
-    /// It was found by its alias.
+    /// The directive was found by its alias.
     pub by_alias: bool,
 }
 
@@ -290,7 +290,7 @@ pub fn find(name: &[u8]) -> Option<Found> {
     names().find(|found| found.name().as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Iterates over all names, aliases right after their primary.
+/// Iterates over all names; an alias follows its directive's name.
 pub fn names() -> impl Iterator<Item = Found> {
     DIRECTIVES.iter().enumerate().flat_map(|(index, directive)| {
         let primary = Found { index, by_alias: false };

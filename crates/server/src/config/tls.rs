@@ -6,16 +6,16 @@ use pantala_tls::{AuthClients, Identity, Options};
 use super::settings::{bytes, count, path, port, text};
 use super::values::Values;
 
-/// `tls-port`, and what its connections agree on.
+/// `tls-port`, and the options of its connections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TlsSettings {
     /// Port of encrypted connections; 0: none.
     pub port: u16,
-    /// Certificates, and what a handshake may agree on.
+    /// Certificates, and what a handshake may negotiate.
     pub options: Options,
 }
 
-/// Directives that name files or their contents, with what tells whether they differ.
+/// A directive, and whether the options that it stands for are equal.
 type Compared = (&'static str, fn(&Options, &Options) -> bool);
 
 const COMPARED: [Compared; 7] = [
@@ -67,8 +67,7 @@ impl TlsSettings {
         TlsSettings { port: port(values, "tls-port"), options }
     }
 
-    /// Returns the first directive whose change from `old` the server's certificate and its
-    /// connections depend on: the one that an error names.
+    /// Returns the first directive that differs from `old`, for the error of a failed change.
     pub fn first_change(&self, old: &TlsSettings) -> &'static str {
         if (self.port == 0) != (old.port == 0) {
             return "tls-port";

@@ -7,7 +7,7 @@ use super::quote::quote;
 use pantala_base::number::parse_i64;
 use pantala_engine::notify::EventClasses;
 
-/// A value, in its canonical form: two equal values are the same setting.
+/// A value in canonical form: equal values are the same setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// An integer, bytes, or (negative) percent.
@@ -39,9 +39,9 @@ pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 pub struct OutputLimit {
     /// Pending output above which the client is closed at once, bytes.
     pub hard_bytes: u64,
-    /// Pending output above which the client is closed …
+    /// Pending output above which the client is closed after `soft_seconds`, bytes.
     pub soft_bytes: u64,
-    /// … after this many seconds.
+    /// How long the output may stay above `soft_bytes`, seconds.
     pub soft_seconds: u32,
 }
 
@@ -49,11 +49,11 @@ const BAD_INTEGER: &str = "argument couldn't be parsed into an integer";
 const BAD_COUNT: &str = "wrong number of arguments";
 const PERCENT_BEYOND: &str = "percentage argument must be less or equal to 100";
 const BAD_SAVE: &str = "Invalid save parameters";
-/// Host names are shorter than this, bytes, as in Redis.
+/// Host names must be shorter than this, bytes, as in Redis.
 const HOST_NAME_BYTES_END: usize = 256;
 
-/// Parses `words` as a value of `directive`. `previous` is its current value, of which some kinds
-/// change only a part.
+/// Parses `words` as a value of `directive`. `previous` is the directive's current value: some
+/// kinds change only a part of it.
 ///
 /// # Errors
 ///
@@ -143,12 +143,12 @@ fn parse_memory_or_percent(word: &[u8]) -> Result<Value, String> {
         return Ok(Value::Number(-i128::from(percent)));
     }
     let bytes = parse_memory(word).ok_or("argument must be a memory or percent value")?;
-    // Redis reads numbers above 63 bits as negative, and reports that.
+    // Redis reads a number of more than 63 bits as negative, and reports it as a bad percentage.
     let bytes = i64::try_from(bytes).map_err(|_| PERCENT_BEYOND)?;
     Ok(Value::Number(i128::from(bytes)))
 }
 
-/// Returns the one of `names` that equals `word`.
+/// Returns the name in `names` that equals `word`, in any case.
 fn parse_choice(word: &[u8], names: &[&'static str]) -> Result<&'static str, String> {
     names
         .iter()
@@ -208,7 +208,7 @@ fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
 }
 
 /// Parses pairs of seconds (at least 1) and changes (at least 0). One empty word means none. Lines
-/// of a file add up, and a line without words adds none.
+/// of a file add up; a line without words adds nothing.
 fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
     if let [word] = words
         && word.is_empty()
@@ -312,8 +312,9 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Returns the lines of the file that set `value`, each with whether it is required even if the
-/// file has none (`default` decides). No lines mean that the directive must not be in the file.
+/// Returns the lines of the file that set `value`. Each comes with a flag: the line is needed even
+/// if the file has none for the directive, because `value` isn't `default`. No lines mean that the
+/// directive must not be in the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');
@@ -387,7 +388,7 @@ mod tests {
 
     /// Each pair was verified with redis-server 7.0.15.
     #[test]
-    fn refusals_are_redis_ones() {
+    fn errors_match_redis() {
         for (name, text, wrong) in [
             ("timeout", "-1", "argument must be between 0 and 2147483647 inclusive"),
             ("timeout", "99999999999", "argument must be between 0 and 2147483647 inclusive"),

@@ -1,4 +1,4 @@
-//! One value per directive.
+//! The values of all directives, one each.
 
 use super::directive::{Directive, Kind, State};
 use super::settings::Settings;
@@ -18,7 +18,7 @@ pub fn default_value(directive: &Directive) -> Value {
     let word = directive.default;
     match directive.kind {
         Kind::Bool => Value::Bool(word == "yes"),
-        // The table's own numbers are decimal; a unit test parses every default.
+        // Numbers in the table are decimal; a unit test parses every default.
         Kind::Integer(..) | Kind::Octal(..) | Kind::Memory(..) | Kind::MemoryOrPercent => {
             Value::Number(word.parse().unwrap_or(0))
         }
@@ -78,8 +78,8 @@ impl Values {
         DIRECTIVES[index].state == State::Known && *value != self.values[index]
     }
 
-    /// Returns the directive's index in the table. `name` is spelled in the program, so an unknown
-    /// one is a bug.
+    /// Returns the directive's index in the table. Panics if there is none: `name` is a literal in
+    /// the source, so an unknown name is a bug.
     fn index(&self, name: &str) -> usize {
         find(name.as_bytes()).unwrap_or_else(|| panic!("the table has no directive {name}")).index
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_read_back_as_themselves() {
+    fn shown_defaults_parse_to_the_defaults() {
         let values = Values::new();
         for (index, directive) in DIRECTIVES.iter().enumerate() {
             if matches!(directive.name, "shards" | "partitions" | "workers" | "replicaof") {

@@ -15,9 +15,9 @@ fn settings(text: &str) -> Settings {
     load_text(text).unwrap_or_else(|error| panic!("{text:?}: {error}")).settings
 }
 
-/// The texts that redis-server 7.0.15 prints, except for its name and version.
+/// The texts are those that redis-server 7.0.15 prints, except for its name and version.
 #[test]
-fn errors_name_the_line_and_what_is_wrong() {
+fn errors_name_the_line_and_the_reason() {
     for (text, number, line, reason) in [
         ("port 1\ntimeout \"a", 2, "timeout \"a", "Unbalanced quotes in configuration line"),
         ("port 1\ntimeout \"5\"x", 2, "timeout \"5\"x", "Unbalanced quotes in configuration line"),
@@ -61,7 +61,7 @@ fn errors_name_the_line_and_what_is_wrong() {
 }
 
 #[test]
-fn bounds_are_taken_at_their_ends() {
+fn values_at_the_bounds_are_accepted() {
     assert_eq!(settings("shards 16384\nworkers 1024\ndatabases 1").shards, 16_384);
     assert_eq!(settings("shards 1\nworkers 1").workers, 1);
     assert_eq!(settings("hz 0").hz, 1);
@@ -69,7 +69,7 @@ fn bounds_are_taken_at_their_ends() {
 }
 
 #[test]
-fn missing_files_and_logs_stop_the_start() {
+fn missing_files_and_logs_prevent_startup() {
     let sources = Sources { file: Some("none.conf".into()), ..Sources::default() };
     let error = load_from(&mut Fake::with(&[]), &sources).expect_err("no such file");
     assert_eq!(error.to_string(), "Fatal error, can't open config file '/none.conf': No such file or directory");
@@ -81,7 +81,7 @@ fn missing_files_and_logs_stop_the_start() {
 }
 
 #[test]
-fn the_last_word_wins() {
+fn the_last_line_of_a_directive_wins() {
     let mut host = Fake::with(&[("/a.conf", "timeout 1\nport 1\nhz 20\nbind 1.1.1.1 ::1")]);
     host.stdin = b"port 2\nhz 30".to_vec();
     let sources = Sources { file: Some("a.conf".into()), stdin: true, options: b"hz 40".to_vec() };
@@ -110,7 +110,7 @@ fn repeated_lines_add_up_where_redis_adds() {
 }
 
 #[test]
-fn unserved_directives_are_named_once_and_keep_their_default() {
+fn unserved_directives_cause_one_warning_and_keep_their_default() {
     let text = "save 60 5\nsave 900 1\nactivedefrag yes\nappendfsync everysec\ndbfilename x\nrepl-diskless-load swapdb\n\
         io-threads 4\nset-proc-title no\nlua-replicate-commands yes\ndbfilename dump.rdb";
     let loaded = load_text(text).expect("a configuration");
@@ -121,7 +121,7 @@ fn unserved_directives_are_named_once_and_keep_their_default() {
     assert!(loaded.warnings[0].text.contains("'activedefrag'"));
 }
 
-/// Lines that prevent the start, and the consequence of ignoring each.
+/// Lines that prevent startup, each with the consequence of ignoring it.
 const UNSAFE: [(&str, &str); 4] = [
     ("tls-replication yes", "encrypted"),
     ("tls-cluster yes", "encrypted"),
@@ -130,7 +130,7 @@ const UNSAFE: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn what_is_unsafe_to_ignore_prevents_the_start() {
+fn directives_unsafe_to_ignore_prevent_startup() {
     for (line, meaning) in UNSAFE {
         let error = load_text(&format!("port 1\n{line}\nhz 20")).expect_err(line);
         let LoadError::Line { number: 2, line: named, reason } = error else { panic!("{line}: {error:?}") };
@@ -146,7 +146,7 @@ fn what_is_unsafe_to_ignore_prevents_the_start() {
 }
 
 #[test]
-fn the_last_line_decides_what_prevents_the_start() {
+fn only_the_last_line_of_a_directive_can_prevent_startup() {
     for text in [
         "tls-cluster yes\ntls-cluster no",
         "replicaof a 1\nreplicaof no one",
@@ -185,7 +185,7 @@ fn users_are_read_and_their_rules_are_not_shown() {
 }
 
 #[test]
-fn bad_values_of_unserved_directives_are_refused() {
+fn bad_values_of_unserved_directives_are_rejected() {
     assert!(load_text("activedefrag maybe").is_err());
     assert!(load_text("slave-priority x").is_err());
     assert!(load_text("foo.bar 1").is_err());
@@ -208,7 +208,7 @@ fn includes_are_relative_and_may_have_wildcards() {
 }
 
 #[test]
-fn includes_end() {
+fn depth_and_number_of_includes_are_bounded() {
     let chain = |length: usize| {
         let mut host = Fake::with(&[]);
         for at in 0..length {
@@ -229,7 +229,7 @@ fn includes_end() {
 }
 
 #[test]
-fn host_decides_what_nobody_said() {
+fn defaults_depend_on_the_host() {
     let automatic = settings("");
     assert_eq!((automatic.workers, automatic.shards), (2, 32));
     let given = settings("workers 3");
@@ -241,7 +241,7 @@ fn host_decides_what_nobody_said() {
         let given = settings(&format!("workers {workers}\nshards {shards}"));
         assert_eq!(given.partitions, partitions, "{workers} workers, {shards} shards");
     }
-    // At the most that fit, and one past it.
+    // At the maximum number of databases that fits, and one past it.
     assert_eq!(settings("workers 64\nshards 40\ndatabases 1638").partitions, 640);
     assert_eq!(settings("workers 64\nshards 40\ndatabases 1639").partitions, 40);
     assert_eq!(settings("partitions 48\nshards 40").partitions, 48);
@@ -266,7 +266,7 @@ fn renames_are_checked_in_order() {
 }
 
 #[test]
-fn maxmemory_is_a_limit_and_what_shares_are_of() {
+fn percentages_refer_to_the_final_maxmemory() {
     let loaded = load_text("maxmemory 1gb\nmaxmemory-clients 5%\nmaxmemory 100mb").expect("both are fine");
     assert_eq!(loaded.settings.maxmemory_bytes, 100 << 20);
     assert_eq!(loaded.settings.clients_memory_bytes(), 5 << 20);

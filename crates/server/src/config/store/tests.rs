@@ -46,7 +46,7 @@ fn get_finds_by_name_and_pattern() {
 }
 
 #[test]
-fn own_directives_may_be_set_to_what_they_are() {
+fn own_immutable_directives_may_be_set_to_their_current_value() {
     let store = store("shards 32");
     assert_eq!(set(&store, &[("SHARDS", "32"), ("execution", "inline"), ("timeout", "7")]), Ok(()));
     let refused = set(&store, &[("timeout", "8"), ("shards", "33")]).expect_err("shards are fixed");
@@ -56,7 +56,7 @@ fn own_directives_may_be_set_to_what_they_are() {
 
 /// Each was verified with redis-server 7.0.15, except the last group.
 #[test]
-fn set_refuses_in_redis_words() {
+fn errors_of_set_match_redis() {
     let store = store("");
     let failed =
         |name: &str, reason: &str| Err(format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}"));
@@ -88,7 +88,7 @@ fn set_refuses_in_redis_words() {
 }
 
 #[test]
-fn setting_what_is_there_is_fine_even_if_not_served() {
+fn directives_may_be_set_to_their_current_value_even_if_unserved() {
     let store = store("");
     for (name, value) in [("save", ""), ("activedefrag", "no"), ("maxmemory", "0"), ("notify-keyspace-events", "")] {
         assert_eq!(set(&store, &[(name, value)]), Ok(()), "{name}");
@@ -114,7 +114,7 @@ fn set_is_all_or_nothing() {
 }
 
 #[test]
-fn the_server_may_refuse_a_change() {
+fn a_rejected_change_leaves_the_settings() {
     let store = store("");
     let seen = RefCell::new(Vec::new());
     let apply = |old: &Settings, new: &Settings| {
@@ -144,7 +144,7 @@ fn rewrite_needs_a_file() {
     assert_eq!(store("").rewrite(&[]), Err("The server is running without a config file".into()));
 }
 
-/// A reader of a generation gets settings at least as new.
+/// A reader of a generation sees the settings of that generation or of a later one.
 #[test]
 fn generation_never_runs_ahead_of_the_settings() {
     const CHANGES: u32 = 2_000;

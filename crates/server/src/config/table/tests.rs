@@ -1,4 +1,4 @@
-//! The table compared with the real redis-server, if it is installed.
+//! Compares the table with the real redis-server, if it is installed.
 
 use super::super::directive::State;
 use super::super::values::{Values, default_value};
@@ -22,7 +22,7 @@ const OTHER_DEFAULTS: [&str; 7] = [
     "dir",
 ];
 
-/// Directives that Redis doesn't have.
+/// Pantala's own directives.
 const OWN: [&str; 8] = [
     "shards",
     "partitions",
@@ -34,8 +34,8 @@ const OWN: [&str; 8] = [
     "unauthenticated-timeout",
 ];
 
-/// Directives that can't be tried on a running server: they would disconnect the test, or need
-/// something else first.
+/// Directives that can't be tried on a running server: they would disconnect the test, or depend on
+/// other settings.
 const NOT_TRIED: [&str; 9] = [
     "port",
     "tls-port",
@@ -45,12 +45,12 @@ const NOT_TRIED: [&str; 9] = [
     "maxmemory",
     "appendonly",
     "activedefrag",
-    // A watchdog, and a delay for each key.
+    // This starts a watchdog.
     "watchdog-period",
     "bind",
 ];
 
-/// A redis-server started by the test, ended when dropped.
+/// A redis-server started by the test and stopped when dropped.
 struct Redis {
     process: Child,
     port: u16,
@@ -93,8 +93,8 @@ impl Drop for Redis {
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// Sends a command and returns the strings of its reply: one for a simple reply, with its first
-    /// byte; all of an array.
+    /// Sends a command and returns the strings of its reply: all of an array, or one for a simple
+    /// reply, with its first byte.
     fn command(&mut self, words: &[&str]) -> Vec<String> {
         self.send(words);
         self.reply()
@@ -132,7 +132,7 @@ impl Connection {
 
 /// The user documentation lists the served directives.
 #[test]
-fn documentation_names_each_served_directive() {
+fn documentation_lists_each_served_directive() {
     let page = include_str!("../../../../../docs/configuration.md");
     let served = DIRECTIVES.iter().filter(|directive| directive.state != State::Known);
     for name in served.map(|directive| directive.name).chain(OTHER_DEFAULTS) {
@@ -141,7 +141,7 @@ fn documentation_names_each_served_directive() {
 }
 
 #[test]
-fn names_and_defaults_are_those_of_redis() {
+fn names_and_defaults_match_redis() {
     let Some(redis) = Redis::start() else {
         println!("redis-server isn't installed: not compared");
         return;
@@ -155,7 +155,7 @@ fn names_and_defaults_are_those_of_redis() {
         .collect();
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
     for (name, default) in &theirs {
-        // The test chose only the port.
+        // The test itself has chosen the port.
         if *name == "port" {
             continue;
         }
@@ -168,10 +168,10 @@ fn names_and_defaults_are_those_of_redis() {
     }
 }
 
-/// Tries good and bad values on every directive of the real server: what it rejects and how, and
-/// what it fixes at startup.
+/// Sets every directive of the real server to good and bad values. Compares which of them it
+/// rejects, with which error, and which directives it fixes at startup.
 #[test]
-fn refusals_are_those_of_redis() {
+fn errors_match_redis() {
     const TRIED: [&str; 24] = [
         "",
         "0",
@@ -205,7 +205,7 @@ fn refusals_are_those_of_redis() {
     let mut connection = redis.connect();
     let mut compared = 0;
     for (index, directive) in DIRECTIVES.iter().enumerate() {
-        // TLS needs certificates before anything else may be set.
+        // Setting any TLS directive needs certificates.
         let is_left_out = directive.name.starts_with("tls-")
             || OWN.contains(&directive.name)
             || matches!(directive.name, "io-threads" | "databases");
@@ -213,7 +213,8 @@ fn refusals_are_those_of_redis() {
             continue;
         }
         if matches!(directive.kind, Text | Kind::Dir) && directive.state == State::Known {
-            // Any text is kept as it is. Checks come with the features.
+            // Pantala accepts any text for these. It will check values when it serves the
+            // directives.
             continue;
         }
         TRIED.iter().for_each(|text| connection.send(&["config", "set", directive.name, text]));
