@@ -1,14 +1,14 @@
 //! A script that runs for longer than `busy-reply-threshold` doesn't block its worker: every few
-//! milliseconds its Lua hook has the worker run a *turn within*, which serves the other
+//! milliseconds its Lua hook makes the worker run a *turn within*, which serves the other
 //! connections.
 //!
-//! Why that is sound:
+//! Why this is sound:
 //!
 //! * The connection that runs the script is *frozen*: it is not parsed, sent, closed or written to.
-//!   Its events and messages wait in [`Deferred`] until the script has ended and the worker is back
-//!   at its loop, or until another script becomes busy. Output for it is deferred up to its hard
-//!   output limit; past that, it is dropped and the connection will be closed. (The soft limit and
-//!   `maxmemory-clients` apply again when its script has ended.)
+//!   Its events and messages wait in [`Deferred`] until the script has ended and the worker has
+//!   returned to its loop, or until another script becomes busy. Output for the connection is
+//!   deferred up to its hard output limit; beyond the limit it is dropped, and the connection will
+//!   be closed. (The soft limit and `maxmemory-clients` apply again when the script has ended.)
 //! * The script's window is abandoned: the commands behind the script are held back
 //!   ([`pantala_session::Input::hold_back`]) and run later, those of other connections in the turn
 //!   within, those of the script's own connection when it has ended. So no window refers to a
@@ -22,10 +22,11 @@
 //!   others: the hook takes the requests from the gates and rejects them with `-BUSY`
 //!   ([`pantala_engine::executor::Executor::refuse_waiting`]).
 //!
-//! Before the threshold, and always with a threshold of 0, there are no turns within. The hook then
-//! hands on, at the same interval, the worker's shards that the script doesn't hold
-//! ([`Mail::hand_on_shards`](super::mail::Mail::hand_on_shards)). It touches no connection:
-//! answers, messages and requests that were set back wait for the next turn, within or not.
+//! Before the threshold, and always with a threshold of 0, there are no turns within. Instead the
+//! hook hands on, at the same interval, the worker's shards that the script doesn't hold
+//! ([`Mail::hand_on_shards`](super::mail::Mail::hand_on_shards)). This touches no connection:
+//! replies, messages and requests that were set back wait for the next turn, within a script or
+//! not.
 
 use pantala_engine::ownership::Ownership;
 use pantala_runtime::EventLoop;
@@ -34,7 +35,7 @@ use super::Dispatcher;
 use super::window::Window;
 use crate::scripting::Kind;
 
-/// Interval between turns within and, before the threshold, between handing on shards; ms.
+/// Interval between turns within a script and, before the threshold, between handing on shards; ms.
 pub(super) const TURN_EVERY_MS: i64 = 5;
 
 /// A window that is running a command that may be a script.
@@ -43,7 +44,7 @@ pub struct Suspended {
     pub window: Window,
     /// Index of the running command.
     pub at: usize,
-    /// The commands behind that one are not to be run: they are, or will be, held back.
+    /// The window is abandoned: the commands behind the running one are held back.
     pub is_given_up: bool,
 }
 
@@ -70,8 +71,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Runs one turn within a script, which holds these shards.
     pub(super) fn turn_within(&mut self, owned: &mut [Ownership]) {
         let (Some(why), Some(mut above)) = (self.clients.frozen.reply(), self.above.take()) else { return };
-        // Effects of other commands are not part of the script's unit, which is stamped when it
-        // ends.
+        // Effects of other commands are not part of the script's unit. The unit is stamped when the
+        // script ends.
         let unit = self.clients.executor.suspend_unit();
         self.clients.executor.flush_stream();
         self.clients.executor.keyspace().journal().attend(self.clients.reactor.number);

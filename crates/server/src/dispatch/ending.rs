@@ -1,8 +1,9 @@
-//! Shutdown with a snapshot, by `SHUTDOWN` or a signal.
+//! Shutdown with a snapshot, by `SHUTDOWN` or a signal; and `DEBUG LOADAOF`, which also needs all
+//! shards.
 //!
-//! All shards are taken as for any command over all of them. When they are held, the dataset is
-//! saved, and the workers are stopped. The shards are not released then: a write that was
-//! acknowledged after the snapshot would be lost.
+//! All shards are acquired as for any command on all of them. When they are held, the dataset is
+//! saved and the workers are stopped. The shards are not released after that: a write acknowledged
+//! after the snapshot would be lost.
 
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{AllShards, Shutdown};
@@ -18,10 +19,10 @@ use crate::aof::reload;
 use crate::clients::Clients;
 use crate::snapshot::save_before_end;
 
-/// A token that no connection has: shards requested for a signal.
+/// The token of requests for all shards after a signal. No connection has it.
 pub(super) const ENDING: u64 = u64::MAX;
 
-/// The session of the server's own work.
+/// The session with which the server's own work runs.
 pub(super) const NO_SESSION: SessionView = SessionView {
     client: 0,
     db: 0,
@@ -45,14 +46,15 @@ pub fn take_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work: A
     d.gather_for(index, Held::All(work), false)
 }
 
-/// Acquires all shards for a signal.
+/// Acquires all shards after a signal.
 pub(super) fn take_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
     d.clients.executor.bring(&d.shards, NO_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Saves and stops, with all shards held: for the `SHUTDOWN` of a connection, or for a signal.
+/// Saves and stops the server: for the `SHUTDOWN` of the connection at `index`, or after a signal.
+/// All shards are held.
 pub(super) fn end<L: EventLoop>(
     d: &mut Dispatcher<'_, L>,
     index: Option<u32>,
@@ -72,12 +74,12 @@ pub(super) fn end<L: EventLoop>(
     d.clients.executor.done()
 }
 
-/// Loads the append-only file, with all shards held, for the `DEBUG LOADAOF` of a connection.
+/// Loads the append-only file for the `DEBUG LOADAOF` of a connection. All shards are held.
 pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut owned: Vec<Ownership>) -> Ran {
     let Clients { executor, reactor, .. } = &mut d.clients;
     let journal = reactor.server.keyspace().journal();
     executor.flush_stream();
-    // The file is synced up to here first, for which the current epoch must end.
+    // The file is first synced up to this point, for which the journal's current epoch must end.
     journal.rest(reactor.number);
     let loaded = reload(reactor.server, executor, &mut owned, NO_SESSION);
     journal.attend(reactor.number);

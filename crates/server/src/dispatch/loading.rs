@@ -1,8 +1,8 @@
-//! All shards for the thread that loads the dataset of a primary
+//! Acquires all shards for the thread that loads the dataset of a primary
 //! ([`replication`](crate::replication)).
 //!
-//! They are taken as for any command over all of them, and handed over: so this worker serves its
-//! connections while the thread loads. They come back as a message
+//! The shards are acquired as for any command on all of them and handed over to the thread, so that
+//! this worker serves its connections while the thread loads. A message returns them
 //! ([`pantala_engine::message::Message::Release`]).
 
 use pantala_engine::ownership::Ownership;
@@ -11,7 +11,7 @@ use pantala_runtime::EventLoop;
 use super::Dispatcher;
 use super::ending::NO_SESSION;
 
-/// A token that no connection has: shards requested for that thread.
+/// The token of requests for all shards for that thread. No connection has it.
 pub(super) const LOADING: u64 = u64::MAX - 2;
 
 /// Requests all shards.
@@ -21,7 +21,7 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.clients.executor.bring(&d.shards, NO_SESSION, LOADING, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Hands the shards over.
+/// Hands the shards over to the thread.
 pub(super) fn hand_over<L: EventLoop>(d: &Dispatcher<'_, L>, owned: Vec<Ownership>) {
     d.clients.reactor.server.replication().replica.bring(owned);
 }

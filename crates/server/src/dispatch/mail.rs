@@ -1,4 +1,4 @@
-//! What a worker has received and can't handle yet.
+//! Messages and requests that a worker has received but can't handle yet.
 
 use std::collections::VecDeque;
 
@@ -8,16 +8,17 @@ use pantala_engine::request::Parcel;
 
 use crate::host::Server;
 
-/// See the head of this module.
+/// The pending messages and requests of a worker.
 #[derive(Default)]
 pub struct Mail {
-    /// Requests of this worker's connections whose shards have arrived, and that have not run yet.
+    /// Requests of this worker's connections whose shards have arrived but that have not run yet.
     pub brought: VecDeque<Parcel>,
-    /// Requests that a script has set back: they acquire their shards again in the next turn.
+    /// Requests that were set back during a script: they released their shards, and acquire them
+    /// again in the next turn.
     pub set_back: Vec<Parcel>,
     /// Messages received during a turn, for the next one.
     pub received: Vec<Message>,
-    /// How many of them, from the first, are known to carry no shards.
+    /// How many of the first messages in `received` are known to carry no shards.
     pub without_shards: usize,
 }
 
@@ -34,14 +35,14 @@ impl Mail {
         !self.brought.is_empty() | !self.set_back.is_empty()
     }
 
-    /// Hands on, during a script that isn't busy (yet), the shards at or sent to this worker that
-    /// the script does not hold ([`Executor::set_back`]). Does nothing else.
+    /// Hands on shards during a script that isn't busy (yet): those at this worker, or sent to it,
+    /// that the script does not hold ([`Executor::set_back`]). Other messages are kept for later.
     pub fn hand_on_shards(&mut self, server: &Server, number: u32, executor: &mut Executor<'_>) {
         let unseen = self.received.split_off(self.without_shards).into_iter();
         for message in unseen.chain(server.port(number).mailbox().receive().map(|node| node.value)) {
             match message {
                 Message::Shard(ownership) => executor.adopt(ownership),
-                // With `--execution owner` it may hold shards of other homes.
+                // With `--execution owner` the request may hold shards of other homes.
                 Message::Run(parcel) => executor.resume(parcel),
                 Message::Brought(parcel) => self.brought.push_back(parcel),
                 other => self.received.push(other),
@@ -56,7 +57,7 @@ impl Mail {
         }
     }
 
-    /// Resumes requests that were set back: they acquire their shards again.
+    /// Makes requests that were set back acquire their shards again.
     #[inline]
     pub fn resume_set_back(&mut self, executor: &mut Executor<'_>) {
         if !self.set_back.is_empty() {

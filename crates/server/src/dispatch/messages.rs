@@ -1,4 +1,5 @@
-//! Handles messages from other workers and answers of this worker's own executor.
+//! Handles messages from other workers, and replies to requests that this worker's executor ran
+//! itself.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::clients::{note_unsynced_until, slow};
 use crate::reactor::{index_of, kind_of};
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Handles messages from other workers and this worker's own answers.
+    /// Handles messages from other workers and replies from this worker's executor.
     #[inline(always)]
     pub fn receive_messages(&mut self) {
         let has_messages = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().wake();
@@ -29,14 +30,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     fn receive_all_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
-        // Before this worker reports that it has settled.
+        // Requests that were set back resume before this worker reports that it has settled.
         self.mail.resume_set_back(&mut self.clients.executor);
         self.mail.without_shards = 0;
         let left = std::mem::take(&mut self.mail.received).into_iter();
         for message in left.chain(
             self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive().map(|node| node.value),
         ) {
-            // Consecutive messages on one channel are delivered to their listeners together.
+            // Consecutive messages on one channel are delivered to their subscribers together.
             if let Message::Published(next) = message {
                 if published.last().is_some_and(|last: &Arc<Published>| !last.goes_with(&next)) {
                     self.clients.deliver(&mut published);
@@ -45,8 +46,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 continue;
             }
             self.clients.deliver(&mut published);
-            // The clock must not be behind the senders'. All messages were sent before the first is
-            // handled, so one reading suffices.
+            // The clock must not be behind that of the senders. All messages were sent before the
+            // first is handled, so one reading suffices.
             if !is_late && matches!(message, Message::Answer(_) | Message::Brought(_) | Message::Woken(_)) {
                 is_late = true;
                 self.clients.reactor.read_clock();
@@ -72,8 +73,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.clients.reactor.server.port(to.worker).send(Message::Settled(to.connection));
                 }
                 Message::Settled(wanted) => self.settled(wanted),
-                // The message has woken this worker, and the next turn starts with the settings.
-                // The listening sockets may have changed even where the settings have not.
+                // The message has woken this worker, and the next turn loads the settings first.
+                // The listening sockets may have changed even if the settings have not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Synced => {
                     self.clients.reactor.release_synced();
@@ -101,15 +102,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.receive_own_answers();
     }
 
-    /// Runs requests whose shards have arrived. Not while messages are being drained: a busy script
-    /// handles further messages before it ends.
+    /// Runs requests whose shards have arrived. Must not run while messages are being drained: a
+    /// busy script handles further messages before it ends.
     fn run_brought(&mut self) {
         while let Some(parcel) = self.mail.brought.pop_front() {
             self.brought(parcel);
         }
     }
 
-    /// Handles answers to this worker's connections for commands that this worker ran itself.
+    /// Handles replies to requests of this worker's connections that this worker ran itself.
     #[inline]
     pub fn receive_own_answers(&mut self) {
         if self.clients.executor.has_answers() {
@@ -131,18 +132,19 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.clients.woken(next);
             }
             self.run_brought();
-            // After all answers: these may contain values that have changed since.
+            // Invalidations follow all replies, because replies may contain values that have
+            // changed since.
             let news = self.clients.executor.take_told();
             self.clients.tell_all(news);
         }
     }
 
-    /// Handles the answer to a request. When the last answer of a pipeline has arrived, the replies
+    /// Handles the reply to a request. When the last reply of a pipeline has arrived, the replies
     /// are written in the order of the commands.
     fn answer(&mut self, mut parcel: Parcel) {
         self.clients.executor.observe_clock(parcel.value.effect_clock);
-        // The connection may have closed meanwhile. Its commands have run all the same, as in
-        // Redis.
+        // The connection may have closed meanwhile. As in Redis, its commands have run
+        // nevertheless.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else { return };
         note_unsynced_until(&mut self.clients, index, parcel.value.seen);
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
@@ -157,7 +159,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         connection.waits.answers.push(parcel);
         connection.waits.requests -= 1;
         if connection.waits.requests > 0 {
-            // The answer adds to the client's memory usage.
+            // The reply adds to the client's memory usage.
             return self.clients.reactor.touch(index);
         }
         let keyspace = self.clients.executor.keyspace();
@@ -221,10 +223,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.reactor.touch(index);
     }
 
-    /// Delivers the messages published and the commands shown to monitors so far, before a
-    /// connection stops listening. Other messages wait for the next turn. Does nothing if the
-    /// connection does not listen. The connection may be closed for exceeding its output limit,
-    /// except within a transaction, whose reply comes first.
+    /// Delivers all received pub/sub messages and `MONITOR` lines before a connection unsubscribes
+    /// or stops to monitor. Other messages wait for the next turn. Does nothing if the connection
+    /// neither subscribes nor monitors. May close the connection for exceeding its output limit,
+    /// but not within a transaction, whose reply comes first.
     #[cold]
     pub fn hand_out_before_leaving(&mut self, index: u32) {
         let listens =
@@ -243,8 +245,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.mail.received = others;
     }
 
-    /// Invalidates, at the end of a turn, the keys that it has changed for clients that track
-    /// prefixes.
+    /// Invalidates the keys that the turn has changed, for clients that track prefixes.
     #[inline]
     pub fn tell_changed(&mut self) {
         if self.clients.executor.has_changed() {

@@ -1,11 +1,11 @@
 //! The dispatcher: runs commands that need more than their turn in a window, on this worker's
 //! shards and on those of others.
 //!
-//! [Transactions](transactions) and [scripts](scripts) gather shards and run here;
-//! [messages](messages) carry answers to requests, and requested shards. It drives the
-//! [clients](crate::clients), which send the results. The layer above parses commands and [runs
-//! them in windows](crate::windows). When a long-running script needs a whole turn within it, the
-//! dispatcher calls that layer through a trait ([`Above`]).
+//! The dispatcher acquires the shards of [transactions](transactions) and [scripts](scripts) and
+//! runs them. [Messages](messages) from other workers bring replies to its requests, and requested
+//! shards. It drives the [clients](crate::clients), which send the results. The layer above parses
+//! commands and [runs them in windows](crate::windows). When a long-running script needs a whole
+//! turn within it, the dispatcher calls that layer through a trait ([`Above`]).
 
 mod busy;
 pub mod ending;
@@ -34,7 +34,8 @@ pub use pause::PauseAnswer;
 pub use scripts::flags_of;
 pub use transactions::{Held, refusal};
 
-/// Most commands of one connection that run in a turn: then the others get theirs.
+/// Maximum number of commands of one connection that run in a turn, so that other connections get
+/// their turn.
 pub const COMMANDS_PER_TURN_MAX: usize = 1024;
 
 /// A connection of this worker.
@@ -46,11 +47,11 @@ pub trait Above<'s, L: EventLoop> {
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]);
 }
 
-/// See the head of this module.
+/// The dispatcher of a worker.
 pub struct Dispatcher<'s, L: EventLoop> {
     /// The worker's clients.
     pub clients: Clients<'s, L, Held>,
-    /// `maxmemory`.
+    /// The worker's state for `maxmemory`.
     pub memory: Memory,
     /// Times commands.
     pub stopwatch: Stopwatch,
@@ -58,8 +59,8 @@ pub struct Dispatcher<'s, L: EventLoop> {
     pub is_stopping: bool,
     /// Scratch memory for the shards of a command.
     pub shards: Vec<u32>,
-    /// Windows that are running a command that may be a script: that of the turn, and that of a
-    /// turn within.
+    /// Windows that are running a command that may be a script: the window of the turn, and that of
+    /// a turn within a script.
     pub suspended: Vec<Suspended>,
     /// The layer that runs turns within scripts.
     above: Option<Box<dyn Above<'s, L> + 's>>,
@@ -71,7 +72,8 @@ pub struct Dispatcher<'s, L: EventLoop> {
 }
 
 impl<'s, L: EventLoop> Dispatcher<'s, L> {
-    /// Creates a dispatcher over a loop made by this thread. `above` runs turns within scripts.
+    /// Creates a dispatcher on an event loop that this thread created. `above` runs turns within
+    /// scripts.
     pub fn new(server: &'s Server, number: u32, io: L, above: Box<dyn Above<'s, L> + 's>) -> Self {
         let clients = Clients::new(server, number, io);
         server.scripting().attach(number);

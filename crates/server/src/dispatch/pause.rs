@@ -1,26 +1,26 @@
-//! `CLIENT PAUSE`: which commands it holds back, and when its client gets the reply.
+//! `CLIENT PAUSE`: holds back commands, and delays its own reply until the pause is in force.
 //!
-//! Every command is checked before it is let run ([`Dispatcher::run_one`]). A failover relies on
-//! more: once `CLIENT PAUSE WRITE` is answered, nothing changes any more. In Redis that holds
-//! because nothing else runs meanwhile. Here the reply waits, after the pause has started, for all
-//! commands that were let run before:
+//! Every command is checked before it is admitted to run ([`Dispatcher::run_one`]). A failover
+//! relies on a stronger guarantee: after the reply to `CLIENT PAUSE WRITE` nothing changes. In
+//! Redis it holds because commands run one at a time. In Pantala the reply waits, after the pause
+//! has started, for all commands admitted before:
 //!
-//! 1. Each other worker is asked to settle, and confirms between two windows. Commands that it had
-//!    let run by then have finished, hold a shard or have requested one; later ones are held back.
+//! 1. Each other worker is asked to settle, and confirms between two windows. Commands that it has
+//!    admitted by then have finished, hold a shard or have requested one; later ones are held back.
 //! 2. Then all shards are acquired, as by any command. A holder keeps its shard until it has run.
-//!    Requests at a gate or in a home's mailbox were there earlier and are served earlier: gates
-//!    and mailboxes are FIFO. (A request that released its shards to a busy script,
+//!    Earlier requests at a gate or in a home's mailbox are served earlier: gates and mailboxes are
+//!    FIFO. (A request that released its shards to a busy script,
 //!    [`pantala_engine::executor::Executor::refuse_waiting`], queues again, but changes nothing or
 //!    is one of those in 3. Requests set back by a script return to their gates before their worker
-//!    settles, or before it acquires the shards for a pause of its own.)
+//!    settles, or before it acquires the shards for its own `CLIENT PAUSE`.)
 //! 3. Two kinds of request acquire shards again after having held none. A script that is rerun with
 //!    all shards is checked again, and deferred if the pause holds it back: its first run was
-//!    rolled back. And a waiter whose destination was busy (`BLMOVE`) is served later: while there
-//!    is such a waiter, the shards are released and acquired again.
+//!    rolled back. A waiter whose destination was busy (`BLMOVE`) is served later: while there is
+//!    such a waiter, the shards are released and acquired again.
 //!
-//! While a script is busy, commands that need its shards get `-BUSY`. So does `CLIENT PAUSE`, as in
-//! Redis, and the pause is rolled back. A transaction with `CLIENT PAUSE` needs all shards, and is
-//! rejected as a whole.
+//! While a script is busy, commands that need its shards get `-BUSY`. As in Redis, `CLIENT PAUSE`
+//! gets it too, and the pause is rolled back. A transaction with `CLIENT PAUSE` needs all shards,
+//! and is rejected as a whole.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -48,34 +48,34 @@ pub struct PauseAnswer {
 }
 
 impl PauseAnswer {
-    /// Returns the pending reply to `CLIENT PAUSE` itself, or to a transaction, which can't be
-    /// rejected any more.
+    /// Creates the pending reply to `CLIENT PAUSE`, or to a transaction that contains it.
+    /// `may_be_refused`: false for a transaction, which has already run.
     pub fn new(pause: Pause, timed: Option<(&'static Command, usize)>, may_be_refused: bool) -> Self {
         PauseAnswer { pause, unsettled: 0, reply: Vec::new(), timed, may_be_refused }
     }
 
-    /// Rolls back the pause: a busy script holds shards.
+    /// Rolls back the pause because a busy script holds shards.
     pub(super) fn refuse(&self, server: &Server) {
         server.keyspace().tuning.take_pause_back(&self.pause);
         look_at_pause(server);
     }
 
-    /// Puts the pause in force: its client has the reply, or has disconnected. Its duration counts
-    /// from now.
+    /// Marks the pause as announced: its client gets the reply, or has disconnected. The duration
+    /// of the pause counts from this moment.
     pub(super) fn tell(&self, server: &Server) {
         server.keyspace().tuning.tell_paused(&self.pause, server.now_ms());
         look_at_pause(server);
     }
 }
 
-/// Wakes the workers, which sleep until a pause is due to end.
+/// Wakes the workers, which sleep until a pause ends.
 fn look_at_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Holds back the reply to a pause, the output from `before` on, until all commands let run
-    /// before it have run.
+    /// Holds back the reply to a pause, which is the output from `before` on, until all commands
+    /// admitted before the pause have run.
     #[cold]
     pub fn answer_paused(&mut self, index: u32, before: usize, mut answer: Box<PauseAnswer>) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -109,7 +109,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     pub(super) fn take_all_for_pause(&mut self, index: u32) {
-        // They were let run before the pause started.
+        // Requests that were set back were admitted before the pause started.
         self.mail.resume_set_back(&mut self.clients.executor);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.held else { return };
@@ -120,8 +120,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_refused);
     }
 
-    /// Replies, with all shards held, if nothing is in flight any more. Otherwise parks the
-    /// connection: the shards are to be released and acquired again.
+    /// Writes the reply if nothing is in flight. Otherwise parks the connection, and the caller
+    /// releases and acquires the shards again. All shards are held.
     pub(super) fn end_pause_answer(&mut self, index: u32, answer: Box<PauseAnswer>) -> Ran {
         let keyspace = self.clients.executor.keyspace();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -134,7 +134,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some((command, arguments)) = answer.timed
             && self.stopwatch.times(command, arguments)
         {
-            // Its work takes no time to speak of: it waited for others.
+            // The command has only waited for others; its own work takes no time.
             self.clients.tally.time_late(command, Duration::ZERO);
         }
         answer.tell(self.clients.reactor.server);
@@ -153,7 +153,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.reactor.touch(index);
     }
 
-    /// Resumes the connections held back once the pause has ended.
+    /// Resumes the connections held back, if the pause has ended.
     #[inline]
     pub fn resume_paused(&mut self) {
         if !self.paused.is_empty() && self.clients.reactor.server.paused_until_ms() <= self.clients.reactor.clock.now_ms

@@ -1,8 +1,8 @@
-//! Permissions of accepted commands that wait: they are checked again when they run.
+//! Checks the permissions of commands that have waited again before they run.
 //!
 //! The engine checks commands that waited for a shard or a key. This module checks the queued
-//! commands of a transaction that runs on its client's worker, and `WATCH` and scripts whose
-//! shards were acquired for them.
+//! commands of a transaction that runs on its client's worker, and `WATCH` and scripts when their
+//! shards have arrived.
 
 use pantala_engine::acl::{Context, Denied};
 use pantala_engine::command::Command;
@@ -36,7 +36,8 @@ pub(super) fn refuse_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, inde
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Rejects a queued command that its client's user may no longer run. Returns whether it did.
+    /// Rejects a queued command if its client's user may no longer run it. Returns whether it was
+    /// rejected.
     pub(super) fn denies_queued(&mut self, index: u32, transaction: &Transaction, queued: &Queued) -> bool {
         let (keyspace, now_ms) = (self.clients.executor.keyspace(), self.clients.reactor.clock.now_ms);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return true };
@@ -52,9 +53,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         true
     }
 
-    /// Updates the cached rules of a session at the start of a transaction, and after one that
-    /// changed users itself. In between, a change by another client must not split the
-    /// transaction.
+    /// Updates the cached rules of a session: at the start of a transaction, and after one of its
+    /// own commands that may change users. In between, changes by other clients are ignored, so
+    /// that they don't split the transaction.
     pub(super) fn follow_rules(&mut self, index: u32) {
         let users = self.clients.executor.keyspace().users();
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
@@ -63,7 +64,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Rejects a connection's command that waited for shards if it may no longer run. Returns
-    /// whether it did.
+    /// whether it was rejected.
     pub(super) fn refuses_held(&mut self, index: u32, has_room: bool) -> bool {
         let why = if has_room { why_held_is_denied(&mut self.clients, index) } else { Some(OUT_OF_MEMORY.to_owned()) };
         if let Some(why) = &why {
@@ -74,7 +75,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 }
 
 /// Returns the error for a `WATCH` or a script whose permission was revoked while it waited. A
-/// transaction's commands are checked as they run.
+/// transaction's commands are checked one by one as they run.
 fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32) -> Option<String> {
     let (keyspace, now_ms) = (clients.executor.keyspace(), clients.reactor.clock.now_ms);
     let users = keyspace.users();
@@ -87,7 +88,7 @@ fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u
     let (command, (bytes, ranges)): (&Command, _) = match &connection.socket.held {
         Some(Held::Watch(command, words)) => (command, copied(words.iter().map(|word| &**word))),
         Some(Held::Script(call)) => (call.command(), call.words()),
-        // SHUTDOWN runs already: as in Redis, a change of rules doesn't stop it.
+        // SHUTDOWN has already started: as in Redis, a change of rules doesn't stop it.
         Some(Held::Exec(..) | Held::Pause(_) | Held::All(_)) | None => return None,
     };
     let args = Args::new(&bytes, &ranges);

@@ -1,9 +1,13 @@
-//! `MULTI` and its like: commands are queued, and `EXEC` runs them on the shards of all of them.
+//! `MULTI`, `EXEC` and `WATCH`: commands are queued, and `EXEC` runs them on the shards of all
+//! their keys.
 //!
-//! The connection's worker runs `EXEC` and `WATCH` while it holds the shards, because the session
-//! belongs to it. If a shard is busy, the connection is parked as for any other command. A
-//! transaction whose commands need only their keys then runs on the worker where its last shard is
-//! released; for others the shards are brought to the connection's worker.
+//! The connection's worker runs `EXEC` and `WATCH` while it holds the shards, because it owns the
+//! session. If a shard is busy, the connection is parked as for any other command. In that case a
+//! transaction whose commands need only their keys runs on the worker that releases the last
+//! missing shard; for any other, the shards are brought to the connection's worker.
+//!
+//! Other commands that a connection runs on requested shards (scripts, `CLIENT PAUSE`, `SHUTDOWN`)
+//! use the same path: see [`Held`] and [`Dispatcher::gather_for`].
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -38,15 +42,15 @@ use crate::host::Server;
 use crate::reactor::Reactor;
 use crate::stats::Outcome;
 
-/// What a connection does with the shards that it has requested.
+/// The work that a connection does on the shards that it has requested.
 pub enum Held {
-    /// `WATCH`: starts to watch keys. The words include the command's name.
+    /// `WATCH`: watches keys. The words include the command's name.
     Watch(&'static Command, Vec<Box<[u8]>>),
-    /// Runs its transaction.
+    /// Runs the connection's transaction.
     Exec(&'static Command, ExecName),
     /// Runs a script.
     Script(Box<ScriptCall>),
-    /// Replies once a pause is in force.
+    /// Replies to `CLIENT PAUSE` when the pause is in force.
     Pause(Box<PauseAnswer>),
     /// Does work that needs all shards.
     All(AllShards),
@@ -56,8 +60,8 @@ pub enum Held {
 type ExecName = [u8; 4];
 
 impl Held {
-    /// Returns the size of the arguments kept here, bytes. Those of a transaction stay with its
-    /// session.
+    /// Returns the size of the arguments that this value keeps, bytes. A session keeps those of its
+    /// transaction.
     fn argument_bytes(&self) -> usize {
         match self {
             Held::Watch(_, words) => words.iter().map(|word| word.len()).sum(),
@@ -70,8 +74,8 @@ impl Held {
 /// The error of `EXEC` when a command could not be queued.
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 
-/// Returns the error for a rejected command. A rejected `EXEC` discards its transaction, and the
-/// error says so.
+/// Returns the error for a rejected command. A rejected `EXEC` also discards its transaction, and
+/// its error says so.
 pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> Cow<'a, [u8]> {
     if !matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) {
         return why.into();
@@ -82,7 +86,7 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
 }
 
 /// Takes a connection's transaction if any thread can run it: its commands need only their keys,
-/// and the user is unrestricted as of this epoch.
+/// and the user is unrestricted as of `epoch`.
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let Some(Held::Exec(command, name)) = connection.socket.held else { return None };
     let session = &mut connection.session;
@@ -99,7 +103,7 @@ fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
 /// Takes the pause that a finished transaction has started.
 fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: bool) -> Option<Box<PauseAnswer>> {
     let pause = connection.session.pause.take()?;
-    // The time of a transaction that has waited is already recorded.
+    // If the transaction has waited, its time is already recorded.
     let timed = (!has_waited).then_some((exec, 1));
     Some(Box::new(PauseAnswer::new(*pause, timed, false)))
 }
@@ -224,13 +228,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Requests the shards in `self.shards` and does what they are for once they are held.
+    /// Requests the shards in `self.shards` and does the work of `held` when they are held.
     /// `has_waited`: the command has waited before, and the rest of its window has run.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
-        // Rejecting `WATCH` would let its transaction go on unprotected, which is worse than
-        // waiting.
-        // The primary's commands must not be lost.
+        // Rejecting `WATCH` would let its transaction run unprotected, which is worse than waiting.
+        // Commands of the primary must not be lost.
         let may_be_refused = !matches!(held, Held::Watch(..)) && connection.session.primary.is_none();
         let mut argument_bytes = held.argument_bytes();
         connection.socket.held = Some(held);
@@ -253,7 +256,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Handles the replies of a transaction that ran where its shards were.
+    /// Handles the replies of a transaction that ran on the thread that released its last shard.
     pub(super) fn answer_exec(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
         self.clients.tally.begin_window();
         for (queued, ran, part) in exec.replies(reply) {
@@ -284,7 +287,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 );
             }
         }
-        // A rejected transaction has one reply, and took no time.
+        // A rejected transaction has one reply and took no time.
         self.clients.tally.count_late_reply(exec.command, reply);
         if !exec.took.is_zero() {
             self.clients.tally.end_window(exec.took.as_nanos() as u64);
@@ -299,7 +302,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Handles a request of this worker's connections whose shards have arrived.
+    /// Handles a request of this worker whose shards have arrived.
     pub(super) fn brought(&mut self, mut parcel: Parcel) {
         let owned = parcel.value.take_owned();
         if parcel.value.connection == ENDING {
@@ -313,8 +316,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if parcel.value.connection == LOADING {
             return loading::hand_over(self, owned);
         }
-        // If the connection has closed, its queued commands have not started: as if it had never
-        // sent EXEC.
+        // If the connection has closed, none of its queued commands has run: the effect is as if it
+        // had never sent EXEC.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
             return self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
         };
@@ -354,8 +357,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Does what the shards were requested for, and releases them. If it has waited for them it is
-    /// timed from here: as in Redis, its time is that of its work.
+    /// Does the work that the shards were requested for, and releases them. Work that has waited
+    /// for its shards is timed from this point: as in Redis, waiting does not count.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let before =
             self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
@@ -427,7 +430,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.execute_transaction(index, &mut owned, now_ms);
                 if let Some(began) = began {
                     self.clients.reactor.read_clock();
-                    // Plain commands share the transaction's time that the others leave.
+                    // The transaction's plain commands share the time that its individually timed
+                    // commands leave.
                     self.clients.tally.end_window(began.elapsed().as_nanos() as u64);
                 }
                 self.end_held(index, command, || copied(std::iter::once(name.as_slice())), began);
@@ -443,8 +447,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.done()
     }
 
-    /// Shows monitors a command while its shards are held and, if it has waited for them, records
-    /// its time since `began`.
+    /// Shows monitors a command while its shards are held. If the command has waited for them,
+    /// records its time since `began`.
     fn end_held(&mut self, index: u32, command: &'static Command, words: impl Fn() -> Words, began: Option<Instant>) {
         let keyspace = self.clients.executor.keyspace();
         if began.is_none() && !keyspace.monitors().are_there() {
@@ -504,7 +508,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Releases shards, handles this worker's messages, and acquires `needed` (ascending) after
-    /// others have had them.
+    /// other requests have run on them. Only fault injection calls this.
     #[cold]
     pub(super) fn take_anew(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
         self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
@@ -515,7 +519,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 return;
             }
             self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
-            // Their holders may wait for this worker.
+            // The holders of the missing shards may wait for this worker.
             self.receive_messages();
             self.clients.executor.go_on();
             faults::stall();
@@ -604,14 +608,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// As [`Memory::make_room`](crate::clients::Memory::make_room), for what a connection has
-    /// waited for shards to run. Returns whether it may run.
+    /// Makes room ([`Memory::make_room`](crate::clients::Memory::make_room)) for a command whose
+    /// requested shards have arrived. Returns whether the command may run.
     pub(super) fn has_room_for_held(&mut self, index: u32, held: &mut [Ownership]) -> bool {
         if !self.clients.executor.keyspace().tuning.is_limited() {
             return true;
         }
         self.memory.make_room(&mut self.clients, held);
-        // A script may hold its shards for long, and needs no evicted values.
+        // Evicted values are freed first: a script may hold its shards for long.
         self.clients.executor.free_evicted();
         let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
         let flags = match &connection.socket.held {

@@ -7,7 +7,7 @@ use pantala_runtime::EventLoop;
 use super::Dispatcher;
 use super::ending::NO_SESSION;
 
-/// A token that no connection has: shards requested for the server's own work.
+/// The token of requests for all shards for the server's own work. No connection has it.
 pub(super) const WHOLE: u64 = u64::MAX - 1;
 
 /// Acquires all shards.
@@ -17,7 +17,7 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.clients.executor.bring(&d.shards, NO_SESSION, WHOLE, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Runs all pending work, with all shards held, and releases them.
+/// Runs all pending work on all shards, and releases them.
 pub(super) fn run_jobs<L: EventLoop>(d: &mut Dispatcher<'_, L>, mut owned: Vec<Ownership>) {
     let (server, now_ms) = (d.clients.reactor.server, d.clients.reactor.clock.now_ms);
     for job in server.snapshots().background.take_jobs() {

@@ -1,11 +1,13 @@
 //! The window: commands that a worker has parsed from its connections but not run yet.
+//! [`crate::windows`] fills it and runs it.
 //!
 //! The whole window is parsed before any of it runs, so that cache misses of different commands
 //! overlap: stage one hashes each key and prefetches its bucket; stage two, when the buckets have
-//! arrived, prefetches the entries. What commands of one key look for *inside* its set or hash is
-//! prefetched just before they run (`look_ahead` in `run`).
+//! arrived, prefetches the entries. Members and fields that commands look up *inside* a set or hash
+//! are prefetched just before the commands run (`look_ahead` in `run`).
 //!
-//! Commands of one connection stand in the window in the order it sent them, and run in that order.
+//! The window keeps commands of one connection in the order in which they were sent, and they run
+//! in that order.
 
 use pantala_commands::Unresolved;
 use pantala_engine::access::KeyPlace;
@@ -16,16 +18,16 @@ use pantala_session::{Parsed, Unrun};
 
 use crate::renames::Renames;
 
-/// Most commands in a window. Each has about three cache lines in flight; the L1 cache holds 512
-/// lines and there are about a dozen line-fill buffers, so more commands would only evict
+/// Maximum number of commands in a window. Each has about three cache lines in flight; the L1 cache
+/// holds 512 lines and there are about a dozen line-fill buffers, so more commands would only evict
 /// prefetched lines. Measurements are in docs/decisions.
 pub const WINDOW_COMMANDS_MAX: usize = 64;
 
-/// How a command is to be run.
+/// How to run a command of the window.
 pub enum What {
-    /// A command of one key, whose shard is known.
+    /// A command with one key, whose place is known.
     Single(&'static Command, KeyPlace),
-    /// A command on other shards, determined when it runs.
+    /// Any other command that runs on shards. The shards are determined when it runs.
     Keyed(&'static Command),
     /// A command that needs no shard, or determines its shards when it runs.
     Local(&'static Command),
@@ -35,8 +37,8 @@ pub enum What {
     Unresolved(Unresolved),
     /// A protocol error: the connection is closed.
     Broken(ProtocolError),
-    /// An HTTP request, perhaps from a browser under attack: the connection is closed without a
-    /// reply.
+    /// An HTTP request, perhaps a cross-protocol attack through a browser: the connection is closed
+    /// without a reply.
     Browser,
     /// An empty line.
     Nothing,
@@ -44,25 +46,25 @@ pub enum What {
 
 /// A command in the window.
 pub struct Entry {
-    /// Index of its connection in the worker's table.
+    /// Index of the command's connection in the worker's table.
     pub connection: u32,
-    /// Database that was selected when it was parsed: for prefetching only.
+    /// Database that was selected when the command was parsed; for prefetching only.
     pub db: u32,
-    /// Its start in the connection's input.
+    /// Start of the command in the connection's input.
     pub begin: usize,
-    /// Its end.
+    /// End of the command in the connection's input.
     pub end: usize,
-    /// It is an inline command: unquoting has changed its bytes in place.
+    /// Whether it is an inline command. Unquoting has changed the bytes of such a command in place.
     pub is_inline: bool,
-    /// Index of its first argument in [`Window::ranges`].
+    /// Index of the first argument in [`Window::ranges`].
     pub first_arg: u32,
-    /// Number of its arguments.
+    /// Number of arguments.
     pub args: u32,
-    /// How it is to be run.
+    /// How to run the command.
     pub what: What,
 }
 
-/// See the head of this module.
+/// The window, see the head of this module.
 #[derive(Default)]
 pub struct Window {
     /// The commands.
@@ -76,9 +78,9 @@ pub struct Window {
 /// Capacity of [`Recent`]: a power of two.
 const RECENT_MAX: usize = 8;
 
-/// A cache of resolved commands whose only key is their first argument, which are nearly all calls.
-/// The cache key is the name as the client spelled it and the number of arguments. It holds no
-/// subcommands: their name alone does not determine the command.
+/// A cache of resolved commands whose only key is their first argument: nearly all calls are of
+/// this kind. The cache key is the name as the client spelled it and the number of arguments.
+/// Subcommands are not cached: the first word does not determine the command.
 #[derive(Default)]
 pub struct Recent {
     known: [Option<Known>; RECENT_MAX],
@@ -88,19 +90,19 @@ pub struct Recent {
 struct Known {
     /// [`Args::short_name`].
     name: u64,
-    /// How many arguments the call had.
+    /// Number of arguments of the call.
     args: usize,
     command: &'static Command,
 }
 
 impl Recent {
-    /// The index of the key of each cached command.
+    /// Index of the key in the arguments of each cached command.
     const KEY: usize = 1;
 
     /// Returns the index in `known` for a name.
     #[inline]
     fn place(name: u64) -> usize {
-        // Any odd constant: the upper bits of the product depend on all bits of the name.
+        // Any odd constant works: the upper bits of the product depend on all bits of the name.
         (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - RECENT_MAX.trailing_zeros())) as usize
     }
 
@@ -124,7 +126,7 @@ impl Recent {
 }
 
 impl Window {
-    /// Returns whether it has reached its capacity.
+    /// Returns whether the window is full.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= WINDOW_COMMANDS_MAX
     }
@@ -141,9 +143,9 @@ impl Window {
         &self.ranges[entry.first_arg as usize..(entry.first_arg + entry.args) as usize]
     }
 
-    /// Iterates over the first entry of each run of entries of one connection, with its index.
-    /// Entries of a connection are mostly adjacent, so the rest are skipped cheaply. A connection
-    /// with several runs comes up more than once.
+    /// Iterates over the first entry of each run of entries of one connection, with its index. Most
+    /// entries of a connection are adjacent, so this skips them cheaply. A connection with several
+    /// runs is returned more than once.
     #[inline]
     pub fn first_of_each(&self) -> impl Iterator<Item = (usize, &Entry)> {
         let mut last = None;
@@ -163,7 +165,8 @@ impl Window {
 
     /// Compares tags in the prefetched buckets and prefetches the entries: stage two.
     pub fn prefetch_entries(&self, keyspace: &Keyspace) {
-        // A single command has no miss to overlap with: this would only repeat its lookup.
+        // A single command has no other miss to overlap with: prefetching would only repeat its
+        // lookup.
         if self.entries.len() < 2 {
             return;
         }
@@ -192,7 +195,7 @@ fn single(keyspace: &Keyspace, db: u32, command: &'static Command, key: &[u8]) -
     What::Single(command, place)
 }
 
-/// As [`classify`], for a call that is not cached.
+/// Resolves a call that is not cached, and prefetches the buckets of its keys.
 #[inline(never)]
 fn classify_anew(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     if args.is_empty() {
@@ -200,29 +203,29 @@ fn classify_anew(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db
     }
     let command = match renames.resolve(args) {
         Ok(command) => command,
-        // The first words of a form that a web page posts to this port, with commands in its body.
-        // Redis has the same defence.
+        // As in Redis: a web page can post a form with commands in its body to this port. These are
+        // the first words of such a request.
         Err(_) if [&b"post"[..], b"host:"].iter().any(|word| args.at(0).eq_ignore_ascii_case(word)) => {
             return What::Browser;
         }
         Err(why) => return What::Unresolved(why),
     };
-    // Evaluated only for commands without exactly one key: the others have one slot, and pay
-    // nothing.
+    // Not evaluated for commands with exactly one key: they have one slot.
     let crosses_slots = || keyspace.is_cluster() && Slots::of(command, args) == Slots::Several;
     match (command.handler, command.route) {
         (Handler::Local(_) | Handler::Transaction(_), _) if crosses_slots() => What::CrossSlot(command),
         (Handler::Local(_) | Handler::Transaction(_), _) => What::Local(command),
         (Handler::Container, _) => What::Unresolved(Unresolved::WrongArity(command)),
         (Handler::Keyed(_), Route::Keys) => match command.single_key() {
-            // A protected command is checked for permission each time it runs.
+            // Protected commands are not cached: their permission is checked each time they run.
             Some(index) if !command.flags.contains(Flags::PROTECTED) => {
                 recent.note(args, command, index);
                 single(keyspace, db, command, args.at(index))
             }
             _ if crosses_slots() => What::CrossSlot(command),
             _ => {
-                // Its keys are hashed again when it runs: cheaper than a cache miss each.
+                // The keys are hashed again when the command runs, which costs less than a cache
+                // miss per key.
                 let _ = for_each_key(command, args, |index, _| {
                     let place = keyspace.place(args.at(index));
                     keyspace.hint(db, place.shard).prefetch_bucket(place.hash);

@@ -1,5 +1,9 @@
-//! Implements [`Caller`] for a running script: its commands run on the shards that the script
-//! holds.
+//! Implements [`Caller`] for a running script: runs the commands that the script calls on the
+//! shards that it holds.
+//!
+//! Invariants: while `undo` is present the run can be rolled back, so nothing that it does may be
+//! visible to others. A call that needs more than the declared keys' shards halts such a run
+//! ([`Halt`]).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,7 +38,7 @@ use crate::clients::slow;
 use crate::scripting::Running;
 use crate::stats::Outcome;
 
-/// How long commands of a script may run before the worker hands on shards, whether or not Lua has
+/// How long commands of a script may run before the worker hands on shards, even if Lua has not
 /// called its hook.
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
 
@@ -51,43 +55,46 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) dispatcher: &'c mut Dispatcher<'s, L>,
     pub(super) owned: &'c mut Vec<Ownership>,
     pub(super) client: Arc<Client>,
-    /// The ACL rules of its user when the script started; `None`: unrestricted.
+    /// The ACL rules of the client's user when the script started; `None`: unrestricted.
     pub(super) rules: Option<Arc<Rules>>,
     pub(super) view: SessionView,
-    /// Unix time, ms, that all its commands see, however far the worker's clock advances meanwhile.
+    /// Unix time, ms. All commands of the script see it, even if the worker's clock advances
+    /// meanwhile.
     pub(super) now_ms: i64,
-    /// The reader that tracking records for keys the script reads, if the client tracks.
+    /// The reader that tracking records for keys that the script reads; `None` if the client
+    /// doesn't track.
     pub(super) reads_as: Option<Arc<Reader>>,
     pub(super) token: u64,
     /// The undo log, while the script holds only the shards of its declared keys.
     pub(super) undo: Option<Undo>,
-    /// In a cluster: the slot of all keys so far, declared or accessed.
+    /// In a cluster: the slot of all keys declared or accessed so far.
     pub(super) slots: Slots,
-    /// Index of its connection in the worker's table.
+    /// Index of the script's connection in the worker's table.
     pub(super) index: u32,
     pub(super) call: &'c ScriptCall,
-    /// Memory had run out when the command arrived, and the script has not written yet: commands
+    /// Memory was used up when the command arrived, and the script has not written yet: commands
     /// that may take memory are rejected.
     pub(super) is_out_of_memory: bool,
-    /// The run was abandoned only because its undo log would have become too large.
+    /// The run was abandoned because its undo log would have become too large, not because of
+    /// undeclared keys.
     pub(super) is_large: bool,
     pub(super) pace: Pace,
 }
 
-/// When the worker next serves other connections and hands on shards.
+/// When the worker next serves other connections and when it hands on shards.
 #[derive(Default)]
 pub(super) struct Pace {
     /// When the worker next serves its other connections, in ms of the monotonic clock.
     next_turn_ms: i64,
-    /// When it next hands on shards, in ms of the monotonic clock.
+    /// When the worker next hands on shards, in ms of the monotonic clock.
     next_look_ms: i64,
-    /// Time spent in commands since it last handed on shards: long commands may be few Lua
-    /// instructions.
+    /// Time spent in commands since shards were last handed on. A few Lua instructions may call
+    /// long commands, so the hook alone is not enough.
     called: Duration,
 }
 
-/// Returns the slot of the declared keys. In a cluster, a call with keys in several slots is
-/// rejected before this; outside one, the slot is unused.
+/// Returns the slot of the declared keys. In a cluster, a call whose keys have several slots is
+/// rejected earlier; without a cluster, the slot is unused.
 pub(super) fn slots_of_keys(keys: &Args<'_>) -> Slots {
     keys.get(0).map_or(Slots::None, |key| Slots::One(key_slot(key)))
 }
@@ -116,8 +123,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             Handler::Transaction(_) | Handler::Container => Ok(()),
         };
         if let Err(why) = ran {
-            // `SCRIPT KILL` has already replied OK: the script has changed nothing and is not
-            // rerun. It cannot be killed from here on.
+            // If `SCRIPT KILL` has already replied OK, the script has changed nothing and is not
+            // rerun. After this call to `end` it can't be killed.
             if self.running().end() {
                 return Called::Killed;
             }
@@ -154,8 +161,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         if self.running().is_killed() {
             return Interrupt::Kill;
         }
-        // The worker must return to its loop to stop. Even a script that has written ends here, as
-        // the process would.
+        // The worker must return to its loop to stop. This ends even a script that has written, as
+        // the end of the process would.
         if self.dispatcher.clients.reactor.server.is_stopping() {
             return Interrupt::Kill;
         }
@@ -168,7 +175,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         {
             self.turn_within(runs_ms);
             self.pace.next_turn_ms = self.dispatcher.clients.reactor.server.monotonic_ms() + TURN_EVERY_MS;
-            // A client of this worker may have killed the script during that turn.
+            // A client of this worker may have killed the script during the turn.
             if self.running().is_killed() {
                 return Interrupt::Kill;
             }
@@ -183,14 +190,14 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     }
 }
 
-/// Why a run of a script cannot continue.
+/// The reason why a run of a script can't continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Halt {
-    /// It needs more than the shards of its declared keys.
+    /// The run needs more than the shards of its declared keys.
     Undeclared,
     /// The values that it is about to change are too large for the undo log.
     Large,
-    /// It was killed before its first write.
+    /// The script was killed before its first write.
     Killed,
 }
 
@@ -201,7 +208,7 @@ impl From<TooLarge> for Halt {
 }
 
 impl<L: EventLoop> ScriptCaller<'_, '_, L> {
-    /// Returns the record of what this worker runs, which other workers read.
+    /// Returns the record of the script that this worker runs. Other workers read it.
     fn running(&self) -> &Running {
         self.dispatcher.clients.reactor.server.scripting().running(self.dispatcher.clients.reactor.number)
     }
@@ -224,7 +231,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         dispatcher.memory.set_out(is_out);
     }
 
-    /// Hands on shards that others wait for and the script does not hold.
+    /// Hands on shards that other workers have requested and the script does not hold.
     #[cold]
     fn hand_on_shards(&mut self) {
         let Dispatcher { mail, clients, .. } = &mut *self.dispatcher;
@@ -291,7 +298,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// Returns the error for keys that a call may not access in a cluster: they have several slots,
-    /// or a slot other than that of the earlier keys.
+    /// or a slot that differs from that of the earlier keys.
     #[cold]
     fn crossing(&mut self, command: &Command, args: &Args<'_>) -> Option<&'static str> {
         let slots = Slots::of(command, args);
@@ -310,7 +317,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     /// Runs a command that needs no shard.
     fn run_local(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
         let Handler::Local(handler) = command.handler else { return Ok(()) };
-        // Messages already published or propagated cannot be rolled back.
+        // A message can't be rolled back once it was published or propagated.
         if self.undo.is_some() && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PUBSUB) {
             return Err(Halt::Undeclared);
         }
@@ -373,7 +380,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 None
             }
         };
-        // Before the undo log grows: a killed script has nothing to roll back.
+        // This comes before the undo log grows, so that a killed script has nothing to roll back.
         self.note_write(command)?;
         if self.undo.is_some() {
             self.prepare_to_undo(command, args, first_key)?;
@@ -400,13 +407,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
-        // The arguments of other routes don't tell which shards are needed and what changes there.
+        // For other routes the arguments don't determine which shards are needed and which keys
+        // change.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
             return Err(Halt::Undeclared);
         }
         add_shards(keyspace, &self.view, command, args, shards);
         if shards.is_empty() {
-            // Any held shard will do: the handler replies with an error.
+            // The handler replies with an error, so any held shard will do.
             match self.owned.first() {
                 Some(ownership) => shards.push(ownership.shard()),
                 None => return Err(Halt::Undeclared),
@@ -417,7 +425,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// Checks that the shards of a command are held, and logs what the command is about to change.
+    /// Checks that the shards of a command are held, and adds the values of its keys to the undo
+    /// log if it writes.
     fn prepare_to_undo(
         &mut self,
         command: &'static Command,
@@ -451,8 +460,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(is_noted?)
     }
 
-    /// Shows monitors a command that no shard has run. A run that may be rolled back started before
-    /// there were any monitors.
+    /// Shows monitors a command that ran without a shard. A run that may be rolled back is not
+    /// shown: there were no monitors when it started.
     fn show(&self, command: &Command, args: &Args<'_>) {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         if self.undo.is_none() && keyspace.monitors().are_there() {
@@ -460,8 +469,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// Marks the script as having written, if the command writes: it cannot be killed any more.
-    /// Fails if it was killed before.
+    /// Marks the script as having written, if the command writes: from this point it can't be
+    /// killed. Fails if it was already killed.
     fn note_write(&self, command: &Command) -> Result<(), Halt> {
         if command.flags.contains(Flags::WRITE) && !self.running().write() {
             return Err(Halt::Killed);
@@ -477,7 +486,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// [`Fault::TornScript`]: commits the changes so far and lets others see them.
+    /// Injects [`Fault::TornScript`]: commits the changes so far and makes them visible to others.
     #[cold]
     fn tear(&mut self) {
         self.keep();

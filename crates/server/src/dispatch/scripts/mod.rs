@@ -1,10 +1,10 @@
-//! `EVAL`, `FCALL` and their like: the shards of the declared keys are brought to the client's
-//! worker, which runs the script and releases them.
+//! `EVAL`, `FCALL` and the other commands that run scripts. The client's worker acquires the shards
+//! of the declared keys, runs the script and releases the shards.
 //!
-//! A script may access keys that it has not declared, and so lack their shards. Its changes are
-//! then rolled back, the script is marked *wide*, and this call and every later one run with all
-//! shards. A call whose changes exceed the undo log is also rerun with all shards, but only that
-//! call. See docs/decisions/0006-scripts.md.
+//! A script may access a key that it has not declared and whose shard it lacks. In that case its
+//! changes are rolled back, the script is marked *wide*, and this call and every later one run with
+//! all shards. A call whose changes exceed the undo log is also rerun with all shards, but the
+//! script is not marked. See docs/decisions/0006-scripts.md.
 
 mod caller;
 
@@ -33,16 +33,16 @@ use caller::{Pace, ScriptCaller, slots_of_keys};
 /// The error of `EVALSHA` for an unknown script.
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
-/// The error for a script that may take memory when there is none left. It covers scripts not
-/// rejected as commands: those whose flags were unknown when they were queued.
+/// The error for a script that may take memory when memory is used up. Most such scripts are
+/// rejected as commands; this covers those whose flags were unknown when the command was queued.
 const SCRIPT_OUT_OF_MEMORY: &str =
     "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
 
-/// What a call runs.
+/// The script or function that a call runs.
 enum Program {
     /// A script.
     Script(Arc<Script>),
-    /// A function: its library, and its index there.
+    /// A function: its library, and its index in the library.
     Function(Arc<Library>, usize),
 }
 
@@ -69,7 +69,7 @@ impl Program {
         }
     }
 
-    /// Returns whether it is known to access undeclared keys.
+    /// Returns whether the program is known to access undeclared keys.
     fn is_wide(&self) -> bool {
         match self {
             Program::Script(script) => script.is_wide(),
@@ -85,7 +85,7 @@ impl Program {
     }
 }
 
-/// A call of a script or a function that waits for its shards or runs.
+/// A call of a script or a function. It waits for its shards or is running.
 pub struct ScriptCall {
     command: &'static Command,
     program: Program,
@@ -95,14 +95,14 @@ pub struct ScriptCall {
     /// The command's name as the client spelled it, the keys and the arguments.
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
-    /// How many of them are keys.
+    /// Number of keys in `ranges`, after the command's name.
     keys: usize,
-    /// All words of the command, for monitors.
+    /// All words of the command, kept if there are monitors.
     shown: Option<Words>,
 }
 
 impl ScriptCall {
-    /// Returns the size of the words that it keeps, bytes.
+    /// Returns the size of the words that the call keeps, bytes.
     pub(super) fn kept_bytes(&self) -> usize {
         self.bytes.len() + self.shown.as_ref().map_or(0, |(bytes, _)| bytes.len())
     }
@@ -177,8 +177,8 @@ fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     }
 }
 
-/// Compiles a script that the Lua state lacks: one that another worker has loaded, or that the call
-/// contains.
+/// Compiles a script that this worker's Lua state lacks. Another worker has loaded it, or the call
+/// contains its text.
 fn compile(state: &mut State, scripts: &Scripts, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
     let is_text = named == ScriptNamed::Text;
     let sha = if is_text { Some(sha_of(name)) } else { sha_from(name) };
@@ -225,7 +225,7 @@ fn show_script<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, command
     }
 }
 
-/// Resolves a call: what it runs, its keys and its flags. The error is the whole error reply.
+/// Resolves a call: its program, its keys and its flags. The error is the whole error reply.
 fn find_call(
     server: &Server,
     is_out_of_memory: bool,
@@ -287,14 +287,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         found
     }
 
-    /// Requests the shards of a script: those of its keys, or all.
+    /// Requests the shards of a script call: those of its keys, or all.
     pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>, has_waited: bool) -> Ran {
         call.find_shards(self.clients.executor.keyspace(), &mut self.shards);
         self.gather_for(index, Held::Script(call), has_waited)
     }
 
-    /// Runs a script on the shards that it holds; all its commands see `now_ms`. Returns `None` if
-    /// the call must be rerun with all shards.
+    /// Runs a script on the shards in `owned`. All commands of the script see `now_ms`. Returns
+    /// `None` if the call must be rerun with all shards.
     pub(super) fn run_script(
         &mut self,
         index: u32,
@@ -305,22 +305,21 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let users = self.clients.executor.keyspace().users();
         let connection = self.clients.reactor.connections[index as usize].as_mut()?;
         let session = &mut connection.session;
-        // The caller has already checked whether it may run at all.
+        // The caller has already checked whether the user may run the script.
         session.follow_rules(users);
         let view = SessionView { in_script: true, ..session.view() };
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
         let (reads_as, rules) = (session.reads_as.clone(), session.restricting_rules());
-        // Before the commands that it runs. A run that may be rolled back isn't shown: there were
-        // no monitors when it started.
+        // Monitors see the call before the commands that it runs. A run that may be rolled back
+        // isn't shown: there were no monitors when it started.
         if call.is_wide && self.clients.executor.keyspace().monitors().are_there() {
             let shown = call.shown.as_ref().map_or_else(|| Cow::Owned(call.words()), Cow::Borrowed);
             show_script(&self.clients.reactor, index, call.command, &Args::new(&shown.0, &shown.1));
         }
         let kind = call.program.kind();
         let mut state = take_state(kind);
-        // Another connection may have flushed scripts or functions since this one was found: it
-        // runs all the same. If it can no longer be compiled, for lack of memory, running it
-        // reports that.
+        // Another connection may have flushed scripts or functions since this program was found; it
+        // runs all the same. If compiling fails for lack of memory, the run below reports that.
         match &call.program {
             Program::Script(script) => _ = state.compile(script),
             Program::Function(library, _) => _ = state.load_again(library),
@@ -384,8 +383,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         if ended == Ended::Abandoned {
             put_back_state(kind, state);
-            // A script that has changed a large value isn't wide: its next call may have smaller
-            // ones.
+            // A script that has changed a large value isn't marked wide: its next call may change
+            // smaller ones.
             if !is_large {
                 call.program.set_wide();
             }
@@ -429,7 +428,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 }
 
 impl ScriptCall {
-    /// Returns its name and command, for `FUNCTION STATS`.
+    /// Returns the program's name and the command, for `FUNCTION STATS`.
     fn named(&self) -> Named {
         let (bytes, ranges) = self.words();
         let command = Args::new(&bytes, &ranges).iter().map(<[u8]>::to_vec).collect();
@@ -450,7 +449,7 @@ impl ScriptCall {
         copied([own.at(0), named, keys.as_bytes()].into_iter().chain(own.iter().skip(1)))
     }
 
-    /// Returns the command that its statistics count towards.
+    /// Returns the command whose statistics count the call.
     pub(super) fn command(&self) -> &'static Command {
         self.command
     }
@@ -460,8 +459,8 @@ impl ScriptCall {
         of_declared(self.command, self.program.flags())
     }
 
-    /// Fills `shards` with those that it needs, in any order and with duplicates: those of its
-    /// keys, or all.
+    /// Fills `shards` with the shards that the call needs, in any order and with duplicates: those
+    /// of its keys, or all.
     pub(super) fn find_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
         shards.clear();
         if self.is_wide {
@@ -471,13 +470,14 @@ impl ScriptCall {
         }
     }
 
-    /// Returns whether it needs more shards because monitors have appeared since it was sent:
-    /// commands already shown can't be rolled back, so with monitors every script holds all shards.
+    /// Returns whether the call needs all shards because a monitor was added after it requested its
+    /// own. Commands shown to monitors can't be rolled back, so with monitors every script holds
+    /// all shards.
     pub(super) fn is_too_narrow(&self, keyspace: &Keyspace) -> bool {
         !self.is_wide && keyspace.monitors().are_there()
     }
 
-    /// Returns the same call, requesting all shards.
+    /// Makes the call request all shards.
     pub(super) fn widened(mut self: Box<Self>) -> Box<Self> {
         self.is_wide = true;
         self
@@ -487,6 +487,6 @@ impl ScriptCall {
 /// How a script ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scripted {
-    /// It ended with an error that was counted when a command within it replied.
+    /// The script ended with an error that was already counted, for a command within it.
     pub is_counted: bool,
 }
