@@ -15,8 +15,8 @@ impl Runner {
     pub(super) fn end_caching_of<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry) {
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else { return };
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };
-        // Not run yet: a transaction or a script that waits for its shards, or a command held back
-        // by a pause.
+        // The command has not run yet if it waits for its shards (a transaction or a script) or is
+        // held back by a pause.
         let is_to_run = connection.socket.held.is_some() || connection.state == State::Paused;
         if !is_to_run && !command.flags.contains(Flags::KEEPS_CACHING) {
             connection.end_caching();

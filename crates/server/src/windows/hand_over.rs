@@ -1,5 +1,5 @@
-//! A large value received in a buffer of its own is stored in that buffer, as in Redis: it isn't
-//! copied, and never in memory twice. Its command is otherwise run as usual.
+//! Stores a large value in the buffer in which it was received, as Redis does. The value isn't
+//! copied and is never in memory twice. Apart from that its command runs like any other.
 
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What};
 use crate::reactor::token;
 
-/// Least length of values that are handed over, bytes: shorter ones are copied, as in Redis
+/// Minimum length of a value that is handed over, bytes. Shorter values are copied, as in Redis
 /// (`PROTO_MBULK_BIG_ARG`).
 pub(super) const HANDED_BYTES_MIN: usize = 32 * 1024;
 
-/// The arguments of a command whose value was handed over: only the start of the value is left.
+/// The arguments of a command whose value was handed over, with only the start of the value. For
+/// the slow log.
 pub(super) struct Handed {
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
@@ -48,8 +49,9 @@ impl Handed {
 }
 
 impl Runner {
-    /// Runs a command and hands its value over. Returns `None`, with no effect, if the command
-    /// can't take over a value, the value has no buffer of its own, or the shard is busy.
+    /// Runs a command and hands its value over to it. Returns `None` without an effect if the
+    /// command can't take over a value, the value shares its buffer with other input, or the shard
+    /// is busy.
     #[cold]
     pub(super) fn call_handing_over<L: EventLoop>(
         &mut self,
@@ -83,7 +85,7 @@ impl Runner {
         Some(ran)
     }
 
-    /// As [`slow::note`], for a command that has just run.
+    /// Records a command that has just run, as [`slow::note`] does.
     #[cold]
     pub(super) fn note_slow<L: EventLoop>(
         &mut self,

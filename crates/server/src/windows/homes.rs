@@ -1,6 +1,6 @@
-//! Consecutive single-key commands of a pipeline that are sent together. With `--execution owner`
-//! always: the homes of their shards run them. Otherwise while long scripts hold all shards: sent
-//! one by one, each would wait for the next such script.
+//! Sends consecutive single-key commands of a pipeline together. With `--execution owner` always,
+//! since the homes of their shards run them. With `--execution inline` only while long scripts hold
+//! all shards: sent one by one, each command would wait for another such script.
 
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::{Request, Step};
@@ -19,9 +19,9 @@ use crate::dispatch::window::{Entry, What, Window};
 use crate::stats::Outcome;
 
 impl Runner {
-    /// Sends each connection's consecutive single-key commands to the homes of their shards, one
-    /// request per home; the replies come back in order. Returns the window, or `None` if it was
-    /// abandoned meanwhile.
+    /// Runs a window with `--execution owner`. Sends each connection's consecutive single-key
+    /// commands to the homes of their shards, one request per home; the replies keep the order of
+    /// the commands. Returns the window, or `None` if it was abandoned meanwhile.
     pub(super) fn run_for_homes<L: EventLoop>(
         &mut self,
         d: &mut Dispatcher<'_, L>,
@@ -47,8 +47,8 @@ impl Runner {
         Some(window)
     }
 
-    /// Parks the single-key commands of a connection from `at` on together, if its last command had
-    /// to wait. Returns their number; 0: they must be run one by one.
+    /// Sends the single-key commands of a connection from `at` on as one request, if its last
+    /// command had to wait. Returns their number; 0: they must run one by one.
     #[cold]
     pub(super) fn wait_together<L: EventLoop>(
         &mut self,
@@ -58,7 +58,7 @@ impl Runner {
     ) -> usize {
         let entries = &window.entries[at..];
         let Some(connection) = &mut d.clients.reactor.connections[entries[0].connection as usize] else { return 0 };
-        // Commands behind one that waits in this window are held back until it has run.
+        // If a command of the connection waits in this window, those behind it are held back.
         if connection.state != State::Open || !connection.waits.has_waited {
             return 0;
         }
@@ -72,9 +72,9 @@ impl Runner {
         if is_joined { alike } else { 0 }
     }
 
-    /// Sends single-key commands of a connection to the homes of their shards or, if any thread may
-    /// run commands, leaves them with the holders of the shards. Returns `false` if a special case
-    /// requires running them one by one.
+    /// Sends single-key commands of a connection to the homes of their shards or, with
+    /// `--execution inline`, as one request to the holders of the shards. Returns `false` if a
+    /// special case requires running them one by one.
     fn send_to_homes<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entries: &[Entry], window: &Window) -> bool {
         let index = entries[0].connection;
         let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return true };
@@ -95,7 +95,7 @@ impl Runner {
         let mut requests: Vec<Option<Request>> = Vec::new();
         requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
         let (view, token) = (connection.session.view(), connection.socket.token());
-        // Pending output counts too.
+        // Pending output counts towards the limit.
         let reply_bytes_max = match output_limit(connection, &d.clients.reactor.settings).hard_bytes {
             0 => u64::MAX,
             hard_bytes => hard_bytes.saturating_sub(connection.pending_bytes() as u64),
@@ -121,7 +121,7 @@ impl Runner {
         }
         let end = entries[entries.len() - 1].end;
         connection.input.done(end);
-        // The routing records may be larger than the commands.
+        // Includes the request's routing records, which may be larger than the commands.
         let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.waits.has_waited = !has_homes;
@@ -132,7 +132,7 @@ impl Runner {
     }
 }
 
-/// Returns how many entries, from the first on, are single-key commands of one connection.
+/// Returns how many of the first entries are single-key commands of one connection.
 fn alike(entries: &[Entry]) -> usize {
     let is_alike = |next: &&Entry| next.connection == entries[0].connection && matches!(next.what, What::Single(..));
     entries.iter().take_while(is_alike).count()

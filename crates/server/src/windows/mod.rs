@@ -1,4 +1,4 @@
-//! Windows: commands are parsed from connections, prefetched, and run in order.
+//! Windows: parses commands from connections, prefetches what they need, and runs them in order.
 //!
 //! Drives the [dispatcher](crate::dispatch), which runs commands that need more than their turn in
 //! a window: transactions, scripts, and requests to other workers.

@@ -1,10 +1,10 @@
-//! Plain commands: the path of nearly all of them.
+//! Runs plain commands: the fast path of nearly all commands.
 //!
-//! A command is plain if only its shard affects how it runs: it has one key and takes about the
-//! same short time on any value, its connection may run it and wants its replies, and the server
-//! neither evicts, rejects, pauses nor times every command. One check of the session and the turn
-//! stands for the decisions that [`super::run`] makes for each other command. It holds for the
-//! commands behind it as well, since a plain command changes neither.
+//! A command is plain if nothing but its shard affects how it runs: it has one key and takes about
+//! the same short time on any value, its connection may run it and wants its replies, and the
+//! server neither evicts, rejects, pauses nor times every command. One check of the session and the
+//! turn replaces the decisions that [`super::run`] makes for each other command. The check also
+//! covers the commands behind it, since a plain command changes neither the session nor the turn.
 
 use std::ops::Range;
 
@@ -22,7 +22,8 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 use crate::reactor::token;
 
-/// Returns which commands the server neither evicts for, rejects, pauses nor times.
+/// Returns which commands the server may run without checks: it neither evicts for them, rejects,
+/// pauses nor times them.
 #[inline]
 fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
     let server = d.clients.reactor.server;
@@ -33,10 +34,10 @@ fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
 }
 
 impl Runner {
-    /// Runs the plain commands of one connection from `at` on, before `end`, up to the first entry
-    /// that isn't plain. Returns how many those were. Entries from `looked_ahead` on whose
-    /// neighbour has the same key are left to [`Runner::look_ahead`].
-    // Out of line: it keeps in registers what each command needs.
+    /// Runs the plain commands of one connection, from the entry at `at` up to the first that isn't
+    /// plain or to `end`. Returns their number. Stops at an entry from `looked_ahead` on if the
+    /// next one has the same key: [`Runner::look_ahead`] handles these first.
+    // Not inlined, so that the values that each command needs stay in registers.
     #[inline(never)]
     pub(super) fn run_plain<L: EventLoop>(
         &mut self,
@@ -81,7 +82,7 @@ impl Runner {
             connection: token(connection.socket.id),
             now_ms: d.clients.reactor.clock.now_ms,
         };
-        // Of all pending output, only `output` changes while these run.
+        // While these commands run, `output` is the only part of the pending output that changes.
         let output_max = d.clients.limits.alarm.output_max(connection);
         let (mut next, mut calls, mut before) = (at, 0, 0);
         let mut unsettled = None;
@@ -96,14 +97,14 @@ impl Runner {
                 if next >= looked_ahead && *following == place {
                     break;
                 }
-                // Another worker may have written the next shard's gate last: its cache line
-                // arrives while this command runs.
+                // Another worker may have written the next shard's gate last. The prefetch fetches
+                // its cache line while this command runs.
                 if is_shared {
                     keyspace.prefetch_gate(following.shard);
                 }
             }
             let args = Args::new(&bytes[entry.begin..entry.end], ranges);
-            // Commands that the user may not run are rejected, and logged, by the general path.
+            // The general path rejects and logs commands that the user may not run.
             if !is_unrestricted && connection.session.check(command, &args).is_err() {
                 break;
             }

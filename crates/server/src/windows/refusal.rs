@@ -21,8 +21,8 @@ use crate::stats::Outcome;
 pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
 impl Runner {
-    /// Rejects a command that the server doesn't run at the moment: see
-    /// [`pantala_engine::tuning::refusal`]. Returns whether it has.
+    /// Rejects a command that the server doesn't run at the moment
+    /// ([`pantala_engine::tuning::refusal`]). Returns whether it was rejected.
     #[cold]
     pub(super) fn rejects<L: EventLoop>(
         &mut self,
@@ -100,7 +100,7 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
                 Reply::new(output, session.version).error_bytes(&message);
-                // CLIENT CACHING applied to this command, which does not exist.
+                // CLIENT CACHING applied to this unknown command, so it ends with it.
                 let keeps_caching = || {
                     d.clients
                         .reactor

@@ -13,8 +13,9 @@ use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
 
 impl Runner {
-    /// Evicts keys before a command runs. Returns `false` if that is not enough and the command was
-    /// rejected, which writes its error; `true` for commands that won't run anyway.
+    /// Evicts keys before a command runs. Returns `false` if that is not enough: then the command
+    /// was rejected and its error written. Returns `true` for commands that don't run for other
+    /// reasons.
     #[inline(never)]
     pub(super) fn has_room<L: EventLoop>(
         &mut self,
@@ -27,7 +28,7 @@ impl Runner {
             return true;
         }
         d.memory.make_room(&mut d.clients, &mut []);
-        // Clients that cached evicted keys are invalidated before the reply.
+        // Invalidations of evicted keys are sent before the reply.
         d.clients.tell_own();
         if !d.memory.is_out() {
             return true;
@@ -39,7 +40,7 @@ impl Runner {
             Some(transaction) if matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) => {
                 transaction.flags().contains(Flags::DENYOOM)
             }
-            // Queuing takes memory, whatever the command does later.
+            // Queuing takes memory, regardless of what the command does later.
             Some(transaction) => {
                 let needs_memory = !command.flags.contains(Flags::DISCARDS);
                 transaction.aborted |= needs_memory;
@@ -60,7 +61,7 @@ impl Runner {
         false
     }
 
-    /// Returns whether the command would otherwise run.
+    /// Returns whether the command would run if there were room.
     fn may_run<L: EventLoop>(
         &self,
         d: &Dispatcher<'_, L>,

@@ -1,4 +1,7 @@
-//! Parses commands into windows and runs them.
+//! Parses commands into windows and runs them. The worker's turn calls [`Windows::run_ready`].
+//!
+//! Commands behind one that waits are held back in their connection's input. So a connection's
+//! commands run in the order in which they were sent.
 
 use std::time::Duration;
 
@@ -31,17 +34,17 @@ use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseAnswer
 use crate::reactor::token;
 use crate::stats::Outcome;
 
-/// Fewest consecutive commands of one key for which prefetching what they look for pays: taking the
-/// shard and finding the key once more must cost less than the misses, and few misses hardly
+/// Minimum number of consecutive commands of one key for which prefetching members pays off. Taking
+/// the shard and finding the key once more must cost less than the misses, and few misses hardly
 /// overlap.
 const PREFETCH_RUN_MIN: usize = 4;
 
-/// Why [`Windows::fill`] has returned.
+/// The reason why [`Windows::fill`] has returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fill {
     /// The next command is incomplete.
     Incomplete,
-    /// As [`Fill::Incomplete`], and the input that cannot run exceeds its limit.
+    /// The next command is incomplete, and the pending input exceeds its limit.
     TooMuch,
     /// The window must run.
     Window,
@@ -51,7 +54,7 @@ enum Fill {
     Broken,
     /// The connection is blocked on a key.
     Blocked,
-    /// The connection runs nothing for other reasons, or is closed.
+    /// The connection is closed, or runs no commands for another reason.
     NotOpen,
 }
 
@@ -63,7 +66,8 @@ impl Windows {
         let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
-            // `begin` adds the connection to those to be finished this turn, whatever it runs.
+            // `begin` adds the connection to those whose turn is to be finished, even if it runs
+            // nothing.
             if d.clients.reactor.begin(index) && self.parse(d, index) {
                 again.push(index);
             }
@@ -77,7 +81,7 @@ impl Windows {
     }
 
     /// Parses a connection's input into the window, and runs the window whenever it is full.
-    /// Returns whether there may be more for the next turn.
+    /// Returns whether there may be more to parse in the next turn.
     fn parse<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32) -> bool {
         let mut left = COMMANDS_PER_TURN_MAX;
         loop {
@@ -86,7 +90,7 @@ impl Windows {
                 Fill::Window => {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
-                    // A turn within a script may have finished the connection.
+                    // A turn within a script may have finished the connection's turn.
                     d.clients.reactor.touch(index);
                 }
                 Fill::TurnOver => return true,
@@ -109,8 +113,8 @@ impl Windows {
         }
     }
 
-    /// Parses at most `left` commands of a connection into the window; only one if it must run
-    /// before the next is parsed.
+    /// Parses at most `left` commands of a connection into the window, and only one if the client
+    /// has not authenticated.
     #[inline]
     fn fill<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32, left: &mut usize) -> Fill {
         let reactor = &mut d.clients.reactor;
@@ -120,8 +124,8 @@ impl Windows {
             State::Blocked => return Fill::Blocked,
             _ => return Fill::NotOpen,
         }
-        // The limits on what a client may send before it has authenticated depend on the command
-        // before.
+        // The limits on the input of a client that has not authenticated depend on the previous
+        // command: each must run before the next is parsed.
         let is_alone = !connection.session.is_authenticated();
         let (keyspace, renames, db) = (reactor.server.keyspace(), reactor.server.renames(), connection.session.db);
         let mut max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
@@ -232,8 +236,8 @@ impl Windows {
                         continue;
                     }
                 }
-                // Another worker may have written the next shard's gate last: its cache line
-                // arrives while this command runs.
+                // Another worker may have written the next shard's gate last. The prefetch fetches
+                // its cache line while this command runs.
                 if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
                     keyspace.prefetch_gate(next.shard);
                 }
@@ -259,9 +263,8 @@ impl Windows {
 }
 
 impl Runner {
-    /// Prefetches what consecutive commands of one key look for in its set or hash. Returns the
-    /// number of commands that this covers, at least one, whether or not there was anything to
-    /// prefetch.
+    /// Prefetches the members or fields that consecutive commands of one key look up. Returns the
+    /// number of commands that this covers: at least one, even if there was nothing to prefetch.
     #[inline]
     fn look_ahead<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) -> usize {
         match &window.entries[at..] {
@@ -274,7 +277,8 @@ impl Runner {
         }
     }
 
-    /// As [`Runner::look_ahead`], for entries whose first two have that key.
+    /// Prefetches members or fields for entries whose first two have the key at `place`. Returns
+    /// the number of commands covered.
     // Out of line: inlined, it would take registers from commands with nothing to prefetch.
     #[inline(never)]
     fn prefetch_members<L: EventLoop>(
@@ -307,7 +311,7 @@ impl Runner {
         count
     }
 
-    /// [`Fault::Overtaking`].
+    /// Injects [`Fault::Overtaking`]: runs the next command while the one at `at` waits.
     #[cold]
     fn overtake<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) {
         let Some(next) = window.entries.get(at + 1) else { return };
@@ -342,7 +346,8 @@ impl Runner {
         note_unsynced(&mut d.clients, entry.connection);
     }
 
-    /// As [`Runner::run_entry`]. Returns whether `CLIENT CACHING` may have applied to this command.
+    /// Runs one command, if its connection is still open. Returns whether `CLIENT CACHING` may have
+    /// applied to it.
     #[inline(always)]
     fn run_one<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) -> bool {
         let users = d.clients.executor.keyspace().users();
@@ -376,11 +381,10 @@ impl Runner {
         }
         let session = &connection.session;
         session.client.set_command(command);
-        // Commands of a transaction may call `CLIENT CACHING` themselves, which isn't known before
-        // it runs.
+        // A transaction may contain `CLIENT CACHING`, which isn't known before it runs.
         let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
         let is_cached = session.caching || is_exec;
-        // Five loads for almost all clients; the full check only for the rest.
+        // Almost all clients pay five loads; only restricted ones need the full check.
         if is_restricted(session, users) || command.flags.contains(Flags::PROTECTED) {
             let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
             if forbidden(command, &args, session, users, d.clients.reactor.server).is_some() {
@@ -425,7 +429,7 @@ impl Runner {
         is_cached
     }
 
-    /// Counts a command that has run or waits, and settles its reply.
+    /// Counts a command that has run or waits. Settles the reply of one that has run.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "inlined: it ends the two ways of a command")]
     pub(super) fn end_entry<L: EventLoop>(
@@ -479,7 +483,8 @@ impl Runner {
                 let (keyspace, host) = (d.clients.executor.keyspace(), d.clients.reactor.server);
                 let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
-                // A change of the function libraries, until its effect is committed.
+                // Orders changes of the function libraries: held until the effect of this one is
+                // committed.
                 let is_ordered = command.flags.contains(Flags::WRITE);
                 let _order = is_ordered.then(|| keyspace.journal().order_libraries());
                 handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
@@ -491,7 +496,8 @@ impl Runner {
                 }
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);
-                    // One that holds back nothing waits for a change of the role, which stands.
+                    // A pause that holds back nothing belongs to a change of role that has already
+                    // happened, so it can't be rejected.
                     let may_be_refused = pause.lasts();
                     let answer = PauseAnswer::new(*pause, Some((command, ranges.len())), may_be_refused);
                     return d.answer_paused(entry.connection, before, Box::new(answer));
@@ -532,7 +538,8 @@ impl Runner {
         ran
     }
 
-    /// Settles a command that has run: statistics, suppressed replies, output limits.
+    /// Settles a command that has run: counts and times it, suppresses an unwanted reply, checks
+    /// output limits.
     #[inline]
     fn settle<L: EventLoop>(
         &mut self,
@@ -597,7 +604,8 @@ fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     has
 }
 
-/// Keeps parsed commands behind one that waits until it has been answered.
+/// Holds back the parsed commands of connections that wait. They run when the command before them
+/// has been answered.
 #[inline]
 fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     for (at, entry) in window.first_of_each() {

@@ -1,4 +1,4 @@
-//! Plain commands of a window that together took long.
+//! Records a window whose plain commands together took long ([`crate::clients::slow`]).
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Runner {
         began: Moment,
         ended: Moment,
     ) {
-        // Mostly no command was timed on its own, and the rest is the whole.
+        // In most windows no command was timed individually, and the rest is the whole time.
         let timed_ns = d.stopwatch.mark.ns_since(began);
         let rest_ns = ended.ns_since(began).saturating_sub(timed_ns);
         if rest_ns >= d.stopwatch.slow_window_ns {

@@ -1,4 +1,5 @@
-//! Commands of a window that may be scripts: a busy script makes the worker abandon the window.
+//! Runs commands of a window that may be scripts. A busy script makes the worker abandon the window
+//! ([`crate::dispatch`]).
 
 use pantala_engine::command::Command;
 use pantala_resp::ArgRange;

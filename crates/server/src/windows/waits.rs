@@ -1,4 +1,4 @@
-//! `WAIT`, which blocks on no key.
+//! `WAIT`, which blocks without a key.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use pantala_engine::executor::{Call, Executor};
 
 use crate::host::Server;
 
-/// Blocks a `WAIT` until replicas have acknowledged what its connection wrote before.
+/// Blocks the client of a `WAIT` until replicas have acknowledged its earlier writes.
 #[cold]
 pub(super) fn wait_for_replicas(server: &Server, executor: &mut Executor<'_>, call: &Call<'_>, wait: Acknowledged) {
     let waiter = executor.wait_without_keys(call, wait.timeout_ms);
