@@ -1,8 +1,9 @@
-//! Connections blocked on a key (`BLPOP` and its like): blocks them, and unblocks them when they
+//! Blocked clients (`BLPOP` and other blocking commands): blocks them, and unblocks them when they
 //! are served, time out or close.
 //!
-//! The claimant of the waiter replies: the thread that serves it, this worker's clock,
-//! `CLIENT UNBLOCK`, or nobody if the connection closes. All others find it claimed and do nothing.
+//! Exactly one party claims a waiter and replies: the thread that serves it, this worker when it
+//! times out, or `CLIENT UNBLOCK`. All others find it claimed and do nothing. If the connection
+//! closes, this worker claims the waiter and there is no reply.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,7 +23,7 @@ use crate::stats::WorkerStats;
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Blocks a connection on a waiter. `took`: how long its command ran.
+    /// Registers a connection as blocked on a waiter. `took`: how long its command ran.
     pub fn block(&mut self, index: u32, waiter: Arc<Waiter>, took: Duration) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         connection.state = State::Blocked;
@@ -40,7 +41,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.release_news();
         }
         publish_blocked(self.reactor.stats, 1, self.deadlines.len());
-        // Its peer may have disconnected before it was registered as blocked.
+        // The peer may have disconnected before this.
         self.reactor.touch(index);
         if let Some(early) = early {
             self.woken(early);
@@ -74,7 +75,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if is_its {
             let with_error = unblock.with_error;
             if !with_error {
-                // Redis counts both as failures.
+                // Redis counts both ways of `CLIENT UNBLOCK` as failures. An error reply is counted
+                // below.
                 self.tally.count_late_failure(unblock.waiter.command());
             }
             if with_error {
@@ -86,7 +88,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Answers blocked connections whose deadline has passed.
+    /// Answers blocked clients whose deadline has passed.
     #[inline(always)]
     pub fn time_out(&mut self) {
         if !self.deadlines.is_empty() {
@@ -104,7 +106,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let waiter = self.reactor.connections[index as usize]
                 .as_ref()
                 .and_then(|connection| connection.waits.blocked.as_ref());
-            // Otherwise it was claimed by another thread, whose reply is in flight.
+            // Otherwise another thread has claimed the waiter, and its reply is in flight.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
                 unblock_with_nothing(self, index, true);
             }
@@ -113,7 +115,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
     /// Answers a connection whose waiter is claimed, and resumes it. As in Redis, the command
     /// enters the slow log and the histogram only now, without the time that it was blocked, and
-    /// not at all if it timed out.
+    /// not if it timed out.
     fn unblock(&mut self, index: u32, timed_out: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
         let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -139,7 +141,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.closed_over_limit(index, added_bytes) {
             return;
         }
-        // Most have sent nothing while they were blocked.
+        // Most clients send nothing while they are blocked.
         if self.reactor.connections[index as usize]
             .as_ref()
             .is_some_and(|connection| connection.input.waiting_bytes() > 0)
@@ -149,18 +151,18 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.reactor.touch(index);
     }
 
-    /// Unblocks a connection that closes.
+    /// Unblocks a connection that is being closed, without a reply.
     pub fn stop_waiting(&mut self, index: u32) {
         if let Some(Some(connection)) = self.reactor.connections.get(index as usize)
             && let Some(blocked) = &connection.waits.blocked
         {
-            // If another thread has claimed it first, its reply finds no connection.
+            // If another thread has already claimed the waiter, its reply finds no connection.
             let _ = blocked.waiter.claim();
             self.no_longer_blocked(index);
         }
     }
 
-    /// Removes a connection's waiter, here and from the queues.
+    /// Removes a connection's waiter from the connection and from the queues.
     fn no_longer_blocked(&mut self, index: u32) -> Option<Blocked> {
         let connection = self.reactor.connections[index as usize].as_mut()?;
         let blocked = connection.waits.blocked.take()?;
@@ -175,7 +177,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Answers a connection as after a timeout: with nothing, and `WAIT` with the replicas so far.
+/// Answers a connection as after a timeout: with null or, for `WAIT`, with the number of replicas
+/// so far.
 fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, timed_out: bool) {
     let Some(connection) = &clients.reactor.connections[index as usize] else { return };
     let Some(blocked) = &connection.waits.blocked else { return };
@@ -189,7 +192,7 @@ fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H
     });
 }
 
-/// Answers a connection whose waiter was claimed with an error, and closes it then.
+/// Answers a connection whose waiter is claimed with an error, and closes it after the reply.
 pub(super) fn unblock_with<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, error: &str) {
     clients.unblock(index, false, &mut |output, version| Reply::new(output, version).error(error));
     if let Some(connection) = &mut clients.reactor.connections[index as usize] {
@@ -197,7 +200,7 @@ pub(super) fn unblock_with<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L
     }
 }
 
-/// Publishes how many connections are blocked, and how many of them with a deadline.
+/// Updates the statistics of blocked clients, and of those with a deadline.
 fn publish_blocked(stats: &WorkerStats, change: i64, with_deadline: usize) {
     stats.blocked.set(stats.blocked.get().saturating_add_signed(change));
     stats.with_deadline.set(with_deadline as u64);

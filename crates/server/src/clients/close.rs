@@ -1,4 +1,4 @@
-//! Closes connections, and finishes their turns.
+//! Closes connections, and finishes the turn of those that took part in it.
 
 use std::collections::VecDeque;
 
@@ -9,24 +9,25 @@ use pantala_session::output::Ahead;
 
 use super::{Abandon, Clients, primary};
 
-/// Most output of closed connections that a turn frees, bytes: some tenths of a millisecond's work.
+/// Maximum output of closed connections that a turn frees, bytes: a few tenths of a millisecond's
+/// work.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
 
-/// Output of closed connections, perhaps gigabytes: freed turn by turn, because the kernel takes
-/// long to unmap it.
+/// Output of closed connections. It may be gigabytes, which the kernel takes long to unmap, so each
+/// turn frees a part.
 #[derive(Default)]
 pub struct Garbage {
     pieces: VecDeque<Outgoing>,
 }
 
 impl Garbage {
-    /// Returns whether there is none.
+    /// Returns whether no output is left to free.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Frees the pending output of a closed connection, or keeps it to be freed later.
+    /// Frees the pending output of a closed connection, or keeps it for later turns if it is large.
     #[cold]
     fn add(&mut self, ahead: &mut Ahead) {
         let (pieces, own_bytes) = ahead.take();
@@ -35,7 +36,7 @@ impl Garbage {
         }
     }
 
-    /// Frees as much as one turn may.
+    /// Frees at most [`FREED_BYTES_PER_TURN`] and the rest of the last piece.
     pub fn free(&mut self) {
         let mut freed_bytes = 0;
         while freed_bytes < FREED_BYTES_PER_TURN
@@ -95,8 +96,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         faults::pause(Fault::PauseReplying);
         self.reactor.touch_listed();
         finish_touched(self);
-        // A sync may have ended since they were looked at: only those that are noted as waiting are
-        // notified.
+        // A sync may have ended after these connections were checked and before this worker has
+        // registered for a notification. So they are checked again after it has registered.
         while !self.reactor.unsynced.is_empty() {
             self.reactor.server.snapshots().aof.await_sync(self.reactor.number);
             if !self.reactor.release_synced() {

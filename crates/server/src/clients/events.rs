@@ -1,4 +1,4 @@
-//! Handles events of the loop, and messages for single connections.
+//! Handles events of the loop, and messages to a single connection.
 
 use pantala_runtime::{ConnId, Event, EventLoop};
 
@@ -12,8 +12,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     pub fn handle_all(&mut self, events: &mut Vec<Event>) {
         for at in 0..events.len() {
             self.reactor.fetch_ahead(&events[at + 1..], |event| event.conn().map(ConnId::index));
-            // Replaced, not drained: the end of a drain costs more than this for the few events of
-            // most turns.
+            // Each event is replaced rather than drained: most turns have few events, for which the
+            // end of a drain costs more.
             self.handle(std::mem::replace(&mut events[at], Event::Woken));
         }
         events.clear();
@@ -26,7 +26,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.after(happened);
     }
 
-    /// Does what the reactor leaves to this layer after an event.
+    /// Handles the outcome of an event that the reactor has reported.
     #[inline]
     pub fn after(&mut self, happened: Happened) {
         match happened {
@@ -40,7 +40,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Shows a command to a monitor, unless it is none any more.
+    /// Sends a `MONITOR` line to a connection, unless it has stopped monitoring.
     pub fn show(&mut self, wanted: u64, line: &[u8]) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -53,7 +53,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Closes a connection, if it still belongs to that client.
+    /// Closes the connection with a token, if it still belongs to the client.
     pub fn kill(&mut self, wanted: u64, client: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         if self.frozen.holds(index) {

@@ -1,9 +1,9 @@
 //! Connections that follow the stream of effects: replicas.
 //!
-//! A connection has at most a window of the stream in its output. The rest stays in the log, which
-//! all followers share ([`pantala_engine::effect`]), and is read as the window is sent. So a slow
-//! replica costs what the log holds for it, and is closed when that exceeds the
-//! `client-output-buffer-limit` of its class.
+//! A connection's output contains at most a window of the stream. The rest stays in the log, which
+//! all followers share ([`pantala_engine::effect`]), and is read when the window has been sent. So
+//! the memory cost of a slow replica is the part of the log kept for it. The replica is closed when
+//! that part exceeds the `client-output-buffer-limit` of its class.
 
 use pantala_engine::client::Next;
 use pantala_engine::effect::log::{Ahead, CutOff};
@@ -14,12 +14,13 @@ use pantala_session::output::PIECE_BYTES_MIN;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Pending output of a follower up to which it reads on, bytes: twice what a socket takes at a
-/// time. More would only move from the shared log to the connection.
+/// Maximum pending output of a follower that reads more of the log, bytes: twice what a socket
+/// takes at a time. A larger window would only move bytes from the shared log to the connection.
 const WINDOW_BYTES: usize = 1024 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Handles more of the stream for the connection with this token, or its being cut off.
+    /// Handles a message for the connection with this token: the stream has more for it, or has cut
+    /// it off.
     pub fn follow(&mut self, wanted: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         if self.frozen.holds(index) {
@@ -30,7 +31,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Looks after a follower: closes it for this reason, or gives it what is due.
+/// Checks a follower periodically: closes it for the reason in `timed_out`, or sends it what is
+/// due.
 pub fn look_at_follower<L: EventLoop, H: Abandon>(
     clients: &mut Clients<'_, L, H>,
     index: u32,
@@ -45,7 +47,8 @@ pub fn look_at_follower<L: EventLoop, H: Abandon>(
     }
 }
 
-/// Gives a connection more of the stream, if it follows it and has room in its window.
+/// Adds more of the stream to a connection's output, if the connection follows the stream and has
+/// room in its window.
 pub(super) fn follow_on<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
     let mut room = WINDOW_BYTES.saturating_sub(connection.pending_bytes());
@@ -54,10 +57,10 @@ pub(super) fn follow_on<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H
         return;
     }
     let mut parts = Vec::new();
-    // Without room it reads nothing, but learns whether it was cut off.
+    // Without room this reads nothing, but shows whether the follower was cut off.
     let next = loop {
-        // Two pieces at least: the end of a send is waited for only where something follows it, and
-        // that is when the next ones are read.
+        // Reads until there are at least two pieces. The completion of a send is reported only if
+        // more output follows it, and that event triggers the next read.
         let has_two = connection.ahead.pieces() + parts.len() >= 2;
         let before = parts.len();
         let next = follower.read(if has_two { room } else { room.max(1) }, &mut parts);

@@ -1,8 +1,8 @@
 //! The connection whose script is busy is *frozen*: it is not parsed, sent, closed or written to.
-//! Its events and messages wait in [`Deferred`] until it thaws, or another connection freezes.
-//! Output for it is deferred up to its hard output limit; past that, it is dropped and the
-//! connection will be closed. (The soft limit and `maxmemory-clients` apply again when its script
-//! has ended.)
+//! Its events and messages wait in [`Deferred`] until it thaws or another connection freezes.
+//! Output for the connection is deferred up to its hard output limit; beyond the limit it is
+//! dropped, and the connection will be closed. (The soft limit and `maxmemory-clients` apply again
+//! when the script has ended.) See [`crate::dispatch`] for the turns within a script.
 
 use pantala_engine::tracking::News;
 use pantala_runtime::{Event, EventLoop, Outgoing};
@@ -14,14 +14,15 @@ use crate::scripting::Kind;
 
 /// A deferred event or message for a frozen connection.
 pub enum Deferred {
-    /// An event of the loop. Nothing is received meanwhile, so these are few.
+    /// An event of the loop. Receiving is paused, so there are few.
     Event(Event),
-    /// A message to be sent to the connection with this token. Bounded by
-    /// [`Clients::defer_output`], as is the next.
+    /// A message to be sent to the connection with this token. [`Clients::defer_output`] bounds
+    /// these and invalidations.
     Output(u64, Outgoing),
     /// An invalidation.
     News(News),
-    /// Those two would have exceeded the output limit of the connection with this token.
+    /// Deferred output would have exceeded the output limit of the connection with this token, and
+    /// was dropped.
     OverLimit(u64),
     /// `CLIENT KILL`: the token, and the client's ID.
     Kill(u64, u64),
@@ -30,7 +31,7 @@ pub enum Deferred {
 }
 
 impl Deferred {
-    /// Returns whether it is output for a connection.
+    /// Returns whether this is output for the connection with a token.
     fn is_output_of(&self, wanted: u64) -> bool {
         match self {
             Deferred::Output(token, _) => *token == wanted,
@@ -40,19 +41,19 @@ impl Deferred {
     }
 }
 
-/// The frozen connection, and what it runs.
+/// The frozen connection, and the kind of its script.
 struct By {
     /// Index of the frozen connection.
     index: u32,
     /// Whether it runs a script or a function.
     kind: Kind,
-    /// Output deferred for it, bytes.
+    /// Output deferred for the connection, bytes.
     deferred_bytes: usize,
-    /// That output has exceeded the limit.
+    /// The deferred output has exceeded the limit.
     is_over_limit: bool,
 }
 
-/// See the head of this module.
+/// The frozen connection, if any, and the deferred events and messages.
 #[derive(Default)]
 pub struct Frozen {
     by: Option<By>,
@@ -60,7 +61,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Returns whether the connection is frozen: its script is running, and this turn is within it.
+    /// Returns whether the connection is frozen: this turn runs within its script.
     #[inline]
     pub fn holds(&self, index: u32) -> bool {
         self.by.as_ref().is_some_and(|by| by.index == index)
@@ -71,7 +72,7 @@ impl Frozen {
         self.by.is_some()
     }
 
-    /// Returns the error for a client that would run another script in a turn within one.
+    /// Returns the error for a client that sends a script in a turn within another script.
     pub fn reply(&self) -> Option<&'static str> {
         self.by.as_ref().map(|by| by.kind.busy())
     }
@@ -109,8 +110,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             self.reactor.io.pause_receive(connection.socket.id);
         }
         self.reactor.make_others_ready(index);
-        // What was deferred for a connection frozen earlier in this turn is handled before anything
-        // new for it.
+        // Events deferred for a connection that was frozen earlier in this turn are handled before
+        // its new ones.
         self.replay_deferred();
     }
 
@@ -154,7 +155,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Handles what was deferred for a frozen connection. Returns whether there was anything.
+    /// Handles deferred events and messages. Returns whether there were any.
     #[inline]
     pub fn replay_deferred(&mut self) -> bool {
         let is_there = !self.frozen.deferred.is_empty();

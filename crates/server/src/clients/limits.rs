@@ -1,15 +1,15 @@
 //! Closes clients when their total memory usage exceeds `maxmemory-clients` ([`ClientMemory`]).
 //!
-//! Client memory accounting updates a connection's usage at the end of each turn that it took part
-//! in, when one of its sends has ended, and as soon as much of its output is pending. The change is
-//! added to a sum over all workers, so that they agree on whom to close. If the sum is too large at
-//! the end of a turn, the next turn doesn't sleep: pending output is sent first, as in Redis, then
-//! the clients that use most are closed, on whatever worker they are.
+//! Client memory accounting updates a connection's usage at the end of each turn in which it took
+//! part, when one of its sends has completed, and as soon as much of its output is pending. The
+//! change is added to a sum over all workers, so that all workers choose the same clients. If the
+//! sum is too large at the end of a turn, the next turn starts at once: pending output is sent
+//! first, as in Redis, then the clients with the highest usage are closed, on any worker.
 //!
-//! So within a turn the sum is that of the end of the last one, except for connections with much
-//! output. The error is bounded: by what a turn receives of each connection, and by
-//! [`UNWEIGHED_OUTPUT_BYTES_MAX`] of output of each. While a script is busy, each turn within it
-//! accounts for all connections except the script's own.
+//! So within a turn the sum is that of the end of the last turn, except for connections with much
+//! output. The error is bounded, for each connection, by the input that a turn receives and by
+//! [`UNWEIGHED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within it accounts
+//! for all connections except the script's own.
 //!
 //! Without a limit this costs a branch for each connection of a turn and for each send.
 //!
@@ -26,28 +26,29 @@ use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
 use crate::host::Server;
 
-/// Most pending output of a connection that isn't accounted for within a turn, while client memory
-/// is limited, bytes. Redis checks before each command; less than this is counted at the end of the
-/// turn.
+/// Maximum pending output of a connection that isn't accounted for within a turn while client
+/// memory is limited, bytes. Redis checks before each command; Pantala counts less output than this
+/// at the end of the turn.
 const UNWEIGHED_OUTPUT_BYTES_MAX: u64 = 16 * 1024;
 
-/// Most change of this worker's connections that isn't added to the sum yet, bytes: small compared
-/// with the least limit.
+/// Maximum change of this worker's connections that isn't added to the sum yet, bytes: small
+/// compared with the minimum limit.
 const UNADDED_BYTES_MAX: u64 = 1024;
 
-/// Least interval between warnings that no client is left to be closed, ms.
+/// Minimum interval between warnings that no client is left to be closed, ms.
 const WARN_EVERY_MS: i64 = 1000;
 
 /// A worker's client memory accounting.
 pub(super) struct Weighing {
     /// Client memory is limited.
     pub(super) is_on: bool,
-    /// Change in its connections' memory usage that isn't added to the sum yet.
+    /// Change in the memory usage of the worker's connections that isn't added to the sum yet,
+    /// bytes.
     unadded_bytes: i64,
     /// A connection was accounted for in this turn.
     has_weighed: bool,
-    /// The sum was too large at the end of the last turn that accounted for any connection: without
-    /// one, checking again would find nothing new.
+    /// The sum was too large at the end of the last turn, and that turn accounted for a connection.
+    /// Without one, the sum would be the same as before.
     is_due: bool,
     last_warning_ms: i64,
 }
@@ -64,26 +65,26 @@ impl Weighing {
     }
 }
 
-/// Pending output, bytes by class, above which a connection's limits are checked after each
-/// command.
+/// Pending output above which a connection's limits are checked after each command, bytes by class.
 pub struct OutputAlarm {
     pub(super) normal_bytes: usize,
     pub(super) pubsub_bytes: usize,
-    /// Pending output above which a subscriber's messages are sent without waiting.
+    /// Pending output above which a subscriber's messages are sent at once, bytes.
     pub(super) waiting_bytes_max: usize,
 }
 
 impl OutputAlarm {
-    /// Returns whether a connection has so much pending output that its limits, and the end of a
-    /// piece, must be checked.
+    /// Returns whether a connection has so much pending output that its limits must be checked and
+    /// a piece of output may end.
     #[inline]
     pub fn is_reached<H>(&self, connection: &Connection<H>) -> bool {
         let is_listener = connection.session.subscriptions.is_some();
         connection.pending_bytes() > if is_listener { self.pubsub_bytes } else { self.normal_bytes }
     }
 
-    /// Returns how long the output buffer of a connection that isn't a subscriber may grow, bytes,
-    /// before [`OutputAlarm::is_reached`], if its other pending output doesn't change.
+    /// Returns the length that the output buffer of a connection may have before
+    /// [`OutputAlarm::is_reached`], bytes. The connection must not be a subscriber, and its other
+    /// pending output must not change.
     #[inline]
     pub fn output_max<H>(&self, connection: &Connection<H>) -> usize {
         let other_bytes = connection.pending_bytes() - connection.output.len();
@@ -102,25 +103,26 @@ impl OutputAlarm {
             // Longer output is sent in pieces.
             normal_bytes: normal_bytes.min(PIECE_BYTES_MIN),
             pubsub_bytes: pubsub_bytes.min(PIECE_BYTES_MIN),
-            // Waiting alone must not bring a subscriber that keeps up near its limit.
+            // A subscriber that keeps up must not come near its limit only because its messages
+            // wait.
             waiting_bytes_max: (pubsub_bytes / 4).min(WAITING_OUTPUT_BYTES_MAX),
         }
     }
 }
 
-/// Limits on clients' memory, each and together.
+/// The limits on the output of each client and on the memory of all clients.
 pub struct Limits {
     pub(super) weighing: Weighing,
     pub alarm: OutputAlarm,
 }
 
 impl Limits {
-    /// Creates the limits from the settings. `weighs`: all clients' memory is limited too.
+    /// Creates the limits from the settings. `weighs`: the memory of all clients is limited too.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         Limits { weighing: Weighing::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
     }
 
-    /// Ends a turn, with all its connections accounted for.
+    /// Ends a turn whose connections are all accounted for.
     pub fn end_turn(&mut self, server: &Server) {
         let memory = server.keyspace().clients().memory();
         if self.weighing.unadded_bytes.unsigned_abs() >= UNADDED_BYTES_MAX {
@@ -130,7 +132,8 @@ impl Limits {
             std::mem::take(&mut self.weighing.has_weighed) && memory.is_too_much(self.weighing.unadded_bytes);
     }
 
-    /// Closes clients if that was due and still is, now that pending output has been sent.
+    /// Closes clients if the sum was too large at the end of the last turn and still is, after
+    /// pending output was sent.
     #[inline]
     pub fn evict_if_due(&mut self, server: &Server, now_ms: i64) {
         if self.weighing.is_due {
@@ -139,8 +142,8 @@ impl Limits {
         }
     }
 
-    /// Closes clients until the rest uses no more than the limit. Their workers close them on their
-    /// next messages.
+    /// Chooses clients to close until the rest uses at most the limit, and sends their workers
+    /// messages to close them.
     #[cold]
     fn evict(&mut self, server: &Server, now_ms: i64) {
         let memory = server.keyspace().clients().memory();
@@ -168,7 +171,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let was_on = self.limits.weighing.is_on;
         self.limits.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
         if self.limits.weighing.is_on && !was_on {
-            // Setting the limit has summed up sizes that may be some hundred milliseconds old.
+            // Setting the limit has added up sizes that may be a few hundred milliseconds old.
             (0..self.reactor.connections.len() as u32).for_each(|index| self.weigh(index));
         }
         self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.weighing.is_on);
@@ -186,14 +189,15 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.limits.weighing.has_weighed = true;
     }
 
-    /// Closes clients within a turn if a connection with much output has taken the sum over the
-    /// limit. Returns whether that connection must be closed.
+    /// Closes clients within a turn if the sum exceeds the limit, after accounting for a connection
+    /// with much output. Returns whether that connection must be closed.
     pub fn evicts_for(&mut self, index: u32) -> bool {
         self.weigh(index);
         if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unadded_bytes) {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
-        // It, or another client checked before it on any worker, was chosen to be closed.
+        // The connection may have been chosen to be closed by this call or by an earlier one on any
+        // worker.
         self.reactor.connections[index as usize]
             .as_ref()
             .is_none_or(|connection| connection.session.client.killed.load(Relaxed))

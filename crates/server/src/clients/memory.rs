@@ -1,10 +1,10 @@
-//! A worker's part in enforcing `maxmemory`: before each command, and between commands.
+//! A worker's part in enforcing `maxmemory`, before each command and between commands.
 //!
 //! Before a command runs, keys are evicted if memory exceeds its limit
 //! ([`pantala_engine::eviction`]). If none are left to evict, commands that may take memory are
 //! rejected, as in Redis. A command that has waited for its shards is checked again by the worker
-//! that runs it. Periodically, and each turn while there is more to evict, the worker evicts
-//! without a command.
+//! that runs it. The worker also evicts without a command: periodically, and each turn while there
+//! is more to evict.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,22 +16,22 @@ use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// A Lua state that shrinks by at least this much makes its worker purge at once, bytes.
+/// Minimum reduction of a Lua state after which its worker purges at once, bytes.
 const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
 
 /// A worker's state for `maxmemory`.
 #[derive(Default)]
 pub struct Memory {
-    /// The last command found memory used up and nothing to evict. A script that it sent goes by
-    /// this.
+    /// When the last command arrived, memory was used up and there was nothing to evict. If that
+    /// command runs a script, its commands use this value.
     is_out: bool,
-    /// There is more to evict in the next turn.
+    /// The next turn has more to evict.
     is_behind: bool,
     /// Purge again in the next round of periodic work.
     purges_again: bool,
-    /// Memory usage of this worker's connections in the global counter, bytes.
+    /// Memory usage of this worker's connections as added to the global counter, bytes.
     told_bytes: u64,
-    /// When that was last updated, unix time in ms.
+    /// When `told_bytes` was last updated, Unix time in ms.
     told_ms: i64,
 }
 
@@ -42,9 +42,9 @@ impl Memory {
         self.is_behind
     }
 
-    /// Returns unused memory of this worker's heap to the kernel, now and once more in the next
-    /// round of periodic work: while several heaps are purged, one may skip memory that another has
-    /// just freed.
+    /// Returns unused memory of this worker's heap to the kernel, now and again in the next round
+    /// of periodic work. The second purge is needed because a heap may skip memory that another
+    /// heap frees at the same time.
     #[cold]
     pub fn purge(&mut self) {
         allocator::purge();
@@ -72,27 +72,28 @@ impl Memory {
         self.is_out
     }
 
-    /// As [`Memory::is_out`], while there is a limit.
+    /// Returns [`Memory::is_out`] if there is a limit, `false` otherwise.
     pub fn is_out_now(&self, keyspace: &Keyspace) -> bool {
         keyspace.tuning.is_limited() && self.is_out
     }
 
-    /// Restores what [`Memory::is_out`] returned, after other clients' commands have run.
+    /// Restores an earlier value of [`Memory::is_out`] after other clients' commands have run.
     pub fn set_out(&mut self, is_out: bool) {
         self.is_out = is_out;
     }
 
-    /// Evicts keys before a command may run.
+    /// Evicts keys before a command runs, if memory exceeds its limit.
     pub fn make_room<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>, held: &mut [Ownership]) {
         let was_over = clients.executor.keyspace().memory().is_over();
         let mut room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
-        // Clients may have freed memory since they were last counted (after a transaction, say).
+        // Clients may have freed memory since they were last counted, for example after a
+        // transaction.
         if room == Room::None && self.told_ms != clients.reactor.clock.now_ms {
             self.tell_clients(clients);
             room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
         }
         if was_over {
-            // Evicting may take long.
+            // Eviction may take long.
             clients.reactor.read_clock();
         }
         self.is_out = room == Room::None;
@@ -113,8 +114,8 @@ impl Memory {
         clients.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(told_bytes) as i64);
     }
 
-    /// Updates clients' memory usage at the end of a turn, if memory exceeds its limit: no command
-    /// should be rejected for memory that clients have freed.
+    /// Updates clients' memory usage at the end of a turn if memory exceeds its limit, so that no
+    /// command is rejected because of memory that clients have freed.
     #[inline]
     pub fn tell_clients_if_over<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let keyspace = clients.executor.keyspace();
@@ -123,7 +124,8 @@ impl Memory {
         }
     }
 
-    /// Updates the global memory counter and evicts what exceeds the limit. Called periodically.
+    /// Updates the global memory counter and evicts keys if it exceeds the limit. Called
+    /// periodically.
     pub fn look_after<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         self.tell_clients(clients);
         if clients.executor.keyspace().tuning.is_limited() {
@@ -132,7 +134,7 @@ impl Memory {
         }
     }
 
-    /// Evicts as much as one turn may.
+    /// Evicts keys within the time of one turn.
     pub fn go_on_evicting<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         self.is_behind = false;
         if clients.executor.keyspace().tuning.is_limited() {
@@ -143,7 +145,7 @@ impl Memory {
         }
     }
 
-    /// Continues to evict and to free what the last turn has left.
+    /// Continues the eviction of keys and the freeing of closed connections' output.
     #[cold]
     pub fn go_on<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         clients.garbage.free();

@@ -1,9 +1,9 @@
-//! Clients: what connections get besides the replies of the commands that they are running, and how
-//! they are closed.
+//! Clients: output that connections receive besides the replies to their running commands, limits,
+//! and closing.
 //!
-//! Messages and invalidations, replies of blocked commands, output limits, the limit on all
-//! clients' memory, and the connection whose script is busy ([`frozen`]). It drives the
-//! [reactor](crate::reactor), and is driven by the [dispatcher](crate::dispatch).
+//! This layer handles messages and invalidations, replies to blocked clients, output limits, the
+//! limit on all clients' memory, and the connection whose script is busy ([`frozen`]). It drives
+//! the [reactor](crate::reactor); the [dispatcher](crate::dispatch) drives it.
 
 mod blocked;
 mod close;
@@ -36,13 +36,14 @@ pub use memory::Memory;
 pub use output::output_limit;
 pub use unsynced::{note_unsynced, note_unsynced_until};
 
-/// What a connection does with the shards that it has requested.
+/// The work that a connection does on the shards that it has requested.
 pub trait Abandon {
-    /// Drops the work: the connection closes before its shards arrive.
+    /// Drops the work, because the connection closes before its shards arrive.
     fn abandon(self, server: &Server);
 }
 
-/// See the head of this module. `H`: what connections do with the shards that they have requested.
+/// The clients of a worker. `H`: the work that connections do on the shards that they have
+/// requested.
 pub struct Clients<'s, L: EventLoop, H> {
     /// The worker's sockets and connections.
     pub reactor: Reactor<'s, L, H>,
@@ -50,15 +51,15 @@ pub struct Clients<'s, L: EventLoop, H> {
     pub executor: Executor<'s>,
     /// The worker's access to its statistics.
     pub tally: Tally<'s>,
-    /// Limits on clients' memory, each and together.
+    /// The limits on the output of each client and on the memory of all clients.
     pub limits: Limits,
     /// The connection whose script is busy.
     pub frozen: Frozen,
     /// Output of closed connections.
     pub garbage: Garbage,
-    /// Some connection may follow the stream of effects: the ends of sends matter.
+    /// Some connection may follow the stream of effects: it reads more when a send has completed.
     pub has_followers: bool,
-    /// One of the connections may be the link to the primary.
+    /// Whether one of the connections may be the link to the primary.
     has_primary: bool,
     /// Timeouts of blocked connections: deadline in µs of the monotonic clock, ticket of the
     /// waiter, index of the connection.
@@ -66,7 +67,7 @@ pub struct Clients<'s, L: EventLoop, H> {
 }
 
 impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
-    /// Creates a set of no clients, over a loop made by this thread.
+    /// Creates an empty set of clients on an event loop that this thread created.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         let reactor = Reactor::new(server, number, io);
         let limits_clients = server.keyspace().clients().memory().limit_bytes() > 0;
@@ -86,11 +87,12 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
     /// Returns whether the next turn must start without waiting.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        // One branch: mostly there is nothing.
+        // `|` makes this one branch: usually nothing is due.
         self.reactor.is_behind() | self.limits.weighing.is_due() | !self.garbage.is_empty() | self.executor.has_work()
     }
 
-    /// Returns when the first blocked connection times out, µs from now; `None` if none will.
+    /// Returns in how many µs the first blocked client times out; `None` if there is none with a
+    /// timeout.
     pub fn times_out_us(&self) -> Option<i64> {
         let (deadline_us, ..) = self.deadlines.first()?;
         Some(deadline_us.saturating_sub(self.reactor.server.monotonic_us()).max(0))

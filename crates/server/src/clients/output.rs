@@ -1,4 +1,4 @@
-//! Output of connections and its limits: each connection's, and that on all clients' memory.
+//! Limits on the output of connections: of each connection, and through the memory of all clients.
 
 use pantala_runtime::EventLoop;
 use pantala_session::State;
@@ -7,10 +7,10 @@ use pantala_session::output::PIECE_BYTES;
 use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
 
-/// Returns the output limit of a connection, which depends on its class.
+/// Returns the output limit of a connection's class.
 pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -> &'s OutputLimit {
     if connection.session.primary.is_some() {
-        // Its replies are dropped when the turn ends.
+        // Replies to the primary are dropped when the turn ends.
         &OutputLimit { hard_bytes: 0, soft_bytes: 0, soft_seconds: 0 }
     } else if connection.session.follows.is_some() {
         &settings.output_limit_replica
@@ -22,14 +22,13 @@ pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Closes a connection whose output exceeds the hard limit, or takes clients' memory over its
-    /// limit. Returns whether it did. Otherwise ends a piece of its output that has become long
-    /// enough. `added_bytes`: what was added to its output.
+    /// Closes a connection if its output exceeds the hard limit, or takes clients' memory over its
+    /// limit. Returns whether it was closed. Otherwise ends a piece of output that has become long
+    /// enough. `added_bytes`: size of the output just added.
     #[inline]
     pub fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
         let Some(connection) = &self.reactor.connections[index as usize] else { return true };
-        // A connection is never closed within a transaction: the caller that runs EXEC checks
-        // afterwards.
+        // A connection is never closed within a transaction. The limits are checked after EXEC.
         if connection.session.in_exec || !self.limits.alarm.is_reached(connection) {
             return false;
         }
@@ -40,10 +39,10 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         is_closed
     }
 
-    /// Checks the limits after a command of the window whose reply begins at `before`. If a piece
-    /// of the connection's output ends there, the connection yields: its later commands run in the
-    /// next turn, when the piece was given to the loop. So a connection's turn is bounded, whether
-    /// or not its peer reads.
+    /// Checks the limits after a command of the window whose reply starts at `before`. If a piece
+    /// of the connection's output ends with this reply, the connection yields: its later commands
+    /// run in the next turn, after the piece was passed to the loop. So a connection's turn is
+    /// bounded even if its peer doesn't read.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {
@@ -81,8 +80,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// As [`pantala_session::Connection::end_piece`], unless the hard limit itself bounds a turn's
-/// output: as in Redis, output above that limit isn't sent in part.
+/// Ends a piece of output ([`pantala_session::Connection::end_piece`]), unless the hard limit is at
+/// most the size of a piece. Such a limit already bounds a turn's output, and as in Redis, no part
+/// of output above the limit is sent.
 #[cold]
 fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes: usize) -> bool {
     let hard_bytes = output_limit(connection, settings).hard_bytes;

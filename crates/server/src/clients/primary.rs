@@ -70,8 +70,8 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
     }
 }
 
-/// Looks after the link a few times a second. Returns whether it must be closed: the primary
-/// has been silent for too long, or has sent a command that blocks.
+/// Checks the link, a few times a second. Returns whether it must be closed: the primary has been
+/// silent for too long, or has sent a command that blocks.
 pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
     let (now_ms, timeout_s) = (clients.reactor.clock.now_ms, clients.reactor.settings.primary.timeout_s);
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return false };
@@ -93,7 +93,7 @@ pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, ind
     false
 }
 
-/// Returns whether the link is not closed yet: one of its commands is in flight.
+/// Returns whether closing the link is deferred because one of its commands is in flight.
 #[cold]
 pub(super) fn is_kept<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
     let Some(Some(connection)) = clients.reactor.connections.get_mut(index as usize) else { return false };
@@ -106,7 +106,7 @@ pub(super) fn is_kept<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>,
     keeps
 }
 
-/// Disconnects blocked clients, with an error: the server has become a replica.
+/// Disconnects blocked clients with an error when the server has become a replica.
 pub fn unblock_demoted<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
     for index in 0..clients.reactor.connections.len() as u32 {
         let Some(connection) = &clients.reactor.connections[index as usize] else { continue };
@@ -117,8 +117,8 @@ pub fn unblock_demoted<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
     }
 }
 
-/// Counts and logs an error reply to a command, if it is one of the primary: the dataset may differ
-/// from the primary's now.
+/// Counts and logs an error reply to a command of the primary. After it the dataset may differ from
+/// the primary's.
 #[cold]
 pub fn note_error(session: &Session, command: &Command, reply: &[u8]) {
     let Some(link) = &session.primary else { return };
@@ -131,7 +131,7 @@ pub fn note_error(session: &Session, command: &Command, reply: &[u8]) {
     );
 }
 
-/// Counts the commands of the link before the one that begins at `begin` of its input.
+/// Counts the commands of the link before the one that begins at `begin` of its input as applied.
 #[cold]
 pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, begin: usize) {
     let pending_bytes = connection.input.bytes(io).len() - begin;

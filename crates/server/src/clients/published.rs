@@ -1,10 +1,11 @@
 //! Delivers published messages to this worker's subscribers.
 //!
 //! A message is added to the output of all its subscribers in the turn in which it arrives, but
-//! sent to only so many of them a turn ([`crate::reactor`]), in the order in which they got their
-//! first: a send takes far longer than the rest, so a message to ten thousand subscribers would
-//! hold up all others. Messages published meanwhile go with the same send, if publishers are faster
-//! than the sends. A subscriber with other or much output is sent it at once.
+//! each turn sends to a limited number of them ([`crate::reactor`]), the longest waiting first. A
+//! send takes far longer than adding to the output, so without this limit a message to ten thousand
+//! subscribers would delay all other clients. If publishers are faster than the sends, one send
+//! carries several messages. A subscriber with other output, or with much of it, is sent its output
+//! in the same turn.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -16,12 +17,13 @@ use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Most pending output that waits, bytes. Larger sends would hardly be cheaper per byte.
+/// Maximum pending output of a waiting subscriber, bytes. Larger sends would hardly be cheaper per
+/// byte.
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Delivers published messages to this worker's subscribers, and clears them. Each is encoded
-    /// once per protocol version. With several, each goes with the one before
+    /// Delivers published messages to this worker's subscribers, and clears the list. Messages are
+    /// encoded once per protocol version. All must have the same subscribers
     /// ([`Published::goes_with`]).
     pub fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
         let Some(first) = published.first() else { return };
@@ -48,7 +50,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let deferred = Deferred::Output(connection.socket.token(), copy);
             return self.defer_output(deferred, message.bytes().len());
         }
-        // The pending answer comes first, so even a long message is copied.
+        // The pending reply comes first, so even a long message is copied.
         let awaits_answer = connection.awaits_answer();
         match message {
             message if awaits_answer => connection.tell(message.bytes()),
@@ -70,11 +72,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Queues a connection that has got a message to be sent it.
+    /// Queues a connection whose output has grown by a message. It is sent at once if it has much
+    /// output.
     fn send_in_its_turn(&mut self, index: u32) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let has_much = connection.socket.is_listed && connection.pending_bytes() > self.limits.alarm.waiting_bytes_max;
-        // With a limit on clients' memory, the end of each turn must know its connections' usage.
+        // With a limit on clients' memory, each turn accounts for the connections that have grown.
         if has_much || self.limits.weighing.is_on {
             self.reactor.touch(index);
         } else {
@@ -83,11 +86,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Least length of encoded messages that are shared by their subscribers, bytes. Copying fewer is
-/// no dearer than a send of its own, and copies are sent together with other output.
+/// Minimum length of encoded messages that their subscribers share, bytes. Copying a shorter one
+/// costs no more than a separate send, and a copy is sent together with other output.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// Encoded messages for the pattern last requested, by protocol version. `None`: not encoded yet.
+/// Cache of the encoded messages for the last pattern, by protocol version. `None`: not encoded
+/// yet.
 struct Encoded<'s> {
     pattern: Option<Vec<u8>>,
     bytes: [Option<Outgoing>; 2],
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_shared_from_the_named_length_on() {
+    fn messages_are_shared_from_the_minimum_length() {
         let kept_messages = Arc::default();
         let around = encode(&published(0), None, Version::Resp2).len();
         // The payload's length takes four more digits than that of the empty one.

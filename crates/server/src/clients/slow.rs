@@ -1,15 +1,15 @@
-//! Which commands took long: `SLOWLOG`, and the command events of `LATENCY`.
+//! Times commands, and records the slow ones: `SLOWLOG`, and the command events of `LATENCY`.
 //!
-//! Reading the clock twice costs about as much as a small `GET`, so it isn't read for each command
-//! of a pipeline. Times are determined as follows:
+//! Reading the clock twice costs about as much as a small `GET`, so not every command of a pipeline
+//! is timed individually:
 //!
 //! * a command that isn't *plain* ([`Command::is_plain`]), or whose arguments and reply are large,
-//!   is timed on its own;
+//!   is timed individually;
 //! * the plain commands of a window share the rest of the window's time, as they do in
-//!   `INFO commandstats`. Only when that alone exceeds the threshold, one of them is logged with
-//!   it: the one with the longest arguments;
-//! * with a threshold below [`SLOWLOG_FINE_US`] every command is timed on its own: otherwise the
-//!   slow ones could not be told apart.
+//!   `INFO commandstats`. If that time exceeds the threshold, one of them is logged with it: the
+//!   one with the longest arguments;
+//! * with a threshold below [`SLOWLOG_FINE_US`] every command is timed individually, since the time
+//!   of a whole window would not show which commands were slow.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -27,14 +27,14 @@ use pantala_runtime::EventLoop;
 use super::{Abandon, Clients};
 use crate::config::{SLOWLOG_FINE_US, Settings};
 
-/// Fewest bytes of arguments and reply together that make a command timed on its own: copying as
-/// many takes longer than reading the clock.
+/// Minimum size of a command's arguments and reply together for which it is timed individually,
+/// bytes. Copying so many takes longer than reading the clock.
 pub const LARGE_BYTES: usize = 16 * 1024;
 
 /// Words in one buffer, and the range of each.
 pub type Words = (Vec<u8>, Vec<ArgRange>);
 
-/// Returns the least time for which the plain commands of a window may be logged, ns.
+/// Returns the minimum time for which the plain commands of a window may be logged, ns.
 fn slow_window_ns(settings: &Settings) -> u64 {
     let slow = match settings.slowlog_log_slower_than_us {
         slower_than_us @ SLOWLOG_FINE_US.. => Duration::from_micros(slower_than_us as u64),
@@ -50,7 +50,7 @@ fn slow_window_ns(settings: &Settings) -> u64 {
 /// The worker's stopwatch: decides which commands are timed, and times them.
 pub struct Stopwatch {
     times_all: bool,
-    /// Least time of a window's plain commands for which they are examined, ns.
+    /// Minimum time of a window's plain commands for which one of them may be logged, ns.
     pub slow_window_ns: u64,
     /// When the last timed command ended, or the window started.
     pub mark: Moment,
@@ -68,27 +68,27 @@ impl Stopwatch {
         self.slow_window_ns = slow_window_ns(settings);
     }
 
-    /// Returns when a window starts, if it is timed.
+    /// Starts a window, and returns the time if windows are timed.
     pub fn begin_window(&mut self) -> Option<Moment> {
         let began = WATCHING.then(Moment::now)?;
         self.mark = began;
         Some(began)
     }
 
-    /// Returns when a command starts, if it is timed on its own.
+    /// Returns the start time of a command that is timed individually; `None` for others.
     #[inline]
     pub fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Moment> {
         let is_timed = || bytes >= LARGE_BYTES || self.times(command, arguments);
         (WATCHING && is_timed()).then(Moment::now)
     }
 
-    /// Returns whether every command is timed on its own.
+    /// Returns whether every command is timed individually.
     #[inline]
     pub fn times_all(&self) -> bool {
         self.times_all
     }
 
-    /// Returns whether a command with this number of arguments is timed wherever it runs.
+    /// Returns whether a command with this number of arguments is timed individually.
     pub fn times(&self, command: &Command, arguments: usize) -> bool {
         WATCHING && (self.times_all || !command.is_plain(arguments))
     }
@@ -115,7 +115,8 @@ pub fn note(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args
     note_cut(keyspace, who, command, args, None, took, now_ms);
 }
 
-/// As [`note`]. `cut`: an argument that was cut, and how many of its bytes are missing.
+/// Records a command as [`note`] does. `cut`: the index of a truncated argument, and how many of
+/// its bytes are missing.
 pub fn note_cut(
     keyspace: &Keyspace,
     who: Sender<'_>,
@@ -134,7 +135,8 @@ pub fn note_cut(
     note_latency(keyspace, client, command, took, now_ms);
 }
 
-/// Uses the current threshold: the `CONFIG SET` that raises it isn't logged, as in Redis.
+/// Returns whether the slow log records a command. Uses the current threshold: as in Redis, the
+/// `CONFIG SET` that raises it isn't logged.
 fn is_logged(keyspace: &Keyspace, command: &Command, took: Duration) -> bool {
     let slower_than_us = keyspace.tuning.slowlog_slower_than_us.load(Relaxed);
     slower_than_us >= 0 && took.as_micros() as i64 >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG)
@@ -146,8 +148,8 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Records the time of a command of a connection that had waited for its shards, from when it
-    /// had them. `words` is called only if the command is logged.
+    /// Records the time of a connection's command that had waited for its shards. `took` counts
+    /// from when it had them. `words` is called only if the command is logged.
     pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };

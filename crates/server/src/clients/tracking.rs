@@ -10,7 +10,7 @@ use pantala_runtime::EventLoop;
 use super::frozen::Deferred;
 use super::{Abandon, Clients, State};
 
-/// The form in which a connection gets invalidations.
+/// The form in which a connection receives invalidations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// A RESP3 push.
@@ -19,7 +19,7 @@ enum Form {
     Message,
 }
 
-/// The last encoded invalidation: many connections may get the same.
+/// Cache of the last encoded invalidation, which many connections may receive.
 #[derive(Default)]
 struct Encoded {
     of: Option<(Invalid, Form)>,
@@ -111,7 +111,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             Subject::Redirected(what) if connection.session.subscriptions.is_some() => {
                 connection.tell(encoded.of(&what, Form::Message));
             }
-            // In RESP2 it couldn't be distinguished from a reply.
+            // In RESP2 the invalidation couldn't be distinguished from a reply, so it isn't sent.
             Subject::Invalid(_) | Subject::Redirected(_) => return,
             Subject::Broken => {
                 if !connection.session.tracking.as_ref().is_some_and(|tracking| tracking.is_of(&reader)) {
@@ -136,11 +136,11 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Sends this worker's connections the invalidations of its last command, unless answers are
-    /// pending: then they follow those, after the window.
+    /// Sends this worker's connections the invalidations of its last command. If replies of the
+    /// executor are pending, the invalidations are sent after them, after the window.
     #[cold]
     pub fn tell_own(&mut self) {
-        // The clients served may have seen a later time than the command that served them.
+        // The clients that the command served may have seen a later time than the command did.
         if self.executor.take_served() {
             self.reactor.read_clock();
         }

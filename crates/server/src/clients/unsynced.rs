@@ -5,8 +5,8 @@ use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// Notes that the replies of a connection's last commands wait until what these have done, or have
-/// seen, is synced.
+/// Makes the replies to a connection's last commands wait until the effects that these have
+/// produced or seen are synced.
 #[inline]
 pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     if clients.reactor.server.snapshots().aof.gate().is_shut() {
