@@ -1,13 +1,12 @@
 //! The time that commands see: read once per turn, and again after commands that took long.
 //!
-//! Within a turn it never goes back. A connection's next command sees no earlier time than its
-//! effects elsewhere (a command run by another worker, an element that another client pushed for
-//! it). So no connection finds a key with an earlier deadline alive after one with a later deadline
-//! has expired. At the next turn the time follows the system's clock again, even if that was set
-//! back.
+//! Within a turn the time never goes back. A connection's next command never sees an earlier time
+//! than its previous one saw on another worker, or than a client that served it saw. So once a
+//! connection has found a key expired, it never finds a key with an earlier deadline alive. At the
+//! next turn the time follows the system's clock again, even if that was set back.
 //!
-//! A transaction or a script sees its start time throughout. Commands behind it see the time when
-//! it ended.
+//! A transaction or a script sees its start time throughout. Commands after it see the time when it
+//! ended.
 
 use std::time::Duration;
 
@@ -15,23 +14,23 @@ use pantala_base::Moment;
 
 use crate::host::Server;
 
-/// How long commands may have run before the clock is read again, ns.
+/// Run time of commands after which the clock is read again, ns.
 const AGE_MAX_NS: u64 = 1_000_000;
 
-/// See the head of this module.
+/// The clock of a worker.
 pub struct Clock {
-    /// The time that commands see: unix time, ms.
+    /// The time that commands see, Unix time in ms.
     pub now_ms: i64,
-    /// When the turn had run its commands, in ms of the monotonic clock: read once per turn.
+    /// When the turn had run its commands, in ms of the monotonic clock. Set once per turn.
     pub turn_ran_ms: i64,
-    /// When this turn's last window ended, unless something that may take long has run since.
+    /// When this turn's last window ended; `None` if something that may take long has run since.
     ran: Option<Moment>,
-    /// An upper bound of how long commands have run since the clock was read, ns.
+    /// Upper bound of the run time of commands since the clock was read, ns.
     age_ns: u64,
 }
 
 impl Clock {
-    /// Creates a clock that shows the current time.
+    /// Creates a clock set to the current time.
     pub fn new(server: &Server) -> Self {
         Clock { now_ms: server.now_ms(), turn_ran_ms: server.monotonic_ms(), ran: None, age_ns: 0 }
     }
@@ -61,7 +60,7 @@ impl Clock {
         self.add_ns(took.as_nanos() as u64, server);
     }
 
-    /// As [`Clock::add`], in ns.
+    /// Adds the run time of commands, ns, and reads the clock again if it is out of date.
     #[inline]
     pub fn add_ns(&mut self, took_ns: u64, server: &Server) {
         self.age_ns = self.age_ns.saturating_add(took_ns);

@@ -1,30 +1,31 @@
-//! A connection with its socket.
+//! A connection's socket, and the tokens by which requests and messages refer to a connection.
 
 use pantala_runtime::{Chunk, ConnId};
 
 use super::tls::Layer;
 use crate::process::Kind;
 
-/// A connection of a reactor. `H`: what the connection does with the shards that it has requested.
+/// A connection of a reactor. `H`: see [`Socket::held`].
 pub type Connection<H> = pantala_session::Connection<Chunk, Socket<H>>;
 
-/// A connection's socket, and which lists of its reactor it is in.
+/// A connection's socket, and the lists of the reactor that contain the connection.
 pub struct Socket<H> {
-    /// The loop's identifier for it.
+    /// The event loop's identifier of the socket.
     pub id: ConnId,
-    /// What the connection does with the shards that it has requested.
+    /// The work that the connection does on the shards that it has requested.
     pub held: Option<H>,
     /// Receiving is paused until pending input has run.
     pub is_held: bool,
-    /// It is in the list of connections whose turn is to be finished.
+    /// The connection is in the list of those whose turn is to be finished.
     pub is_touched: bool,
-    /// It is in the list of connections that have only messages to be sent.
+    /// The connection is in the list of those that have only messages to be sent.
     pub is_listed: bool,
-    /// The latest stamp of the units that its replies tell of; 0: none of them waits for a sync.
+    /// The latest stamp of the effects that the connection's pending replies reveal; 0: none of the
+    /// replies waits for a sync.
     pub unsynced: u64,
-    /// It is in the list of connections whose replies wait.
+    /// The connection is in the list of those whose replies wait for a sync.
     pub is_unsynced: bool,
-    /// Encrypts it.
+    /// The TLS state of an encrypted connection.
     pub tls: Option<Box<Layer>>,
 }
 
@@ -50,19 +51,20 @@ impl<H> Socket<H> {
     }
 }
 
-/// Returns how a message says what a socket's listener accepts.
+/// Encodes the kind of a listener for a message.
 #[inline]
 pub fn via(kind: Kind) -> u32 {
     u32::from(kind == Kind::Tls)
 }
 
-/// Returns what the listener of a message accepts: with TLS, or (a Unix socket too) without.
+/// Decodes the kind of a listener from a message: TLS, or TCP, which includes Unix sockets.
 #[inline]
 pub fn kind_of(via: u32) -> Kind {
     if via == self::via(Kind::Tls) { Kind::Tls } else { Kind::Tcp }
 }
 
-/// Returns a connection's identifier as one word.
+/// Returns the token of a connection: its identifier as one word. A later connection at the same
+/// index has another token.
 #[inline]
 pub fn token(id: ConnId) -> u64 {
     u64::from(id.generation()) << 32 | id.index() as u64

@@ -1,15 +1,16 @@
-//! The reactor: a worker's event loop, its sockets, and which connections are due in a turn.
+//! The reactor: owns a worker's event loop, its sockets, and the lists of connections that are due
+//! in a turn.
 //!
-//! It knows nothing of commands. It moves bytes between sockets and connections
-//! ([`pantala_session`]), keeps the lists of a turn, and reports events to the layer above as
-//! values ([`Happened`]). That layer closes connections, which other parts of the worker refer to;
+//! It doesn't interpret commands. It moves bytes between sockets and connections
+//! ([`pantala_session`]) and reports events to the layer above ([`crate::clients`]) as values
+//! ([`Happened`]). That layer closes connections, because other parts of the worker refer to them;
 //! the socket is closed last ([`Reactor::shut`]).
 //!
 //! | list | connections that | emptied |
 //! | --- | --- | --- |
 //! | ready | may have something to parse | when the turn's windows are parsed |
 //! | touched | took part in the turn | when the turn ends: each is finished, one send each |
-//! | listed | have only got messages since their last send | [`SENT_TO_PER_TURN`] a turn |
+//! | listed | have received only messages since their last send | [`SENT_TO_PER_TURN`] a turn |
 
 mod clock;
 mod connection;
@@ -37,14 +38,15 @@ use crate::config::Settings;
 use crate::host::Server;
 use crate::stats::WorkerStats;
 
-/// Most reply buffers kept for reuse, and their largest capacity.
+/// Maximum number of reply buffers kept for reuse, and their maximum capacity.
 const SPARE_BUFFERS_MAX: usize = 256;
 const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// Most connections with only messages that a turn sends to: about a millisecond's work.
+/// Maximum number of connections with only messages that a turn sends to: about a millisecond's
+/// work.
 const SENT_TO_PER_TURN: usize = 128;
 
-/// Prefetch distance, in items handled one after the other: some hundred nanoseconds ahead.
+/// Prefetch distance, in items handled one after the other: a few hundred nanoseconds.
 const FETCHED_AHEAD: usize = 4;
 
 /// The outcome of an event, for the layer above.
@@ -58,7 +60,7 @@ pub enum Happened {
     Failed(u32),
 }
 
-/// See the head of this module. `H`: see [`Socket::held`].
+/// The reactor of a worker. `H`: see [`Socket::held`].
 pub struct Reactor<'s, L: EventLoop, H> {
     /// The worker's number.
     pub number: u32,
@@ -86,7 +88,7 @@ pub struct Reactor<'s, L: EventLoop, H> {
 }
 
 impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
-    /// Creates a reactor over a loop made by this thread.
+    /// Creates a reactor on an event loop that this thread created.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         Reactor {
             number,
@@ -118,8 +120,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         Ok(())
     }
 
-    /// Returns whether connections are due at once: they have something to parse or messages to be
-    /// sent.
+    /// Returns whether any connections have input to parse or messages to be sent.
     #[inline]
     pub fn is_behind(&self) -> bool {
         !self.ready.is_empty() | !self.listed.is_empty()
@@ -141,8 +142,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// As [`Reactor::make_ready`], for all open connections with input except one. A caller up the
-    /// stack may have taken them from the list.
+    /// Marks all open connections with input as ready, except one. A caller up the stack may have
+    /// taken them from the list.
     pub fn make_others_ready(&mut self, but: u32) {
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -175,7 +176,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     /// Keeps the memory of an emptied list of [`Reactor::take_ready`].
     #[inline]
     pub fn keep_ready(&mut self, emptied: Vec<u32>) {
-        // Connections that became ready meanwhile (by answers) are in the current list.
+        // Replies to parked commands may have made connections ready meanwhile: these are in the
+        // current list.
         if self.ready.is_empty() {
             self.ready = emptied;
         }
@@ -206,7 +208,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     pub fn touch_listed(&mut self) {
         for _ in 0..SENT_TO_PER_TURN {
             let Some(index) = self.listed.pop_front() else { return };
-            // Or a connection that has since taken the index: sending what it has pending does no
+            // Another connection may have taken the index since. Sending its pending output does no
             // harm.
             if let Some(connection) = &mut self.connections[index as usize] {
                 connection.socket.is_listed = false;
@@ -215,20 +217,20 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Takes one of the connections whose turn is to be finished.
+    /// Removes and returns one of the connections whose turn is to be finished.
     #[inline]
     pub fn next_touched(&mut self) -> Option<u32> {
         self.touched.pop()
     }
 
-    /// Keeps a connection whose turn can't be finished in this one for the next.
+    /// Keeps a connection for the next turn if its turn can't be finished in this one.
     pub fn touch_again(&mut self, index: Option<u32>) {
         self.touched.extend(index);
     }
 
     /// Finishes the turn of a connection: keeps the rest of its input, pauses or resumes receiving,
-    /// sends its replies. Returns whether it is over (runs no more commands, and has sent
-    /// everything) and must be closed; `None` if it is closed already.
+    /// sends its replies. Returns whether the connection must be closed, because it runs no more
+    /// commands and has sent everything; `None` if it is already closed.
     #[inline]
     pub fn finish(&mut self, index: u32) -> Option<bool> {
         let connection = self.connections[index as usize].as_mut()?;
@@ -237,7 +239,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         let connection = self.connections[index as usize].as_mut()?;
         let hold = connection.end_input(&mut self.io);
         if connection.state == State::Yielding {
-            // The others had their turn.
+            // The other connections have had their turn.
             connection.state = State::Open;
             if !std::mem::replace(&mut connection.is_ready, true) {
                 self.ready.push(index);
@@ -307,7 +309,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         self.connections[index as usize].take()
     }
 
-    /// Closes the socket of a removed connection. Returns its pending pieces of output, if any.
+    /// Closes the socket of a removed connection. Returns the connection's pending pieces of
+    /// output, if any.
     pub fn shut(&mut self, mut connection: Connection<H>) -> Option<Ahead> {
         connection.input.discard(&mut self.io);
         if let Some(layer) = connection.socket.tls.take() {
@@ -327,7 +330,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         (connection.socket.id == conn).then_some(connection)
     }
 
-    /// Returns the index of a connection of the loop, if it is open.
+    /// Returns the index of a connection by the loop's identifier, if it is open.
     #[inline]
     pub fn find(&self, conn: ConnId) -> Option<u32> {
         let connection = self.connections.get(conn.index())?.as_ref()?;
@@ -348,7 +351,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         self.clock.read(self.server);
     }
 
-    /// Prefetches the connections of items to be handled soon: with many connections, few are in
+    /// Prefetches the connections of items that are handled soon: with many connections, few are in
     /// the caches.
     #[inline]
     pub fn fetch_ahead<T>(&self, following: &[T], connection: impl Fn(&T) -> Option<usize>) {

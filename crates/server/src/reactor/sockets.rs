@@ -1,4 +1,5 @@
-//! Sockets: events of the loop, and new connections.
+//! The reactor's sockets: handles events of the loop, and adds new connections. One worker accepts
+//! for all.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -14,18 +15,19 @@ use super::{Connection, Happened, Reactor, Socket, keep_spare, token, via};
 use crate::net;
 use crate::process::Kind;
 
-/// The sockets that a reactor accepts from.
+/// The listening sockets that a reactor accepts from.
 #[derive(Default)]
 pub struct Listeners {
     ids: Vec<(ListenerId, Kind)>,
-    /// Those before the last change, which may still report a connection.
+    /// The listeners before the last change, which may still report a connection.
     former: Vec<(ListenerId, Kind)>,
-    /// The generation of the server's sockets that these are copies of.
+    /// The generation of the server's listening sockets. These are copies of that generation.
     generation: u64,
 }
 
 impl<L: EventLoop, H> Reactor<'_, L, H> {
-    /// Accepts from the server's current listening sockets, if this worker is the one that accepts.
+    /// Starts to accept from the server's current listening sockets, if this is the accepting
+    /// worker.
     ///
     /// # Errors
     /// The loop rejects them, or there are no file descriptors left.
@@ -50,7 +52,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
     }
 
-    /// Accepts from the server's new sockets, if they have changed.
+    /// Starts to accept from the server's listening sockets again, if they have changed.
     pub fn listen_if_changed(&mut self) {
         if self.listeners.generation != self.server.listening().generation()
             && let Err(error) = self.listen()
@@ -80,7 +82,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                         link.receive(chunk.len(), self.clock.now_ms);
                     }
                     connection.input.receive(&mut self.io, chunk);
-                    // As `make_ready` and `touch`, without another lookup.
+                    // The same as `make_ready` and `touch`, without another lookup.
                     if !std::mem::replace(&mut connection.is_ready, true) {
                         self.ready.push(conn.index() as u32);
                     }
@@ -120,7 +122,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         Happened::Nothing
     }
 
-    /// Admits a new connection and assigns it to the worker with the fewest.
+    /// Admits a new connection and assigns it to the worker with the fewest connections.
     fn accepted(&mut self, listener: ListenerId, socket: OwnedFd) -> Happened {
         let Listeners { ids, former, .. } = &self.listeners;
         let Some((_, kind)) = ids.iter().chain(former).find(|(id, _)| *id == listener) else {
@@ -136,13 +138,13 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         Happened::Nothing
     }
 
-    /// Takes over a connection, which was counted when it was admitted.
+    /// Takes over an admitted connection.
     pub fn add(&mut self, socket: OwnedFd, kind: Kind) -> Happened {
         self.add_socket(socket, kind).map_or(Happened::Nothing, Happened::Changed)
     }
 
-    /// Adds a socket as [`Reactor::add`] does. Returns the index of the connection, unless the peer
-    /// has disconnected.
+    /// Takes over the socket of an admitted connection. Returns the connection's index, or `None`
+    /// if it could not be added, for example because the peer has disconnected.
     pub fn add_socket(&mut self, socket: OwnedFd, kind: Kind) -> Option<u32> {
         if let Err(error) = net::prepare(&socket, &self.settings) {
             tracing::debug!("setting options of an accepted socket: {error}");

@@ -1,14 +1,14 @@
 //! Encrypted connections: TLS between the socket and the connection.
 //!
 //! Received chunks are decrypted before the parser sees them, output is encrypted when the turn
-//! ends. Everything above the reactor is the same as for other connections, which pay three
-//! branches for this: per chunk, per send and per turn.
+//! ends. The layers above the reactor don't distinguish encrypted connections. Other connections
+//! pay three branches: per chunk, per send and per turn.
 //!
-//! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn, so it exists once in memory
-//! and shares the worker with others. The parts of handshakes that arrive in a turn are processed
-//! at its end, until they have taken [`HANDSHAKES_PER_TURN`]; the others wait for the next turn. A
-//! signature with an RSA key takes longer than everything else in a turn, and a thousand clients
-//! that connect at once would hold up all others.
+//! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn. So it is not in memory
+//! twice, and other connections are served between slices. Handshake messages that arrive in a turn
+//! are processed at its end, for at most [`HANDSHAKES_PER_TURN`]; the rest wait for the next turn.
+//! A signature with an RSA key takes longer than everything else in a turn, so without this limit a
+//! thousand clients that connect at once would delay all others.
 
 use std::time::Duration;
 
@@ -23,29 +23,29 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Connection, Happened, Reactor, keep_spare};
 use crate::host::Server;
 
-/// Most plaintext that is encrypted for one send, bytes.
+/// Maximum plaintext encrypted for one send, bytes.
 const SLICE_BYTES: usize = 256 * 1024;
 
-/// How long handshakes may take in one turn. One more is processed if that is not used up yet.
+/// Time after which no further handshake is processed in a turn.
 const HANDSHAKES_PER_TURN: Duration = Duration::from_micros(300);
 
-/// Most bytes of a handshake that wait for the end of the turn. With more, it is processed at once:
-/// a client that has sent its last part may send any number of commands right behind it.
+/// Maximum size of a handshake's input that waits for the end of the turn, bytes. More input is
+/// processed at once: behind the last handshake message a client may send any number of commands.
 const WAITING_BYTES_MAX: usize = 16 * 1024;
 
-/// How long a handshake may take, ms.
+/// Maximum duration of a handshake, ms.
 const HANDSHAKE_MS_MAX: i64 = 10_000;
 
-/// What encrypts a connection.
+/// The TLS state of a connection.
 pub struct Layer {
     connection: pantala_tls::Connection,
     /// Records to be sent before all others: parts of the handshake, alerts.
     reply: Vec<u8>,
-    /// The output that is being sent, and how much of it is encrypted.
+    /// The output that is being sent, and how many of its bytes are encrypted.
     piece: Option<(Outgoing, usize)>,
-    /// Memory of the send in flight, bytes; 0: there is none.
+    /// Memory of the send in flight, bytes; 0: no send is in flight.
     in_flight_bytes: usize,
-    /// When the connection was accepted, unix time in ms.
+    /// When the connection was accepted, Unix time in ms.
     accepted_ms: i64,
 }
 
@@ -53,7 +53,7 @@ impl Layer {
     /// Creates the layer of a new connection.
     ///
     /// # Errors
-    /// There is no certificate any more, or no randomness.
+    /// The configuration has no certificate any more, or the system has no random bytes.
     pub fn accept(server: &Server, now_ms: i64) -> Result<Option<Box<Self>>, ()> {
         let encryption = server.listening().encryption().ok_or(())?;
         let connection = encryption.server.accept().map_err(|error| tracing::warn!("TLS: {error}"))?;
@@ -61,12 +61,12 @@ impl Layer {
         Ok(Some(Box::new(layer)))
     }
 
-    /// Returns whether its handshake is not finished.
+    /// Returns whether the handshake is not finished.
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
-    /// Returns whether its handshake has taken too long.
+    /// Returns whether the handshake has taken too long.
     pub fn is_overdue(&self, now_ms: i64) -> bool {
         self.connection.is_handshaking() && now_ms - self.accepted_ms > HANDSHAKE_MS_MAX
     }
@@ -75,8 +75,8 @@ impl Layer {
         size_of::<Self>() + self.connection.memory_bytes() + self.reply.capacity() + self.in_flight_bytes
     }
 
-    /// Returns what to send now, encrypted, and how many bytes of output were taken from the
-    /// connection.
+    /// Returns the encrypted bytes to send now, and how many bytes of plain output were taken from
+    /// the connection.
     fn take_send<H>(
         &mut self,
         connection: &mut Connection<H>,
@@ -123,9 +123,9 @@ impl Layer {
 /// The handshakes of a reactor.
 #[derive(Default)]
 pub struct Handshakes {
-    /// Decrypted bytes that no connection has taken yet. Empty between events.
+    /// Decrypted bytes that no connection has received yet. Empty between events.
     plain: Vec<u8>,
-    /// The turn, and how long handshakes have taken in it.
+    /// The number of a turn, and how long handshakes have taken in it.
     spent: (u64, Duration),
 }
 
@@ -175,7 +175,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
     }
 
-    /// Gives decrypted bytes to a connection.
+    /// Passes decrypted bytes to a connection's input.
     fn take_plain(&mut self, index: u32, plain: &[u8]) {
         if let Some(connection) = &mut self.connections[index as usize]
             && !plain.is_empty()
@@ -185,7 +185,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         self.received_plain(index, plain.len());
     }
 
-    /// Has a connection take part in the turn after it has received this many decrypted bytes.
+    /// Makes a connection take part in the turn after it has received `bytes` decrypted bytes.
     fn received_plain(&mut self, index: u32, bytes: usize) {
         self.stats.input_bytes.add(bytes as u64);
         if bytes > 0 {
@@ -194,8 +194,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         self.touch(index);
     }
 
-    /// Continues the handshake of a connection, unless handshakes have used up their time in
-    /// this turn: then in the next one.
+    /// Continues the handshake of a connection. If handshakes have used up their time in this turn,
+    /// defers it to the next one.
     fn advance_handshake(&mut self, index: u32) -> Result<(), Failure> {
         let Some(connection) = &mut self.connections[index as usize] else { return Ok(()) };
         let Some(layer) = connection.socket.tls.as_deref_mut() else { return Ok(()) };
@@ -225,7 +225,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         shaken
     }
 
-    /// As [`Reactor::finish`], from where an encrypted connection differs.
+    /// Ends [`Reactor::finish`] for an encrypted connection: continues its handshake and sends its
+    /// output.
     #[cold]
     pub(super) fn finish_encrypted(&mut self, index: u32) -> Option<bool> {
         if let Err(failure) = self.advance_handshake(index) {
@@ -264,7 +265,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
     }
 
-    /// Handles the end of a send of an encrypted connection.
+    /// Handles the completion of a send of an encrypted connection.
     #[cold]
     pub(super) fn sent_encrypted(&mut self, index: u32, is_sent: bool) -> Happened {
         let Some(connection) = &mut self.connections[index as usize] else { return Happened::Nothing };
@@ -275,7 +276,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         if !is_sent {
             return Happened::Failed(index);
         }
-        // The session's send ends with the last slice.
+        // For the session, the send ends with its last slice.
         let is_awaited = if layer.piece.is_some() { true } else { connection.sent() };
         if has_more || is_awaited {
             self.touch(index);
@@ -283,7 +284,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         Happened::Changed(index)
     }
 
-    /// Logs why a connection fails, and tells its peer if the socket takes that at once.
+    /// Logs why a connection fails, and sends the peer an alert if the socket takes it at once.
     fn alert(&mut self, index: u32, failure: &Failure) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let Some(layer) = connection.socket.tls.as_deref_mut() else { return };
@@ -292,12 +293,12 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             send_at_once(&self.io, connection.socket.id, &layer.reply);
         }
         layer.reply.clear();
-        // It says nothing more.
+        // Marks a send as in flight, so that nothing more is sent.
         layer.in_flight_bytes = layer.in_flight_bytes.max(1);
     }
 
-    /// Tells the peer of a connection that is being closed that its last byte was sent, if that is
-    /// so and the socket takes it at once.
+    /// Sends the peer of a connection that is being closed a close notification, if all its output
+    /// was sent and the socket takes it at once.
     pub(super) fn say_goodbye(&self, id: ConnId, mut layer: Layer) {
         if layer.in_flight_bytes == 0 && layer.piece.is_none() && !layer.connection.is_handshaking() {
             send_at_once(&self.io, id, &layer.connection.close());
@@ -305,7 +306,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     }
 }
 
-/// Sends a short record before the socket is closed. Without an answer: the connection ends either
+/// Sends a short record before the socket is closed. Errors are ignored: the connection ends either
 /// way.
 fn send_at_once<L: EventLoop>(io: &L, id: ConnId, record: &[u8]) {
     if let Some(socket) = io.socket(id)

@@ -1,10 +1,10 @@
 //! Replies that wait until the effects that they tell of are on disk (`appendfsync always`), or
 //! until the disk has caught up with the writers ([`crate::aof`]).
 //!
-//! A connection has the latest stamp of the units that its commands have made, or have read the
-//! results of. Until all effects up to it are synced, its output stays where it is, and it runs no
-//! more commands, so that a pipeline without end does not put its replies off for ever. Other
-//! connections go on.
+//! A connection records the latest stamp of the effects that its commands have produced or have
+//! seen. Until all effects up to that stamp are synced, its output is not sent. It also runs no
+//! more commands: otherwise the stamp of an endless pipeline would grow, and its replies would
+//! never be sent. Other connections continue.
 
 use pantala_runtime::EventLoop;
 use pantala_session::State;
@@ -12,8 +12,8 @@ use pantala_session::State;
 use super::Reactor;
 
 impl<L: EventLoop, H> Reactor<'_, L, H> {
-    /// Returns whether a connection with such a stamp must wait. If so, it is in the list of those
-    /// that do.
+    /// Returns whether a connection with a stamp must wait for a sync. If so, adds it to the list
+    /// of waiting connections.
     #[cold]
     pub(super) fn waits_for_sync(&mut self, index: u32) -> bool {
         let aof = &self.server.snapshots().aof;
@@ -41,7 +41,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         let mut released = false;
         for index in std::mem::take(&mut self.unsynced) {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
-            // Or a connection that has since taken the index.
+            // Another connection may have taken the index since.
             if !connection.socket.is_unsynced {
                 continue;
             }
