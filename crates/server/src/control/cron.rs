@@ -40,12 +40,13 @@ impl Control {
             }
             self.work.borrow_mut().purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
         }
-        // In a turn within a script, a Lua state is in use, and dropping the other one can wait.
+        // In a turn within a script a Lua state is in use. Dropping the other one can wait.
         if !dispatcher.clients.frozen.is_within_script() {
             server.scripting().drop_flushed(number);
         }
         let now_ms = dispatcher.clients.reactor.clock.now_ms;
-        // While writes are paused nothing may change, as in Redis; a replica's primary deletes.
+        // As in Redis, nothing expires while writes are paused, nor on a replica: its primary
+        // deletes keys.
         if !server.keyspace().tuning.keeps_expired(now_ms) {
             self.work.borrow_mut().expiry.turn(&mut dispatcher.clients.executor, number, now_ms);
         }
@@ -100,7 +101,8 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     dispatcher.clients.has_followers &= has_followers;
 }
 
-/// Returns whether the client should have authenticated by now, or finished its TLS handshake.
+/// Returns whether the client has not authenticated, or not finished its TLS handshake, within
+/// `unauthenticated-timeout`.
 fn unauthenticated_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
     let is_stranger = || {
         let is_handshaking = connection.socket.tls.as_ref().is_some_and(|layer| layer.is_handshaking());
@@ -121,12 +123,12 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 
-/// Returns whether the output has exceeded the soft limit for too long, and keeps since when it
-/// has. Without a send in flight, pending output is from this turn or for the next: the peer keeps
-/// up.
+/// Returns whether the output has exceeded the soft limit for too long. Records since when it
+/// exceeds the limit. Without a send in flight the output doesn't count: the peer keeps up, and the
+/// output was produced by this turn or is sent by the next.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
-    // The part of the stream not yet copied to a follower is in the log.
+    // Adds the part of the stream in the log that a follower has not read yet.
     let is_above = || {
         let behind_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.behind_bytes());
         connection.pending_bytes() as u64 + behind_bytes > limit.soft_bytes

@@ -1,6 +1,7 @@
 //! Control: a worker's periodic work, a few times a second, and changes of the settings.
 //!
-//! It drives the [dispatcher](crate::dispatch), which knows nothing of it.
+//! It drives the [dispatcher](crate::dispatch), which doesn't know this module. The worker's turn
+//! calls it, and a turn within a script too.
 
 mod cron;
 mod purge;
@@ -17,13 +18,13 @@ use crate::host::Server;
 use purge::Watch;
 use walk::Walk;
 
-/// See the head of this module. Shared with the layer that runs turns within scripts.
+/// The control of a worker. Shared by the worker and the layer that runs turns within scripts.
 pub struct Control {
     /// Generation of the settings that the worker has applied.
     settings_generation: Cell<u64>,
     /// When periodic work is next due, in ms of the monotonic clock.
     next_cron_ms: Cell<i64>,
-    /// How far its part of a snapshot's walk is.
+    /// State of the worker's part of a snapshot's walk.
     walk: Cell<Walk>,
     /// State of periodic work. Nothing borrows it while commands run.
     work: RefCell<Work>,
@@ -37,7 +38,7 @@ struct Work {
 }
 
 impl Control {
-    /// Creates the control of a worker that starts.
+    /// Creates the control of a new worker.
     pub fn new(server: &Server) -> Self {
         Control {
             settings_generation: Cell::new(server.config().generation()),
@@ -53,7 +54,7 @@ impl Control {
         self.next_cron_ms.get()
     }
 
-    /// Applies the settings if they have changed: one load if they haven't.
+    /// Applies the settings if they have changed. Costs one load if they haven't.
     #[inline]
     pub fn reload_if_changed<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         let generation = dispatcher.clients.reactor.server.config().generation();
@@ -65,7 +66,8 @@ impl Control {
     /// Applies the settings of a generation, or newer ones.
     #[cold]
     fn reload<L: EventLoop>(&self, generation: u64, dispatcher: &mut Dispatcher<'_, L>) {
-        // The generation was read first: newer settings are applied twice, never missed.
+        // The generation was read first, so newer settings may be applied twice but are never
+        // missed.
         dispatcher.reload();
         self.settings_generation.set(generation);
         self.limit_tracked(dispatcher);
@@ -76,7 +78,7 @@ impl Control {
     /// Keeps the number of tracked keys within its limit.
     fn limit_tracked<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         if dispatcher.clients.executor.limit_tracked() {
-            // One turn could not evict enough: the next one starts at once.
+            // One turn could not evict enough, so the next round of periodic work runs at once.
             self.next_cron_ms.set(0);
         }
     }

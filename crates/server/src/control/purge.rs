@@ -16,19 +16,19 @@ use pantala_engine::client::Host;
 use crate::host::Server;
 use crate::process;
 
-/// Least resident memory, bytes, for which the kernel is asked to use huge pages for new arenas of
-/// the allocator, again at each doubling: the first arena has 1 GiB.
+/// Minimum resident memory for which the kernel is asked to use huge pages for new arenas of the
+/// allocator, bytes. The request is repeated at each doubling. The first arena has 1 GiB.
 const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
 
 /// Interval between checks of resident memory, ms.
 const WATCH_MS: i64 = 200;
 
-/// How far resident memory may exceed accounted memory, bytes; and further, by this fraction of the
-/// latter, a twentieth.
+/// Maximum by which resident memory may exceed accounted memory: this many bytes, plus one
+/// `UNUSED_SHARE`th of accounted memory.
 const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const UNUSED_SHARE: u64 = 20;
 
-/// Least interval after a purge that changed little, and its maximum, ms.
+/// Minimum and maximum interval after a purge that changed little, ms.
 const REPEAT_MS: i64 = 2 * WATCH_MS;
 const REPEAT_MS_MAX: i64 = 64_000;
 
@@ -51,8 +51,8 @@ impl Watch {
             return;
         }
         self.next_look_ms = now_ms + WATCH_MS;
-        // Scripts publish their memory usage when they end, and memory being freed isn't resident
-        // for long.
+        // The comparison would be wrong now: scripts publish their memory usage only when they end,
+        // and memory that is being freed isn't resident for long.
         if server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0 {
             return;
         }
@@ -66,7 +66,7 @@ impl Watch {
         }
     }
 
-    /// Returns whether to purge at this resident and accounted memory, bytes.
+    /// Returns whether to purge, given resident and accounted memory, bytes.
     fn is_due(&mut self, resident_bytes: u64, used_bytes: u64, now_ms: i64) -> bool {
         let slack_bytes = UNUSED_BYTES_MAX + used_bytes / UNUSED_SHARE;
         let unused_bytes = resident_bytes.saturating_sub(used_bytes);
@@ -87,7 +87,7 @@ impl Watch {
 }
 
 impl Server {
-    /// Returns accounted memory, bytes: that of the server at startup, of data, clients and Lua
+    /// Returns accounted memory, bytes: the memory at startup, and that of data, clients and Lua
     /// states.
     fn accounted_bytes(&self) -> u64 {
         self.data_bytes() + self.keyspace().memory().other_bytes() + self.scripting().all_state_bytes()
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_purge_leaves_is_purged_ever_more_rarely() {
+    fn purges_that_change_little_become_rarer() {
         let mut watch = Watch::default();
         let purges: Vec<i64> = (0..600_000).step_by(200).filter(|at| watch.is_due(400 * MIB, 10 * MIB, *at)).collect();
         assert_eq!(purges[..4], [0, 400, 1_200, 2_800]);

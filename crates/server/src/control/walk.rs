@@ -1,4 +1,5 @@
-//! A worker's part of the walk of a snapshot that runs: some of each turn.
+//! A worker's part of a running snapshot's walk over the dataset. Each turn walks for a limited
+//! time.
 
 use std::time::Duration;
 
@@ -8,13 +9,14 @@ use pantala_runtime::EventLoop;
 use super::Control;
 use crate::dispatch::Dispatcher;
 
-/// How long a worker without other work waits for a busy shard, or for the snapshot's thread.
+/// How long a worker without other work waits before it tries again, if a shard or the snapshot's
+/// thread is busy.
 const WAIT: Duration = Duration::from_millis(1);
 
 /// The state of a worker's walk.
 #[derive(Clone, Copy)]
 pub(super) struct Walk {
-    /// Number of the snapshot that it walks, or has walked.
+    /// Number of the snapshot that the worker walks, or has walked.
     number: u64,
     ahead: Ahead,
 }
@@ -26,7 +28,8 @@ impl Default for Walk {
 }
 
 impl Control {
-    /// Walks for a part of a turn if a snapshot needs it: a load and two comparisons if none does.
+    /// Walks for a part of a turn if a snapshot needs it. Costs a load and two comparisons
+    /// otherwise.
     #[inline]
     pub fn walk_if_due<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         let walk = self.walk.get();
