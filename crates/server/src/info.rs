@@ -1,9 +1,9 @@
-//! `INFO`: the server's statistics, in the sections and fields of Redis 7.0, and two sections of
-//! its own.
+//! `INFO`: the server's statistics in the sections and fields of Redis 7.0, and two sections of
+//! Pantala's own.
 //!
 //! | module | sections |
 //! | --- | --- |
-//! | this one | the list of sections and their order |
+//! | this file | the list of sections and their order |
 //! | `server` | Server, Clients, CPU, Replication, Modules, Cluster |
 //! | `memory` | Memory, Persistence |
 //! | `stats` | Stats, Commandstats, Errorstats, Latencystats, Keyspace |
@@ -11,8 +11,7 @@
 //! | `usage` | CPU time of the process |
 //!
 //! A field of an unimplemented feature has the value of a Redis that doesn't use it. Statistics are
-//! read one after another while the server works: they belong to about the same moment, not to one
-//! instant.
+//! read one after another while the server works, so they are not a snapshot of one instant.
 
 use std::fmt::{Display, Write};
 
@@ -27,13 +26,13 @@ mod usage;
 
 /// A section of the text.
 struct Section {
-    /// Its name in requests.
+    /// The section's name in requests.
     name: &'static str,
     /// Another name, or "".
     alias: &'static str,
-    /// Its name in its first line.
+    /// The name in the section's first line.
     title: &'static str,
-    /// Whether it is shown if none is named.
+    /// Whether the section is shown if the request names none.
     is_default: bool,
     write: fn(&mut Text, &Server),
 }
@@ -76,8 +75,8 @@ impl Section {
     }
 }
 
-/// Returns the text of `INFO` for these section names (lower case; none: the default ones). Unknown
-/// names are skipped.
+/// Returns the text of `INFO` for section names in lower case, or the default sections if there are
+/// none. Unknown names are skipped.
 pub fn info(server: &Server, sections: &[String]) -> String {
     let mut text = Text(String::new());
     for section in SECTIONS.iter().filter(|section| section.is_wanted(sections)) {
@@ -158,7 +157,7 @@ mod choice_tests {
     }
 
     #[test]
-    fn sections_as_redis_chooses_them() {
+    fn sections_are_chosen_as_in_redis() {
         let default = "Server Clients Memory Persistence Stats Replication CPU Modules Errorstats Cluster Keyspace";
         assert_eq!(titles(&[]), default);
         assert_eq!(titles(&["default"]), default);
@@ -173,7 +172,7 @@ mod choice_tests {
     }
 
     #[test]
-    fn bytes_for_people() {
+    fn bytes_are_human_readable() {
         for (bytes, text) in
             [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_437_240, "1.37M"), (25_276_510_208, "23.54G")]
         {

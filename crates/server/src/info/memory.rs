@@ -88,7 +88,8 @@ fn system_bytes() -> u64 {
 pub(super) fn persistence(text: &mut Text, server: &Server) {
     let (snapshots, running) = (server.snapshots(), server.snapshots().background.running());
     let saves = &snapshots.saves;
-    // Nothing forks: what commands encoded before their changes is what a fork would have copied.
+    // Pantala doesn't fork. These fields show the bytes that commands had to encode for the
+    // snapshot before they changed values: a fork would have copied these values.
     let forced_bytes = running.as_ref().map_or(0, |running| running.forced_bytes());
     let (keys_done, keys) = running.as_ref().map_or((0, 0), |running| (running.keys_done.load(Relaxed), running.keys));
     text.zeros(&["loading", "async_loading"]);
@@ -114,7 +115,7 @@ pub(super) fn persistence(text: &mut Text, server: &Server) {
     append_only_file(text, server);
 }
 
-/// Writes the fields of the append-only file. The last ones are there only while it is on.
+/// Writes the fields of the append-only file; the last six only while it is on.
 fn append_only_file(text: &mut Text, server: &Server) {
     let aof = &server.snapshots().aof;
     let (rewrites, written) = (&aof.rewrites, &aof.written);

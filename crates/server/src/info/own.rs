@@ -1,5 +1,4 @@
-//! Pantala's own sections: Shards, Workers. One line each; the names are those of DESIGN.md's
-//! glossary.
+//! Pantala's own sections, Shards and Workers: one line for each shard and worker.
 
 use pantala_base::Counter;
 use pantala_engine::state::{DatabaseStats, ShardStats};

@@ -1,4 +1,4 @@
-//! Replication, for a replica.
+//! The fields of section Replication that only a replica has.
 
 use super::Text;
 use crate::host::Server;

@@ -1,4 +1,4 @@
-//! Server, Clients, CPU, Replication, Modules, Cluster.
+//! The sections Server, Clients, CPU, Replication, Modules and Cluster.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -92,7 +92,7 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     let is_active = primary.has_backlog;
     text.field("repl_backlog_active", u8::from(is_active));
     text.field("repl_backlog_size", server.config().settings().repl_backlog_bytes);
-    // As in Redis, which counts bytes from 1.
+    // Redis counts the bytes of the stream from 1.
     text.field("repl_backlog_first_byte_offset", if is_active { held.start + 1 } else { 0 });
     text.field("repl_backlog_histlen", if is_active { held.end - held.start } else { 0 });
 }

@@ -1,4 +1,4 @@
-//! Stats, Commandstats, Errorstats, Latencystats, Keyspace.
+//! The sections Stats, Commandstats, Errorstats, Latencystats and Keyspace.
 
 use pantala_engine::pubsub::Kind;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! The text compared with Redis's: sections and fields, by name and in order, as redis-server
-//! 7.0.15 prints them.
+//! Compares the text with that of redis-server 7.0.15: the names and the order of sections and
+//! fields.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -131,7 +131,7 @@ fn asked(server: &Server, section: &str) -> String {
 }
 
 #[test]
-fn fields_are_redis_ones() {
+fn fields_match_redis() {
     let all = asked(&server(), "all");
     assert!(all.ends_with("\r\n") && !all.ends_with("\r\n\r\n"), "{all}");
     let shown = fields(&all.replace("pantala_version:0.1.0\r\n", ""));
@@ -143,7 +143,7 @@ fn fields_are_redis_ones() {
 }
 
 #[test]
-fn no_section_but_those_asked_for() {
+fn only_requested_sections_are_written() {
     let server = server();
     assert_eq!(asked(&server, "cluster"), "# Cluster\r\ncluster_enabled:0\r\n");
     assert_eq!(asked(&server, "nonsense"), "");
@@ -152,7 +152,7 @@ fn no_section_but_those_asked_for() {
 }
 
 #[test]
-fn figures_are_those_of_the_server() {
+fn values_match_the_server() {
     let server = server();
     let end = |port: u16| Endpoint::Tcp(([127, 0, 0, 1], port).into());
     let client = server.client_joined(1, 5, 9, end(1), end(2));

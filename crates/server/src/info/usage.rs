@@ -1,8 +1,8 @@
 //! CPU time of the process, in user and in system mode.
 //!
 //! The kernel reports the two in ticks of 10 ms (`/proc`) and their sum in nanoseconds (a clock).
-//! The sum is split in proportion to the ticks, so that the two fields together are as exact as the
-//! clock.
+//! The sum is split in proportion to the ticks, so that the sum of the two fields is as exact as
+//! the clock.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -13,7 +13,7 @@ pub(super) struct CpuTime {
     pub(super) system_us: u64,
 }
 
-/// Returns the CPU time of all threads since the start.
+/// Returns the CPU time of all threads since the process started.
 pub(super) fn process() -> CpuTime {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let sum_us = u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000;
@@ -29,7 +29,7 @@ pub(super) fn main_thread() -> CpuTime {
 }
 
 fn share_out(sum_us: u64, (user, system): (u64, u64)) -> CpuTime {
-    // Before the first tick the proportion is unknown.
+    // Before the first tick the proportion is unknown, so the sum is halved.
     let user_us = match user + system {
         0 => sum_us / 2,
         ticks => u64::try_from(u128::from(sum_us) * u128::from(user) / u128::from(ticks)).unwrap_or(sum_us),
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_is_read_behind_the_name() {
+    fn stat_fields_are_read_after_the_name() {
         let text = "7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 321 123 0 0 20";
         assert_eq!(parse_stat(text), Some((321, 123)));
         assert_eq!(parse_stat("7 (a) S 1"), None);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_shared_out_whole() {
+    fn shares_add_up_to_the_sum() {
         assert_eq!(share_out(1_000, (3, 1)), CpuTime { user_us: 750, system_us: 250 });
         assert_eq!(share_out(1_001, (0, 0)), CpuTime { user_us: 500, system_us: 501 });
         assert_eq!(share_out(7, (1, 2)), CpuTime { user_us: 2, system_us: 5 });
