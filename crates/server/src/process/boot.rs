@@ -1,5 +1,5 @@
-//! From the command line to a process that is ready to serve: configuration, daemon, log, open
-//! files, sockets, pid file.
+//! Turns the command line into a process that is ready to serve: configuration, daemon, log, open
+//! files, sockets, pid file. [`startup::main`](crate::startup::main) calls [`boot`].
 
 use super::listen::{Listener, listen, remove_unix_socket};
 use super::supervision::{self, supervise};
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 /// A process that is ready to serve.
 #[derive(Debug)]
 pub struct Boot {
-    /// The configuration; its `maxclients` fits the open-file limit.
+    /// The configuration. Its `maxclients` fits the open-file limit.
     pub loaded: Loaded,
     /// The sockets to accept from; never empty.
     pub listeners: Vec<Listener>,
@@ -49,13 +49,13 @@ impl Cleanup {
     }
 }
 
-/// Does everything that precedes the first worker. `is_command` returns whether the server has a
+/// Prepares the process for the first worker. `is_command` returns whether the server has a
 /// command, for `rename-command`; `defaults` returns the defaults for a number of workers.
 ///
 /// # Errors
 ///
-/// There is nothing to serve: help was requested, the daemon was started, or something is wrong.
-/// The user has been informed; the process should exit with this code.
+/// The process must exit with this code: help was printed, the daemon was started, or an error was
+/// reported.
 pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> bool) -> Result<Boot, ExitCode> {
     log::init();
     let arguments = cli::arguments();

@@ -1,10 +1,10 @@
-//! CPUs that this process may use: affinity and cgroup quota.
+//! The CPUs that this process may use, from its affinity mask and its cgroup quota.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::path::Path;
 
-/// Most CPUs in the affinity mask of rustix.
+/// Maximum number of CPUs in the affinity mask of rustix.
 const CPUS_MAX: usize = CpuSet::MAX_CPU;
 
 /// Returns the CPUs that the calling thread may run on, in ascending order; never empty.
@@ -14,8 +14,8 @@ pub fn allowed_cpus() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Returns the number of CPUs that the cgroup's quota amounts to, if there is a quota: 1.5 means
-/// 150 ms of CPU time in 100 ms.
+/// Returns the cgroup's quota as a number of CPUs, if there is one: 1.5 means 150 ms of CPU time in
+/// 100 ms.
 pub fn cpu_quota() -> Option<f64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     quota_of(&groups, Path::new("/sys/fs/cgroup"))
@@ -23,8 +23,8 @@ pub fn cpu_quota() -> Option<f64> {
 
 /// Returns the default number of workers: one per CPU, at most the quota.
 ///
-/// The quota is rounded down: with one worker too many, the kernel throttles all of them for the
-/// rest of each period, with the shards that they hold.
+/// The quota is rounded down. With one worker too many, the kernel throttles all workers for the
+/// rest of each period, while they hold shards.
 pub fn default_workers() -> usize {
     workers_for(allowed_cpus().len(), cpu_quota())
 }
@@ -38,7 +38,7 @@ fn workers_for(cpus: usize, quota: Option<f64>) -> usize {
 ///
 /// # Errors
 ///
-/// The system's; also if the number exceeds the mask.
+/// The system's, or the number exceeds the mask.
 pub fn pin_thread(cpu: usize) -> io::Result<()> {
     if cpu >= CPUS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -48,7 +48,7 @@ pub fn pin_thread(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Returns the least quota of the groups in `groups` (the text of `/proc/self/cgroup`) and their
+/// Returns the minimum quota of the groups in `groups` (the text of `/proc/self/cgroup`) and their
 /// ancestors below `root`.
 fn quota_of(groups: &str, root: &Path) -> Option<f64> {
     let mut least: Option<f64> = None;
@@ -63,8 +63,8 @@ fn quota_of(groups: &str, root: &Path) -> Option<f64> {
         let bases =
             if is_v2 { [root.to_path_buf(), root.join("unified")] } else { [root.join(controllers), root.join("cpu")] };
         let read = if is_v2 { quota_v2 } else { quota_v1 };
-        // In a container the path may be the host's and not exist: then the group at the root of
-        // the mount is ours.
+        // In a container the path may be the host's and not exist. In that case the process's group
+        // is at the root of the mount.
         for (base, path) in bases.iter().flat_map(|base| Path::new(group).ancestors().map(move |path| (base, path))) {
             if let Some(quota) = read(&base.join(path)) {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn second_version_takes_the_least_of_the_way_up() {
+    fn cgroup_v2_uses_the_minimum_quota_of_all_ancestors() {
         let tree = Tree::with(
             "v2",
             &[("a/b/cpu.max", "max 100000\n"), ("a/cpu.max", "150000 100000\n"), ("cpu.max", "400000 100000")],
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn first_version_reads_quota_and_period() {
+    fn cgroup_v1_reads_quota_and_period() {
         let files = [
             ("cpu,cpuacct/x/cpu.cfs_quota_us", "250000\n"),
             ("cpu,cpuacct/x/cpu.cfs_period_us", "100000\n"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_thread_stays() {
+    fn a_pinned_thread_may_use_one_cpu() {
         let cpu = *allowed_cpus().last().expect("a CPU");
         std::thread::spawn(move || {
             pin_thread(cpu).expect("pinned");

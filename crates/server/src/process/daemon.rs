@@ -1,9 +1,9 @@
-//! Running in the background, and the pid file.
+//! Runs the server in the background, and writes the pid file.
 //!
-//! A daemon is the same program started again in a session of its own, with `/dev/null` as its
-//! three streams. `fork` without `exec` needs `unsafe`, and nothing of the parent is worth keeping
-//! except the configuration read from standard input, which is passed on. So the parent reports
-//! errors of the configuration on the terminal, and both processes read the same configuration.
+//! A daemon is the same program started again in a new session, with `/dev/null` as its three
+//! streams. `fork` without `exec` would need `unsafe`, and the daemon needs nothing of its parent
+//! except the configuration from standard input, which is passed on. Both processes read the same
+//! configuration, so the parent reports its errors on the terminal.
 
 use crate::config::host::reason;
 use std::ffi::OsString;
@@ -37,11 +37,11 @@ pub fn spawn(dir: &Path, arguments: &[OsString], stdin: Option<&[u8]>) -> io::Re
     if let (Some(mut pipe), Some(text)) = (child.stdin.take(), stdin) {
         pipe.write_all(text)?;
     }
-    // The child is not waited for: it continues after this process has exited.
+    // Doesn't wait for the child, which continues after this process has exited.
     Ok(())
 }
 
-/// Detaches from the terminal: a session of its own, and `/dev/null` as standard input.
+/// Detaches from the terminal: starts a new session, with `/dev/null` as standard input.
 ///
 /// # Errors
 ///
@@ -62,7 +62,7 @@ pub fn create_pidfile(path: &Path) {
 /// Removes the pid file at exit.
 pub fn remove_pidfile(path: &Path) {
     tracing::info!("Removing the pid file.");
-    // It may have been removed by hand.
+    // An error is ignored: the file may have been removed already.
     let _ = std::fs::remove_file(path);
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pidfile_comes_and_goes() {
+    fn pidfile_is_created_and_removed() {
         let path = std::env::temp_dir().join(format!("pantala-pid-{}", std::process::id()));
         create_pidfile(&path);
         assert_eq!(std::fs::read_to_string(&path).expect("text"), format!("{}\n", std::process::id()));

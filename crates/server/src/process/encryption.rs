@@ -1,4 +1,5 @@
-//! What encrypted connections need, from the settings: certificates, keys, what may be agreed on.
+//! The state that all encrypted connections share, built from the settings: certificates, keys, and
+//! what a handshake may negotiate.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +10,7 @@ use crate::config::TlsSettings;
 
 const S_PER_DAY: i64 = 86_400;
 
-/// See the head of this module. Never changes: a reload makes another one.
+/// The state that encrypted connections share. Immutable: a reload creates a new one.
 #[derive(Debug)]
 pub struct Encryption {
     /// The server's side.
@@ -17,18 +18,18 @@ pub struct Encryption {
 }
 
 impl Encryption {
-    /// Reads the files that the settings name; `None` without `tls-port`. Logs what is wrong.
+    /// Reads the files that the settings name. Returns `None` without `tls-port`. Logs errors.
     ///
     /// # Errors
-    /// They can't be used.
+    /// The files or the settings can't be used.
     pub fn read(settings: &TlsSettings) -> Result<Option<Arc<Self>>, Unusable> {
         if settings.port == 0 {
             return Ok(None);
         }
         let read = || {
             let server = Server::new(&settings.options)?;
-            // Nothing uses it before links to other servers are encrypted. A bad certificate is an
-            // error all the same, as in Redis.
+            // Nothing uses the client's certificate yet, because links to other servers are not
+            // encrypted. As in Redis, a bad one is an error nevertheless.
             if settings.options.client.cert_file.is_some() {
                 Client::new(&settings.options)?;
             }
@@ -45,7 +46,7 @@ impl Encryption {
         Ok(Some(Arc::new(encryption)))
     }
 
-    /// Returns the days until the certificate expires, rounded down; negative if it has.
+    /// Returns the days until the certificate expires, rounded down; negative if it has expired.
     pub fn days_left(&self) -> Option<i64> {
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
         Some((self.server.expires_s()? - i64::try_from(now_s).ok()?).div_euclid(S_PER_DAY))

@@ -6,10 +6,11 @@ use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Fewest files reserved for other uses than clients, as in Redis.
+/// Minimum number of files reserved for other uses than clients, as in Redis.
 const RESERVED_FILES_MIN: u64 = 32;
 
-/// Most files that each worker opens: event loop, doorbell, its share of listeners and timers.
+/// Maximum number of files that each worker opens: event loop, doorbell, its share of listeners and
+/// timers.
 const FILES_PER_WORKER: u64 = 4;
 
 /// Reserved files, set by [`raise_open_files`]. Relaxed: no other data depends on it.
@@ -20,12 +21,12 @@ pub fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the open-file limit as far as `maxclients` clients and `workers` workers need, and logs
-/// what Redis logs. Returns the number of clients that fit, at most `maxclients`.
+/// Raises the open-file limit to the number that `maxclients` clients and `workers` workers need,
+/// and logs the same lines as Redis. Returns the number of clients that fit, at most `maxclients`.
 ///
 /// # Errors
 ///
-/// The limit leaves no client at all; the text is for the log.
+/// The limit leaves no files for clients. The text is for the log.
 pub fn raise_open_files(maxclients: u32, workers: usize) -> Result<u32, String> {
     let reserved = RESERVED_FILES_MIN.max(RESERVED_FILES_MIN / 2 + FILES_PER_WORKER * workers as u64);
     RESERVED_FILES.store(reserved, Relaxed);
@@ -71,8 +72,8 @@ fn clients_within(limit: u64, reserved: u64) -> Option<u32> {
     limit.checked_sub(reserved).filter(|clients| *clients > 0).map(|clients| u32::try_from(clients).unwrap_or(u32::MAX))
 }
 
-/// Raises the limit to `needed`, with the hard limit if that is allowed; otherwise up to the hard
-/// limit.
+/// Raises the limit to `needed`, and the hard limit too if necessary and allowed. Otherwise raises
+/// it to the hard limit and fails.
 fn raise_to(needed: u64) -> io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= needed) {
@@ -83,7 +84,7 @@ fn raise_to(needed: u64) -> io::Result<()> {
         return Ok(());
     };
     if maximum > current {
-        // As much as is allowed is better than nothing; the caller gets the error.
+        // Raises the limit as far as allowed. The caller gets the first error.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     Err(error.into())
@@ -102,8 +103,8 @@ pub fn resident_bytes() -> Option<u64> {
     pages.checked_mul(rustix::param::page_size() as u64)
 }
 
-/// Returns the resident memory that the process has allocated, bytes, if `/proc` is readable:
-/// without the pages of its program and libraries, which Redis's `used_memory` leaves out too.
+/// Returns the resident memory that the process has allocated, bytes, if `/proc` is readable.
+/// Excludes the pages of its program and libraries, as Redis's `used_memory` does.
 pub fn allocated_resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut fields = text.split_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_leave_the_reserve_alone() {
+    fn clients_do_not_use_reserved_files() {
         assert_eq!(clients_within(100, 32), Some(68));
         assert_eq!(clients_within(33, 32), Some(1));
         assert_eq!(clients_within(32, 32), None);
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_already_is_allowed() {
+    fn a_sufficient_limit_is_not_raised() {
         let limit = open_files_limit();
         assert!(limit > RESERVED_FILES_MIN);
         assert_eq!(allow_clients(1), Ok(()));
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_told() {
+    fn resource_usage_is_read() {
         let resident = resident_bytes().expect("/proc tells");
         let allocated = allocated_resident_bytes().expect("/proc tells");
         // The difference is the program's own pages.

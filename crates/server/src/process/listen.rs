@@ -1,4 +1,4 @@
-//! The listening sockets.
+//! The listening sockets: opens them at startup, and replaces them when the settings change.
 
 use crate::config::Settings;
 use crate::config::host::reason;
@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    /// Its address: `address:port`, or the path of a Unix socket.
+    /// The socket's address: `address:port`, or the path of a Unix socket.
     pub address: String,
-    /// What it accepts.
+    /// The kind of connections that the socket accepts.
     pub kind: Kind,
 }
 
-/// What a listening socket accepts.
+/// The kind of connections that a listening socket accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// TCP connections in plain text.
@@ -39,7 +39,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns its TCP port; 0: none.
+    /// Returns the TCP port of this kind; 0: none.
     fn port(self, settings: &Settings) -> u16 {
         match self {
             Kind::Tcp => settings.port,
@@ -50,10 +50,10 @@ impl Kind {
 }
 
 impl Listener {
-    /// Shuts the socket down with all its copies: its address is free at once, though copies are
-    /// still open.
+    /// Shuts the socket down with all its copies. The address is available at once, even while
+    /// copies are open.
     fn shut_down(&self) {
-        // It is listening, so it can be shut down.
+        // Can't fail: the socket is listening.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }
@@ -64,8 +64,8 @@ impl AsFd for Listener {
     }
 }
 
-/// The server's listening sockets, and what encrypted connections need. The worker that accepts has
-/// copies of the sockets.
+/// The server's listening sockets, and the state that encrypted connections share. The accepting
+/// worker has copies of the sockets.
 pub struct Listening {
     listeners: Mutex<Vec<Listener>>,
     generation: AtomicU64,
@@ -74,17 +74,17 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Creates the set from what [`listen`] has opened.
+    /// Creates the set from the sockets that [`listen`] has opened.
     pub fn new(listeners: Vec<Listener>) -> Self {
         Self { listeners: Mutex::new(listeners), generation: AtomicU64::new(0), encryption: Mutex::new(None) }
     }
 
-    /// Returns how often they were replaced. Must be read before [`Self::copies`].
+    /// Returns how often the sockets were replaced. Must be read before [`Self::copies`].
     pub fn generation(&self) -> u64 {
         self.generation.load(Acquire)
     }
 
-    /// Returns copies of all sockets, with what each accepts.
+    /// Returns copies of all sockets, each with its kind.
     ///
     /// # Errors
     ///
@@ -99,8 +99,8 @@ impl Listening {
     ///
     /// # Errors
     ///
-    /// The directive that can't be applied, and Redis's error text. The old addresses are then
-    /// restored, if they are still available.
+    /// The directive that can't be applied, and Redis's error text. The old addresses are restored
+    /// if they are still available.
     pub fn change(&self, old: &Settings, new: &Settings) -> Result<(), (&'static str, &'static str)> {
         let mut listeners = self.listeners();
         let is_moved = |kind: &Kind| kind.port(old) != kind.port(new);
@@ -132,12 +132,12 @@ impl Listening {
         answer
     }
 
-    /// Returns what new encrypted connections use; `None` without `tls-port`.
+    /// Returns the state for new encrypted connections; `None` without `tls-port`.
     pub fn encryption(&self) -> Option<Arc<Encryption>> {
         self.encryption.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces what new encrypted connections use.
+    /// Replaces the state for new encrypted connections.
     pub fn set_encryption(&self, encryption: Option<Arc<Encryption>>) {
         *self.encryption.lock().unwrap_or_else(PoisonError::into_inner) = encryption;
     }
@@ -147,13 +147,13 @@ impl Listening {
     }
 }
 
-/// Opens all sockets of `settings`. Optional addresses (`-` before them) are left out if the host
-/// doesn't have them, and addresses of a protocol that it lacks always.
+/// Opens all sockets of `settings`. Skips optional addresses (marked by `-`) that the host doesn't
+/// have, and all addresses of a protocol that it doesn't support.
 ///
 /// # Errors
 ///
-/// An address is unavailable, or there is none; the text is for the log, which has the reason
-/// already.
+/// An address is unavailable, or there is none. The text is for the log, which already has the
+/// reason.
 pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     warn_backlog(settings.tcp_backlog);
     let mut listeners = listen_tcp(settings, Kind::Tcp)?;
@@ -168,7 +168,7 @@ pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     Ok(listeners)
 }
 
-/// Opens the TCP sockets of one kind of [`listen`]: none with port 0.
+/// Opens the TCP sockets of one kind; none if the port is 0.
 ///
 /// # Errors
 ///
@@ -204,7 +204,7 @@ fn step(name: &'static str) -> impl Fn(io::Error) -> OpenError {
     move |error| (format!("{name}: {}", reason(&error)), Errno::from_io_error(&error))
 }
 
-/// Returns whether the host lacks the protocol: then the address is skipped even if it isn't
+/// Returns whether the host lacks the protocol. The address is then skipped even if it isn't
 /// optional.
 fn is_unsupported(code: Errno) -> bool {
     matches!(
@@ -226,8 +226,7 @@ fn open_tcp(name: &str, port: u16, backlog: i32) -> Result<OwnedFd, OpenError> {
     Err(failure)
 }
 
-/// Resolves `name`: to IPv6 addresses if it has a colon, otherwise to IPv4 addresses, as Redis
-/// decides.
+/// Resolves `name` as Redis does: to IPv6 addresses if it has a colon, otherwise to IPv4 addresses.
 fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, OpenError> {
     let is_v6 = name.contains(':');
     let host = match name {
@@ -246,7 +245,8 @@ fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, OpenError> {
 fn open_address(address: SocketAddr, backlog: i32) -> Result<OwnedFd, OpenError> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(step("socket"))?;
     if address.is_ipv6() {
-        // Otherwise it would take the IPv4 port too, and `* ::*` would collide with itself.
+        // Otherwise the socket would take the IPv4 port too, and the two addresses of `* ::*` would
+        // collide.
         socket.set_only_v6(true).map_err(step("setsockopt IPV6_V6ONLY"))?;
     }
     socket.set_reuse_address(true).map_err(step("setsockopt SO_REUSEADDR"))?;
@@ -266,7 +266,7 @@ fn listen_on(socket: Socket, backlog: i32) -> Result<OwnedFd, OpenError> {
 }
 
 fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
-    // A stale socket would be in the way. Other files aren't ours to remove (Redis removes them).
+    // Removes a stale socket, but no other file (Redis would).
     if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
         let _ = std::fs::remove_file(path);
     }
@@ -274,7 +274,7 @@ fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)
         .map_err(|error| format!("creating socket: {}", reason(&error)))?;
     socket.bind(&address).map_err(|error| format!("bind: {}", reason(&error)))?;
-    // Before anybody can connect.
+    // Permissions are set before clients can connect.
     if settings.unixsocketperm != 0 {
         let permissions = Permissions::from_mode(settings.unixsocketperm);
         std::fs::set_permissions(path, permissions).map_err(|error| format!("chmod: {}", reason(&error)))?;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_is_opened_and_a_port_in_use_refused() {
+    fn tcp_is_opened_and_a_port_in_use_is_rejected() {
         let port = free_port();
         let listeners = listen(&settings(port, &["127.0.0.1"])).expect("listening");
         assert_eq!(listeners.len(), 1);

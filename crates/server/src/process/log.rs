@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_laid_out_as_redis_does() {
+    fn time_has_redis_format() {
         let time = now();
         let words: Vec<&str> = time.split(' ').collect();
         assert_eq!(words.len(), 4, "{time}");

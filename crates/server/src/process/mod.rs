@@ -1,7 +1,7 @@
 //! The process and its surroundings: CPUs, limits, log, daemon, supervisor, sockets, signals.
 //!
-//! [`boot`](boot::boot) sets everything up in the right order. [`watch_signals`] is called when the
-//! server can be stopped, [`Cleanup::run`] at exit.
+//! [`startup`](crate::startup) calls [`boot`](boot::boot) first, [`watch_signals`] when the server
+//! can be stopped, and [`Cleanup::run`] at exit.
 
 pub mod boot;
 pub mod cpus;

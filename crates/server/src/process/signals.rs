@@ -8,7 +8,7 @@ use std::io;
 /// Exit code after a second SIGINT.
 const INSISTED: i32 = 1;
 
-/// A signal that requests the server to stop.
+/// A signal that stops the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// SIGINT.
