@@ -1,5 +1,5 @@
-//! Snapshots in the background: started by a thread that holds all shards, written by a thread of
-//! their own to any [`Consumer`]: a file, a replica.
+//! Background snapshots. A thread that holds all shards starts one; a separate thread writes it to
+//! a [`Consumer`]: a file or replicas.
 //!
 //! ```text
 //! holder of all shards                 pantala-snapshot
@@ -10,7 +10,7 @@
 //!   encode parts                ──►
 //! ```
 //!
-//! One snapshot runs at a time, as Redis has one child.
+//! One snapshot runs at a time, as Redis has one child process.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -30,10 +30,10 @@ use pantala_types::Value;
 use super::save::facts;
 use crate::host::Server;
 
-/// How long an exit waits for a snapshot that was aborted.
+/// How long the exit of the process waits for an aborted snapshot.
 const EXIT_MAX: Duration = Duration::from_secs(2);
 
-/// What a snapshot is for.
+/// The purpose of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The file of `SAVE` and `BGSAVE`.
@@ -44,37 +44,37 @@ pub enum Purpose {
     Replicas,
 }
 
-/// Takes the bytes of a snapshot, on the snapshot's own thread: each method may block.
+/// Receives the bytes of a snapshot, on the snapshot's own thread. Each method may block.
 pub trait Consumer: Send {
     /// Called first, after the shards were released. Returns auxiliary fields for the file's head.
     ///
     /// # Errors
-    /// The consumer cannot take a snapshot.
+    /// The consumer can't receive a snapshot.
     fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
         Ok(Vec::new())
     }
 
-    /// Takes the next bytes of the file. It may leave the buffer with any content.
+    /// Receives the next bytes of the file. May leave any content in the buffer.
     ///
     /// # Errors
-    /// The consumer wants no more.
+    /// The consumer can't receive more.
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()>;
 
-    /// Called last, and exactly once if the snapshot was started. Another one can be started only
-    /// after it has returned.
+    /// Called last, and exactly once if the snapshot was started. Another snapshot can be started
+    /// only after this has returned.
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration);
 }
 
-/// A snapshot whose bytes have all been taken.
+/// A snapshot whose bytes the consumer has all received.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// Length of the file.
     pub bytes: u64,
-    /// Its version.
+    /// RDB version of the file.
     pub version: Version,
 }
 
-/// Why a snapshot was not written.
+/// The reason why a snapshot was not written.
 #[derive(Debug)]
 pub enum Failure {
     /// The consumer failed.
@@ -94,16 +94,16 @@ impl std::fmt::Display for Failure {
 
 /// A reader of the stream of effects that starts where the snapshot ends.
 pub struct JournalStart {
-    /// The reader is cut off when it is more than this behind, bytes.
+    /// The reader is cut off when it is more bytes behind than this.
     pub bytes_max: Arc<AtomicU64>,
     /// Called when there is more to read.
     pub wake: Wake,
 }
 
-/// Why a snapshot was not started.
+/// The reason why a snapshot was not started.
 #[derive(Debug)]
 pub enum NotStarted {
-    /// Another one is running, for this purpose.
+    /// Another snapshot is running, for this purpose.
     Running(Purpose),
     /// The system has no more threads.
     Thread(io::Error),
@@ -112,22 +112,23 @@ pub enum NotStarted {
 /// A snapshot that is running.
 #[derive(Debug)]
 pub struct Running {
-    /// What it is for.
+    /// The snapshot's purpose.
     pub purpose: Purpose,
-    /// When it was started.
+    /// When the snapshot was started.
     pub started: Instant,
-    /// Keys that it started with.
+    /// Number of keys when it was started.
     pub keys: u64,
     /// Keys handed over so far.
     pub keys_done: AtomicU64,
     is_aborted: AtomicBool,
     is_finished: AtomicBool,
-    /// The walk of the shards, once it has begun.
+    /// Progress of the walk of the shards, once it has started.
     progress: OnceLock<Arc<Progress>>,
 }
 
 impl Running {
-    /// Returns the bytes that were encoded before changes: what a fork would have copied.
+    /// Returns the bytes that commands had to encode before they changed values. A fork would have
+    /// copied these values.
     pub fn forced_bytes(&self) -> u64 {
         self.progress.get().map_or(0, |progress| progress.forced_bytes())
     }
@@ -136,7 +137,7 @@ impl Running {
 /// Work for a worker that holds all shards.
 pub type Job = Box<dyn FnOnce(&Server, &mut Whole<'_>) + Send>;
 
-/// The state of snapshots in the background.
+/// The state of background snapshots.
 #[derive(Default)]
 pub struct Background {
     running: Mutex<Option<Arc<Running>>>,
@@ -150,9 +151,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Background {
-    /// Sets the server that it belongs to, once.
+    /// Sets the server that the snapshots belong to.
     pub fn set_server(&self, server: Weak<Server>) {
-        // Only the first call counts.
+        // Only the first call has an effect.
         let _ = self.server.set(server);
     }
 
@@ -166,7 +167,7 @@ impl Background {
         lock(&self.running).clone()
     }
 
-    /// Makes the running snapshot fail, if there is one for such a purpose.
+    /// Makes the running snapshot fail, if there is one and `is_meant` holds for its purpose.
     pub fn abort(&self, is_meant: impl Fn(Purpose) -> bool) {
         if let Some(running) = &*lock(&self.running)
             && is_meant(running.purpose)
@@ -175,8 +176,8 @@ impl Background {
         }
     }
 
-    /// Waits until the consumer of the running snapshot has finished, if it is for such a purpose.
-    /// After [`Background::abort`] that takes no worker.
+    /// Waits until the consumer of the running snapshot has finished, if `is_meant` holds for its
+    /// purpose. After [`Background::abort`] this needs no progress by a worker.
     pub fn wait_until_finished(&self, is_meant: impl Fn(Purpose) -> bool) {
         let mut running = lock(&self.running);
         while let Some(current) = &*running
@@ -187,13 +188,13 @@ impl Background {
         }
     }
 
-    /// Aborts the running snapshot, when all workers have ended. Waits for it, but not long: a
-    /// consumer may wait for another host.
+    /// Aborts the running snapshot when all workers have ended. Waits for it at most [`EXIT_MAX`]:
+    /// a consumer may be waiting for another host.
     pub fn end_at_exit(&self) {
         self.abort(|_| true);
         let running = lock(&self.running);
         running.iter().filter_map(|running| running.progress.get()).for_each(|progress| progress.abandon());
-        // Poisoned or not, the process ends.
+        // A poisoned lock doesn't matter: the process ends.
         drop(self.ended.wait_timeout_while(running, EXIT_MAX, |running| running.is_some()));
     }
 
@@ -226,14 +227,14 @@ impl Background {
         self.ended.notify_all();
     }
 
-    /// Takes the work that waits for all shards.
+    /// Removes and returns the work that waits for all shards.
     pub fn take_jobs(&self) -> Vec<Job> {
         std::mem::take(&mut lock(&self.jobs))
     }
 }
 
-/// Runs `job` on a worker that holds all shards, soon: for work of the server itself. Commands
-/// have shards of their own route.
+/// Queues `job` to run on a worker that holds all shards. For work of the server itself: commands
+/// acquire shards by their route.
 pub fn with_all_shards(server: &Server, job: Job) {
     let mut jobs = lock(&server.snapshots().background.jobs);
     jobs.push(job);
@@ -242,8 +243,8 @@ pub fn with_all_shards(server: &Server, job: Job) {
     }
 }
 
-/// Starts a snapshot of the dataset as it is now, for a consumer. With `journal`, also returns
-/// a reader of the stream of effects that continues exactly where the snapshot ends.
+/// Starts a snapshot of the current dataset for a consumer. With `journal`, also returns a reader
+/// of the stream of effects that continues exactly where the snapshot ends.
 ///
 /// # Errors
 /// Another snapshot is running, or there is no thread for it.
@@ -257,7 +258,8 @@ pub fn start(
     start_filtered(server, whole, purpose, Filter::default(), journal, consumer)
 }
 
-/// As [`start`], without what the filter leaves out. The keys are walked all the same.
+/// Starts a snapshot as [`start`] does, without the parts that the filter excludes. The keys are
+/// walked even if they are excluded.
 ///
 /// # Errors
 /// As [`start`].
@@ -273,7 +275,7 @@ pub fn start_filtered(
     let Some(shared) = background.server() else {
         return Err(NotStarted::Thread(io::ErrorKind::Other.into()));
     };
-    // From the cut until the libraries are copied.
+    // Held from the cut until the libraries are copied.
     let order = server.keyspace().journal().order_libraries();
     let mut facts = facts(server, purpose == Purpose::Rewrite);
     if filter.without_functions {
@@ -288,7 +290,7 @@ pub fn start_filtered(
     let reader = journal.map(|start| whole.cut_journal(&order, start.bytes_max, start.wake));
     let reader = reader.transpose().map_err(failed)?;
     drop(order);
-    // The thread comes first: a snapshot that has begun is seen to its end.
+    // The thread is started first: a snapshot that has started must be read to its end.
     let (hand_over, work) = mpsc::sync_channel::<Work>(1);
     let run = move || {
         let background = &shared.snapshots().background;
@@ -307,9 +309,9 @@ pub fn start_filtered(
         false => Box::new(Parts { walked: form(facts.compresses), forced: form(false) }),
     };
     let input = whole.begin_snapshot(encoder);
-    // Nothing else sets it.
+    // Can't fail: nothing else sets it.
     let _ = running.progress.set(Arc::clone(input.progress()));
-    // The thread waits for it.
+    // Can't fail: the thread waits for the work.
     let _ = hand_over.send(Work { head, tail: Tail::new(facts.checks), input, running });
     Ok(reader)
 }
@@ -317,7 +319,7 @@ pub fn start_filtered(
 /// Encodes parts of the file.
 struct Parts {
     walked: EntryForm,
-    /// Not compressed: a command waits.
+    /// Not compressed, because a command waits for the encoding.
     forced: EntryForm,
 }
 
@@ -358,7 +360,7 @@ impl Encoder for NoKeys {
     }
 }
 
-/// A snapshot's work without the shards.
+/// The part of a snapshot's work that needs no shards.
 struct Work {
     head: Head,
     tail: Tail,
@@ -367,8 +369,8 @@ struct Work {
 }
 
 impl Work {
-    /// Passes the file to a consumer. Returns when the walk has ended, also if the consumer failed:
-    /// the next snapshot can start then.
+    /// Passes the file to a consumer. Returns when the walk has ended, even if the consumer has
+    /// failed. After that the next snapshot can start.
     fn run(self, mut consumer: Box<dyn Consumer>, background: &Background) {
         let Work { head, tail, input, running } = self;
         let outcome = write(&head, tail, &input, &running, &mut *consumer);

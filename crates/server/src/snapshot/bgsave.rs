@@ -1,4 +1,4 @@
-//! `BGSAVE`, and the points of `save`: snapshots to the file in the background.
+//! `BGSAVE`, and the points of `save`: background snapshots to the file.
 
 use std::io;
 use std::sync::Arc;
@@ -19,37 +19,37 @@ use crate::host::Server;
 /// as in Redis.
 const RETRY_AFTER_S: i64 = 5;
 
-/// The error of `SAVE` and `BGSAVE` while the file is being written, or replicas get a snapshot.
+/// The error of `SAVE` and `BGSAVE` while a snapshot for the file or for replicas is running.
 pub(super) const IN_PROGRESS: &str = "ERR Background save already in progress";
 
 const OTHER_CHILD: &str = "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in \
                            order to schedule a BGSAVE whenever possible.";
 
-/// The snapshots of the file: when, and how they ended (`INFO persistence`).
+/// Times and results of snapshots to the file (`INFO persistence`).
 #[derive(Debug)]
 pub struct Saves {
-    /// When the last one was saved, or the server started, unix time in s.
+    /// When the last snapshot was saved or, without one, the server started; Unix time in s.
     last_save_s: AtomicI64,
-    /// When the last one in the background was started, unix time in s.
+    /// When the last background snapshot was started, Unix time in s.
     last_try_s: AtomicI64,
-    /// The last one in the background failed.
+    /// The last background snapshot failed.
     has_failed: AtomicBool,
     /// How long the last one in the background took, s; -1: there was none.
     last_took_s: AtomicI64,
-    /// Bytes that the last one in the background encoded before changes.
+    /// Bytes of the last background snapshot that commands encoded before they changed values.
     last_forced_bytes: AtomicU64,
-    /// Changes that the last one holds.
+    /// Number of changes that the last snapshot contains.
     saved_changes: AtomicU64,
-    /// Snapshots since the start.
+    /// Snapshots since startup.
     count: AtomicU64,
     /// `BGSAVE` waits for another snapshot to end.
     is_scheduled: AtomicBool,
-    /// A worker is acquiring the shards for one.
+    /// A worker is acquiring the shards for a snapshot.
     is_requested: AtomicBool,
 }
 
 impl Saves {
-    /// Returns the state of a server that starts at `now_ms`, unix time.
+    /// Creates the state of a server that starts at `now_ms`, Unix time.
     pub fn new(now_ms: i64) -> Self {
         Saves {
             last_save_s: AtomicI64::new(now_ms / 1000),
@@ -64,38 +64,39 @@ impl Saves {
         }
     }
 
-    /// Returns when the last one was saved, or the server started: unix time in s.
+    /// Returns when the last snapshot was saved or, without one, the server started; Unix time in
+    /// s.
     pub fn last_save_s(&self) -> i64 {
         self.last_save_s.load(Relaxed)
     }
 
-    /// Returns whether the last one in the background failed.
+    /// Returns whether the last background snapshot failed.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Relaxed)
     }
 
-    /// Returns how long the last one in the background took, s; -1: there was none.
+    /// Returns how long the last background snapshot took, s; -1: there was none.
     pub fn last_took_s(&self) -> i64 {
         self.last_took_s.load(Relaxed)
     }
 
-    /// Returns the bytes that the last one in the background encoded before changes: what a fork
-    /// would have copied.
+    /// Returns the bytes of the last background snapshot that commands encoded before they changed
+    /// values. A fork would have copied these values.
     pub fn last_forced_bytes(&self) -> u64 {
         self.last_forced_bytes.load(Relaxed)
     }
 
-    /// Returns the number of snapshots since the start.
+    /// Returns the number of snapshots since startup.
     pub fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
 
-    /// Returns the number of changes that the last one holds.
+    /// Returns the number of changes that the last snapshot contains.
     pub(super) fn saved_changes(&self) -> u64 {
         self.saved_changes.load(Relaxed)
     }
 
-    /// Records whether the last one in the background failed.
+    /// Records whether the last background snapshot failed.
     fn set_failed(&self, server: &Server, has_failed: bool) {
         self.has_failed.store(has_failed, Relaxed);
         refuse_writes_on_error(server, &server.config().settings());
@@ -105,7 +106,7 @@ impl Saves {
         self.saved_changes.store(changes, Relaxed);
     }
 
-    /// Records a snapshot that holds so many changes.
+    /// Records a saved snapshot that contains `changes` changes.
     pub(super) fn note_saved(&self, server: &Server, changes: u64) {
         self.saved_changes.store(changes, Relaxed);
         self.last_save_s.store(server.now_ms() / 1000, Relaxed);
@@ -114,7 +115,8 @@ impl Saves {
     }
 }
 
-/// Makes writes fail after a failed snapshot, if the settings say so, and succeed otherwise.
+/// Rejects writes if the last background snapshot failed and the settings require it. Admits them
+/// otherwise.
 pub fn refuse_writes_on_error(server: &Server, settings: &Settings) {
     let is_expected = settings.stop_writes_on_bgsave_error && !settings.save_points.is_empty();
     let is_unsaved = is_expected && server.snapshots().saves.has_failed();
@@ -131,7 +133,7 @@ pub(super) fn run(
     schedules: bool,
 ) -> Result<whole::Background, &'static str> {
     let snapshots = server.snapshots();
-    // A transaction is one unit: its changes are in the snapshot as a whole or not at all.
+    // A snapshot can't start within a transaction: it must contain all of its changes or none.
     let is_in_exec = !access.may_block();
     match snapshots.background.running().map(|running| running.purpose) {
         Some(Purpose::Save | Purpose::Replicas) => return Err(IN_PROGRESS),
@@ -149,9 +151,9 @@ pub(super) fn run(
     }
 }
 
-/// Called by `FLUSHALL`. As in Redis a snapshot of the file that is being written is aborted, and
-/// with points of `save` the file is replaced by one without keys, or its keys would return after a
-/// crash. If another snapshot is running, that is left to the background: the aborted one may be
+/// Handles `FLUSHALL`. As in Redis, aborts a running snapshot to the file. If `save` has points,
+/// also replaces the file by one without keys: otherwise its keys would return after a crash. If a
+/// snapshot is running, schedules the replacement instead, because the aborted snapshot may be
 /// about to rename its file.
 pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     let snapshots = server.snapshots();
@@ -162,7 +164,7 @@ pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     if snapshots.background.running().is_some() {
         snapshots.saves.is_scheduled.store(true, Relaxed);
     } else {
-        // The log says why it failed; the points of `save` try again.
+        // A failure is in the log, and the points of `save` retry.
         let _ = super::save::save(server, whole);
     }
 }
@@ -202,7 +204,7 @@ pub fn save_if_due(server: &Server, now_ms: i64) {
         Box::new(|server, whole| {
             let saves = &server.snapshots().saves;
             saves.is_requested.store(false, Relaxed);
-            // Errors are in the log; another snapshot may have been started meanwhile.
+            // Errors are in the log. Another snapshot may have been started meanwhile.
             if start_now(server, whole).is_ok() {
                 saves.is_scheduled.store(false, Relaxed);
             }
@@ -225,7 +227,8 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     let passed_s = now_s - saves.last_save_s();
     let settings = server.config().settings();
     let points = settings.save_points();
-    // The number of changes is a sum over all partitions: only where the time is right.
+    // The number of changes is a sum over all partitions, so it is computed only after the shortest
+    // time has passed.
     let shortest_s = points.clone().map(|(seconds, _)| seconds).min();
     if shortest_s.is_none_or(|seconds| passed_s <= seconds) {
         return false;
@@ -240,10 +243,10 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     false
 }
 
-/// Writes the file.
+/// The consumer that writes the file.
 struct Saving {
     server: Arc<Server>,
-    /// Changes that the snapshot holds.
+    /// Number of changes that the snapshot contains.
     changes: u64,
     target: Target,
     file: Option<Unfinished>,
@@ -264,7 +267,7 @@ impl Consumer for Saving {
         let Saving { server, changes, target, file } = *self;
         let saves = &server.snapshots().saves;
         saves.last_took_s.store(took.as_secs() as i64, Relaxed);
-        // It is still the one that runs.
+        // This snapshot is still the running one.
         let running = server.snapshots().background.running();
         saves.last_forced_bytes.store(running.map_or(0, |running| running.forced_bytes()), Relaxed);
         let finished = outcome.and_then(|written| {

@@ -13,12 +13,12 @@ use pantala_engine::tuning::Tuning;
 use pantala_persistence::rdb::{Check, Reader};
 use pantala_types::rdb_value::Dialect;
 
-/// What the first argument requests.
+/// The action that the arguments of `check-rdb` request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// Check this file.
     Check(PathBuf),
-    /// Print the usage: no file is named.
+    /// Print the usage, because the arguments are wrong or `--help`.
     Usage,
 }
 
@@ -43,7 +43,7 @@ const INPUT_BYTES: usize = 1024 * 1024;
 /// Checks a file. Returns exit code 0 if it is valid, 1 otherwise.
 pub fn check_rdb(arguments: &Arguments) -> ExitCode {
     let Arguments::Check(path) = arguments else {
-        // Standard error may be closed.
+        // An error is ignored: standard error may be closed.
         let _ = writeln!(io::stderr().lock(), "{USAGE}");
         return ExitCode::FAILURE;
     };
@@ -59,8 +59,8 @@ fn check(path: &Path) -> (bool, String) {
     (end.is_some(), report)
 }
 
-/// Checks the RDB file that a file starts with. Returns the offset behind it if it is valid, and
-/// the report.
+/// Checks the RDB data at the start of a file. Returns the offset behind it if it is valid, and the
+/// report.
 pub fn check_start(path: &Path) -> (Option<u64>, String) {
     let mut lines = String::new();
     let mut tell = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");

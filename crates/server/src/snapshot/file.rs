@@ -1,7 +1,8 @@
-//! The file of a snapshot: written beside the last one, which it replaces.
+//! The file of a snapshot, which replaces the file of the previous one atomically.
 //!
-//! The last file stays until the new one is on disk as a whole: it is written under another name,
-//! synced, renamed, and its directory synced. Where any of that fails, the new file is removed.
+//! The new file is written under a temporary name in the same directory, synced and renamed; then
+//! the directory is synced. So the previous file stays until the new one is complete on disk. If a
+//! step before the rename fails, the new file is removed.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -11,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Settings;
 
-/// Permissions of snapshots. Redis leaves them to the umask, but they hold all data: only their
-/// owner reads them.
+/// Permissions of snapshots: only the owner may read them, since they contain all data. Redis uses
+/// the umask.
 const FILE_MODE: u32 = 0o600;
 
 /// Bytes between two syncs with `rdb-save-incremental-fsync`, as in Redis.
 const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
 
-/// Why a file could not be written.
+/// The step of writing a file that failed, and the error.
 #[derive(Debug)]
 pub struct Failed {
     doing: &'static str,
@@ -44,12 +45,12 @@ impl fmt::Display for Failed {
     }
 }
 
-/// Where a file is written.
+/// The path of a snapshot's file and its temporary name.
 #[derive(Clone, Debug)]
 pub struct Target {
     path: PathBuf,
     temporary: PathBuf,
-    /// Sync while writing, too.
+    /// Also sync the file while it is written.
     syncs: bool,
 }
 
@@ -63,8 +64,9 @@ pub struct Unfinished {
 }
 
 impl Target {
-    /// Returns the snapshot's file. Its path is absolute because `CONFIG SET dir` may move the
-    /// process meanwhile. `number` tells apart the files of two snapshots that are written at once.
+    /// Returns the target of a snapshot. Its path is absolute because `CONFIG SET dir` may change
+    /// the working directory meanwhile. `number` distinguishes the temporary files of two snapshots
+    /// that are written at the same time.
     pub fn of(settings: &Settings, number: u32) -> Self {
         let path = super::path_of(settings);
         let temporary = path.with_file_name(match number {
@@ -105,16 +107,17 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Syncs the file and moves it to its place.
+    /// Syncs the file and renames it to its final name.
     ///
     /// # Errors
-    /// The system's: the last file is still there.
+    /// The system's. The previous file is unchanged.
     pub fn finish(mut self) -> Result<(), Failed> {
         let Target { path, temporary, .. } = &self.target;
         self.file.sync_all().map_err(|error| Failed::during("syncing", error))?;
         fs::rename(temporary, path).map_err(|error| Failed::during("renaming", error))?;
         self.is_finished = true;
-        // The new file is in place and synced. Some file systems cannot sync a directory.
+        // Not an error: the new file is renamed and synced, and some file systems can't sync a
+        // directory.
         let dir = path.parent().unwrap_or(Path::new("."));
         if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {
             tracing::warn!("Syncing the directory '{}' failed: {error}", dir.display());
@@ -126,7 +129,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_finished {
-            // It may have been removed.
+            // An error is ignored: the file may have been removed already.
             let _ = fs::remove_file(&self.target.temporary);
         }
     }

@@ -1,5 +1,5 @@
-//! A file is read: one thread measures its entries, others decode and store them, each those of its
-//! own shards.
+//! Loads an RDB file. One thread reads it and finds the boundaries of its entries; loader threads
+//! decode and store the entries, each those of its own shards.
 //!
 //! ```text
 //! this thread                     loaders, one for each part of the shards
@@ -8,7 +8,8 @@
 //!                                   decode, store
 //! ```
 //!
-//! The first error ends the load. The caller then has part of a dataset, which it must not serve.
+//! The first error ends the load. After an error the dataset is incomplete, and the caller must not
+//! serve it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -27,18 +28,18 @@ use crate::host::Server;
 
 /// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
-/// A batch is sent at this size, bytes.
+/// Size at which a batch is sent, bytes.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Most batches that may wait for one loader.
+/// Maximum number of batches that wait for one loader.
 const BATCHES_MAX: usize = 4;
-/// Most loaders: more would wait for the thread that measures entries.
+/// Maximum number of loaders: more would wait for the thread that reads.
 const LOADERS_MAX: usize = 8;
-/// Strings up to this length are loaded whatever `proto-max-bulk-len` is now, bytes.
+/// Length up to which strings are loaded regardless of `proto-max-bulk-len`, bytes.
 const STRING_BYTES_MIN: u64 = 512 * 1024 * 1024;
-/// Most empty keys that the log names.
+/// Maximum number of empty keys that the log names.
 const EMPTY_KEYS_TOLD: u64 = 10;
 
-/// Why a file was not loaded.
+/// The reason why a file was not loaded.
 #[derive(Debug)]
 pub enum LoadError {
     /// Reading failed.
@@ -68,7 +69,7 @@ impl From<Error> for LoadError {
     }
 }
 
-/// What loaders do with the entries of a file.
+/// What a loader does with the entries of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
     /// Store them; a key that exists is an error.
@@ -92,14 +93,14 @@ pub struct Counts {
     /// Expired keys.
     pub expired: AtomicU64,
     empty: AtomicU64,
-    /// The file's history continues: its expired keys are loaded, since replicas have yet to be
-    /// sent their deletion.
+    /// The file has a place in a replication history. Its expired keys are loaded, because replicas
+    /// have not been sent their deletion yet.
     continues: AtomicBool,
-    /// Where the file is in its history.
+    /// The file's place in the replication history.
     place: Mutex<Place>,
 }
 
-/// A file's place in the history of its dataset (`repl-id`, `repl-offset`).
+/// A file's place in the replication history (`repl-id`, `repl-offset`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     id: Option<ReplId>,
@@ -107,7 +108,7 @@ struct Place {
 }
 
 impl Counts {
-    /// Notes where the file is in its history.
+    /// Records the file's place from an auxiliary field.
     fn note_place(&self, name: &[u8], value: &[u8]) {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match name {
@@ -155,7 +156,7 @@ pub fn load_at_start(server: &Server) -> Result<(), String> {
 /// Adds libraries of a file to the server's.
 ///
 /// # Errors
-/// A library is wrong, or exists and the policy is to append; none is added then.
+/// A library is wrong, or it exists and the policy is to append. In that case none is added.
 pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestorePolicy) -> Result<(), LoadError> {
     let offset = libraries.first().map_or(0, |(offset, _)| *offset);
     let texts: Vec<Vec<u8>> = libraries.into_iter().map(|(_, text)| text).collect();
@@ -170,20 +171,20 @@ pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestoreP
     })
 }
 
-/// What a file held.
+/// The parts of a loaded file that are not keys, and statistics.
 pub struct Loaded {
-    /// Its function libraries, which are not restored yet.
+    /// The file's function libraries, which are not restored yet.
     pub libraries: Libraries,
-    /// Counts of its keys.
+    /// Counts of the file's keys.
     pub counts: Counts,
-    /// The offset behind the snapshot: a file of effects may follow.
+    /// The offset behind the snapshot. In an append-only file, effects may follow.
     pub end: u64,
 }
 
 /// Reads a file and handles its entries as `duty` says.
 ///
 /// # Errors
-/// It can't be read, or is damaged. Part of its entries may be stored.
+/// The file can't be read or is damaged. Some of its entries may have been stored.
 pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> Result<Loaded, LoadError> {
     let settings = server.config().settings();
     let limits = load_limits(server.keyspace().tuning.rdb_limits());
@@ -215,7 +216,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
         let stored = loaders
             .into_iter()
             .map(|loader| loader.join().unwrap_or(Err(Error { offset: 0, fault: Fault::OutOfMemory })));
-        // The error with the lowest offset; later ones may follow from it.
+        // Returns the error with the lowest offset, since it may have caused the others.
         match stored.filter_map(Result::err).min_by_key(|error| error.offset) {
             Some(error) => Err(LoadError::Wrong(error)),
             None => read,
@@ -224,13 +225,13 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
     Ok(Loaded { libraries, counts, end })
 }
 
-/// Raises limits for files: they may contain strings stored under another `proto-max-bulk-len`.
+/// Raises the limits for files, which may contain strings stored with another `proto-max-bulk-len`.
 pub fn load_limits(limits: Limits) -> Limits {
     Limits { string_bytes_max: limits.string_bytes_max.max(STRING_BYTES_MIN), ..limits }
 }
 
-/// Reads to the end of the snapshot and sends its entries to the loaders. Returns its libraries and
-/// that end.
+/// Reads to the end of the snapshot and sends its entries to the loaders. Returns the libraries and
+/// the offset of the end.
 fn read_all(
     mut file: &File,
     mut reader: Reader,
@@ -270,7 +271,7 @@ fn read_all(
     }
 }
 
-/// Logs what the file says about its origin, as Redis does.
+/// Logs the file's auxiliary fields about its origin, as Redis does.
 fn tell_aux(name: &[u8], value: &[u8]) {
     let number = || std::str::from_utf8(value).ok()?.parse::<i64>().ok();
     match name {
@@ -292,7 +293,7 @@ fn tell_aux(name: &[u8], value: &[u8]) {
     }
 }
 
-/// Entries for one loader, in memory of their own.
+/// Entries for one loader, copied from the input.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -301,7 +302,7 @@ struct Batch {
 
 /// An entry of a batch.
 struct Placed {
-    /// Where its key and value end in the batch's bytes.
+    /// Ends of the entry's key and value in the batch's bytes.
     key_end: usize,
     body_end: usize,
     offset: u64,
@@ -386,7 +387,7 @@ impl Loader<'_> {
             }
             return Ok(());
         };
-        // As Redis: a key that expires this very millisecond is loaded.
+        // As in Redis, a key that expires in the current millisecond is loaded.
         let has_expired = entry.expire_at_ms.is_some_and(|at_ms| at_ms < self.now_ms);
         if has_expired && !self.counts.continues.load(Relaxed) {
             self.counts.expired.fetch_add(1, Relaxed);

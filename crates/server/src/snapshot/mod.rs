@@ -1,18 +1,19 @@
-//! Snapshots: the dataset in an RDB file, written by `SAVE` and at shutdown, loaded at the start.
+//! Snapshots: writes the dataset to an RDB file (`SAVE`, `BGSAVE`, points of `save`, shutdown) and
+//! loads it at startup.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `background` | starts a snapshot for any consumer, with the stream that continues it |
 //! | `bgsave` | `BGSAVE`, the points of `save` |
 //! | `save` | `SAVE` |
-//! | `file` | the file, written beside the last one, which it replaces |
+//! | `file` | the file, which replaces the previous one atomically |
 //! | `load` | reads a file; several threads decode its entries |
 //! | `reload` | `DEBUG RELOAD` |
 //! | `check` | `pantala check-rdb` |
 //!
-//! Threads that hold shards encode; a thread of its own does what may wait for the disk. `SAVE`
-//! holds all shards from its first key to its last byte: no key can be read or changed meanwhile,
-//! commands without keys are served by the other workers.
+//! Threads that hold shards encode entries; a separate thread writes them, because it may wait for
+//! the disk. `SAVE` holds all shards from its first key to its last byte. Meanwhile no key can be
+//! read or changed, but other workers serve commands without keys.
 
 mod background;
 mod bgsave;
@@ -46,26 +47,26 @@ pub use check::{Arguments, check_rdb, check_start};
 pub use load::{Duty, LoadError, Loaded, load, load_at_start, restore_libraries};
 pub use save::facts;
 
-/// State of the files that hold the dataset (`INFO persistence`).
+/// State of the files that contain the dataset (`INFO persistence`).
 pub struct Snapshots {
     /// The append-only file.
     pub aof: Aof,
-    /// Snapshots in the background.
+    /// Background snapshots.
     pub background: Background,
-    /// Snapshots of the file.
+    /// Times and results of snapshots to the file.
     pub saves: Saves,
-    /// Changes of function libraries, which snapshots hold too.
+    /// Number of changes of function libraries, which snapshots contain too.
     other_changes: AtomicU64,
-    /// Expired keys of the file that was loaded last.
+    /// Number of expired keys in the file that was loaded last.
     keys_expired: AtomicU64,
-    /// Keys that were loaded from that file.
+    /// Number of keys that were loaded from that file.
     keys_loaded: AtomicU64,
     /// Options of the shutdown that a signal started.
     ending: Mutex<Shutdown>,
 }
 
 impl Snapshots {
-    /// Returns the state of a server that starts at `now_ms`, unix time, with so many workers.
+    /// Creates the state of a server that starts at `now_ms`, Unix time.
     pub fn new(now_ms: i64, workers: u32) -> Self {
         Snapshots {
             aof: Aof::new(workers),
@@ -122,7 +123,7 @@ impl Snapshots {
 }
 
 impl Server {
-    /// Returns whether the server saves a snapshot before such a shutdown.
+    /// Returns whether the server saves a snapshot before a shutdown with these options.
     pub fn saves_before(&self, how: Shutdown) -> bool {
         !how.abort && (how.save || !how.no_save && !self.config().settings().save_points.is_empty())
     }
@@ -135,8 +136,8 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
     // Libraries belong to no shard: what all others wait for does not keep them from changing.
     let libraries = &server.scripting().libraries;
     libraries.set_final(true);
-    // As Redis kills its child. The file that it may have finished is older than the one that
-    // follows.
+    // As Redis kills its child. If the aborted snapshot has finished its file, the one below
+    // replaces it.
     let background = &server.snapshots().background;
     background.abort(|_| true);
     background.wait_until_finished(|purpose| purpose == Purpose::Save);
@@ -153,12 +154,13 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
     how.force
 }
 
-/// Returns the snapshot's path, absolute because `CONFIG SET dir` may move the process meanwhile.
+/// Returns the snapshot's path. It is absolute because `CONFIG SET dir` may change the working
+/// directory meanwhile.
 fn path_of(settings: &Settings) -> PathBuf {
     settings.dir.join(&settings.dbfilename)
 }
 
-/// A server's snapshot file, for commands that hold all shards.
+/// Access to a server's snapshot file, for commands that hold all shards.
 pub struct Files(pub Weak<Server>);
 
 impl Storage for Files {

@@ -12,7 +12,7 @@ use crate::host::Server;
 
 const FAILED: &str = "ERR Error trying to load the RDB dump, check server logs.";
 
-/// Saves, empties and loads the dataset, in so far as `how` says so. The whole file is checked
+/// Saves, flushes and loads the dataset; `how` may exclude the first two. The whole file is checked
 /// before anything is changed.
 ///
 /// # Errors
@@ -53,12 +53,13 @@ fn load_checked(server: &Server, access: &mut Access<'_>, how: Reload) -> Result
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
     }
-    // A duplicate key is found only by storing it. With an emptied dataset an error would lose
-    // everything, so the last value is kept.
+    // A key that occurs twice in the file is detected only when it is stored. After a flush that
+    // error would lose the dataset, so the last value is kept instead.
     let duty = if how.merge || !how.no_flush { Duty::Replace } else { Duty::Store };
     let loaded = load::load(server, &File::open(&path)?, &mut access.whole(), duty);
     if loaded.is_err() && !how.no_flush {
-        // The check has read the same file. Part of a dataset is not served as if it were all.
+        // Unexpected, because the same file has passed the check. An incomplete dataset must not be
+        // served.
         let databases = 0..access.keyspace().databases();
         access.flush(databases, false);
         tracing::warn!("The dataset is empty now.");

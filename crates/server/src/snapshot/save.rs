@@ -1,5 +1,5 @@
-//! `SAVE`, and the snapshot of a shutdown: the thread that holds all shards encodes, another one
-//! writes.
+//! `SAVE`, and the snapshot of a shutdown. The thread that holds all shards encodes the dataset;
+//! another thread writes it.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -13,17 +13,17 @@ use super::file::{Failed, Target, Unfinished};
 use crate::cli::REDIS_VERSION;
 use crate::host::Server;
 
-/// Most chunks that may wait for the disk.
+/// Maximum number of chunks that wait for the disk.
 const CHUNKS_MAX: usize = 4;
 
-/// A snapshot could not be written.
+/// The error of a snapshot that could not be written. The log has the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaveFailed;
 
-/// Writes a snapshot of all shards and replaces the last one with it.
+/// Writes a snapshot of all shards, which replaces the previous one.
 ///
 /// # Errors
-/// Writing failed, and the log says why; the last snapshot is still there.
+/// Writing failed. The log has the reason, and the previous snapshot is unchanged.
 pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
     let target = Target::of(&server.config().settings(), 0);
     let path = target.path().to_owned();
@@ -71,20 +71,20 @@ fn write_chunks(
     for mut chunk in chunks {
         file.write(&chunk)?;
         chunk.clear();
-        // The other side may have finished.
+        // An error is ignored: the encoder may have finished.
         let _ = recycled.send(chunk);
     }
     Ok(file)
 }
 
-/// Logs a version that older servers don't read.
+/// Logs if the file's version is one that older servers can't read.
 pub(super) fn note_version(version: Version) {
     if version == Version::Redis7_4 {
         tracing::info!("Fields of hashes expire: the RDB file has version 12, which Redis 7.4 and later read");
     }
 }
 
-/// Returns what a file holds besides the keys, and how it is written.
+/// Returns a file's content besides the keys, and the options for writing it.
 pub fn facts(server: &Server, is_aof_base: bool) -> Facts {
     let settings = server.config().settings();
     Facts {
