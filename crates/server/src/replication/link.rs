@@ -1,8 +1,9 @@
-//! The thread of a replica: connects to the primary, shakes hands, receives a snapshot, and hands
-//! the socket over to a worker when the stream starts. When that link is lost it starts again.
+//! The link thread of a replica: connects to the primary, performs the handshake, receives a
+//! snapshot, and hands the socket over to a worker when the stream starts. When the link is lost,
+//! the thread starts again.
 //!
-//! A thread of its own, which may block: an attempt does one thing after the other, and only the
-//! stream, which is the bulk of the work for as long as all goes well, belongs to a worker.
+//! A separate thread may block, so an attempt is written as a sequence of steps. The stream, which
+//! is most of the work, is processed by a worker.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -22,15 +23,15 @@ use crate::host::Server;
 use crate::net;
 use crate::process;
 
-/// A link that lasts less than this is short; the most of them in a row that are followed at once
-/// by another.
+/// A link that lasts less than `SHORT_LINK` is short. After `SHORT_LINKS_MAX` short links in a row
+/// the thread waits before it retries.
 const SHORT_LINK: Duration = Duration::from_secs(1);
 const SHORT_LINKS_MAX: u32 = 20;
-/// How long a read waits before the thread looks whether it is still wanted.
+/// How long a read waits before the thread checks whether the attempt is still wanted.
 const READ_WAIT: Duration = Duration::from_millis(100);
 /// Bytes per read.
 const READ_BYTES: usize = 256 * 1024;
-/// Longest line of a handshake, bytes.
+/// Maximum length of a handshake's line, bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a failover ends without another primary.
@@ -38,9 +39,9 @@ const REJECTED: &str = "Failover target rejected psync request";
 
 /// Why an attempt has ended.
 enum End {
-    /// For this reason, which the log gets. It is tried again.
+    /// An error, which is logged. The thread retries.
     Failed(String),
-    /// `REPLICAOF`, or the server stops.
+    /// `REPLICAOF` has changed the primary, or the server stops.
     Unwanted,
 }
 
@@ -130,7 +131,7 @@ impl Attempt<'_> {
                 let mut received = self.receive(&mut wire)?;
                 let stream_db = load::load(self.server, self.term, &mut received, &wire.stream)
                     .map_err(|why| why.map_or(End::Unwanted, End::Failed))?;
-                // A primary that doesn't know PSYNC starts its stream at 0, as far as we know.
+                // The offset of a primary without PSYNC is unknown; it counts from 0.
                 let offset = position.map_or(0, |position| position.offset);
                 let known = position.map(|position| Known { position, db: stream_db });
                 if !self.replica().know(self.term, known) {
@@ -214,7 +215,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Receives a snapshot to a file, checking it on the way. The dataset stays as it is.
+    /// Receives a snapshot to a file and checks it. Does not change the dataset.
     fn receive(&self, wire: &mut Wire) -> Result<Received, End> {
         let mut payload = loop {
             match Header::parse(&wire.line(self)?).map_err(End::Failed)? {
@@ -280,7 +281,7 @@ impl Attempt<'_> {
     }
 }
 
-/// A snapshot that was received. Dropping it deletes the file.
+/// A received snapshot. Dropping it deletes the file.
 pub(super) struct Received {
     pub(super) file: File,
     path: PathBuf,
@@ -290,7 +291,7 @@ pub(super) struct Received {
 
 impl Received {
     fn create(settings: &Settings) -> io::Result<Self> {
-        // As in Redis, in `dir`: a file system for data.
+        // As in Redis, the file is in `dir`, whose file system is for data.
         let path = settings.dir.join(format!("temp-repl-{}.rdb", std::process::id()));
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
         Ok(Received { file, path, stream_db: 0 })
@@ -299,22 +300,23 @@ impl Received {
 
 impl Drop for Received {
     fn drop(&mut self) {
-        // It may be gone already.
+        // An error is ignored: the file may have been deleted already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// The socket, and bytes that have been read from it.
+/// The socket, and bytes read from it.
 struct Wire {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that have been used.
+    /// Number of consumed bytes of the buffer.
     at: usize,
     heard: Instant,
 }
 
 impl Wire {
-    /// Reads more.
+    /// Reads more bytes from the socket. Fails if the attempt isn't wanted any more or the primary
+    /// is silent for too long.
     fn read(&mut self, attempt: &Attempt<'_>) -> Result<(), End> {
         self.buffer.drain(..self.at);
         self.at = 0;
@@ -343,7 +345,7 @@ impl Wire {
         if attempt.is_wanted() { Ok(()) } else { Err(End::Unwanted) }
     }
 
-    /// Returns the next line, without its end.
+    /// Returns the next line, without its line break.
     fn line(&mut self, attempt: &Attempt<'_>) -> Result<Vec<u8>, End> {
         loop {
             let unread = &self.buffer[self.at..];
@@ -359,7 +361,7 @@ impl Wire {
         }
     }
 
-    /// Passes what was read to a snapshot. Returns whether that is complete.
+    /// Passes the bytes read to the snapshot's decoder. Returns whether the snapshot is complete.
     fn feed(&mut self, payload: &mut Payload, into: &mut Vec<u8>) -> bool {
         let (taken, is_over) = payload.feed(&self.buffer[self.at..], into);
         self.at += taken;

@@ -1,7 +1,8 @@
-//! Replaces the dataset by that of a primary.
+//! Replaces the dataset by the dataset of a primary.
 //!
-//! The thread of the link holds all shards meanwhile, so the workers go on serving: commands that
-//! need the dataset get `-LOADING`, or wait if they have been checked before.
+//! The link thread holds all shards during the load, so the workers continue to serve clients.
+//! Commands that need the dataset get `-LOADING`; commands that were checked before the load
+//! started wait for their shards.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -23,7 +24,7 @@ use crate::host::Server;
 use crate::snapshot::load as file;
 use crate::snapshot::load::Duty;
 
-/// The session of the thread.
+/// The session with which the link thread accesses the dataset.
 const SESSION: SessionView = SessionView {
     client: 0,
     db: 0,
@@ -34,7 +35,8 @@ const SESSION: SessionView = SessionView {
     permit: Permit::new(0, true),
 };
 
-/// How often the primary is sent an empty line, so that it doesn't give up a replica that loads.
+/// Interval between empty lines sent to the primary, so that it doesn't time out a replica that
+/// loads.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// Returns the limits on values of a snapshot.
@@ -45,8 +47,8 @@ pub(super) fn limits(server: &Server) -> Limits {
 /// Loads a snapshot in place of the dataset. Returns the database that the stream has selected.
 ///
 /// # Errors
-/// The reason why it failed: the dataset is empty then. `None`: it isn't wanted any more, and the
-/// dataset is as it was.
+/// The reason why the load failed; the dataset is then empty. `None`: the load isn't wanted any
+/// more, and the dataset is unchanged.
 pub(super) fn load(
     server: &Server,
     term: u64,
@@ -63,7 +65,7 @@ pub(super) fn load(
                 replica.forget();
                 server.replication().start_history("the server follows another stream");
                 let replaced = while_alive(stream, || replace(server, received, &mut owned)).map_err(Some);
-                // The append-only file has effects on another dataset.
+                // The append-only file contains effects on the former dataset.
                 aof::restart(server);
                 replaced
             } else {
@@ -90,11 +92,11 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
         })
         .map_err(|error| format!("Failed trying to load the MASTER synchronization DB from disk: {error}"));
     if loaded.is_err() {
-        // Part of a dataset is not served as if it were all.
+        // An incomplete dataset must not be served.
         access.flush(0..keyspace.databases(), false);
     }
     access.whole().measure();
-    // Nothing of this is an effect: replicas of this server are sent the whole dataset again.
+    // The load is not propagated: replicas of this server need a full sync.
     access.propagate_nothing();
     if let Ok(counts) = &mut loaded {
         server.snapshots().note_loaded(counts);
@@ -103,13 +105,13 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
     loaded.map(|_| ())
 }
 
-/// Runs `work`, and sends the primary empty lines meanwhile.
+/// Runs `work` while another thread sends empty lines to the primary.
 fn while_alive<R>(stream: &TcpStream, work: impl FnOnce() -> R) -> R {
     std::thread::scope(|scope| {
         let (over, is_over) = mpsc::channel::<()>();
         let keep = move || {
             while is_over.recv_timeout(ALIVE_EVERY) == Err(RecvTimeoutError::Timeout) {
-                // A link that is lost is noticed when its stream is read.
+                // An error is ignored: a lost link is detected when its stream is read.
                 let mut stream = stream;
                 let _ = stream.write_all(b"\n");
             }

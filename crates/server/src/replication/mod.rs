@@ -1,13 +1,13 @@
-//! Replication: the state that all workers share. The protocol is in `pantala_replication`, without
-//! sockets; here it meets them.
+//! Replication: the state that all workers share, and the sockets. The protocol, without sockets,
+//! is in `pantala_replication`.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `primary/commands` | `SYNC`, `PSYNC`, `REPLCONF`, `ROLE` |
-//! | `primary/following` | what the connection of a replica is sent next |
+//! | `primary/following` | the next bytes to send to a replica |
 //! | `primary/full_sync` | a snapshot for the replicas that wait for one |
 //! | `primary/waits` | `WAIT` |
-//! | `primary/drain` | holds writes back until replicas have everything; continues a saved history |
+//! | `primary/drain` | holds back writes until replicas have the whole stream; continues a saved history |
 //! | `replica` | the state of a replica, and `REPLICAOF` |
 //! | `link` | the thread that connects to a primary, shakes hands and receives a snapshot |
 //! | `load` | replaces the dataset by that of a primary |
@@ -15,16 +15,16 @@
 //! | `failover` | `FAILOVER`: hands the role over to a replica |
 //! | `primary/care` | timeouts, the backlog's end, replicas that are good enough for writes |
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! | what | owner |
+//! | state | owner |
 //! | --- | --- |
 //! | history, table of replicas, pending `WAIT`s | [`Replication`], behind a lock |
-//! | what a replica is sent next ([`Link`]) | a lock, taken by its worker and the full sync |
+//! | what a replica is sent next ([`Link`]) | a lock, shared by its worker and the full sync |
 //! | the stream | the journal's log, which replicas share |
 //! | the state of a failover | a lock of its own |
 //!
-//! No thread holds two of these locks.
+//! No thread holds two of these locks at a time.
 //!
 //! # Offsets
 //!
@@ -80,11 +80,11 @@ pub struct State {
     deferred: Vec<Asker>,
     /// The stream is kept for replicas, attached or not.
     has_backlog: bool,
-    /// The pause that holds writes back before a shutdown.
+    /// The pause that holds back writes before a shutdown.
     drain: Option<Pause>,
-    /// The stream is complete: nothing is written any more.
+    /// The stream is complete, because no more writes run.
     is_drained: bool,
-    /// When the last replica left, monotonic, ms.
+    /// When the last replica disconnected, in ms of the monotonic clock.
     alone_since_ms: Option<i64>,
     random: Random,
 }
@@ -140,9 +140,9 @@ impl Replication {
         }
     }
 
-    /// Sets the server that it belongs to, once.
+    /// Sets the server that this state belongs to.
     pub fn set_server(&self, server: Weak<Server>) {
-        // Only the first call counts.
+        // Only the first call has an effect.
         let _ = self.server.set(server);
     }
 

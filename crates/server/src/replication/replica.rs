@@ -1,7 +1,9 @@
-//! The state of a replica: whom it follows, how far it has come, and the changes of both.
+//! The state of a replica: the primary that it follows, and how much of the stream it has applied.
+//! Clients change the former by `REPLICAOF`; the link thread and the worker that runs the stream
+//! change the latter.
 //!
-//! Each `REPLICAOF` starts another *term*. What belongs to an earlier one (an attempt to connect,
-//! a snapshot, a link) ends as soon as it notices, and changes nothing more.
+//! Each `REPLICAOF` starts another *term*. An attempt to connect, a snapshot or a link of an
+//! earlier term ends as soon as it detects the change, and must not change the state.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -22,11 +24,11 @@ use crate::process;
 /// The state of the link to the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It is to be made.
+    /// The link thread is about to connect.
     Connect,
     /// The socket is being connected.
     Connecting,
-    /// Both sides shake hands.
+    /// The handshake is in progress.
     Handshake,
     /// A snapshot is awaited, received or loaded.
     Sync,
@@ -35,7 +37,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Returns its name in `ROLE`.
+    /// Returns the phase's name in `ROLE`.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Connect => "connect",
@@ -59,7 +61,7 @@ pub struct Address {
 /// A snapshot that is being received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transfer {
-    /// Its length, bytes, if the primary has told it.
+    /// Length of the snapshot, bytes, if the primary has sent it.
     pub total_bytes: Option<u64>,
     /// Bytes received.
     pub read_bytes: u64,
@@ -76,17 +78,17 @@ pub struct Shown {
     pub transfer: Option<Transfer>,
     /// For how long the link has been down, s.
     pub down_s: u64,
-    /// When bytes last arrived, unix time in ms; 0: never.
+    /// When bytes last arrived, Unix time in ms; 0: never.
     pub heard_ms: i64,
-    /// Offset up to which the stream was applied, and received.
+    /// Offsets up to which the stream was applied and received.
     pub offsets: (u64, u64),
 }
 
-/// What is known of the stream, to continue it.
+/// The position from which the stream can be continued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) position: Position,
-    /// The database that the stream has selected there.
+    /// The database that the stream has selected at this position.
     pub(super) db: u32,
 }
 
@@ -115,17 +117,17 @@ struct State {
     /// The dataset was that of a primary until now: the end of its stream may be known.
     is_own: bool,
     down_since: Instant,
-    /// The stream that the dataset continues, and its offset, since the server is no replica any
-    /// more.
+    /// Since the server was promoted: the stream that the dataset continues, and the offset at
+    /// which it ended.
     former: Option<(ReplId, u64)>,
     has_thread: bool,
-    /// The term of the link that a worker has.
+    /// The term of the link that a worker owns.
     link: Option<u64>,
-    /// Shards that were acquired for the thread.
+    /// Shards acquired for the link thread.
     shards: Option<Vec<Ownership>>,
 }
 
-/// See the head of this module.
+/// The state of this server as a replica.
 pub struct Replica {
     state: Mutex<State>,
     changed: Condvar,
@@ -161,15 +163,15 @@ impl Default for Replica {
 
 impl Replica {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each holder changes a few fields that are valid by themselves.
+        // A panic leaves no invalid state: each field is valid on its own.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to follow the primary of the settings, if there is one. To be called when the dataset
-    /// has been loaded, before any worker runs.
+    /// Starts to follow the primary of the settings, if there is one. Must be called when the
+    /// dataset has been loaded, before any worker runs.
     pub fn start(server: &Arc<Server>) {
         let replica = &server.replication().replica;
-        // A server is started once.
+        // Can't fail: a server is started once.
         let _ = replica.server.set(Arc::downgrade(server));
         if let Some(address) = server.config().settings().replica.primary.clone() {
             replica.change(server, Some(address));
@@ -181,13 +183,13 @@ impl Replica {
         self.term.load(Relaxed)
     }
 
-    /// Returns the primary that it follows.
+    /// Returns the primary that this server follows.
     pub fn primary(&self) -> Option<Address> {
         self.lock().primary.clone()
     }
 
-    /// Returns the replication ID of the primary whose data it has; `None` if it is no replica, or
-    /// has none yet.
+    /// Returns the replication ID of the stream that this replica applies; `None` if the server is
+    /// no replica or has no dataset of the primary yet.
     pub fn followed_id(&self) -> Option<ReplId> {
         let state = self.lock();
         state.primary.as_ref().and(state.known).map(|known| known.position.id)
@@ -198,13 +200,14 @@ impl Replica {
         self.lock().former
     }
 
-    /// Returns whether it is a replica without a link: it can't serve replicas of its own.
+    /// Returns whether the server is a replica without a link. Such a replica can't serve
+    /// sub-replicas.
     pub fn lacks_link(&self) -> bool {
         let state = self.lock();
         state.primary.is_some() && state.phase != Phase::Connected
     }
 
-    /// Returns the number of commands of primaries that were answered with an error.
+    /// Returns the number of a primary's commands that failed.
     pub fn unexpected_errors(&self) -> u64 {
         self.progress.errors.load(Relaxed)
     }
@@ -214,7 +217,7 @@ impl Replica {
         self.progress.applied.load(Relaxed)
     }
 
-    /// Returns the state for `INFO` and `ROLE`; `None` if it follows nobody.
+    /// Returns the state for `INFO` and `ROLE`; `None` if the server is no replica.
     pub fn shown(&self) -> Option<Shown> {
         let state = self.lock();
         let primary = state.primary.clone()?;
@@ -229,7 +232,7 @@ impl Replica {
         })
     }
 
-    /// Runs `REPLICAOF`, of a client.
+    /// Runs `REPLICAOF` for a client.
     pub fn follow(&self, server: &Server, primary: Option<Address>, client: &Client) -> Followed {
         if server.replication().failovers.is_running() {
             return Followed::FailingOver;
@@ -253,7 +256,7 @@ impl Replica {
         Followed::Changed
     }
 
-    /// Follows another primary, or nobody. The link to the current one ends.
+    /// Starts to follow another primary, or none. Closes the link to the current one.
     pub fn change(&self, server: &Server, primary: Option<Address>) {
         let _ = self.change_to(server, primary, None);
     }
@@ -279,7 +282,7 @@ impl Replica {
             term = self.term.fetch_add(1, Relaxed) + 1;
             let was_replica = state.primary.is_some();
             if was_replica && !is_replica {
-                // The stream ends here.
+                // The stream ends at the applied offset.
                 let known = state.known.take();
                 let applied = |known: Known| match state.link {
                     Some(_) => self.applied(),
@@ -338,7 +341,8 @@ impl Replica {
         }
     }
 
-    /// Publishes the role to where commands look: who expires keys, and what is rejected.
+    /// Publishes the role to the places where commands read it: whether this server expires keys,
+    /// and which commands it rejects.
     pub fn settle_role(&self, server: &Server) {
         self.tune(server, &server.config().settings());
     }
@@ -354,7 +358,7 @@ impl Replica {
         tuning.set_refusals(Refusals::READ_ONLY, is_replica && settings.replica.is_read_only);
         let is_stale = is_replica && !is_connected && !settings.replica.serves_stale_data;
         tuning.set_refusals(Refusals::STALE, is_stale);
-        // The primary limits the memory.
+        // The primary evicts.
         let is_unlimited = is_replica && settings.replica.ignores_maxmemory;
         server.keyspace().limit_memory(if is_unlimited { 0 } else { settings.maxmemory_bytes });
     }
@@ -367,7 +371,7 @@ impl Replica {
             if server.upgrade().is_none_or(|server| server.is_stopping()) {
                 return None;
             }
-            // The last link's end tells where the stream continues.
+            // Waits until the last link has ended, which determines where the stream continues.
             if let (Some(primary), Phase::Connect, None) = (&state.primary, state.phase, state.link) {
                 let (primary, term) = (primary.clone(), self.term());
                 return Some(Wanted { primary, term, known: state.known, is_own: state.is_own });
@@ -376,7 +380,7 @@ impl Replica {
         }
     }
 
-    /// Waits between two attempts, unless `REPLICAOF` comes.
+    /// Waits between two attempts. `REPLICAOF` ends the wait.
     pub(super) fn wait_to_retry(&self, term: u64) {
         let state = self.lock();
         let is_same = |_: &mut State| self.term() == term;
@@ -412,12 +416,13 @@ impl Replica {
         self.in_term(term, |state| state.transfer = Some(transfer));
     }
 
-    /// Notes that bytes have arrived.
+    /// Records that bytes have arrived.
     pub(super) fn hear(&self, now_ms: i64) {
         self.progress.heard_ms.store(now_ms, Relaxed);
     }
 
-    /// Notes where the stream continues: `None` if it can't be continued.
+    /// Records where the stream continues; `None` if it can't be continued. Returns whether the
+    /// term is still the current one.
     pub(super) fn know(&self, term: u64, known: Option<Known>) -> bool {
         self.in_term(term, |state| state.known = known)
     }
@@ -497,13 +502,13 @@ impl Replica {
         }
     }
 
-    /// Takes over the shards that were acquired for the thread.
+    /// Passes the shards that were acquired for the link thread to it.
     pub fn bring(&self, owned: Vec<Ownership>) {
         self.lock().shards = Some(owned);
         self.changed.notify_all();
     }
 
-    /// Acquires all shards for the thread; `None` if the server stops.
+    /// Acquires all shards for the link thread; `None` if the server stops.
     pub(super) fn take_all(&self, server: &Server) -> Option<Vec<Ownership>> {
         server.port(server.facts().first_io_worker).send(Message::TakeAll);
         let mut state = self.lock();
@@ -526,7 +531,7 @@ pub(super) fn shown(client: &Client) -> String {
     })
 }
 
-/// How often waiting threads look whether the server stops.
+/// How often waiting threads check whether the server stops.
 const WAKE_EVERY: Duration = Duration::from_millis(200);
 /// Time between two attempts to connect, as in Redis.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! The table of replicas over time: attached, online, gone; the backlog's end; replicas that are
-//! good enough for writes.
+//! Maintains the table of replicas (attached, online, removed), frees the backlog, and decides
+//! whether there are enough good replicas for writes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::host::Server;
 use crate::replication::Replication;
 
 impl Replication {
-    /// Adds a replica. The first one starts a history: there was no stream before.
+    /// Adds a replica. If there is no backlog, starts a new history, because no stream was kept so
+    /// far.
     pub(super) fn added(&self, server: &Server, replica: Replica, link: Arc<Link>) {
         {
             let mut state = self.state();
@@ -67,8 +68,8 @@ impl Replication {
         self.look_at_good_replicas(server);
     }
 
-    /// Frees the backlog if no replica has been there for its time. Offsets go on, under another
-    /// ID.
+    /// Frees the backlog if there has been no replica for `repl-backlog-ttl`. Offsets continue
+    /// under another ID.
     fn end_backlog_if_due(&self, server: &Server) {
         let ttl_ms = server.config().settings().primary.backlog_ttl_s.saturating_mul(1000) as i64;
         {
@@ -82,19 +83,20 @@ impl Replication {
             state.has_backlog = false;
             state.alone_since_ms = None;
         }
-        // Ending the stream needs no thread.
+        // Can't fail: ending the stream starts no thread.
         let _ = server.keyspace().keep_journal(false);
         tracing::info!("Replication backlog freed after {} seconds without connected replicas.", ttl_ms / 1000);
     }
 
-    /// Looks after replication: some times a second, by one worker.
+    /// Runs the periodic work of replication. The first worker calls it a few times a second.
     pub fn look_after(&self, server: &Server) {
         self.sync_if_due(server);
         self.look_at_good_replicas(server);
         self.end_backlog_if_due(server);
     }
 
-    /// Starts another history, for this reason: replicas need a full sync.
+    /// Starts another history and closes the connections of all replicas, which then need a full
+    /// sync. `why` is for the log.
     pub fn start_history(&self, why: &str) {
         {
             let mut state = self.state();
@@ -104,20 +106,21 @@ impl Replication {
         self.drop_replicas(why);
     }
 
-    /// Closes the connections of all replicas: they must attach again.
+    /// Closes the connections of all replicas, which must attach again.
     pub fn drop_replicas(&self, why: &str) {
         let links: Vec<Arc<Link>> = self.state().links.iter().map(Arc::clone).collect();
         links.iter().for_each(|link| link.fail(why));
     }
 
-    /// Decides whether there are enough good replicas for writes.
+    /// Rejects or admits writes, depending on the number of good replicas.
     pub fn look_at_good_replicas(&self, server: &Server) {
         self.require_good_replicas(server, server.config().settings().primary);
     }
 
-    /// As [`Replication::look_at_good_replicas`], by settings that are about to be served.
+    /// Does the same as [`Replication::look_at_good_replicas`], with settings that are being
+    /// applied.
     pub fn require_good_replicas(&self, server: &Server, settings: PrimarySettings) {
-        // The primary decides for its replicas.
+        // A replica doesn't check: its primary has admitted the writes.
         let lacks = settings.requires_replicas() && !server.keyspace().tuning.is_replica() && {
             let good = self.state().replicas.good(settings.lag_s_max, server.monotonic_ms());
             (good as u64) < settings.replicas_min

@@ -23,7 +23,7 @@ fn peer(endpoint: &Endpoint) -> String {
     }
 }
 
-/// Returns what a connection has said by `REPLCONF`.
+/// Returns the handshake state of a connection, set by `REPLCONF`.
 fn handshake_of(session: &mut Session) -> &mut Handshake {
     let handshake = session.handshake.get_or_insert_with(|| Box::new(Handshake::default()));
     handshake.downcast_mut().expect("only replication stores a handshake")

@@ -1,8 +1,9 @@
-//! Holds writes back until replicas have everything: before a shutdown.
+//! Holds back writes before a shutdown until replicas have the whole stream.
 //!
-//! A pause holds back commands that have not been let run. When the journal has come to a mark,
-//! each worker has ended the turn in which others may have been; when a job then gets all shards,
-//! these have run. Behind a second mark the stream is complete.
+//! A pause holds back commands that have not been admitted yet. Commands admitted before finish in
+//! two steps: when the journal reaches a mark, each worker has ended the turn in which it admitted
+//! them; when a job then has all shards, they have run. When the journal reaches a second mark, the
+//! stream is complete.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -15,7 +16,7 @@ use crate::host::Server;
 use crate::replication::Replication;
 use crate::snapshot;
 
-/// How often acknowledgements are looked at.
+/// How often acknowledgements are checked.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Calls `done` with the end of the log once all commands that have been let run are in it. New
@@ -35,10 +36,10 @@ pub(in crate::replication) fn quiesce(server: &Arc<Server>, asks: bool, done: im
     );
 }
 
-/// Stops the server, after a snapshot if the ending in progress wants one.
+/// Stops the server, after a snapshot if the options of the shutdown require one.
 fn end(server: &Server) {
     if Server::saves_before(server, server.snapshots().ending()) {
-        // A worker must acquire the shards.
+        // The snapshot needs all shards, which a worker must acquire.
         server.port(0).send(Message::Save);
     } else {
         server.stop();
@@ -46,7 +47,8 @@ fn end(server: &Server) {
 }
 
 impl Replication {
-    /// Returns whether a replica has not acknowledged the whole stream.
+    /// Returns whether an online replica has not acknowledged the stream up to `offset`. Ignores
+    /// replicas that used `SYNC`, which don't acknowledge.
     fn is_behind(&self, offset: u64) -> bool {
         let state = self.state();
         let old = |client| state.links.iter().any(|link| link.client == client && link.is_old);
@@ -54,8 +56,8 @@ impl Replication {
         online.any(|replica| replica.acked < offset && !old(replica.client))
     }
 
-    /// Holds writes back, and waits until `until` for replicas to have everything. Not for
-    /// a worker.
+    /// Holds back writes, and waits until replicas have the whole stream, at most until `until`.
+    /// Blocks, so a worker must not call it.
     pub fn drain(&self, server: &Arc<Server>, until: Instant) {
         if self.state().replicas.is_empty() {
             return;
@@ -86,7 +88,7 @@ impl Replication {
         }
     }
 
-    /// Lets writes run again: the server doesn't stop after all.
+    /// Admits writes again after a shutdown that has failed.
     pub fn resume_writes(&self, server: &Server) {
         let (pause, has_replicas) = {
             let mut state = self.state();
@@ -100,7 +102,8 @@ impl Replication {
         }
     }
 
-    /// Ends the server once replicas have everything, at the latest after `shutdown-timeout`.
+    /// Stops the server when replicas have the whole stream, at the latest after
+    /// `shutdown-timeout`.
     pub fn drain_and_end(&self, server: &Server) {
         let timeout = Duration::from_secs(server.config().settings().shutdown_timeout_s.into());
         let (has_replicas, shared) = (!self.state().replicas.is_empty(), self.server());
@@ -117,8 +120,8 @@ impl Replication {
         end(server);
     }
 
-    /// Returns the auxiliary fields with which a server that starts from the last snapshot can
-    /// continue this history: none unless the stream is complete.
+    /// Returns the auxiliary fields that allow a server to continue this history after it has
+    /// loaded the snapshot. None unless the stream is complete.
     pub fn saved_place(&self, server: &Server) -> Vec<(&'static str, String)> {
         let state = self.state();
         if !state.is_drained {
@@ -129,14 +132,14 @@ impl Replication {
         vec![("repl-stream-db", "0".to_owned()), ("repl-id", id), ("repl-offset", offset.to_string())]
     }
 
-    /// Continues the history of the snapshot that the server has started from: replicas that have
-    /// all of it need no full sync. Before any worker runs.
+    /// Continues the history of the snapshot loaded at startup, so that replicas that have all of
+    /// it need no full sync. Must be called before any worker runs.
     pub fn continue_saved(&self, server: &Server, id: pantala_replication::ReplId, offset: u64) {
         server.keyspace().journal().continue_at(offset);
         if server.keyspace().keep_journal(true).is_err() {
             return;
         }
-        // What workers do before the journal's thread records the stream would be missing in it.
+        // Effects produced before the journal's thread records the stream would be missing from it.
         while !server.keyspace().journal().held().1 {
             std::thread::sleep(LOOK);
         }

@@ -1,4 +1,4 @@
-//! What the connection of a replica is sent next. Its worker reads it.
+//! The source of the bytes that a replica is sent. The worker of the replica's connection reads it.
 
 use std::sync::Arc;
 
@@ -11,20 +11,22 @@ use pantala_replication::{FeedAhead, ReplicaState};
 use super::{Link, Part, Phase};
 use crate::host::Server;
 
-/// How often a replica that waits for a snapshot is sent an empty line, ms: it would take the link
-/// for dead otherwise.
+/// Interval between empty lines sent to a replica that waits for a snapshot, ms. Without them it
+/// would time out the link.
 const EMPTY_LINE_MS: i64 = 1000;
 
-/// See the head of this module.
+/// Reads the bytes for one replica.
 pub(super) struct LinkReader {
     server: Arc<Server>,
     link: Arc<Link>,
     wants_no_stream: bool,
-    /// When it was last sent part of a snapshot or an empty line, monotonic, ms.
+    /// When the replica was last sent a part of a snapshot or an empty line, in ms of the monotonic
+    /// clock.
     sent_ms: i64,
 }
 
-/// What becomes of a replica whose snapshot has been read to its end.
+/// Enters the phase that follows a snapshot which was read to its end. Returns [`Next::End`] if the
+/// replica wants no stream.
 fn after_bulk(part: &mut Part, wants_no_stream: bool, into: &mut Vec<Outgoing>) -> Option<Next> {
     let Phase::Bulk { feed, reader, trailer } = &mut part.phase else { return None };
     feed.leave(*reader);

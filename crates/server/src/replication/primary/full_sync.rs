@@ -1,4 +1,4 @@
-//! Full syncs: a snapshot for all replicas that wait for one.
+//! Full syncs: one snapshot for all replicas that wait for one.
 //!
 //! ```text
 //! worker, with all shards      pantala-snapshot                          workers of the replicas
@@ -9,12 +9,12 @@
 //!                              finished ──────────────► its end ─────────► the stream
 //! ```
 //!
-//! If a replica can't find the end of a snapshot of unknown length, or `repl-diskless-sync` is off,
-//! the snapshot goes to a file first, which has no name, and a thread of its own reads that into
-//! the feed.
+//! If a replica can't find the end of a snapshot of unknown length, or if `repl-diskless-sync` is
+//! off, the snapshot is first written to an unnamed file. A separate thread then reads that file
+//! into the feed.
 //!
-//! The slowest replica sets the pace of the feed; one that stands still for `repl-timeout` is
-//! closed.
+//! The slowest replica limits the speed of the feed. A replica that makes no progress for
+//! `repl-timeout` is closed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -35,16 +35,16 @@ use crate::host::Server;
 use crate::replication::Replication;
 use crate::snapshot::{self, Consumer, Failure, JournalStart, NotStarted, Purpose, Written};
 
-/// Most bytes of a snapshot that a feed holds for its slowest reader.
+/// Maximum size of the part of a snapshot that a feed keeps for its slowest reader, bytes.
 const FEED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Bytes of a chunk that is read from a file.
+/// Size of a chunk that is read from a file, bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// How often a thread that waits looks whether the server stops.
+/// How often a waiting thread checks whether the server stops.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A feed whose writer waits while it is full.
+/// A feed whose writer waits while the feed is full.
 pub(super) struct SharedFeed {
     feed: Mutex<Feed>,
     room: Condvar,
@@ -59,20 +59,20 @@ impl SharedFeed {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Feed::read`].
+    /// Reads as [`Feed::read`] does, and wakes the writer.
     pub(super) fn read(&self, reader: FeedReader, bytes: usize, into: &mut Vec<Outgoing>) -> FeedAhead {
         let ahead = self.lock().read(reader, bytes, into);
         self.room.notify_one();
         ahead
     }
 
-    /// As [`Feed::leave`].
+    /// Removes a reader as [`Feed::leave`] does, and wakes the writer.
     pub(super) fn leave(&self, reader: FeedReader) {
         self.lock().leave(reader);
         self.room.notify_one();
     }
 
-    /// Appends a chunk once there is room for it.
+    /// Waits until there is room, and appends a chunk.
     fn push(&self, server: &Server, bytes: Vec<u8>) -> io::Result<()> {
         let mut feed = self.lock();
         while feed.is_full() && feed.has_readers() && !server.is_stopping() {
@@ -92,7 +92,7 @@ impl SharedFeed {
         wakes.iter().for_each(|wake| wake());
     }
 
-    /// Makes replicas read this feed, each from its start on.
+    /// Makes replicas read this feed from its start.
     fn send_to(self: &Arc<Self>, server: &Server, links: &[Arc<Link>], framing: &Framing) {
         for link in links {
             let mut part = link.part();
@@ -111,7 +111,7 @@ impl SharedFeed {
     }
 }
 
-/// The reader that marks the snapshot's place in the stream.
+/// The journal's reader that marks the snapshot's position in the stream.
 #[derive(Default)]
 struct Anchor {
     reader: Mutex<Option<Reader>>,
@@ -119,7 +119,8 @@ struct Anchor {
 }
 
 impl Anchor {
-    /// Waits until the journal's thread has come to the snapshot's place, and returns its offset.
+    /// Waits until the journal's thread has reached the snapshot's position, and returns its
+    /// offset.
     fn offset(&self, server: &Server) -> io::Result<u64> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -134,13 +135,13 @@ impl Anchor {
     }
 }
 
-/// Where the bytes of the snapshot go.
+/// The destination of the snapshot's bytes.
 enum Target {
     Direct(Arc<SharedFeed>),
     File(File),
 }
 
-/// Takes the snapshot of a full sync.
+/// The consumer of a full sync's snapshot.
 struct FullSync {
     server: Arc<Server>,
     anchor: Arc<Anchor>,
@@ -161,7 +162,7 @@ impl Replication {
     }
 }
 
-/// Starts a full sync of the replicas that wait, by a worker that holds all shards.
+/// Starts a full sync of the waiting replicas. Runs on a worker that holds all shards.
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let replication = server.replication();
     let Some(shared) = replication.server() else { return };
@@ -170,7 +171,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         let mut state = replication.state();
         let waiting = state.replicas.waiting(now_ms);
         let waits = |replica: &&Replica| matches!(replica.state, ReplicaState::WaitStart(_));
-        // The others get the next one.
+        // Replicas with another filter wait for the next full sync.
         let filter = state.replicas.iter().find(waits).map_or(Filter::default(), |first| first.handshake.filter);
         let schedule = server.config().settings().primary.schedule;
         let is_direct = schedule.is_direct(&waiting, filter.is_any());
@@ -220,7 +221,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
             *anchor.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
             anchor.started.notify_all();
         }
-        // It is tried again some times a second.
+        // `sync_if_due` retries a few times a second.
         Err(NotStarted::Running(_)) => put_back(&links),
         Err(NotStarted::Thread(error)) => {
             tracing::warn!("Can't start a snapshot for replicas: {error}");
@@ -229,7 +230,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     }
 }
 
-/// Opens a file that is deleted already.
+/// Opens a temporary file and removes its name.
 fn nameless_file(server: &Server) -> io::Result<File> {
     let path: PathBuf =
         server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));
@@ -299,7 +300,7 @@ impl Consumer for FullSync {
     }
 }
 
-/// Sends a file to replicas, by a thread of its own: the next snapshot needn't wait for them.
+/// Sends a file to replicas on a separate thread, so that the next snapshot need not wait for them.
 fn send_file(server: &Arc<Server>, mut file: File, file_bytes: u64, links: &[Arc<Link>]) {
     let feed = Arc::new(SharedFeed::new());
     feed.send_to(server, links, &Framing::Length(file_bytes));

@@ -7,18 +7,18 @@ use crate::replication::Replication;
 pub struct PrimaryInfo {
     /// Number of replicas.
     pub replicas: usize,
-    /// Number of replicas that are good enough for writes, if writes need any.
+    /// Number of good replicas, if writes require any.
     pub good: Option<usize>,
     /// A line for each replica.
     pub lines: String,
-    /// The current ID, and the former one with the offset behind its last.
+    /// The current ID, the former ID, and the offset behind the former one's last byte.
     pub ids: (String, String, i64),
-    /// The stream is kept for replicas.
+    /// The journal keeps the stream for replicas.
     pub has_backlog: bool,
 }
 
 impl Replication {
-    /// Returns what `INFO replication` says of a primary.
+    /// Returns the content of `INFO replication` about a primary.
     pub fn primary_info(&self, server: &Server) -> PrimaryInfo {
         let (now_ms, settings) = (server.monotonic_ms(), server.config().settings());
         let state = self.state();

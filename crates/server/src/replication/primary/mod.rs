@@ -1,4 +1,5 @@
-//! The primary's side: replicas are connections of the workers, as clients are.
+//! The primary's side of replication. The connections of replicas belong to workers, like those of
+//! clients.
 
 mod care;
 mod commands;
@@ -20,17 +21,18 @@ pub(super) use drain::quiesce;
 use full_sync::SharedFeed;
 pub(super) use waits::PendingWait;
 
-/// What a replica is sent next.
+/// The kind of bytes that a replica is sent next.
 enum Phase {
-    /// Nothing: it waits for a snapshot.
+    /// Nothing: the replica waits for a snapshot.
     Wait,
     /// The bytes of a snapshot.
     Bulk { feed: Arc<SharedFeed>, reader: FeedReader, trailer: Vec<u8> },
-    /// Nothing until it acknowledges: it must read the end of the snapshot alone.
+    /// Nothing until the replica acknowledges. It must not read bytes of the stream together with
+    /// the end of the snapshot.
     UntilAck,
     /// The stream.
     Stream,
-    /// Nothing any more: the connection closes for this reason.
+    /// Nothing: the connection closes for this reason.
     Failed(String),
 }
 
@@ -54,9 +56,9 @@ impl Asker {
 /// The part of a link that its worker and the full sync share.
 struct Part {
     phase: Phase,
-    /// Lines to be sent before what the phase says.
+    /// Lines to send before the bytes of the phase.
     lines: Vec<u8>,
-    /// Its place in the stream: from its snapshot's offset on.
+    /// The replica's position in the stream, which starts at its snapshot's offset.
     stream: Option<Reader>,
     /// The connection has closed.
     is_gone: bool,
@@ -65,9 +67,9 @@ struct Part {
 /// The connection of a replica.
 pub(super) struct Link {
     client: u64,
-    /// Its name in the log.
+    /// The replica's name in the log.
     name: String,
-    /// It has used `SYNC`: it understands no reply to `PSYNC`, and acknowledges nothing.
+    /// The replica has used `SYNC`: it understands no reply to `PSYNC`, and acknowledges nothing.
     is_old: bool,
     part: Mutex<Part>,
     wake: Arc<dyn Fn() + Send + Sync>,

@@ -1,8 +1,8 @@
-//! `WAIT`: clients blocked until replicas have acknowledged what was written before.
+//! `WAIT`: blocks clients until replicas have acknowledged their earlier writes.
 //!
-//! The offset behind a client's writes is known when the journal's thread has merged them, a
-//! millisecond later ([`pantala_engine::effect::Journal::mark`]). The stream then asks replicas for
-//! their offsets.
+//! The offset behind a client's writes is known when the journal's thread has merged them, about a
+//! millisecond later ([`pantala_engine::effect::Journal::mark`]). The stream then requests the
+//! replicas' offsets.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ pub(in crate::replication) struct PendingWait {
 }
 
 impl Replication {
-    /// Registers a blocked `WAIT` of a connection of this worker.
+    /// Registers a blocked `WAIT` of a connection of `worker`.
     pub fn wait(&self, server: &Server, worker: u32, waiter: Arc<Waiter>, replicas: u64) {
         let ticket = waiter.ticket();
         {
             let mut state = self.state();
-            // Those that only this list knows are of closed connections.
+            // A waiter to which only this list refers belongs to a closed connection.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
             state.waits.push(PendingWait { waiter, worker, replicas, offset: None });
         }
@@ -46,7 +46,7 @@ impl Replication {
         );
     }
 
-    /// Answers clients for which enough replicas have acknowledged enough.
+    /// Answers clients whose offsets enough replicas have acknowledged.
     pub(super) fn answer_waits(&self, server: &Server) {
         let mut answers = Vec::new();
         {
@@ -71,7 +71,7 @@ impl Replication {
     }
 
     /// Ends a blocked `WAIT` that has timed out or is unblocked. Returns how many replicas have
-    /// acknowledged enough; `None` if this waiter is of another command.
+    /// acknowledged its offset; `None` if the waiter belongs to another command.
     pub fn end_wait(&self, waiter: &Arc<Waiter>) -> Option<u64> {
         let mut state = self.state();
         let at = state.waits.iter().position(|wait| Arc::ptr_eq(&wait.waiter, waiter))?;
