@@ -1,5 +1,5 @@
-//! `pantala check-aof`: checks an append-only file, and cuts it where it stops being right if that
-//! is requested. Reports and exit codes are those of redis-check-aof.
+//! `pantala check-aof`: checks an append-only file, and on request truncates it at the first error.
+//! Reports and exit codes are those of redis-check-aof.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -18,23 +18,23 @@ const USAGE: &str = "Usage: pantala check-aof [--fix|--truncate-to-timestamp $ti
 /// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
 
-/// What to do with a file that is not right.
+/// The action for an invalid file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// Report it.
+    /// Only report errors.
     Nothing,
-    /// Cut it behind the last whole command, after a confirmation.
+    /// Truncate it behind the last complete command, after a confirmation.
     Fix,
-    /// Cut it before the effects that were written later than this, unix time in s.
+    /// Truncate it before the effects that were written later than this, Unix time in s.
     Until(i64),
 }
 
-/// What the arguments request.
+/// The action that the arguments request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// Check this file or manifest.
     Check(Repair, PathBuf),
-    /// The timestamp is no number.
+    /// Report that the timestamp is not a number.
     InvalidTimestamp,
     /// Print the usage.
     Usage,
@@ -65,7 +65,7 @@ impl Arguments {
     }
 }
 
-/// Checks a file. Returns exit code 0 if it is right or was repaired, 1 otherwise.
+/// Checks a file. Returns exit code 0 if it is valid or was repaired, 1 otherwise.
 pub fn check_aof(arguments: &Arguments) -> ExitCode {
     let mut report = Report(io::stdout().lock());
     let checked = match arguments {
@@ -82,10 +82,10 @@ pub fn check_aof(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// The check has ended before the end of the files, for this reason.
+/// The reason why the check has ended before the end of the files.
 struct Stopped(String);
 
-/// The report so far is on standard output, which may be closed.
+/// Writes the report to standard output. Errors are ignored, because it may be closed.
 struct Report<'o>(io::StdoutLock<'o>);
 
 impl Report<'_> {
@@ -115,7 +115,7 @@ fn check_path(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<()
     Ok(())
 }
 
-/// Returns whether a file looks like a manifest: its first line that is no comment says so.
+/// Returns whether a file is a manifest, judging by its first line that is not a comment.
 fn is_manifest(file: &mut File) -> bool {
     let mut start = Vec::new();
     if file.take(INPUT_BYTES as u64).read_to_end(&mut start).is_err() {
@@ -169,7 +169,7 @@ fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(
 struct Part<'a> {
     name: &'a str,
     path: &'a Path,
-    /// No other file follows, so that it may be cut.
+    /// No other file follows, so this one may be truncated.
     is_last: bool,
     has_preamble: bool,
 }
@@ -227,7 +227,7 @@ fn check_single(report: &mut Report<'_>, part: &Part<'_>, repair: Repair) -> Res
     }
 }
 
-/// Checks the RDB file that a file of commands starts with. Returns the offset behind it.
+/// Checks the RDB data at the start of a file. Returns the offset behind it.
 fn check_preamble(report: &mut Report<'_>, path: &Path) -> Result<u64, Stopped> {
     let (checked, text) = snapshot::check_start(path);
     let _ = report.0.write_all(text.as_bytes());
@@ -258,7 +258,7 @@ fn cut_to_time(file: &File, part: &Part<'_>, at: u64, time_s: i64) -> Result<Che
     }
 }
 
-/// Reports how far a file is right, and cuts it there if that is requested.
+/// Reports up to which offset a file is valid, and truncates it there on request.
 fn settle(
     report: &mut Report<'_>,
     file: &File,

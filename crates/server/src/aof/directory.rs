@@ -10,39 +10,40 @@ use pantala_persistence::aof::{Listed, Manifest, ManifestError, names};
 
 use crate::config::Settings;
 
-/// Where the files are. Paths are absolute, because `CONFIG SET dir` may move the process.
+/// The directory of the files. Paths are absolute, because `CONFIG SET dir` may change the working
+/// directory.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
     prefix: Vec<u8>,
 }
 
-/// Why a manifest could not be read.
+/// The reason why a manifest could not be read.
 #[derive(Debug)]
 pub enum Unread {
     /// The system's error.
     Io(io::Error),
-    /// It is wrong.
+    /// The manifest is invalid.
     Wrong(ManifestError),
 }
 
 impl Directory {
-    /// Returns the directory of these settings.
+    /// Returns the directory that the settings name.
     pub fn of(settings: &Settings) -> Self {
         Directory { path: settings.dir.join(&settings.appenddirname), prefix: settings.appendfilename.clone() }
     }
 
-    /// Returns the start of the files' names.
+    /// Returns the prefix of the files' names.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix
     }
 
-    /// Returns the path of a file in it.
+    /// Returns the path of a file in the directory.
     pub fn join(&self, name: &[u8]) -> PathBuf {
         self.path.join(OsString::from_vec(name.to_vec()))
     }
 
-    /// Creates it unless it exists.
+    /// Creates the directory unless it exists.
     ///
     /// # Errors
     /// The system's.
@@ -54,10 +55,10 @@ impl Directory {
         }
     }
 
-    /// Reads the manifest; an empty one if there is none.
+    /// Reads the manifest. Returns an empty one if there is none.
     ///
     /// # Errors
-    /// It can't be read, or is wrong.
+    /// The manifest can't be read or is invalid.
     pub fn read_manifest(&self) -> Result<Manifest, Unread> {
         match fs::read(self.join(&names::manifest(&self.prefix))) {
             Ok(text) => Manifest::parse(&text).map_err(Unread::Wrong),
@@ -66,7 +67,8 @@ impl Directory {
         }
     }
 
-    /// Replaces the manifest: afterwards the new one is on disk, or after an error the former one.
+    /// Replaces the manifest atomically: after an error or a crash the disk has the former or the
+    /// new one.
     ///
     /// # Errors
     /// The system's.
@@ -79,7 +81,7 @@ impl Directory {
         self.sync()
     }
 
-    /// Opens a file for appending. A new file's name is synced.
+    /// Opens a file for appending. A new file (`is_new`) is truncated, and its name is synced.
     ///
     /// # Errors
     /// The system's.
@@ -94,7 +96,7 @@ impl Directory {
         Ok(file)
     }
 
-    /// Renames a file within it, or into it.
+    /// Renames a file within the directory or into it.
     ///
     /// # Errors
     /// The system's.

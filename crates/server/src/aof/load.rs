@@ -1,4 +1,5 @@
-//! Loads the files of a manifest: the base, then the increments.
+//! Loads the files of a manifest: the base, then the increments. Used at startup and by
+//! `DEBUG LOADAOF`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -20,10 +21,10 @@ use crate::snapshot::{Duty, Loaded, load as load_snapshot, restore_libraries};
 /// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
 
-/// What was loaded.
+/// The loaded files.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// The files that there are.
+    /// The manifest of the existing files.
     pub manifest: Manifest,
     /// Size of the base, bytes.
     pub base_bytes: u64,
@@ -34,7 +35,7 @@ pub struct Files {
 /// The end of one file.
 enum End {
     Whole,
-    /// The file ended within a command or transaction, and was cut there.
+    /// The file ended within a command or transaction, and was truncated before it.
     Cut,
 }
 
@@ -47,14 +48,14 @@ pub struct Target<'t, 'k> {
     pub executor: &'t mut Executor<'k>,
     /// All shards.
     pub owned: &'t mut Vec<Ownership>,
-    /// The view of no session.
+    /// A view without a session.
     pub view: SessionView,
 }
 
 /// Loads the files into an empty dataset.
 ///
 /// # Errors
-/// The reason why they can't be loaded, for the operator. Part of them may be loaded.
+/// The reason why the files can't be loaded, for the operator. Some of them may have been loaded.
 pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, String> {
     let settings = server.config().settings();
     let directory = Directory::of(&settings);
@@ -91,7 +92,7 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
             file_began.elapsed().as_secs_f64()
         );
     }
-    // Sizes may have changed by a cut.
+    // Truncation may have changed the sizes.
     files.base_bytes = files.manifest.base().map_or(0, |base| directory.size_of(base));
     files.all_bytes = files.manifest.to_load().map(|listed| directory.size_of(listed)).sum();
     let mut access = target.executor.look(&target.view, target.owned, server.now_ms());
@@ -101,7 +102,7 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     Ok(files)
 }
 
-/// Moves the single file of Redis 6 into the directory, as the base, if there is one and it was not
+/// Moves the single file of Redis 6 into the directory as the base, if there is one and it was not
 /// moved already.
 fn adopt_single_file(dir: &Path, directory: &Directory, manifest: &mut Manifest) -> Result<(), String> {
     let name = directory.prefix();
@@ -109,7 +110,7 @@ fn adopt_single_file(dir: &Path, directory: &Directory, manifest: &mut Manifest)
     if !single.is_file() {
         return Ok(());
     }
-    // The manifest may have been written before the file was moved.
+    // An earlier start may have crashed after writing the manifest and before moving the file.
     let is_half_done = manifest.increments().is_empty()
         && manifest.base().is_some_and(|base| base.name == name && !directory.join(name).exists());
     if !manifest.is_empty() && !is_half_done {
@@ -131,7 +132,7 @@ struct Single<'s> {
     server: &'s Server,
     directory: &'s Directory,
     listed: &'s Listed,
-    /// The time that its commands see.
+    /// The time that the file's commands see, Unix time in ms.
     now_ms: i64,
 }
 
@@ -211,7 +212,7 @@ impl Single<'_> {
         Ok(end)
     }
 
-    /// Cuts a file that ends within a command or transaction, if that is allowed.
+    /// Truncates a file that ends within a command or transaction, if `aof-load-truncated` is set.
     fn cut(&self, path: &Path, at: u64) -> Result<End, Failed> {
         let name = self.name();
         if !self.server.config().settings().aof.load_truncated {

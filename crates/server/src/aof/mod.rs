@@ -1,4 +1,8 @@
-//! The append-only file: effects on disk, in the order in which they were committed.
+//! The append-only file: writes effects to disk in the order in which they were committed, and
+//! loads them.
+//!
+//! One thread (`writer`) owns the file that is being written and reads the journal. Workers only
+//! send orders to it; with `appendfsync always` they hold back replies until it has synced.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -8,7 +12,7 @@
 //! | `directory` | the directory and its manifest |
 //! | `load`, `replay` | loads the files: a base, then commands |
 //! | `writer`, `output` | the thread that writes the increments |
-//! | `rewrite` | makes a new base |
+//! | `rewrite` | writes a new base |
 //! | `check` | `pantala check-aof` |
 
 mod check;

@@ -1,4 +1,4 @@
-//! The increment that is being written.
+//! The increment that is being written. Owned by the writer thread.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -7,32 +7,32 @@ use std::ops::Range;
 use pantala_base::Outgoing;
 use pantala_persistence::aof::{filter, timestamp};
 
-/// Most slices of one system call.
+/// Maximum number of slices of one system call.
 const SLICES_MAX: usize = 256;
 
-/// An increment, and the effects that are to be written to it. See the head of this module.
+/// An increment, and the batch of effects to be written to it.
 pub struct Output {
     file: File,
-    /// Its length up to the last whole batch, bytes.
+    /// Length of the file up to the last complete batch, bytes.
     len: u64,
-    /// Parts of the stream, and annotations.
+    /// Parts of the stream, and annotations, in order.
     parts: Vec<Outgoing>,
-    /// The ranges to write: index of the part, and range in it.
+    /// The ranges to write: index of the part, and range within it.
     batch: Vec<(usize, Range<usize>)>,
     batch_bytes: u64,
-    /// How much of the batch is in the file already, bytes.
+    /// How much of the batch has been written, bytes.
     done: u64,
     /// The file has bytes that are not synced.
     is_dirty: bool,
-    /// A sync has failed: the kernel may have dropped what it could not write, and another sync
-    /// would report success.
+    /// A sync has failed. The kernel may have dropped the pages that it could not write, and
+    /// another sync would report success.
     is_lost: bool,
-    /// The time of the last annotation, unix time in s.
+    /// The time of the last annotation, Unix time in s.
     annotated_s: i64,
 }
 
 impl Output {
-    /// Continues a file of this length.
+    /// Continues a file whose length is `len`.
     pub fn new(file: File, len: u64) -> Self {
         Output {
             file,
@@ -47,8 +47,8 @@ impl Output {
         }
     }
 
-    /// Adds a part of the stream, which consists of whole units, from an offset in it on.
-    /// `now_s`: the time to annotate, unix time in s.
+    /// Adds a range of a part of the stream to the batch. The range consists of complete units.
+    /// `now_s`: the time to annotate, Unix time in s.
     pub fn add(&mut self, part: Outgoing, range: Range<usize>, now_s: Option<i64>) {
         let kept = filter::kept(&part.bytes()[range.clone()]);
         if kept.is_empty() {
@@ -71,7 +71,7 @@ impl Output {
         self.batch.push((self.parts.len() - 1, range));
     }
 
-    /// Returns the bytes that are not written.
+    /// Returns how many bytes of the batch are not written.
     pub fn pending_bytes(&self) -> u64 {
         self.batch_bytes - self.done
     }
@@ -86,15 +86,15 @@ impl Output {
         self.len
     }
 
-    /// Returns whether a sync has failed: the file must not be used any more.
+    /// Returns whether a sync has failed. In that case the file must not be synced again.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// Writes the batch. After an error it can be called again.
+    /// Writes the batch. Can be called again after an error.
     ///
     /// # Errors
-    /// The system's. The file ends with a whole batch, unless it could not be cut.
+    /// The system's. The file then ends with a complete batch, unless it could not be truncated.
     pub fn write(&mut self) -> io::Result<()> {
         if self.batch.is_empty() {
             return Ok(());
@@ -123,7 +123,7 @@ impl Output {
                     self.is_dirty = true;
                 }
                 Err(error) => {
-                    // A command that is there in part would make the file look damaged.
+                    // An incomplete command would make the file look damaged.
                     if self.done > 0 && self.file.set_len(self.len).is_ok() {
                         self.done = 0;
                     }
@@ -136,11 +136,11 @@ impl Output {
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Syncs the written bytes.
     ///
     /// # Errors
-    /// The system's: what was written since the last sync may be lost, and the file must not be
-    /// synced again.
+    /// The system's. Bytes written since the last sync may be lost, and the file must not be synced
+    /// again.
     pub fn sync(&mut self) -> io::Result<()> {
         if self.is_lost {
             return Err(io::Error::other("a sync of the file has failed before"));
@@ -152,7 +152,7 @@ impl Output {
         Ok(())
     }
 
-    /// Drops the batch: a base that holds its effects was written since.
+    /// Clears the batch.
     pub fn drop_batch(&mut self) {
         self.batch.clear();
         self.parts.clear();

@@ -1,8 +1,9 @@
-//! Runs the commands of a file on the dataset, before the workers run or while all shards are held.
+//! Runs the commands of a file on the dataset, either before the workers run or while all shards
+//! are held.
 //!
-//! Commands run as those of a transaction do: by their own handlers, on held shards. Their time is
-//! one at which no deadline has passed, as Redis expires nothing while it loads: commands behind
-//! may still need a key. Keys that have expired are deleted afterwards like all others.
+//! Commands run like those of a transaction: by their handlers, on held shards. They see a time at
+//! which no deadline has passed: as in Redis, nothing expires during the load, because later
+//! commands may still need a key. Expired keys are deleted after the load as usual.
 
 use std::sync::Arc;
 
@@ -16,29 +17,29 @@ use pantala_resp::{ArgRange, Args, Reply};
 
 use crate::host::Server;
 
-/// Most errors of commands that the log shows.
+/// Maximum number of commands' errors that the log shows.
 const ERRORS_TOLD: u64 = 10;
 
-/// Replayed commands after which their effects are dropped, where some are recorded.
+/// Number of replayed commands after which recorded effects are dropped.
 const EFFECTS_DROPPED_EVERY: u64 = 1024;
 
-/// Access words repeat after this long: 2^24 s for LRU, 2^16 min for LFU.
+/// A common period of access words: they repeat after 2^24 s for LRU and after 2^16 min for LFU.
 const ACCESS_PERIOD_MS: i64 = 15 * (1 << 24) * 1000;
 
-/// Returns a time, unix time in ms, that access words can't tell from `now_ms` and at which no
-/// deadline has passed: it is in the seventies of the last century.
+/// Returns a time, Unix time in ms, that gives the same access words as `now_ms` and at which no
+/// deadline has passed: it is in the 1970s.
 pub fn time_before_deadlines(now_ms: i64) -> i64 {
     now_ms.rem_euclid(ACCESS_PERIOD_MS)
 }
 
-/// Why a command could not be run.
+/// The reason why a command could not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// No such command.
     Unknown(Vec<u8>),
-    /// `MULTI` or `EXEC` where it does not belong.
+    /// A nested `MULTI`, or an `EXEC` without `MULTI`.
     Unexpected(&'static str),
-    /// A script: Redis has not written any into the file since version 7.
+    /// A script. Redis has not written scripts to the file since version 7.
     Script(Vec<u8>),
 }
 
@@ -58,7 +59,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// The runs of a file's commands. See the head of this module.
+/// Runs a file's commands.
 pub struct Replay<'r, 'k> {
     server: &'r Server,
     executor: &'r mut Executor<'k>,
@@ -76,7 +77,8 @@ pub struct Replay<'r, 'k> {
 }
 
 impl<'r, 'k> Replay<'r, 'k> {
-    /// Starts a run on all shards, held as `owned`, at a time of [`time_before_deadlines`].
+    /// Creates a replay on all shards, which the caller holds as `owned`. `now_ms` comes from
+    /// [`time_before_deadlines`].
     pub fn new(server: &'r Server, executor: &'r mut Executor<'k>, owned: &'r mut [Ownership], now_ms: i64) -> Self {
         let nowhere = || Endpoint::Unix("AOF".to_owned());
         let client = Client::new(server.keyspace().clients().next_id(), 0, -1, nowhere(), nowhere(), now_ms);
@@ -95,15 +97,15 @@ impl<'r, 'k> Replay<'r, 'k> {
         }
     }
 
-    /// Returns where the transaction that has not ended starts.
+    /// Returns the offset of the transaction that has not ended.
     pub fn open_since(&self) -> Option<u64> {
         self.transactions.open_since()
     }
 
-    /// Runs the command at this offset, or queues it until `EXEC`.
+    /// Runs the command at `offset`, or queues it until `EXEC`.
     ///
     /// # Errors
-    /// It can't be run.
+    /// The command can't run.
     pub fn run(&mut self, offset: u64, args: &Args<'_>) -> Result<(), Refused> {
         match self.transactions.note(offset, args.at(0)) {
             Found::Start => Ok(()),

@@ -1,4 +1,5 @@
-//! Rewrites: a snapshot becomes the base, and the effects before it are deleted.
+//! Rewrites the append-only file: a snapshot becomes the new base, and the files with earlier
+//! effects are deleted.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -21,7 +22,8 @@ use crate::snapshot::{
 
 /// Bytes between two syncs with `aof-rewrite-incremental-fsync`, as in Redis.
 const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
-/// Failures after which automatic rewrites are delayed, and by how much, as in Redis.
+/// Number of failures after which automatic rewrites are delayed, and the minimum and maximum
+/// delay, as in Redis.
 const FAILURES_MAX: u64 = 3;
 const DELAY_MS_MAX: i64 = 60 * 60 * 1000;
 const DELAY_MS_MIN: i64 = 60 * 1000;
@@ -34,16 +36,16 @@ const IN_PROGRESS: &str = "ERR Background append only file rewriting already in 
 /// A snapshot on disk that can become the base.
 #[derive(Debug)]
 pub struct Base {
-    /// Its temporary path.
+    /// Temporary path of the file.
     pub path: PathBuf,
-    /// It is an RDB file.
+    /// The base is an RDB file.
     pub is_rdb: bool,
-    /// Its size, bytes.
+    /// Size of the file, bytes.
     pub bytes: u64,
 }
 
 impl Base {
-    /// Deletes it.
+    /// Deletes the file.
     pub fn discard(&self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -66,7 +68,7 @@ pub fn run(server: &Server) -> Result<&'static str, &'static str> {
     Ok(STARTED)
 }
 
-/// Starts a rewrite as soon as a worker holds all shards, unless one runs.
+/// Starts a rewrite as soon as a worker holds all shards, unless one is running.
 pub fn request(server: &Server) {
     let rewrites = &server.snapshots().aof.rewrites;
     if rewrites.is_running.swap(true, Relaxed) {
@@ -102,7 +104,7 @@ pub fn rewrite_if_due(server: &Server) {
     }
 }
 
-/// Returns whether rewrites have failed repeatedly, so that the next one waits.
+/// Returns whether the next rewrite must wait because rewrites have failed repeatedly.
 fn is_delayed(server: &Server) -> bool {
     let rewrites = &server.snapshots().aof.rewrites;
     let failures = rewrites.failures.load(Relaxed);
@@ -114,14 +116,14 @@ fn is_delayed(server: &Server) -> bool {
     server.monotonic_ms() - rewrites.failed_ms.load(Relaxed) < delay_ms
 }
 
-/// Starts a rewrite here, where all shards are held.
+/// Starts a rewrite on a worker that holds all shards.
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let Some(shared) = server.snapshots().background.server() else { return };
     let aof = &server.snapshots().aof;
     let mut handle = lock(&aof.writer);
     let inbox = handle.as_ref().map_or_else(Arc::default, |handle| Arc::clone(&handle.inbox));
     let started = Arc::new(Mutex::new(()));
-    // The snapshot must not end before the thread knows its cut.
+    // The snapshot must not end before the writer thread knows its cut.
     let starting = lock(&started);
     let uses_rdb = server.config().settings().aof.uses_rdb || whole.has_expiring_fields();
     let consumer = match Rewriting::new(&shared, uses_rdb, Arc::clone(&inbox), Arc::clone(&started)) {
@@ -165,7 +167,7 @@ pub fn unbounded() -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(u64::MAX))
 }
 
-/// Returns what wakes the thread of this inbox.
+/// Returns a callback that wakes the thread of this inbox.
 pub fn waking(inbox: &Arc<Inbox>) -> pantala_engine::effect::log::Wake {
     let inbox = Arc::clone(inbox);
     Arc::new(move || inbox.wake())
@@ -191,7 +193,7 @@ pub fn note_ended(server: &Server, outcome: &Result<(), String>) {
             tracing::warn!("Background AOF rewrite failed: {why}");
             rewrites.failures.fetch_add(1, Relaxed);
             rewrites.failed_ms.store(now_ms, Relaxed);
-            // Without a base nothing of the file counts.
+            // Without a base the written increment is useless, so the rewrite is retried.
             if aof.state() == State::AwaitsBase {
                 rewrites.is_scheduled.store(true, Relaxed);
             }
@@ -201,7 +203,7 @@ pub fn note_ended(server: &Server, outcome: &Result<(), String>) {
 }
 
 impl Place {
-    /// Deletes the files that a rewrite has replaced, unless they are to be kept.
+    /// Deletes the files that a rewrite has replaced, unless `aof-disable-auto-gc` is set.
     pub(super) fn collect(&mut self, server: &Server) {
         if self.manifest.history().is_empty() || server.config().settings().aof.keeps_history {
             return;
@@ -214,17 +216,17 @@ impl Place {
     }
 }
 
-/// Writes a base.
+/// The consumer that writes a base.
 pub struct Rewriting {
     server: Arc<Server>,
     inbox: Arc<Inbox>,
-    /// Locked until the thread knows the cut.
+    /// Locked until the writer thread knows the cut.
     started: Arc<Mutex<()>>,
     path: PathBuf,
     file: File,
-    /// Translates the snapshot, unless the base is an RDB file.
+    /// Translates the snapshot to commands, unless the base is an RDB file.
     commands: Option<Commands>,
-    /// Sync while writing, too.
+    /// Also sync the file while it is written.
     syncs: bool,
     unsynced_bytes: usize,
     bytes: u64,
@@ -308,7 +310,7 @@ impl Consumer for Rewriting {
     }
 }
 
-/// Reads which files there are.
+/// Reads the directory's manifest.
 ///
 /// # Errors
 /// The directory can't be created, or its manifest is wrong.

@@ -1,4 +1,4 @@
-//! Turns the append-only file on and off.
+//! Turns the append-only file on and off: at startup, by `CONFIG SET appendonly`, and at exit.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,10 +22,10 @@ use super::writer::{self, Inbox, Order};
 use crate::host::Server;
 use crate::snapshot::facts;
 
-/// Loads the files, and starts to write, before the workers run.
+/// Loads the files and starts the writer thread, before the workers run.
 ///
 /// # Errors
-/// The reason for the operator: the server must not start.
+/// The reason why the server must not start, for the operator.
 pub fn start(server: &Arc<Server>) -> Result<(), String> {
     let now_ms = server.now_ms();
     let client = Client::new(0, 0, -1, Endpoint::Unix(String::new()), Endpoint::Unix(String::new()), now_ms);
@@ -41,7 +41,7 @@ pub fn start(server: &Arc<Server>) -> Result<(), String> {
     Ok(())
 }
 
-/// Opens the last increment, or makes the first files, and starts the thread.
+/// Opens the last increment or creates the first files, and starts the writer thread.
 fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: Files) -> io::Result<()> {
     let aof = &server.snapshots().aof;
     let directory = Directory::of(&server.config().settings());
@@ -68,7 +68,7 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: Files) -> io::Result
     }
     place.collect(server);
     aof.written.current_bytes.store(place.others_bytes + len, Relaxed);
-    // Not known; as in Redis the first rewrite may come early.
+    // The size after the last rewrite is unknown. As in Redis, the first rewrite may come early.
     let base_bytes = if files.base_bytes > 0 { files.base_bytes } else { place.others_bytes };
     aof.written.base_bytes.store(base_bytes, Relaxed);
     *aof.place() = Some(place);
@@ -81,7 +81,7 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: Files) -> io::Result
     Ok(())
 }
 
-/// Takes a whole file into memory.
+/// Collects a whole file in memory.
 #[derive(Default)]
 struct Text(Vec<u8>);
 
@@ -113,11 +113,11 @@ fn make_empty_base(
     Ok(text.len() as u64)
 }
 
-/// Empties the dataset and loads the files, up to all that was committed. The caller holds all
-/// shards as `owned`, and keeps no epoch from ending.
+/// Flushes the dataset and loads the files, including all effects committed so far. The caller
+/// holds all shards as `owned`, and must not prevent the journal's epoch from ending.
 ///
 /// # Errors
-/// The error reply. The dataset is empty unless the files can't be written.
+/// The error reply. The dataset is empty, unless the sync before the flush has failed.
 pub fn reload<'k>(
     server: &Server,
     executor: &mut Executor<'k>,
@@ -132,7 +132,7 @@ pub fn reload<'k>(
     let empty = |executor: &mut Executor<'k>, owned: &mut Vec<Ownership>| {
         executor.look(&view, owned, server.now_ms()).flush(databases.clone(), false);
     };
-    // What is loaded is in the file already.
+    // Loaded effects are already in the file, so this unit is abandoned below.
     executor.begin_unit();
     empty(executor, owned);
     let cleared = server.flush();
@@ -151,15 +151,15 @@ pub fn reload<'k>(
     }
 }
 
-/// Turns the append-only file on: effects are written from now on, and a base with what was
-/// there before.
+/// Turns the append-only file on: starts a rewrite, whose snapshot becomes the base. Effects after
+/// the snapshot are written to an increment.
 ///
 /// # Errors
-/// The files can't be created; the log says why.
+/// The files can't be created. The log has the reason.
 pub fn turn_on(server: &Server) -> Result<(), String> {
     let aof = &server.snapshots().aof;
     let place = rewrite::place_of(server).and_then(|place| {
-        // Whether files can be created is known now; the thread does it again.
+        // Checks that files can be created. The rewrite creates this file again.
         place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)?;
         Ok(place)
     });
@@ -183,7 +183,7 @@ pub fn turn_on(server: &Server) -> Result<(), String> {
     Ok(())
 }
 
-/// Turns the append-only file off: what was committed until now is still written.
+/// Turns the append-only file off. Effects committed so far are still written.
 pub fn turn_off(server: &Server) {
     let aof = &server.snapshots().aof;
     aof.set_state(server, State::Off);
@@ -195,7 +195,7 @@ pub fn turn_off(server: &Server) {
     }
 }
 
-/// Writes and syncs what the workers have committed, once they have ended.
+/// Writes and syncs the remaining effects, after the workers have ended.
 pub fn end(server: &Server) {
     let handle = lock(&server.snapshots().aof.writer).take();
     if let Some(handle) = handle {
@@ -205,8 +205,8 @@ pub fn end(server: &Server) {
     }
 }
 
-/// Writes and syncs what was committed until now, and waits for it: not while this thread
-/// keeps an epoch from ending. Returns whether that succeeded.
+/// Writes and syncs the effects committed so far, and waits for that. The calling thread must not
+/// prevent the journal's epoch from ending. Returns whether it succeeded.
 fn sync(server: &Server) -> bool {
     let (sender, synced) = mpsc::channel();
     match &*lock(&server.snapshots().aof.writer) {
@@ -216,7 +216,7 @@ fn sync(server: &Server) -> bool {
     synced.recv().unwrap_or(false)
 }
 
-/// Writes a new base if the file is on: the dataset was replaced by another one.
+/// Writes a new base if the file is on. Called when the dataset was replaced by another one.
 pub fn restart(server: &Server) {
     if server.snapshots().aof.state() != State::Off {
         turn_off(server);

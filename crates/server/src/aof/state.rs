@@ -15,34 +15,34 @@ use super::writer::Handle;
 use crate::config::{AofSettings, AppendFsync};
 use crate::host::Server;
 
-/// Whether the file is written.
+/// Whether the append-only file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// It is not.
+    /// It is not written.
     Off,
     /// Effects are written, and their base is being written.
     AwaitsBase,
-    /// It is.
+    /// It is written.
     On,
 }
 
-/// How rewrites went (`INFO persistence`).
+/// Statistics of rewrites (`INFO persistence`).
 #[derive(Debug)]
 pub struct Rewrites {
-    /// One runs, or a worker is acquiring the shards for it.
+    /// A rewrite is running, or a worker is acquiring the shards for it.
     pub is_running: AtomicBool,
-    /// When it was requested, in ms of the monotonic clock.
+    /// When the last rewrite was requested, in ms of the monotonic clock.
     pub since_ms: AtomicI64,
-    /// One waits for another snapshot to end.
+    /// A rewrite waits for another snapshot to end.
     pub is_scheduled: AtomicBool,
-    /// Successful and failed ones since the start.
+    /// Number of successful and failed rewrites since startup.
     pub count: AtomicU64,
-    /// Failed ones since the last successful one.
+    /// Number of failed rewrites since the last successful one.
     pub failures: AtomicU64,
-    /// When the last one failed, in ms of the monotonic clock.
+    /// When the last failed rewrite ended, in ms of the monotonic clock.
     pub failed_ms: AtomicI64,
-    /// How long the last one took, s; -1: there was none.
+    /// How long the last rewrite took, s; -1: there was none.
     pub last_took_s: AtomicI64,
 }
 
@@ -60,33 +60,33 @@ impl Default for Rewrites {
     }
 }
 
-/// The size of the files, and how writing went (`INFO persistence`).
+/// Sizes of the files, and statistics of writes (`INFO persistence`).
 #[derive(Debug, Default)]
 pub struct Written {
     /// Size of all files, bytes.
     pub current_bytes: AtomicU64,
-    /// That after the last rewrite.
+    /// Size of all files after the last rewrite, bytes.
     pub base_bytes: AtomicU64,
-    /// Bytes that are read from the journal and not written.
+    /// Bytes that were read from the journal but not written yet.
     pub pending_bytes: AtomicU64,
-    /// Syncs that have delayed writes.
+    /// Number of syncs that took so long that they delayed writes.
     pub delayed_syncs: AtomicU64,
-    /// The system's number of the error of the last write or sync; 0: none.
+    /// Error number of the last write or sync; 0: none.
     pub error: AtomicI32,
 }
 
-/// Where the files are, and which there are.
+/// The directory of the files, and its content.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Where they are.
+    /// The directory.
     pub directory: Directory,
-    /// Which there are.
+    /// The files in it.
     pub manifest: Manifest,
-    /// Size of all of them but the last increment, bytes.
+    /// Size of all files except the last increment, bytes.
     pub others_bytes: u64,
 }
 
-/// See the head of this module.
+/// The state of the append-only file. Shared by all threads; the writer thread updates most of it.
 pub struct Aof {
     state: AtomicU8,
     /// `appendfsync`.
@@ -105,9 +105,9 @@ pub struct Aof {
     pub rewrites: Rewrites,
     /// Sizes and errors.
     pub written: Written,
-    /// The files, once they were read or created.
+    /// The files; `None` before they were read or created.
     place: Mutex<Option<Place>>,
-    /// The thread that writes.
+    /// The writer thread, if it runs.
     pub(super) writer: Mutex<Option<Handle>>,
 }
 
@@ -116,7 +116,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Aof {
-    /// Returns the state of a server with this many workers, without a file.
+    /// Creates the state of a server without an append-only file.
     pub fn new(workers: u32) -> Self {
         Aof {
             state: AtomicU8::new(State::Off as u8),
@@ -142,7 +142,7 @@ impl Aof {
         }
     }
 
-    /// Sets whether the file is written, and with it whether replies wait.
+    /// Sets whether the file is written, and updates whether replies wait for syncs.
     pub fn set_state(&self, server: &Server, state: State) {
         self.state.store(state as u8, Relaxed);
         self.set_gates(server);
@@ -212,25 +212,27 @@ impl Aof {
         &self.gate
     }
 
-    /// Returns the stamp before which all effects are on disk, or need not be.
+    /// Returns the stamp before which all effects are on disk. If replies don't wait for syncs,
+    /// returns the maximum.
     pub fn synced(&self) -> u64 {
         self.gate.open_below(|| self.synced.load(SeqCst))
     }
 
-    /// Notes that a worker has replies that wait. It must look at [`Aof::synced`] afterwards:
-    /// either it sees the latest stamp, or the thread that syncs sees the note.
+    /// Registers a worker whose replies wait for a sync. The worker must check [`Aof::synced`]
+    /// after this call: either it sees the latest stamp, or the writer thread sees the registration
+    /// and notifies it.
     pub fn await_sync(&self, worker: u32) {
         self.waiting[worker as usize].store(true, SeqCst);
     }
 
-    /// Notes that all effects with earlier stamps are on disk.
+    /// Records that all effects with earlier stamps are on disk, and notifies the waiting workers.
     pub(super) fn note_synced(&self, server: &Server, before: u64) {
         if self.synced.fetch_max(before, SeqCst) < before {
             self.release(server);
         }
     }
 
-    /// Notifies the workers that have replies that wait.
+    /// Notifies the workers whose replies wait for a sync.
     fn release(&self, server: &Server) {
         for (worker, waits) in self.waiting.iter().enumerate() {
             if waits.load(SeqCst) && waits.swap(false, SeqCst) {
@@ -253,7 +255,7 @@ impl Aof {
         }
     }
 
-    /// Returns the files.
+    /// Returns the directory and the manifest, locked.
     pub(super) fn place(&self) -> MutexGuard<'_, Option<Place>> {
         lock(&self.place)
     }

@@ -1,4 +1,4 @@
-//! The thread that writes the increments.
+//! The writer thread, which writes the increments.
 //!
 //! ```text
 //! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► workers send replies
@@ -9,9 +9,10 @@
 //!
 //! # Rewrites
 //!
-//! A rewrite makes a cut of the stream and starts a snapshot there. This thread writes the effects
+//! A rewrite cuts the stream and starts a snapshot at the cut. This thread writes the effects
 //! before the cut to the current increment, opens the next one, and lists both in the manifest.
-//! When the snapshot is on disk, it becomes the base, and the increments before the cut history.
+//! When the snapshot is on disk, it becomes the base, and the increments before the cut become
+//! history.
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,33 +37,33 @@ use crate::config::AppendFsync;
 use crate::host::Server;
 use crate::snapshot::Purpose;
 
-/// Most bytes that are read and written together.
+/// Maximum number of bytes that are read and written together.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// How often `everysec` syncs, and a failed write is retried.
+/// Interval between the syncs of `everysec`, and between retries of a failed write.
 const PERIOD: Duration = Duration::from_secs(1);
 /// A sync that takes longer than this counts as delaying writes, as in Redis.
 const DELAY_MIN: Duration = Duration::from_secs(2);
 
-/// What the thread is asked to do.
+/// An order to the writer thread.
 pub enum Order {
-    /// A cut was made: effects behind it go into a new increment.
+    /// The stream was cut: effects behind the cut are written to a new increment.
     Cut(Reader),
-    /// The snapshot of the last cut is on disk, or failed.
+    /// The snapshot of the last cut is on disk or has failed.
     Base(Result<Base, String>),
-    /// Writes and syncs everything up to now, then replies.
+    /// Write and sync all effects committed so far, then reply.
     Sync(Sender<bool>),
-    /// Writes and syncs everything up to now, and ends.
+    /// Write and sync all effects committed so far, then end.
     Stop,
 }
 
-/// The orders that have not been taken.
+/// The pending orders.
 #[derive(Default)]
 struct Orders {
     has_more: bool,
     orders: VecDeque<Order>,
 }
 
-/// The thread's inbox.
+/// The inbox of the writer thread.
 #[derive(Default)]
 pub struct Inbox {
     orders: Mutex<Orders>,
@@ -70,19 +71,19 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Wakes the thread: there is more to read, or a setting has changed.
+    /// Wakes the thread because there is more to read or a setting has changed.
     pub fn wake(&self) {
         lock(&self.orders).has_more = true;
         self.arrived.notify_one();
     }
 
-    /// Gives it an order.
+    /// Adds an order and wakes the thread.
     pub fn order(&self, order: Order) {
         lock(&self.orders).orders.push_back(order);
         self.arrived.notify_one();
     }
 
-    /// Waits for orders, for more to read, or for a time.
+    /// Waits for orders, for more to read, or until a time. Returns the orders.
     fn wait(&self, until: Option<Instant>) -> VecDeque<Order> {
         let mut orders = lock(&self.orders);
         while !orders.has_more && orders.orders.is_empty() {
@@ -98,9 +99,9 @@ impl Inbox {
     }
 }
 
-/// A running thread.
+/// A running writer thread.
 pub struct Handle {
-    /// Its inbox.
+    /// The thread's inbox.
     pub inbox: Arc<Inbox>,
     /// What it has not read.
     behind: Behind,
@@ -108,7 +109,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Wakes it.
+    /// Wakes the thread.
     pub fn wake(&self) {
         self.inbox.wake();
     }
@@ -120,7 +121,7 @@ impl Handle {
 
     /// Waits for its end.
     pub fn join(self) {
-        // A panic has been reported already.
+        // An error is ignored: a panic was already reported.
         let _ = self.thread.join();
     }
 }
@@ -154,35 +155,36 @@ pub fn start(server: &Arc<Server>, inbox: Arc<Inbox>, reader: Reader, output: Ou
     Ok(Handle { inbox, behind, thread })
 }
 
-/// The state of the thread.
+/// The state of the writer thread.
 struct Writer {
     server: Weak<Server>,
     inbox: Arc<Inbox>,
     reader: Reader,
     output: Output,
-    /// A cut that the reader has not reached.
+    /// A cut that the reader has not reached yet.
     cut: Option<Reader>,
-    /// Parts that were read with those before the cut.
+    /// Parts behind the cut that were read together with those before it.
     behind_cut: Vec<(Outgoing, Range<usize>)>,
-    /// The increment behind the last cut is open.
+    /// The increment for the effects behind the last cut is open.
     is_rotated: bool,
-    /// Why it is not, so that the snapshot can't become the base.
+    /// Why that increment could not be opened. The snapshot can't become the base without it.
     rotation_error: Option<String>,
-    /// A sync has failed: what is on disk is not known until there is a new base.
+    /// A sync has failed, so the content on disk is unknown until there is a new base.
     awaits_base: bool,
-    /// The snapshot of the last cut has ended.
+    /// The result of the last cut's snapshot, if it has ended.
     base: Option<Result<Base, String>>,
     synced_at: Instant,
     /// All effects with earlier stamps are written.
     read_before: u64,
     /// When the last write or sync failed.
     failed_at: Option<Instant>,
-    /// Callers that wait until all effects with earlier stamps are synced.
+    /// Callers that wait until all effects with earlier stamps are synced; `None` as the caller for
+    /// the end of the thread.
     awaited: Vec<(u64, Option<Sender<bool>>)>,
     is_ending: bool,
 }
 
-/// The writer ends.
+/// The writer thread must end.
 struct Ended;
 
 impl Writer {
@@ -219,7 +221,7 @@ impl Writer {
         }
     }
 
-    /// Returns when there is something to do without an order.
+    /// Returns when the next retry or sync is due, if any.
     fn due(&self) -> Option<Instant> {
         match self.failed_at {
             Some(failed_at) => Some(failed_at + PERIOD),
@@ -230,7 +232,7 @@ impl Writer {
     fn obey(&mut self, server: &Arc<Server>, order: Order) {
         match order {
             Order::Cut(reader) => {
-                // A rewrite whose cut was not reached has ended.
+                // A former cut that was not reached belongs to a rewrite that has ended.
                 if let Some(former) = self.cut.replace(reader) {
                     server.keyspace().leave_journal(&former);
                 }
@@ -246,8 +248,8 @@ impl Writer {
         }
     }
 
-    /// Waits for the end of the current epoch: what was committed until now is in it, or in earlier
-    /// ones.
+    /// Registers a caller that waits for the end of the journal's current epoch. Effects committed
+    /// so far belong to this epoch or an earlier one.
     fn await_epoch(&mut self, server: &Server, sender: Option<Sender<bool>>) {
         let journal = server.keyspace().journal();
         self.awaited.push((journal.epoch_end(), sender));
@@ -255,7 +257,7 @@ impl Writer {
         journal.demand();
     }
 
-    /// Reads, writes and syncs what there is.
+    /// Reads, writes and syncs all available effects.
     fn turn(&mut self, server: &Arc<Server>) -> Result<(), Ended> {
         let aof = &server.snapshots().aof;
         if let Some(failed_at) = self.failed_at
@@ -305,7 +307,7 @@ impl Writer {
     fn read(&mut self, server: &Server) -> bool {
         let mut parts = Vec::new();
         let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
-        // Bytes behind a cut can be read only once its position is known.
+        // The position of a cut is known before any byte behind the cut can be read.
         let cut = self.cut.as_ref().and_then(Reader::position);
         let read_bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
         let mut at = self.reader.position().unwrap_or_default() - read_bytes;
@@ -324,20 +326,20 @@ impl Writer {
                 _ => self.output.add(part, 0..len, now_s),
             }
         }
-        // Parts behind the cut are not in the batch.
+        // While parts behind the cut are not in the batch, the stamp must not advance.
         if let (Some(before), true) = (before, self.behind_cut.is_empty()) {
             self.read_before = before;
         }
         matches!(ahead, Ahead::More)
     }
 
-    /// Returns whether everything before the cut is in the batch, or written.
+    /// Returns whether all effects before the cut are in the batch or written.
     fn is_at_cut(&self) -> bool {
         let Some(cut) = self.cut.as_ref().and_then(Reader::position) else { return false };
         self.reader.position().is_some_and(|position| position >= cut)
     }
 
-    /// Syncs what was written if the policy says so.
+    /// Syncs the file if `appendfsync`, a waiting caller or the end of the thread requires it.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
         let is_wanted = !self.awaited.is_empty() || self.is_ending;
@@ -386,7 +388,7 @@ impl Writer {
         }
         if server.snapshots().aof.fsync() == AppendFsync::Always && server.snapshots().aof.state() == State::On {
             tracing::error!("Can't recover from AOF {what} error when the AOF fsync policy is 'always'. Exiting...");
-            // No reply that waits is sent.
+            // The replies that wait are not sent.
             std::process::exit(1);
         }
         self.failed_at = Some(Instant::now());
@@ -394,12 +396,12 @@ impl Writer {
         server.snapshots().aof.set_write_error(server, number);
         if self.output.is_lost() {
             self.awaits_base = true;
-            // The same pages are not synced again: the next base holds their effects.
+            // The same pages can't be synced again. The next base contains their effects.
             rewrite::request(server);
         }
     }
 
-    /// Continues with a new increment: the reader has reached the cut.
+    /// Continues with a new increment when the reader has reached the cut.
     fn rotate(&mut self, server: &Server) {
         let Some(cut) = self.cut.take() else { return };
         server.keyspace().leave_journal(&cut);
@@ -411,7 +413,7 @@ impl Writer {
             }
             Err(error) => {
                 tracing::warn!("Can't open a new AOF increment: {error}");
-                // A base without it would lose the effects since the cut.
+                // A base without this increment would lose the effects since the cut.
                 self.rotation_error = Some(format!("no increment could be opened: {error}"));
                 self.is_rotated = true;
                 server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
@@ -428,7 +430,7 @@ impl Writer {
         let mut held = aof.place();
         let Some(place) = held.as_mut() else { return Err(io::ErrorKind::NotFound.into()) };
         if aof.state() == State::AwaitsBase {
-            // No manifest lists it before its base.
+            // The manifest must not list the increment before its base.
             let name = names::temporary_increment(place.directory.prefix());
             return Ok(Output::new(place.directory.open_to_append(&name, true)?, 0));
         }
@@ -474,15 +476,15 @@ impl Writer {
         if let Some(error) = rotation_error {
             return Err(error);
         }
-        // The files before it may be gone then.
+        // Once the base is installed, the files before it may be deleted.
         self.output.sync().map_err(|error| format!("a sync of its increment failed: {error}"))?;
         let mut held = server.snapshots().aof.place();
         let Some(place) = held.as_mut() else { return Err("it was turned off".to_owned()) };
         place.install(base, is_new, 1).map_err(|error| error.to_string())
     }
 
-    /// Replies to callers that wait until everything is synced. Returns an error if the thread
-    /// ends.
+    /// Replies to callers whose effects are synced, or to all after a failure. Returns [`Ended`] if
+    /// the thread must end.
     fn answer_awaited(&mut self, server: &Server) -> Result<(), Ended> {
         if self.awaited.is_empty() {
             return Ok(());
@@ -492,7 +494,7 @@ impl Writer {
         self.awaited.retain(|(stamp, sender)| {
             let is_done = is_failed || *stamp <= written_before;
             if let (true, Some(sender)) = (is_done, sender) {
-                // It may not wait any more.
+                // An error is ignored: the caller may have stopped waiting.
                 let _ = sender.send(!is_failed);
             }
             !is_done
@@ -505,17 +507,17 @@ impl Writer {
     }
 }
 
-/// Returns the time to annotate effects with, if that is wanted.
+/// Returns the time with which to annotate effects, if `aof-timestamp-enabled` is set.
 fn annotated_s(server: &Server) -> Option<i64> {
     server.snapshots().aof.writes_times.load(Relaxed).then(|| server.now_ms() / 1000)
 }
 
 impl Place {
-    /// Makes a snapshot the base, and all increments history but the last `kept`. `is_new`: the
-    /// increment has its temporary name until now.
+    /// Makes a snapshot the base, and all increments except the last `kept` history. `is_new`: the
+    /// increment still has its temporary name.
     ///
     /// # Errors
-    /// The system's. The manifest lists the files as before.
+    /// The system's. The manifest is unchanged.
     pub(super) fn install(&mut self, base: &Base, is_new: bool, kept: usize) -> io::Result<()> {
         let Place { directory, manifest, .. } = self;
         let mut next = manifest.clone();
