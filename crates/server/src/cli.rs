@@ -1,10 +1,10 @@
 //! The command line: a configuration file, options, `--help` and `--version`.
 //!
 //! Every option is a directive: `--name value value` is the line `name value value` after the file,
-//! as in redis-server, and `--name=value` means the same. So Pantala's own options need no parser
-//! of their own. clap only writes the help: as a parser it would get in the way of options with any
-//! number of values, of values that start with `-` (`--bind 127.0.0.1 -::1`), and of a name and
-//! value in one argument (`"--port 7000"`).
+//! as in redis-server, and `--name=value` means the same. So Pantala's own options need no separate
+//! parser. clap only writes the help: as a parser it does not support options with any number of
+//! values, values that start with `-` (`--bind 127.0.0.1 -::1`), and a name and value in one
+//! argument (`"--port 7000"`).
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};
@@ -15,10 +15,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// The version of Redis whose behaviour the server implements.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-/// What the command line requests.
+/// The action that the command line requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Print this and exit.
+    /// Print this text and exit.
     Print(String),
     /// Run with this configuration.
     Run(Sources),
@@ -38,7 +38,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
         sources.file = Some(OsString::from_vec(file.clone()).into());
         at = 1;
     }
-    // Whether an option may start here: the one before has a value, or there is none.
+    // Whether an option may start at `at`: the previous option has a value, or there is none.
     let mut may_begin = true;
     let last = arguments.len().saturating_sub(1);
     while let Some(argument) = arguments.get(at) {
@@ -62,8 +62,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
     Request::Run(sources)
 }
 
-/// Starts a line with an option's name, and its value if that is in the same argument. Returns
-/// whether the option has a value now.
+/// Starts a line with an option's name, and adds its value if the same argument contains it.
+/// Returns whether the line has a value.
 fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool {
     if !options.is_empty() {
         options.push(b'\n');
@@ -165,7 +165,7 @@ mod tests {
         text.lines().map(|line| line.trim_end().to_string()).collect()
     }
 
-    /// The shapes that redis-server 7.0.15 shows in its errors.
+    /// The lines are those that redis-server 7.0.15 shows in its errors.
     #[test]
     fn options_become_lines() {
         assert_eq!(lines(&[]), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! The server: the state that all workers share, and what commands request of it ([`Host`]).
+//! The server: the state that all workers share, and the services that commands call ([`Host`]).
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -34,7 +34,7 @@ const RATE_SAMPLES: usize = 16;
 pub struct Facts {
     /// The event loop's backend.
     pub backend: Backend,
-    /// Why it was chosen.
+    /// The reason for choosing the backend.
     pub backend_reason: String,
     /// Path of the executable.
     pub executable: String,
@@ -44,7 +44,7 @@ pub struct Facts {
     pub run_id: String,
     /// As `run_id`, for this node of a cluster.
     pub node_id: String,
-    /// When it started, unix time in ms.
+    /// Start of the server, Unix time in ms.
     pub started_ms: i64,
     /// Resident memory allocated before any data, bytes.
     pub startup_bytes: u64,
@@ -62,17 +62,17 @@ pub struct ServerStats {
     pub connections_received: AtomicU64,
     /// Connections rejected because of `maxclients`.
     pub connections_rejected: AtomicU64,
-    /// Most connections at a time.
+    /// Maximum number of simultaneous connections so far.
     pub peak_clients: AtomicU64,
     /// Connections closed for exceeding output limits.
     pub output_limit_closed: AtomicU64,
-    /// Peak memory usage, bytes: sampled when a client asks, and for the data alone once in
-    /// [`RATE_SAMPLES`] rounds of cron.
+    /// Peak memory usage, bytes: sampled when a client requests it and, without clients' memory,
+    /// once in [`RATE_SAMPLES`] rounds of cron.
     pub peak_used_bytes: AtomicU64,
     rates: Mutex<Rates>,
 }
 
-/// Mean rates over the last samples, per second.
+/// Rates per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
     /// Commands.
@@ -91,7 +91,7 @@ struct Rates {
     last: Rate,
 }
 
-/// See the head of this module.
+/// The server. One value, shared by all workers and background threads.
 pub struct Server {
     keyspace: Keyspace,
     config: ConfigStore,
@@ -182,7 +182,7 @@ impl Server {
         &self.replication
     }
 
-    /// Returns the facts about its start.
+    /// Returns the facts about the server's start.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -202,34 +202,34 @@ impl Server {
         self.keyspace.port(worker)
     }
 
-    /// Returns the counter of shared bytes of published messages that are not sent to all
-    /// subscribers yet.
+    /// Returns the counter of bytes of published messages that were not sent to all their
+    /// subscribers yet. Subscribers share these bytes.
     pub fn kept_messages(&self) -> &Arc<AtomicU64> {
         &self.kept_messages
     }
 
-    /// Returns the monotonic time, ms: for deadlines.
+    /// Returns the monotonic time, ms. Deadlines use it.
     pub fn monotonic_ms(&self) -> i64 {
         (self.clock.monotonic_ns() / 1_000_000) as i64
     }
 
-    /// As [`Self::monotonic_ms`], for a past moment.
+    /// Returns the monotonic time of a past moment, ms.
     #[inline]
     pub fn monotonic_ms_of(&self, moment: Moment) -> i64 {
         (self.clock.monotonic_ns_of(moment) / 1_000_000) as i64
     }
 
-    /// As [`Self::monotonic_ms`], µs.
+    /// Returns the monotonic time, µs.
     pub fn monotonic_us(&self) -> i64 {
         (self.clock.monotonic_ns() / 1000) as i64
     }
 
-    /// Returns the unix time, ms.
+    /// Returns the Unix time, ms.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_us() / 1000
     }
 
-    /// Returns when a pause ends, unix time in ms.
+    /// Returns when `CLIENT PAUSE` ends, Unix time in ms; 0 without a pause.
     pub fn paused_until_ms(&self) -> i64 {
         self.keyspace.tuning.paused_until_ms.load(Relaxed)
     }
@@ -247,8 +247,8 @@ impl Server {
         self.open.load(Relaxed)
     }
 
-    /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected, or
-    /// was rejected with an error and closed.
+    /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected, or if
+    /// the connection was rejected: then it got an error and was closed.
     pub fn admit(&self, socket: OwnedFd, kind: process::Kind, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
         self.stats.connections_received.fetch_add(1, Relaxed);
@@ -272,7 +272,7 @@ impl Server {
     /// for it.
     pub fn least_loaded_worker(&self) -> u32 {
         let candidates = self.facts.first_io_worker..self.facts.workers;
-        // Only the worker that accepts calls this, so calls don't race.
+        // Only the accepting worker calls this, so calls don't race.
         let chosen = candidates
             .min_by_key(|&worker| self.loads[worker as usize].load(Relaxed))
             .expect("at least one worker owns connections");
@@ -342,8 +342,8 @@ impl Server {
         rates.next = (next + 1) % RATE_SAMPLES;
         rates.last = now;
         rates.last_ms = now_ms;
-        // Not in each round: it reads a counter of each shard and database, which are in other
-        // workers' caches.
+        // This doesn't run in each round, because it reads a counter of each shard and database,
+        // whose cache lines belong to other workers.
         if rates.next == 0 {
             self.stats.peak_used_bytes.fetch_max(self.facts.startup_bytes + self.data_bytes(), Relaxed);
         }
@@ -386,7 +386,7 @@ impl Server {
         }
     }
 
-    /// Stops the server at a signal, after a snapshot if the settings say so.
+    /// Stops the server after a signal. The settings say whether to save a snapshot first.
     pub fn signalled(&self, signal: process::Ending) {
         let settings = self.config.settings();
         let how = match signal {
@@ -397,12 +397,12 @@ impl Server {
         self.replication.drain_and_end(self);
     }
 
-    /// Returns whether it is stopping.
+    /// Returns whether the server is stopping.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
-    /// Applies a change of the settings, except what readers of the settings pick up themselves.
+    /// Applies a change of the settings that their readers don't notice by themselves.
     fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
         if new.maxclients > old.maxclients {
             process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
@@ -414,11 +414,12 @@ impl Server {
             let refused = |_| Refusal { directive: new.tls.first_change(&old.tls), reason: reason.into() };
             process::Encryption::read(&new.tls).map_err(refused)?
         };
-        // The last change that may be rejected: then no other must be rolled back.
+        // Listening comes after the checks above, so that their rejections leave no sockets to roll
+        // back.
         if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
             let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
             let changed = self.listening.change(old, new);
-            // In any case: after a rejection the old addresses have new sockets.
+            // Also after a rejection: then the old addresses have new sockets.
             self.port(self.facts.first_io_worker).send(Message::Reload);
             changed.map_err(refused)?;
         }
@@ -446,7 +447,7 @@ impl Server {
         Ok(())
     }
 
-    /// Publishes settings to where commands read them.
+    /// Copies settings to the places where commands read them.
     pub fn tune(&self, settings: &Settings) {
         let tuning = &self.keyspace.tuning;
         tuning.proto_max_bulk_len.store(settings.proto_max_bulk_len_bytes, Relaxed);
@@ -499,7 +500,7 @@ impl Server {
     }
 }
 
-/// Counts the link to a primary as a connection, whatever `maxclients` says.
+/// Counts the link to a primary as a connection, regardless of `maxclients`.
 pub fn admit_link(server: &Server) {
     server.open.fetch_add(1, Relaxed);
 }

@@ -7,18 +7,18 @@
 //! | [`process`] | the process and its host: sockets, limits, CPUs, signals, logging |
 //! | [`renames`] | `rename-command` |
 //! | [`startup`] | starting and stopping the workers |
-//! | [`host`] | the state that all workers share; what commands request of the server |
+//! | [`host`] | the state that all workers share; the services that commands call |
 //! | [`worker`] | a thread with its loop, connections and shards: the turn, which drives five
 //! layers |
 //! | [`reactor`] | the lowest layer: sockets, and which connections are due |
-//! | [`clients`] | the next: output besides replies, limits, closing |
+//! | [`clients`] | the next layer: output besides replies, limits, closing |
 //! | [`dispatch`] | transactions, scripts, requests to other workers |
 //! | [`windows`] | parsing, prefetching and running commands |
 //! | [`control`] | periodic work, settings |
 //! | [`replication`] | following a primary |
 //! | [`snapshot`] | the dataset in a file: `SAVE`, startup, shutdown |
 //! | [`aof`] | the append-only file |
-//! | [`replication`] | replicas and what they are sent |
+//! | [`replication`] | replicas and the stream that they are sent |
 //! | [`stats`] | a worker's statistics |
 //! | [`users`] | users at startup, the ACL file |
 //! | [`info`] | the text of `INFO` |

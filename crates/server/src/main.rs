@@ -1,11 +1,10 @@
-//! The `pantala` binary: reads the configuration, starts the workers, waits for the end.
+//! The `pantala` binary: reads the configuration, starts the workers, and waits until they stop.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 /// Allocates large values, collections, buffers and requests; measurements are in
-/// docs/decisions/0009-hot-path.md. Dictionary entries have an allocator of their own
-/// (`pantala_dict`).
+/// docs/decisions/0009-hot-path.md. Dictionary entries have a separate allocator (`pantala_dict`).
 #[global_allocator]
 static ALLOCATOR: pantala_base::allocator::Allocator = pantala_base::allocator::Allocator;
 

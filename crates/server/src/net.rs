@@ -1,4 +1,4 @@
-//! Accepted sockets: their options and addresses, and who is admitted.
+//! Accepted sockets: their options and addresses, and the admission of peers in protected mode.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,8 @@ use crate::process::Kind;
 /// Unanswered probes after which a connection counts as dead, as in Redis.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Sets the options of an accepted socket: no delay of small replies, keepalive as configured.
+/// Sets the options of an accepted socket: small replies are not delayed, keepalive is as
+/// configured.
 ///
 /// # Errors
 /// The kernel rejects an option, for example because the peer has disconnected.
@@ -72,8 +73,8 @@ pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     Ok((tcp(socket.peer_addr()?)?, tcp(local)?))
 }
 
-/// Returns whether protected mode admits a peer: over a Unix socket, or from the one loopback
-/// address per protocol that Redis recognizes.
+/// Returns whether protected mode admits a peer. As in Redis, it admits Unix sockets, 127.0.0.1 and
+/// ::1.
 pub fn is_let_in(peer: &Endpoint) -> bool {
     match peer {
         Endpoint::Tcp(address) => {
@@ -84,14 +85,14 @@ pub fn is_let_in(peer: &Endpoint) -> bool {
     }
 }
 
-/// Sends a peer the reason of its rejection, as much as its socket takes at once. With TLS it gets
-/// none, as in Redis: that would take a handshake.
+/// Sends a rejected peer the error, as much as its socket takes at once. As in Redis, a TLS peer
+/// gets none, since that would need a handshake.
 pub fn turn_away(socket: &OwnedFd, kind: Kind, message: &str) {
     if kind == Kind::Tls {
         return;
     }
     let socket = SockRef::from(socket);
-    // Best effort, as in Redis: the connection is closed either way, without waiting for a slow
+    // Best effort, as in Redis: the connection is closed in any case, without waiting for a slow
     // peer.
     let _ = socket.send(message.as_bytes());
 }

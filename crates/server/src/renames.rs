@@ -8,7 +8,7 @@ use pantala_resp::Args;
 
 use crate::config::load::Rename;
 
-/// The renamed commands. Almost always empty, so that is checked first.
+/// The renamed and removed commands. Almost always empty, so lookups check that first.
 #[derive(Default)]
 pub struct Renames {
     /// Commands by lower-case name; `None`: the name is removed.
@@ -16,7 +16,8 @@ pub struct Renames {
 }
 
 impl Renames {
-    /// Applies the lines in order, as Redis does. Reading the configuration has checked them.
+    /// Applies the lines in order, as Redis does. The lines were checked when the configuration was
+    /// read.
     pub fn new(lines: &[Rename]) -> Self {
         let mut by_name: HashMap<Vec<u8>, Option<&'static Command>> = HashMap::new();
         for line in lines {
@@ -30,7 +31,7 @@ impl Renames {
         Renames { by_name }
     }
 
-    /// Returns the command of that name, in any case.
+    /// Returns the command with a name, in upper or lower case.
     pub fn command(&self, name: &[u8]) -> Option<&'static Command> {
         if self.by_name.is_empty() {
             return lookup(name);
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn names_move_go_and_swap() {
+    fn names_are_changed_removed_and_changed_again() {
         let renames = Renames::new(&[rename("GET", "fetch"), rename("strlen", ""), rename("fetch", "Grab")]);
         assert_eq!(name_of(&renames, "grab"), Some("get"));
         assert_eq!(name_of(&renames, "GET"), None);

@@ -1,5 +1,5 @@
-//! State of scripts and functions that all workers share: those that are loaded, and those that
-//! run.
+//! Scripts and functions: the loaded ones and the running ones, shared by all workers; and each
+//! worker's own Lua states.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -22,14 +22,14 @@ const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write com
 /// The kind of a running script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A script run by `EVAL` and its like.
+    /// A script run by `EVAL`, `EVALSHA` or their read-only forms.
     Script,
     /// A function.
     Function,
 }
 
 impl Kind {
-    /// Returns the command that kills it.
+    /// Returns the command that kills a run of this kind.
     pub fn kill_command(self) -> &'static str {
         match self {
             Kind::Script => "SCRIPT KILL",
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// Returns the error for clients that can't be served while it is busy.
+    /// Returns the error for clients that can't be served while a run of this kind is busy.
     pub fn busy(self) -> &'static str {
         match self {
             Kind::Script => "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -51,16 +51,17 @@ impl Kind {
 thread_local! {
     /// This worker's Lua states by kind: created on first use, taken out while a script runs.
     static STATES: RefCell<[Option<Box<State>>; 2]> = const { RefCell::new([None, None]) };
-    /// Where this worker publishes the memory usage of its Lua states; `None` on threads that are
-    /// not workers.
+    /// The place where this worker publishes the memory usage of its Lua states; `None` on threads
+    /// that are not workers.
     static STATE_BYTES: RefCell<Option<StateBytes>> = const { RefCell::new(None) };
 }
 
-/// Memory usage of a worker's Lua states, bytes, by [`Kind`]. Written by the worker, read by all;
-/// relaxed throughout.
+/// Memory usage of a worker's Lua states, bytes, by [`Kind`]. Written by the worker, read by all
+/// threads. Relaxed: statistics only.
 type StateBytes = Arc<[AtomicU64; 2]>;
 
-/// Takes this thread's Lua state of a kind, or creates one. [`put_back_state`] returns it.
+/// Takes this thread's Lua state of a kind, or creates one. The caller returns it by
+/// [`put_back_state`].
 pub fn take_state(kind: Kind) -> Box<State> {
     let kept = STATES.with_borrow_mut(|states| states[kind as usize].take());
     kept.unwrap_or_else(|| {
@@ -82,15 +83,15 @@ pub fn put_back_state(kind: Kind, state: Box<State>) {
 }
 
 /// The script that a worker runs: written by the worker, read by clients that inspect or kill it.
-/// Relaxed, except as [`Killable`] says.
+/// Relaxed, except inside [`Killable`].
 #[derive(Default)]
 pub struct Running {
-    /// When the latest run started, in ms of the monotonic clock. Stored before the run starts: a
+    /// Start of the latest run, in ms of the monotonic clock. Stored before the run starts: a
     /// reader that sees a run sees the start of that run or of a later one.
     since_ms: AtomicI64,
-    /// Whether it runs, has written or was killed; marked if it is a function.
+    /// Whether the script runs, has written or was killed. The mark means a function.
     run: Killable,
-    /// Its name and command: set once it has run for too long.
+    /// The script's name and command, set when it has run for too long.
     named: Mutex<Option<Named>>,
     /// Memory usage of this worker's Lua states.
     state_bytes: StateBytes,
@@ -117,39 +118,40 @@ impl Running {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(named);
     }
 
-    /// Ends the run, or marks it as about to be rerun: it can't be killed any more. Returns whether
-    /// it was killed before.
+    /// Ends the run, or marks it as about to be rerun: from this point it can't be killed. Returns
+    /// whether it was already killed.
     pub fn end(&self) -> bool {
         self.run.end()
     }
 
-    /// Marks the script as having written. Returns `false` if it was killed before: then it must
-    /// not write.
+    /// Marks the script as having written. Returns `false` if the script was already killed: then
+    /// it must not write.
     #[must_use = "a script that was killed must change nothing"]
     pub fn write(&self) -> bool {
         self.run.change()
     }
 
-    /// Returns whether it was killed.
+    /// Returns whether the script was killed.
     pub fn is_killed(&self) -> bool {
         self.run.is_killed()
     }
 
-    /// Returns its kind.
+    /// Returns the script's kind.
     pub fn kind(&self) -> Kind {
         kind_of(self.run.snapshot())
     }
 
-    /// Returns how long it has run, ms; `None` if no script runs.
+    /// Returns how long the script has run, ms; `None` if no script runs.
     pub fn runs_ms(&self, now_ms: i64) -> Option<i64> {
         self.run.snapshot().is_running().then(|| now_ms - self.since_ms.load(Relaxed))
     }
 
-    /// Kills the script if it is of `kind`, has run for at least `busy_ms` and has not written. The
-    /// error is that of `SCRIPT KILL`.
+    /// Kills the script if it is of `kind`, has run for at least `busy_ms` and has not written.
+    /// Returns the error of `SCRIPT KILL` otherwise.
     fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
         let seen = self.run.snapshot();
-        // If this is the start of a later run, the run in `seen` has ended, and `kill` below fails.
+        // If `since_ms` belongs to a later run, the run in `seen` has ended, and `kill` below
+        // fails.
         let runs_ms = now_ms - self.since_ms.load(Relaxed);
         if !seen.is_running() || runs_ms < busy_ms {
             return Err(NOT_BUSY);
@@ -170,7 +172,7 @@ fn kind_of(seen: Snapshot) -> Kind {
     if seen.mark() { Kind::Function } else { Kind::Script }
 }
 
-/// See the head of this module.
+/// The loaded and the running scripts and functions of the server.
 pub struct Scripting {
     /// The loaded scripts.
     pub scripts: Scripts,
@@ -189,12 +191,12 @@ impl Scripting {
         }
     }
 
-    /// Makes this thread publish the memory usage of its Lua states as that of `worker`.
+    /// Makes this thread, which is `worker`, publish the memory usage of its Lua states.
     pub fn attach(&self, worker: u32) {
         STATE_BYTES.set(Some(Arc::clone(&self.running(worker).state_bytes)));
     }
 
-    /// Returns the record of what a worker runs.
+    /// Returns the record of the script that a worker runs.
     pub fn running(&self, worker: u32) -> &Running {
         &self.running[worker as usize]
     }
@@ -206,7 +208,7 @@ impl Scripting {
         if self.scripts.find(&sha).is_none() {
             let script = Arc::new(Script::new(sha, body)?);
             let mut state = take_state(Kind::Script);
-            // Makes the state drop scripts that it had compiled before a flush.
+            // The lookup makes the state drop scripts that it compiled before a flush.
             state.find(&self.scripts, &sha);
             let compiled = state.compile(&script);
             put_back_state(Kind::Script, state);
@@ -222,7 +224,7 @@ impl Scripting {
     }
 
     /// Drops the Lua state of a worker's own thread if all scripts were flushed since it was
-    /// created. A worker that no longer runs scripts would keep it for ever.
+    /// created. Otherwise a worker that runs no more scripts would never free it.
     pub fn drop_flushed(&self, worker: u32) {
         let is_old = |state: &mut Box<State>| state.is_flushed(&self.scripts);
         if STATES.with_borrow_mut(|states| states[Kind::Script as usize].take_if(is_old)).is_some() {
@@ -240,12 +242,12 @@ impl Scripting {
         self.state_bytes(Kind::Script) + self.state_bytes(Kind::Function)
     }
 
-    /// Returns whether any worker has run a script so far: `since_ms` is never reset.
+    /// Returns whether any worker is running a script.
     pub fn is_running(&self) -> bool {
         self.running.iter().any(|running| running.run.snapshot().is_running())
     }
 
-    /// Iterates over scripts that have run for at least `busy_ms`, with how long, ms.
+    /// Iterates over scripts that have run for at least `busy_ms`, each with its run time, ms.
     fn busy(&self, now_ms: i64, busy_ms: i64) -> impl Iterator<Item = (&Running, i64)> {
         let runs = move |running: &Running| running.runs_ms(now_ms).filter(|runs_ms| *runs_ms >= busy_ms);
         self.running.iter().filter_map(move |running| Some((running, runs(running)?)))
@@ -254,7 +256,8 @@ impl Scripting {
     /// Kills the scripts of a kind that have run for at least `busy_ms` without writing.
     pub fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
         let tried: Vec<_> = self.running.iter().map(|running| running.kill(kind, now_ms, busy_ms)).collect();
-        // In order of precedence: one was killed; one can't be killed; one is of the other kind.
+        // Precedence of results: a script was killed; one can't be killed; one is of the other
+        // kind.
         let is = |wanted: Result<(), &'static str>| tried.contains(&wanted);
         if is(Ok(())) {
             Ok(())
@@ -265,8 +268,8 @@ impl Scripting {
         }
     }
 
-    /// Returns the function that has run longest, of those that have run for at least `busy_ms`.
-    /// The error: only a script is busy.
+    /// Returns the longest-running function that has run for at least `busy_ms`. Fails if only a
+    /// script is busy.
     pub fn busy_function(&self, now_ms: i64, busy_ms: i64) -> Result<Option<RunningFacts>, &'static str> {
         let is_function = |busy: &(&Running, i64)| busy.0.kind() == Kind::Function;
         let longest = self.busy(now_ms, busy_ms).filter(is_function).max_by_key(|(_, runs_ms)| *runs_ms);
@@ -301,8 +304,8 @@ impl Scripting {
 
     /// Loads the libraries of a dump. If one fails, none is kept. The error text has no code.
     fn load_all(&self, texts: &[Vec<u8>]) -> Result<Vec<Arc<Library>>, Vec<u8>> {
-        // They are checked for conflicts with each other before the caller adds them to the
-        // existing ones.
+        // The libraries are checked for conflicts with each other before the caller adds them to
+        // the existing ones.
         let (apart, mut loaded) = (Libraries::default(), Vec::new());
         for text in texts {
             let one = Draft::new(text).and_then(|draft| self.load_library(draft));
@@ -331,7 +334,7 @@ impl Scripting {
     }
 }
 
-/// Drops libraries that this thread has loaded and that were not published.
+/// Drops libraries that this thread has loaded but not published.
 fn forget(ids: &[u64]) {
     let mut state = take_state(Kind::Function);
     ids.iter().for_each(|id| state.forget_library(*id));

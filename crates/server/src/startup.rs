@@ -1,4 +1,5 @@
-//! Starts workers from the settings, and stops them.
+//! Starts the server from its settings, waits for the workers, and stops. [`main`] is all that the
+//! binary calls.
 
 use std::io;
 use std::process::ExitCode;
@@ -21,11 +22,10 @@ use crate::replication::Replica;
 use crate::snapshot::{self, Files, load_at_start};
 use crate::worker::Worker;
 
-/// A worker's stack, bytes. Handlers don't recurse over client input; the rest is the default's
-/// margin.
+/// Size of a worker's stack, bytes. Handlers don't recurse over client input, so this is ample.
 const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
 
-/// Runs the process; the result is its exit code.
+/// Runs the process and returns its exit code.
 pub fn main() -> ExitCode {
     allocator::place_huge_pages();
     let is_command =
@@ -59,7 +59,7 @@ pub fn main() -> ExitCode {
 /// Builds the server and runs it until it is stopped.
 ///
 /// # Errors
-/// Why it can't start or continue, for the operator.
+/// The reason why the server can't start or continue, for the operator.
 fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>, users: &[Line]) -> Result<(), String> {
     let settings = config.settings();
     let choice = match settings.io_backend {
@@ -69,8 +69,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     };
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
-    // Workers in excess of the shards are home of none: with the owner policy they would have
-    // nothing to do.
+    // Workers in excess of the shards would have no home shard, and nothing to do with
+    // `execution owner`.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;
@@ -126,7 +126,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
             Execution::Inline => keyspace::Execution::Inline,
             Execution::Owner => keyspace::Execution::Owner,
         },
-        // A generator apart from `random`, whose output `INFO` shows.
+        // Not taken from `random`: `INFO` shows output of that generator.
         seed: Random::from_entropy().next_u64(),
         random_seed: random.next_u64(),
     };
@@ -193,7 +193,8 @@ fn run_workers(server: &Server, settings: &Settings, doorbells: Vec<Doorbell>) -
             }
         }
         drop(ready);
-        // Each worker reports when its loop is set up; one that fails drops its sender instead.
+        // Each worker reports when its loop is set up. A worker that fails drops its sender
+        // instead.
         let set_up = started.iter().count();
         if set_up == server.facts().workers as usize {
             tracing::info!("Ready to accept connections");

@@ -1,4 +1,5 @@
-//! A worker's statistics: written by the worker, read by `INFO`.
+//! A worker's statistics: written by the worker through its [`Tally`], read by `INFO` on any
+//! worker.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,7 @@ pub enum Outcome {
     Ok,
     /// With an error.
     Failed,
-    /// Not run.
+    /// The command did not run.
     Rejected,
 }
 
@@ -24,7 +25,7 @@ pub enum Outcome {
 pub struct CommandStats {
     /// Calls that ran.
     pub calls: Counter,
-    /// Time spent in them, ns. Commands of a window share its time evenly.
+    /// Time spent in these calls, ns. Commands of a window share its time evenly.
     pub time_ns: Counter,
     /// Calls that ran and failed.
     pub failed: Counter,
@@ -40,19 +41,21 @@ type ByCommand = Vec<(&'static Command, Arc<CommandStats>)>;
 /// Error replies by code (`INFO errorstats`).
 type ByCode = BTreeMap<Vec<u8>, Arc<Counter>>;
 
-/// Longest error code, bytes. A reply without a space by then counts as `ERR`, as in Redis.
+/// Maximum length of an error code, bytes. As in Redis, an error without a space in that range
+/// counts as `ERR`.
 const ERROR_CODE_BYTES_MAX: usize = 30;
 
-/// Most distinct error codes counted: there are about a dozen, unless scripts invent some.
+/// Maximum number of distinct error codes counted. Redis has about a dozen; scripts may invent
+/// more.
 const ERROR_CODES_MAX: usize = 128;
 
-/// Most counts of a run that may be rolled back which are held until it is committed: 32 KiB of
-/// them. Further ones are added at once.
+/// Maximum number of counts held back in a run that may be rolled back (32 KiB of them). Further
+/// ones are added at once.
 const HELD_MAX: usize = 1024;
 
 /// A count made in a run that may be rolled back.
 enum HeldCount {
-    /// A command within it, and how long it took.
+    /// A command within the run, and how long it took.
     Command(&'static Command, Outcome, Duration),
     /// An error reply, with the counter of its code; `None`: there are too many codes.
     Error(Option<Arc<Counter>>),
@@ -60,13 +63,14 @@ enum HeldCount {
 
 const _: () = assert!(HELD_MAX * size_of::<HeldCount>() <= 32 * 1024);
 
-/// See the head of this module.
+/// The statistics of one worker. Any thread may read them; only the worker writes them, except for
+/// [`WorkerStats::reset`].
 pub struct WorkerStats {
     /// Turns of the loop.
     pub turns: Counter,
     /// Windows that ran.
     pub windows: Counter,
-    /// Parts of pipelines that waited together for a script's shards.
+    /// Groups of pipelined commands that waited together for a script's shards.
     pub joined: Counter,
     /// Commands that ran.
     pub commands: Counter,
@@ -82,7 +86,7 @@ pub struct WorkerStats {
     pub writes: Counter,
     /// Current connections.
     pub connections: Gauge,
-    /// Connections that `CLIENT PAUSE` holds back.
+    /// Connections held back by `CLIENT PAUSE`.
     pub paused: Gauge,
     /// Connections blocked on a key.
     pub blocked: Gauge,
@@ -94,31 +98,31 @@ pub struct WorkerStats {
     by_code: Mutex<ByCode>,
 }
 
-/// The only writer of a worker's statistics. Readers see each count at once. The first count of a
-/// command or error code takes a lock to add an entry; later ones are a plain load and store.
+/// The only writer of a worker's statistics. Readers see each count immediately. The first count of
+/// a command or error code takes a lock to add an entry; later ones are a plain load and store.
 pub struct Tally<'s> {
     stats: &'s WorkerStats,
-    /// A worker runs few different commands, so a list.
+    /// A list, because a worker runs few different commands.
     runs: ByCommand,
     last: usize,
-    /// Time of this window's commands that were timed on their own, ns.
+    /// Time of the current window's individually timed commands, ns.
     window_timed_ns: u64,
-    /// Calls in the current window that share its time: runs of equal commands, by index in `runs`,
-    /// each with its length, never 0.
+    /// Calls in the current window that share its time, as sequences of calls of one command: its
+    /// index in `runs`, and the number of calls, never 0.
     window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
-    /// The error of the current command was already counted when a command within it replied.
+    /// The error of the current command was already counted, for a command within it.
     is_counted: bool,
     /// Counts of a run that may be rolled back.
     held: Vec<HeldCount>,
-    /// Such a run is in progress.
+    /// A run that may be rolled back is in progress.
     is_holding: bool,
     /// Whether latencies are recorded (`latency-tracking`).
     pub tracks_latency: bool,
 }
 
 impl<'s> Tally<'s> {
-    /// Creates the writer of a worker's statistics: there must be only one.
+    /// Creates the writer of a worker's statistics. There must be only one.
     pub fn new(stats: &'s WorkerStats) -> Self {
         Tally {
             stats,
@@ -173,7 +177,8 @@ impl<'s> Tally<'s> {
         &self.runs[self.last].1
     }
 
-    /// Removes the call counted last from those that share their window's time.
+    /// Removes the call counted last from those that share the window's time, and returns the index
+    /// of its command.
     fn pop_call(&mut self) -> Option<usize> {
         let (index, count) = self.window_calls.last_mut()?;
         let index = *index;
@@ -184,8 +189,8 @@ impl<'s> Tally<'s> {
         Some(index)
     }
 
-    /// Counts a command within another (a script), which took this long or was rejected. Its time
-    /// counts towards the outer command too.
+    /// Counts a command called by another (a script) that took `took` or was rejected. Its time
+    /// also counts towards the calling command.
     pub fn count_within(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
         if self.holds_next() {
             self.held.push(HeldCount::Command(command, outcome, took));
@@ -204,7 +209,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Returns the outcome of a command within another that has replied, and counts an error.
+    /// Returns the outcome of a command called by another, from its reply, and counts an error.
     pub fn outcome_within(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if reply.first() != Some(&b'-') || command.flags.contains(Flags::ANSWERS_ERRORS) {
             return Outcome::Ok;
@@ -213,7 +218,7 @@ impl<'s> Tally<'s> {
         Outcome::Failed
     }
 
-    /// Counts an error, if it is one, in a reply to a command's inner call.
+    /// Counts the reply to a command called by another if it is an error.
     pub fn count_reply_within(&mut self, reply: &[u8]) {
         let [b'-', error @ ..] = reply else { return };
         let count = self.count_of(error);
@@ -224,19 +229,18 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Starts a run that may be rolled back: its counts are held, unseen by readers, until it is
-    /// committed.
+    /// Starts a run that may be rolled back: its counts are held back until the run is committed.
     pub fn hold(&mut self) {
         self.is_holding = true;
     }
 
-    /// Returns whether the next count is to be held. Past [`HELD_MAX`] counts are added at once.
+    /// Returns whether to hold back the next count. Beyond [`HELD_MAX`] counts are added at once.
     #[inline]
     fn holds_next(&self) -> bool {
         self.is_holding && self.held.len() < HELD_MAX
     }
 
-    /// Ends the run. Its counts are added if it was committed (`stands`), and dropped if it was
+    /// Ends the run. Adds its counts if it was committed (`stands`), and drops them if it was
     /// rolled back.
     pub fn let_go(&mut self, stands: bool) {
         if !std::mem::take(&mut self.is_holding) {
@@ -255,7 +259,7 @@ impl<'s> Tally<'s> {
         self.held = held;
     }
 
-    /// Announces an error reply that was already counted when a command within replied.
+    /// Marks the current command's error reply as already counted, for a command within it.
     pub fn expect_counted(&mut self) {
         self.is_counted = true;
     }
@@ -286,8 +290,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Counts the error, if it is one, in a late reply to a command that was counted when it was
-    /// sent.
+    /// Counts an error in the late reply to a command that was counted when it was sent.
     #[inline]
     pub fn count_late_reply(&mut self, command: &'static Command, reply: &[u8]) {
         if reply.first() == Some(&b'-') {
@@ -344,26 +347,27 @@ impl<'s> Tally<'s> {
     }
 
     /// Excludes the command counted last from those that share the window's time: it is in flight,
-    /// and its own time will be recorded ([`Tally::time_late`]).
+    /// and [`Tally::time_late`] will record its time.
     pub fn expect_time(&mut self) {
         self.pop_call();
     }
 
-    /// Records the run time, on whatever worker, of a command that was counted when it was sent.
+    /// Records the time of a command that was counted when it was sent and may have run on another
+    /// worker.
     #[cold]
     pub fn time_late(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
         self.record(index, took);
     }
 
-    /// Records the time that a command took before it blocked. As in Redis it isn't a latency until
-    /// the command is answered.
+    /// Records the time that a command took before it blocked. As in Redis, the latency is recorded
+    /// only when the command is answered.
     pub fn time_blocked(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
         self.runs[index].1.time_ns.add(took.as_nanos() as u64);
     }
 
-    /// Excludes time from what the window's commands share.
+    /// Excludes `took` from the time that the window's commands share.
     pub fn leave_out(&mut self, took: Duration) {
         self.window_timed_ns += took.as_nanos() as u64;
     }
@@ -386,7 +390,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Ends a window that took `took_ns`: commands that were not timed on their own share the rest
+    /// Ends a window that took `took_ns`: commands that were not timed individually share the rest
     /// of its time.
     #[inline]
     pub fn end_window(&mut self, took_ns: u64) {
@@ -450,7 +454,7 @@ impl WorkerStats {
         self.by_code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resets what `CONFIG RESETSTAT` resets.
+    /// Resets the counters, as `CONFIG RESETSTAT` requires.
     pub fn reset(&self) {
         for counter in [
             &self.turns,
@@ -514,15 +518,15 @@ mod tests {
         let replies: [&[u8]; 6] =
             [b"-ERR a b\r\n", b"+OK\r\n", b"-WRONGTYPE x\r\n", b"-alone\r\n", b"", b"-WRONGTYPE y\r\n"];
         assert_eq!(by_code(&replies), (4, "ERR=2 WRONGTYPE=2".to_owned()));
-        // At the longest code and one past it.
+        // At the maximum length of a code and one past it.
         let (longest, longer) =
             ([b"-", [b'x'; 30].as_slice(), b" y"].concat(), [b"-", [b'x'; 31].as_slice(), b" y"].concat());
         assert_eq!(by_code(&[&longest, &longer]), (2, format!("ERR=1 {}=1", "x".repeat(30))));
     }
 
-    /// At the most held counts and one past it.
+    /// At the maximum number of held counts and one past it.
     #[test]
-    fn a_run_counts_when_it_stands() {
+    fn a_run_counts_when_it_is_committed() {
         let get = pantala_commands::lookup(b"get").expect("a command");
         for (calls, stands, meanwhile, after) in [
             (HELD_MAX - 1, true, 0, HELD_MAX - 1),

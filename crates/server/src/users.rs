@@ -26,7 +26,7 @@ impl Server {
     /// Creates the users of the configuration: those of `user` lines, or of the ACL file.
     ///
     /// # Errors
-    /// What is wrong with them, for the operator.
+    /// The error in the users' rules or in the file, for the operator.
     pub fn load_users(&self, lines: &[Line]) -> Result<(), String> {
         let users = self.keyspace().users();
         let Some(path) = self.acl_file() else {
@@ -64,7 +64,7 @@ pub fn write(path: &Path, text: &[u8]) -> bool {
     written.is_ok()
 }
 
-/// Fills bytes with the system's random ones. Returns false if there are none.
+/// Fills `bytes` with random bytes from the system. Returns false if the system has none.
 pub fn fill_random(bytes: &mut [u8]) -> bool {
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes)).is_ok()
 }

@@ -1,7 +1,7 @@
-//! A worker: a thread with one event loop, the connections that it accepted, and the shards that it
-//! is home of.
+//! A worker: a thread with one event loop, the connections that it owns, and the shards that it is
+//! home of. Startup creates one per thread and calls [`Worker::run`].
 //!
-//! | layer | owns | knows |
+//! | layer | owns | uses |
 //! | --- | --- | --- |
 //! | [reactor](crate::reactor) | event loop, sockets, ready connections | [`pantala_session`] |
 //! | [clients](crate::clients) | output beside replies, limits, closing | the reactor |
@@ -19,9 +19,9 @@
 //! 4. *finish*: replies are sent or given to the loop, one send per connection; the rest of the
 //!    input is kept.
 //!
-//! A few times a second it also handles timeouts, limits and expired keys. Within a long-running
-//! script the dispatcher requests a turn by [`Above`], which defers what must wait until the script
-//! has ended.
+//! A few times a second it also handles timeouts, limits and expired keys. A long-running script
+//! runs a turn from within itself: the dispatcher requests it through [`Above`]. Events that can't
+//! be handled within a script are deferred until it has ended.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ use crate::dispatch::{Above, Dispatcher};
 use crate::host::Server;
 use crate::windows::Windows;
 
-/// See the head of this module.
+/// A worker, see the head of this module.
 pub struct Worker<'s, L: EventLoop> {
     dispatcher: Dispatcher<'s, L>,
     windows: Windows,
@@ -43,7 +43,7 @@ pub struct Worker<'s, L: EventLoop> {
 }
 
 impl<'s, L: EventLoop + 's> Worker<'s, L> {
-    /// Creates a worker over a loop made by this thread.
+    /// Creates a worker on an event loop that this thread created.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         let control = Rc::new(Control::new(server));
         let above = Box::new(TurnWithin { windows: Windows::default(), control: Rc::clone(&control) });
@@ -51,7 +51,8 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         Worker { dispatcher, windows: Windows::default(), control }
     }
 
-    /// Accepts from the server's current listening sockets, if this worker is the one that accepts.
+    /// Starts to accept from the server's current listening sockets, if this is the accepting
+    /// worker.
     ///
     /// # Errors
     /// The loop rejects them, or there are no file descriptors left.
@@ -62,14 +63,14 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     /// Runs until the server stops.
     ///
     /// # Errors
-    /// The loop can't wait for events: a worker can't go on without.
+    /// The loop can't wait for events. The worker can't continue.
     pub fn run(&mut self) -> std::io::Result<()> {
         let mut events: Vec<Event> = Vec::new();
         while !self.dispatcher.is_stopping {
             self.poll(&mut events)?;
             let Worker { dispatcher, windows, control } = self;
-            // A client that has seen CONFIG SET's reply finds the new settings on every worker,
-            // whatever it sends next.
+            // A client that has received the reply of CONFIG SET must find the new settings on
+            // every worker, so they are reloaded before any command of this turn.
             control.reload_if_changed(dispatcher);
             dispatcher.clients.handle_all(&mut events);
             evict_if_due(dispatcher);
@@ -86,7 +87,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         closed
     }
 
-    /// Waits for events, unless there is work to do at once.
+    /// Waits for events, but only if there is no work to do at once.
     fn poll(&mut self, events: &mut Vec<Event>) -> std::io::Result<()> {
         let Worker { dispatcher, control, .. } = self;
         let timeout = if dispatcher.clients.replay_deferred() || dispatcher.is_behind() {
@@ -139,7 +140,8 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     if is_whole {
         dispatcher.memory.tell_clients_if_over(&mut dispatcher.clients);
     }
-    // Settings that affect the data are applied before CONFIG SET is answered.
+    // CONFIG SET ran in this turn: settings that affect the data are applied before its reply is
+    // sent.
     control.reload_if_changed(dispatcher);
     if is_whole {
         // The effects of the turn are in the journal before its replies are sent.
@@ -156,7 +158,7 @@ struct TurnWithin {
 
 impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]) {
-        // A loop that can't wait reports that again after the script.
+        // A loop that can't wait fails again after the script, and the error is handled then.
         let mut events = Vec::new();
         if dispatcher.clients.reactor.poll(Some(Duration::ZERO), &mut events).is_err() {
             return;
