@@ -1,5 +1,6 @@
-//! Decides which commands a connection may run: authentication, its user's permissions, protected
-//! commands, and what subscribers may send.
+//! Decides whether a connection may run a command: authentication, its user's permissions,
+//! protected commands, `CLIENT PAUSE`, and what subscribers may send. The owner of the connection
+//! asks before it runs or queues a command; no other module decides this.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,18 +24,18 @@ const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
 /// The error for a command before authentication.
 pub const NO_AUTH: &str = "NOAUTH Authentication required.";
 
-/// Returns whether a client may not run every command: then [`forbidden`] checks each.
+/// Returns whether the client's commands are restricted. If they are, [`forbidden`] checks each.
 #[inline]
 pub fn is_restricted(session: &Session, users: &Users) -> bool {
     !session.is_unrestricted(users.epoch()) || session.subscriptions.is_some() || session.observes
 }
 
-/// Why a client may not run a command.
+/// The reason why a client may not run a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
     /// The error, with its code.
     pub message: Cow<'static, str>,
-    /// What its user's rules deny, if they are the reason.
+    /// The permission that the user's rules deny, if that is the reason.
     pub denied: Option<Denied>,
 }
 
@@ -44,7 +45,7 @@ impl From<&'static str> for Forbidden {
     }
 }
 
-/// Returns why a client may not run a command, by the rules that its session follows.
+/// Returns why a client may not run a command, according to its session.
 #[cold]
 pub fn forbidden(
     command: &Command,
@@ -91,7 +92,7 @@ fn not_allowed(command: &Command, session: &Session, host: &dyn Host) -> Option<
 
 /// Returns whether a client has authenticated, if this command requires it.
 pub fn passes_password(command: &Command, session: &Session, users: &Users) -> bool {
-    // Removing the password ends the requirement.
+    // Removing the default user's password ends the requirement for all connections.
     session.is_authenticated() || command.flags.contains(Flags::NO_AUTH) || !users.requires_login()
 }
 
@@ -108,8 +109,8 @@ const UNSAVED: &str = "MISCONF Redis is configured to save RDB snapshots, but it
 const DISK_FULL: &str = "MISCONF Errors writing to the AOF file: No space left on device";
 const DISK_ERROR: &str = "MISCONF Errors writing to the AOF file: Input/output error";
 
-/// Returns why the server doesn't run a command at the moment, in Redis's order of reasons.
-/// Commands of its primary always run. `flags` returns those of the call.
+/// Returns why the server currently rejects a command, checking the reasons in Redis's order.
+/// Commands from its primary always run. `flags` returns the flags of the call.
 pub fn refused(
     refusals: Refusals,
     session: &Session,
@@ -143,7 +144,7 @@ pub fn refused(
     }
 }
 
-/// Returns the error of a write while data can't be kept on disk.
+/// Returns the error for a write while data can't be saved to disk.
 fn misconfigured(refusals: Refusals) -> Option<&'static str> {
     if refusals.contains(Refusals::UNSAVED) {
         Some(UNSAVED)
@@ -154,7 +155,7 @@ fn misconfigured(refusals: Refusals) -> Option<&'static str> {
     }
 }
 
-/// As [`refused`], for a call by a script.
+/// Returns why the server currently rejects a script's call, as [`refused`] does for a client's.
 pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'static str> {
     let is_write = command.flags.contains(Flags::WRITE);
     if is_write && refusals.contains(Refusals::READ_ONLY) {
@@ -170,7 +171,7 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
     }
 }
 
-/// Returns whether `CLIENT PAUSE` holds this command back. `flags` returns those of the call.
+/// Returns whether `CLIENT PAUSE` delays this command. `flags` returns the flags of the call.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,

@@ -1,4 +1,7 @@
 //! A connection without its socket: its input, its session and its output.
+//!
+//! The owner (see the head of the crate) creates it after accepting the socket, calls it from one
+//! thread, and drops it once [`Fate`](crate::turn::Fate) says that it has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,19 +21,19 @@ use crate::output::{Ahead, PIECE_BYTES_MIN, Sending};
 pub enum State {
     /// It runs commands as they arrive.
     Open,
-    /// Its commands are in flight to shards; the answers arrive by message.
+    /// Its commands are in flight to shards; their replies arrive as messages.
     Parked,
-    /// Its command is blocked on a key, until an answer arrives by message or the timeout expires.
+    /// Its command is blocked on a key until a message brings a reply or the timeout expires.
     Blocked,
-    /// `CLIENT PAUSE` holds it back.
+    /// `CLIENT PAUSE` delays its next command.
     Paused,
-    /// Its replies have reached the bound for one turn; at the turn's end it is open again, and
-    /// ready.
+    /// Its replies have reached the limit for one turn; it is open and ready again at the end of
+    /// the turn.
     Yielding,
-    /// Its replies wait until the effects of its commands are synced; then it is open again, and
-    /// ready.
+    /// Its replies wait until the effects of its commands are synced; it is then open and ready
+    /// again.
     Syncing,
-    /// It runs no more commands, and closes when its replies are sent.
+    /// It runs no more commands, and closes once its replies are sent.
     Closing,
 }
 
@@ -38,63 +41,63 @@ pub enum State {
 pub struct Blocked {
     /// Its waiter.
     pub waiter: Arc<Waiter>,
-    /// Deadline in µs of the monotonic clock; `None`: no timeout.
+    /// Deadline in µs of the monotonic clock; `None` means no timeout.
     pub deadline_us: Option<i64>,
     /// How long the command ran before it blocked.
     pub took: Duration,
 }
 
-/// What a connection waits for.
+/// The work that a connection waits for.
 #[derive(Default)]
 pub struct Waits {
     /// Requests that are in flight.
     pub requests: u32,
-    /// Answers that wait for the missing ones of the same pipeline.
+    /// Replies that wait for missing earlier ones of the same pipeline.
     pub answers: Vec<Parcel>,
     /// Its blocked command.
     pub blocked: Option<Blocked>,
     /// A reply that arrived before the connection was registered as blocked.
     pub woken_early: Option<Woken>,
-    /// Commands have waited for their shards since the commands behind them were last sent
-    /// together.
+    /// Whether commands have waited for their shards since the commands behind them were last
+    /// dispatched together.
     pub has_waited: bool,
 }
 
-/// See the head of this module. `C`: chunks of the memory in which its input arrives. `S`: data of
-/// its owner, such as its socket.
+/// See the head of this module. `C` is a chunk of the memory in which the input arrives, `S` the
+/// owner's data, such as the socket.
 pub struct Connection<C, S> {
-    /// Data of its owner.
+    /// The owner's data.
     pub socket: S,
     /// Its session with the server.
     pub session: Session,
     /// Whether it runs commands.
     pub state: State,
-    /// What it waits for.
+    /// The work that it waits for.
     pub waits: Waits,
-    /// Received bytes that have not run.
+    /// Received bytes that haven't run.
     pub input: Input<C>,
-    /// The peer has closed its sending side.
+    /// Whether the peer has closed its sending side.
     pub eof: bool,
-    /// It may have something to parse, and is in its owner's list.
+    /// Whether it may have something to parse, and is in its owner's list of ready connections.
     pub is_ready: bool,
     /// Pending replies.
     pub output: Vec<u8>,
     /// Output to be sent before `output`.
     pub ahead: Ahead,
-    /// Encoded messages and invalidations, held until the answers in flight before them have
+    /// Encoded messages and invalidations, held until the replies in flight before them have
     /// arrived.
     pub news: Vec<u8>,
-    /// Confirmations of subscriptions by the running transaction: sent even if replies are
+    /// Confirmations of subscriptions by the running transaction. They are sent even if replies are
     /// suppressed.
     pub confirmed: Vec<u8>,
     /// The send in flight.
     pub sending: Sending,
-    /// Memory of the layer between it and its socket (TLS), bytes.
+    /// Memory of the layer between the connection and its socket (TLS), bytes.
     pub layer_bytes: usize,
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Creates a newly accepted connection.
+    /// Returns a newly accepted connection.
     pub fn new(socket: S, session: Session) -> Self {
         Connection {
             socket,
@@ -113,7 +116,7 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Parses its next command. Appends the ranges of its arguments, relative to the command's
+    /// Parses the next command. Appends the ranges of its arguments, relative to the command's
     /// first byte.
     ///
     /// # Errors
@@ -129,16 +132,16 @@ impl<C: Lent, S> Connection<C, S> {
         self.input.parse(memory, ranges, &limits)
     }
 
-    /// Returns the size of received commands that haven't run, bytes, with those queued since
-    /// `MULTI`: what `client-query-buffer-limit` bounds.
+    /// Returns the size of received commands that haven't run, including those queued since
+    /// `MULTI`, bytes. `client-query-buffer-limit` limits this size.
     #[inline]
     pub fn unrun_bytes(&self) -> usize {
         let queued_bytes = self.session.transaction.as_ref().map_or(0, |queue| queue.bytes());
         self.input.query_buffer_bytes() + queued_bytes
     }
 
-    /// Sets the next output buffer: after a piece, one of the length that [`Ahead`] determines,
-    /// otherwise a spare one.
+    /// Sets the next output buffer: after a piece, a buffer of the length that [`Ahead`]
+    /// determines, otherwise a spare one.
     #[inline(always)]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
         if self.ahead.gives_buffer() {
@@ -171,7 +174,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.pieces() + usize::from(is_sending)
     }
 
-    /// Adds bytes shared with other connections to its output, without copying them.
+    /// Adds bytes shared with other connections to the output without copying them.
     pub fn add_shared(&mut self, bytes: &Arc<SharedBytes>) {
         if !self.output.is_empty() {
             self.ahead.push(std::mem::take(&mut self.output).into());
@@ -179,7 +182,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.push(Arc::clone(bytes).into());
     }
 
-    /// Adds a long reply as a piece of its own, without copying it.
+    /// Adds a long reply as its own piece without copying it.
     pub fn add_piece(&mut self, reply: Vec<u8>) {
         if !self.output.is_empty() {
             self.ahead.push(std::mem::take(&mut self.output).into());
@@ -187,12 +190,12 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.push(reply.into());
     }
 
-    /// Ends a piece of its output as [`Ahead::end_piece`] does.
+    /// Ends a piece of the output as [`Ahead::end_piece`] does.
     pub fn end_piece(&mut self, reply_bytes: usize) -> bool {
         self.ahead.end_piece(&mut self.output, reply_bytes)
     }
 
-    /// Parks it until its requests in flight are answered, and publishes the size of their
+    /// Parks the connection until its requests in flight are answered. Publishes the size of their
     /// arguments, bytes.
     pub fn park(&mut self, requests: u32, argument_bytes: usize) {
         self.state = State::Parked;
@@ -200,7 +203,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.session.client.argument_bytes.store(argument_bytes as u64, Relaxed);
     }
 
-    /// Ends the wait: it has all answers, or the shards that it has requested.
+    /// Ends the wait: all replies, or the requested shards, have arrived.
     pub fn unpark(&mut self) {
         if self.state == State::Parked {
             self.state = State::Open;
@@ -209,7 +212,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.session.client.argument_bytes.store(0, Relaxed);
     }
 
-    /// Publishes the sizes of its buffers, for client memory accounting and `CLIENT LIST`. As in
+    /// Publishes the sizes of the buffers for client memory accounting and `CLIENT LIST`. As in
     /// Redis, the running command itself counts as pending.
     #[inline]
     pub fn tell_buffers<M: Lender<Chunk = C>>(&self, memory: &M) {

@@ -1,4 +1,4 @@
-//! Bytes that a connection has received and not run, and the commands among them.
+//! Received bytes that haven't run, and the commands in them.
 //!
 //! ```text
 //! 0          start          parsed               end
@@ -7,46 +7,47 @@
 //! ```
 //!
 //! The bytes are either in the event loop's memory, where they arrived (a chunk), or in the
-//! connection's own (`rest`), never both. A turn that runs all of a chunk copies nothing, which is
-//! the rule.
+//! connection's own buffer (`rest`), never both. A turn that runs a whole chunk copies nothing,
+//! which is the common case.
 
 use pantala_base::{Lender, Lent};
 use pantala_resp::{ArgRange, Limits, Parser, ProtocolError};
 
-/// Largest capacity at which a connection keeps its own buffer when it is empty: ten thousand idle
-/// connections must not each keep the memory of their largest request.
+/// Maximum capacity at which a connection keeps its own buffer while it is empty. Without a limit,
+/// ten thousand idle connections would each keep the memory of their largest request.
 const REST_KEPT_BYTES_MAX: usize = 16 * 1024;
 
 /// A complete command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed {
-    /// Position of its first byte.
+    /// Position of the first byte.
     pub begin: usize,
-    /// Position just past its last byte.
+    /// Position just past the last byte.
     pub end: usize,
-    /// It is an inline command.
+    /// Whether it is an inline command.
     pub is_inline: bool,
 }
 
 /// A parsed command that hasn't run.
 #[derive(Clone, Copy, Debug)]
 pub struct Unrun<'w> {
-    /// Its position.
+    /// The command's position.
     pub parsed: Parsed,
     /// The ranges of its arguments, relative to its first byte.
     pub ranges: &'w [ArgRange],
 }
 
-/// Parsed commands that may not run yet, in order. An `Input` has none or a non-empty list.
+/// Parsed commands that may not run yet, in order. An `Input` has either `None` or a non-empty
+/// list.
 #[derive(Default)]
 struct Held {
-    /// Each with its number of arguments.
+    /// The commands, each with its number of arguments.
     commands: Vec<(Parsed, usize)>,
-    /// The arguments of all of them.
+    /// The arguments of all commands.
     ranges: Vec<ArgRange>,
-    /// Commands and arguments before these indexes have been taken.
+    /// Commands and arguments below these indexes have been taken.
     next: (usize, usize),
-    /// How far the bytes have moved towards the start since the commands were parsed.
+    /// The distance that the bytes have moved towards the start since the commands were parsed.
     moved: usize,
 }
 
@@ -87,7 +88,7 @@ impl Held {
     }
 }
 
-/// See the head of this module. `C`: chunks of the event loop's memory.
+/// See the head of this module. `C` is a chunk of the event loop's memory.
 pub struct Input<C> {
     parser: Parser,
     chunk: Option<C>,
@@ -96,7 +97,7 @@ pub struct Input<C> {
     parsed: usize,
     /// Bytes received since the parser last asked for more.
     unseen: usize,
-    /// Commands between `start` and `parsed` that are in no window.
+    /// Commands between `start` and `parsed` that aren't in the owner's current window.
     held: Option<Box<Held>>,
 }
 
@@ -107,8 +108,8 @@ impl<C> Default for Input<C> {
 }
 
 impl<C: Lent> Input<C> {
-    /// Takes a chunk. It stays in place if nothing else is pending; otherwise its bytes are
-    /// appended.
+    /// Takes a chunk. The chunk stays in place if no bytes are pending; otherwise its bytes are
+    /// appended to them.
     #[inline]
     pub fn receive<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         if self.chunk.is_none() && self.rest.is_empty() {
@@ -118,14 +119,14 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Starts with bytes that were read before the event loop had the socket.
+    /// Takes bytes that were read before the event loop had the socket.
     pub fn preload(&mut self, bytes: Vec<u8>) {
         debug_assert!(self.chunk.is_none() && self.rest.is_empty(), "nothing was received yet");
         self.unseen += bytes.len();
         self.rest = bytes;
     }
 
-    /// As [`Input::receive`], behind pending bytes.
+    /// Takes a chunk as [`Input::receive`] does, when bytes are pending.
     #[inline(never)]
     fn receive_behind<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         self.keep(memory);
@@ -139,21 +140,22 @@ impl<C: Lent> Input<C> {
         self.append(bytes);
     }
 
-    /// Returns whether it holds no bytes.
+    /// Returns whether the input holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.chunk.is_none() && self.rest.is_empty()
     }
 
-    /// Appends bytes to the connection's own.
+    /// Appends bytes to the connection's own buffer.
     fn append(&mut self, bytes: &[u8]) {
-        // A large bulk has announced its length: grow no further than its end. Trust that only up
-        // to a multiple of the bytes received, since announcing costs the sender nothing.
+        // For a large bulk of announced length, reserve no further than its end. Trust the
+        // announced length only up to a multiple of the bytes received, because announcing costs
+        // the sender nothing.
         let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
         let room = self.rest.capacity() - self.rest.len();
         if room < bytes.len() {
             let wanted = bytes.len().max(announced).max(self.rest.len() / GROWTH_SHARE);
             if self.rest.try_reserve_exact(wanted).is_err() {
-                // The announced length may exceed available memory. The received bytes must be
+                // The announced length may exceed available memory, but the received bytes must be
                 // kept.
                 self.rest.reserve_exact(bytes.len());
             }
@@ -162,9 +164,9 @@ impl<C: Lent> Input<C> {
         self.unseen += bytes.len();
     }
 
-    /// Moves the rest of the chunk, if there is one, into the connection's own memory. Must be
-    /// called at the end of each turn. Returns whether there was a chunk and all of it has run:
-    /// then the input is empty.
+    /// Moves the unused part of the chunk, if there is one, into the connection's own buffer. The
+    /// owner must call it at the end of each turn. Returns whether there was a chunk and all of it
+    /// has run; the input is then empty.
     #[inline]
     pub fn keep<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
         let Some(chunk) = self.chunk.take() else { return false };
@@ -181,7 +183,7 @@ impl<C: Lent> Input<C> {
         is_done
     }
 
-    /// Adjusts positions after the bytes have moved so that the first pending one comes first.
+    /// Adjusts positions after moving the first pending byte to the start.
     #[inline]
     fn move_to_start(&mut self) {
         if let Some(held) = &mut self.held {
@@ -191,8 +193,8 @@ impl<C: Lent> Input<C> {
         self.start = 0;
     }
 
-    /// Returns the next command: the first of those held back, otherwise the next one parsed.
-    /// Appends the ranges of its arguments, relative to the command's first byte.
+    /// Returns the next command: first those held back, then newly parsed ones. Appends the ranges
+    /// of its arguments, relative to the command's first byte.
     #[inline(always)]
     pub fn parse<M: Lender<Chunk = C>>(
         &mut self,
@@ -222,7 +224,7 @@ impl<C: Lent> Input<C> {
                 Ok(None)
             }
             Err(error) => {
-                // The error may be met again, behind commands that have to wait.
+                // The parser may meet this error again, behind commands that have to wait.
                 self.parser.reset();
                 Err(error)
             }
@@ -238,15 +240,15 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Marks everything before `end` as run.
+    /// Marks all bytes before `end` as run.
     #[inline]
     pub fn done(&mut self, end: usize) {
         self.start = end;
     }
 
-    /// Holds back parsed commands that may not run yet: [`Input::parse`] returns them before all
-    /// others, without parsing them again. `unrun` may contain commands that have run or are
-    /// already held back: these are skipped.
+    /// Holds back parsed commands that may not run yet. [`Input::parse`] returns them before all
+    /// others, without parsing them again. Skips commands in `unrun` that have run or are already
+    /// held back.
     pub fn hold_back<'w>(&mut self, unrun: impl Iterator<Item = Unrun<'w>>) {
         let held = self.held.take();
         let (begin, end) = held.as_ref().map_or((usize::MAX, usize::MAX), |held| (held.begin(), held.end()));
@@ -265,7 +267,7 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Takes the first command that is held back.
+    /// Takes the first held-back command.
     #[cold]
     #[inline(never)]
     fn take_held(&mut self, args: &mut Vec<ArgRange>) -> Option<Parsed> {
@@ -278,15 +280,15 @@ impl<C: Lent> Input<C> {
         Some(parsed)
     }
 
-    /// Returns whether a range nearly fills the connection's own buffer. It belongs to the last
-    /// command received, which ends at `end`.
+    /// Returns whether a range nearly fills the connection's own buffer. The range belongs to the
+    /// last command received, which ends at `end`.
     pub fn is_buffer_of(&self, range: ArgRange, end: usize) -> bool {
         self.chunk.is_none()
             && end == self.rest.len()
             && self.rest.capacity() - range.len() <= HANDED_WASTE_BYTES_MAX + range.len() / HANDED_WASTE_SHARE
     }
 
-    /// Hands over the buffer, reduced to that range. The input is empty afterwards: everything
+    /// Returns the buffer, reduced to that range. The input is empty afterwards, because everything
     /// received has run.
     pub fn hand_over(&mut self, range: ArgRange) -> Vec<u8> {
         debug_assert!(self.held.is_none(), "nothing is behind the last command");
@@ -302,8 +304,8 @@ impl<C: Lent> Input<C> {
         self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes) - self.start
     }
 
-    /// Returns the size of incomplete arguments, or of everything from the first held-back command
-    /// on, bytes: Redis calls this the query buffer.
+    /// Returns the size of incomplete arguments, or of everything from the first held-back command,
+    /// bytes. Redis calls this the query buffer.
     pub fn query_buffer_bytes(&self) -> usize {
         let end = self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes);
         match &self.held {
@@ -312,14 +314,15 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Returns the memory of held-back commands besides their own bytes, bytes.
+    /// Returns the memory of the list of held-back commands, without the commands themselves,
+    /// bytes.
     pub fn held_bytes(&self) -> usize {
         self.held.as_ref().map_or(0, |held| {
             held.commands.capacity() * size_of::<(Parsed, usize)>() + held.ranges.capacity() * size_of::<ArgRange>()
         })
     }
 
-    /// Returns the free space behind the received bytes, in the buffer that holds them, bytes.
+    /// Returns the free space behind the received bytes in their buffer, bytes.
     pub fn free_bytes<M: Lender<Chunk = C>>(&self, memory: &M) -> usize {
         match &self.chunk {
             Some(chunk) => memory.room_behind(chunk),
@@ -327,13 +330,13 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Returns the capacity of its own buffer, bytes.
+    /// Returns the capacity of the connection's own buffer, bytes.
     pub fn capacity_bytes(&self) -> usize {
         self.rest.capacity()
     }
 
-    /// Drops bytes that have run, and memory that is no longer needed. The cost is amortized: bytes
-    /// are moved only when at least as many are dropped.
+    /// Drops bytes that have run, and memory that is no longer needed. The cost is amortized: it
+    /// moves bytes only when it drops at least as many.
     pub fn compact(&mut self) {
         if self.chunk.is_some() || self.start == 0 || self.start * 2 < self.rest.len() {
             return;
@@ -358,36 +361,36 @@ impl<C: Lent> Input<C> {
     }
 }
 
-/// Most unused bytes in the buffer of a value that is handed over; besides, this fraction of its
-/// length may be unused.
+/// Maximum number of unused bytes in the buffer of a value that is handed over. In addition, this
+/// fraction of the value's length may be unused.
 const HANDED_WASTE_BYTES_MAX: usize = 512;
 const HANDED_WASTE_SHARE: usize = 64;
 
-/// A buffer grows by at least this fraction of its length: a quarter.
+/// Divisor of a buffer's length: the buffer grows by at least a quarter of its length.
 const GROWTH_SHARE: usize = 4;
 
-/// Returns for how many of the bytes that a bulk still needs to reserve memory, if `held` bytes
-/// have arrived. Redis trusts an authenticated client with all of them.
+/// Returns the number of bytes to reserve for a bulk that needs `needed` more, if `held` bytes have
+/// arrived. Redis reserves the whole length for an authenticated client.
 fn trusted(needed: usize, held: usize) -> usize {
     needed.min(held.saturating_mul(TRUST).max(RESERVE_BYTES_MIN))
 }
 
-/// Most pending bytes of a connection that can't or need not take more now: past that, its peer
-/// must wait.
+/// Maximum number of pending bytes of a connection that can't take more, or need not. Above it, the
+/// connection stops receiving and its peer must wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
-/// How many announced bytes each received byte vouches for. Each growth copies the received bytes
-/// and leaves the old buffer behind, so there should be few.
+/// Maximum ratio of reserved to received bytes. Each growth copies the received bytes and frees the
+/// former buffer, so there should be few.
 const TRUST: usize = 16;
 
-/// Least memory reserved for an announced bulk at once, bytes.
+/// Minimum memory reserved at once for an announced bulk, bytes.
 const RESERVE_BYTES_MIN: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns the capacity that the buffer of a bulk reaches when it arrives in pieces.
+    /// Returns the capacity that the buffer of a bulk reaches if the bulk arrives in pieces.
     fn capacity_for(bulk: usize, piece: usize) -> usize {
         let mut rest: Vec<u8> = Vec::new();
         while rest.len() < bulk {

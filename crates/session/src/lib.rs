@@ -15,7 +15,7 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | owner | the thread that drives the connection: it has the socket, and calls everything here |
+//! | owner | the thread that drives the connection: it has the socket, and calls this crate |
 //! | session | the connection's state in the server ([`pantala_engine::client::Session`]) |
 //! | chunk | received bytes in memory lent by an event loop ([`pantala_base::Lender`]) |
 //! | turn | one round of the owner's loop: chunks in, commands parsed and run, one send out |
@@ -27,21 +27,22 @@
 //!
 //! The owner passes chunks to [`input::Input::receive`] and takes commands from
 //! [`connection::Connection::parse`] until there are none. It runs them, appends their replies to
-//! `output`, and reports each with [`input::Input::done`]. Parsed commands that may not run yet are
-//! held back by [`input::Input::hold_back`]: `parse` returns them first in a later turn. Then the
-//! owner asks [`end_input`](connection::Connection::end_input) whether to go on receiving,
-//! [`take_send`](connection::Connection::take_send) for what to send, and
+//! `output`, and reports each with [`input::Input::done`]. It holds back parsed commands that may
+//! not run yet with [`input::Input::hold_back`]; `parse` returns them first in a later turn. The
+//! owner then asks [`end_input`](connection::Connection::end_input) whether to stop receiving,
+//! [`take_send`](connection::Connection::take_send) for the bytes to send, and
 //! [`fate`](connection::Connection::fate) whether the connection has ended.
 //!
 //! # Seams
 //!
-//! A layer between the socket and the connection, such as TLS, is between chunks and [`input`], and
-//! behind [`turn::Send`]. Only [`access`] decides who may run which command.
+//! A layer between the socket and the connection, such as TLS, transforms chunks before [`input`]
+//! receives them, and the bytes of [`turn::Send`]. Only [`access`] decides which client may run
+//! which command.
 //!
 //! # What it costs
 //!
-//! An idle connection holds no buffer. A command that arrives whole and runs in the same turn isn't
-//! copied.
+//! An idle connection holds no buffer. A command that arrives in one chunk and runs in the same
+//! turn isn't copied.
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -1,33 +1,34 @@
 //! Pending output of a connection.
 //!
-//! Replies are appended to one buffer, which is given to the event loop when the turn ends. If they
-//! are long together, the buffer ends as a *piece* ([`Ahead`]), and pieces are sent one after the
-//! other before the buffer.
+//! Replies are appended to one buffer, which the event loop takes when the turn ends. If the
+//! replies are long, the buffer ends as a *piece* ([`Ahead`]); pieces are sent in order, before the
+//! buffer.
 
 use std::collections::VecDeque;
 
 use pantala_base::Outgoing;
 
-/// Least length at which the output buffer ends as a piece instead of growing for the next reply,
+/// Minimum length at which the output buffer ends as a piece instead of growing for the next reply,
 /// bytes. Shorter output is one buffer and one send.
 pub const PIECE_BYTES_MIN: usize = 64 * 1024;
 
-/// The length that a piece of several replies reaches, bytes: sixteen of 64 KiB with their headers.
-/// The allocator rounds up to multiples of 64 KiB, so shorter pieces would waste more.
+/// The length at which a piece of several replies ends, bytes: enough for sixteen replies of 64 KiB
+/// with their headers. The allocator rounds up to multiples of 64 KiB, so shorter pieces would
+/// waste more.
 pub const PIECE_BYTES: usize = 1024 * 1024 + PIECE_BYTES_MIN;
 
 /// Extra capacity that a reply may reserve beyond its length, bytes: room for the longest header.
 const PIECE_SPARE_BYTES: usize = 64;
 
-/// Output sent in pieces before the connection's own buffer: replies that are long together, long
-/// messages shared with other connections, and output pending before them. Hardly any connection
-/// ever has any.
+/// Output sent in pieces before the connection's own buffer: long replies, long messages shared
+/// with other connections, and output that was pending before them. Most connections never have
+/// any.
 #[derive(Default)]
 pub struct Ahead {
     pieces: VecDeque<Outgoing>,
     len_bytes: usize,
     shared_bytes: usize,
-    /// The capacity of the output buffer that follows the piece that has just ended, bytes.
+    /// The capacity of the next output buffer, bytes, if a piece has just ended.
     next_capacity_bytes: Option<usize>,
 }
 
@@ -58,22 +59,22 @@ impl Ahead {
     }
 
     /// Ends an output buffer as a piece if it is long and lacks room for another reply of
-    /// `reply_bytes`, the length of the last one. Returns whether it did.
+    /// `reply_bytes`, the length of the last one. Returns whether it ended a piece.
     pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
         let (len, capacity) = (output.len(), output.capacity());
         if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
             return false;
         }
         self.push(std::mem::take(output).into());
-        // Room for as many replies again, so that none is moved; none for a single reply, which
-        // allocates its own memory. A client that stops here doesn't hold the memory of a full
-        // piece.
+        // The next buffer has room for as many replies again, so that it isn't moved while it
+        // grows. A single reply allocates its own memory and needs no buffer. The capacity starts
+        // below a full piece, so that a client that stops here doesn't hold that much memory.
         let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
         self.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
         true
     }
 
-    /// Returns whether the next output buffer is one of [`Ahead::next_buffer`].
+    /// Returns whether [`Ahead::next_buffer`] supplies the next output buffer.
     #[inline]
     pub fn gives_buffer(&self) -> bool {
         self.next_capacity_bytes.is_some()
@@ -91,7 +92,7 @@ impl Ahead {
         self.len_bytes
     }
 
-    /// Returns how much of them is shared with other connections, bytes.
+    /// Returns the size of pieces that are shared with other connections, bytes.
     pub fn shared_bytes(&self) -> usize {
         self.shared_bytes
     }
@@ -101,7 +102,7 @@ impl Ahead {
         self.pieces.len()
     }
 
-    /// Removes all pieces, and returns them with the size of those that are not shared, bytes.
+    /// Removes all pieces. Returns them, and the size of those that aren't shared, bytes.
     pub fn take(&mut self) -> (VecDeque<Outgoing>, usize) {
         let own_bytes = self.len_bytes - self.shared_bytes;
         (std::mem::take(self).pieces, own_bytes)
@@ -111,11 +112,11 @@ impl Ahead {
 /// A send in flight.
 #[derive(Default)]
 pub struct Sending {
-    /// Its size; 0: there is none.
+    /// Its size, bytes; 0 if no send is in flight.
     pub bytes: usize,
-    /// Its memory is shared with other connections.
+    /// Whether its memory is shared with other connections.
     pub is_shared: bool,
-    /// Since when the connection's output has exceeded the soft limit, unix time in ms.
+    /// The time since which the connection's output has exceeded the soft limit, Unix time in ms.
     pub above_soft_limit_since_ms: Option<i64>,
 }
 
@@ -123,7 +124,7 @@ pub struct Sending {
 mod tests {
     use super::*;
 
-    /// Returns an output buffer of this length, with room for this many more bytes.
+    /// Returns an output buffer of length `len`, with room for `room` more bytes.
     fn output(len: usize, room: usize) -> Vec<u8> {
         let mut output = Vec::with_capacity(len + room);
         output.resize(len, b'x');
@@ -155,7 +156,7 @@ mod tests {
             ahead.next_capacity_bytes.expect("one has just ended")
         };
         let bulk = |bytes: usize| bytes + format!("${bytes}\r\n\r\n").len();
-        // Twice the last piece, up to the length of a piece.
+        // The next buffer has twice the length of the last piece, up to the length of a piece.
         let large = bulk(64 * 1024);
         assert_eq!(after(large, large), 2 * large + PIECE_SPARE_BYTES);
         assert_eq!(after(8 * large, large), 16 * large + PIECE_SPARE_BYTES);

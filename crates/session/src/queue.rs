@@ -1,4 +1,4 @@
-//! `MULTI`: queues commands.
+//! `MULTI`: queues a connection's commands until `EXEC`.
 
 use std::ops::Range;
 
@@ -24,13 +24,13 @@ pub struct ToQueue<'q> {
     pub at: Range<usize>,
     /// The ranges of its arguments, relative to its first byte.
     pub ranges: &'q [ArgRange],
-    /// The place of its key, if it has one.
+    /// The position of its key, if it has one.
     pub place: Option<KeyPlace>,
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Queues a command of a connection that has sent `MULTI`, and replies. `flags` returns those
-    /// of the call. Returns whether the transaction may contain the command.
+    /// Queues a command of a connection that has sent `MULTI`, and replies. `flags` returns the
+    /// flags of the call. Returns whether the transaction may contain the command.
     pub fn queue<M: Lender<Chunk = C>>(
         &mut self,
         memory: &M,
@@ -46,8 +46,8 @@ impl<C: Lent, S> Connection<C, S> {
         let mut reply = Reply::new(&mut self.output, session.version);
         let is_allowed = !command.flags.contains(Flags::NO_MULTI);
         if is_allowed {
-            // A transaction that won't run keeps no commands: a client that doesn't read replies
-            // might send on and on.
+            // A transaction that won't run keeps no commands: otherwise a client that doesn't read
+            // replies could fill the memory.
             let is_spoiled =
                 transaction.aborted || session.watching.as_ref().is_some_and(|watching| watching.is_changed());
             if !is_spoiled {

@@ -1,4 +1,4 @@
-//! Which replies are sent: `CLIENT REPLY`, and the order of replies and messages.
+//! Which replies are sent (`CLIENT REPLY`), and the order of replies and messages.
 
 use pantala_base::Lent;
 use pantala_engine::client::{ReplyMode, Session};
@@ -24,14 +24,15 @@ pub fn replies_wanted(session: &mut Session) -> bool {
     }
 }
 
-/// Returns whether a session needs [`replies_wanted`] or a close after a command.
+/// Returns whether the owner must call [`replies_wanted`] or close the connection after a command.
 #[inline]
 pub fn needs_settling(session: &Session) -> bool {
     session.reply_mode != ReplyMode::On || session.close_after_reply
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Removes the reply that begins at `before` in the output unless it is wanted. Messages stay.
+    /// Removes the reply that starts at `before` in the output unless it is wanted. Messages
+    /// remain.
     #[inline]
     pub fn end_reply(&mut self, before: usize) {
         if !replies_wanted(&mut self.session) {
@@ -39,13 +40,14 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Removes the reply that begins at `before` in the output. Messages stay.
+    /// Removes the reply that starts at `before` in the output. Confirmations of subscriptions
+    /// remain.
     pub fn withdraw_reply(&mut self, before: usize) {
         self.output.truncate(before);
         self.output.extend(std::mem::take(&mut self.confirmed));
     }
 
-    /// Returns whether an answer is in flight that must precede later messages.
+    /// Returns whether a reply is in flight that must precede later messages.
     pub fn awaits_answer(&self) -> bool {
         if self.session.in_exec {
             return true;
@@ -57,7 +59,7 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Adds a message, behind the answers in flight: it may refer to them.
+    /// Adds a message. It follows the replies in flight, because it may refer to them.
     pub fn tell(&mut self, bytes: &[u8]) {
         if self.awaits_answer() {
             self.news.extend_from_slice(bytes);
@@ -66,7 +68,7 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Releases the held messages: the answers before them have arrived.
+    /// Releases the held messages once the replies before them have arrived.
     #[inline]
     pub fn release_news(&mut self) {
         if !self.news.is_empty() {
@@ -74,13 +76,13 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Starts a transaction: messages wait for its reply.
+    /// Starts a transaction: messages wait until its reply is complete.
     pub fn begin_exec(&mut self) {
         self.session.in_exec = true;
     }
 
-    /// Ends a transaction and releases messages. Confirmations by its own commands are sent even if
-    /// replies are suppressed.
+    /// Ends a transaction and releases messages. Confirmations of subscriptions by its own commands
+    /// are sent even if replies are suppressed.
     pub fn end_exec(&mut self) {
         self.session.in_exec = false;
         if self.session.reply_mode == ReplyMode::On {
@@ -91,7 +93,7 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Ends `CLIENT CACHING`, which applied to one command or transaction, now run.
+    /// Ends `CLIENT CACHING`, which applies to one command or transaction.
     #[inline]
     pub fn end_caching(&mut self) {
         if self.session.caching && self.session.transaction.is_none() {

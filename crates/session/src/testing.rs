@@ -25,7 +25,7 @@ impl Lent for Piece {
     }
 }
 
-/// An event loop's memory, without the loop. Access to a released chunk panics.
+/// The memory of an event loop, without the loop. Access to a released chunk panics.
 #[derive(Default)]
 pub struct Memory {
     pieces: Vec<Option<Vec<u8>>>,
@@ -38,7 +38,7 @@ impl Memory {
         Piece { at: self.pieces.len() - 1, len: bytes.len() }
     }
 
-    /// Overwrites all bytes in lent memory for which `is_one` holds.
+    /// Overwrites all bytes in lent memory for which `is_one` returns true.
     pub fn overwrite(&mut self, is_one: impl Fn(u8) -> bool, with: u8) {
         let lent = self.pieces.iter_mut().flatten().flatten();
         lent.filter(|byte| is_one(**byte)).for_each(|byte| *byte = with);
@@ -75,41 +75,42 @@ impl Lender for Memory {
 #[must_use]
 pub fn connection() -> Connection<Piece, ()> {
     let end = Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 6379)));
-    // One for all connections: users refer to their catalog for ever.
+    // All connections share one catalog, because users refer to theirs for the life of the process.
     static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::empty);
     let users = Users::new(&CATALOG);
     Connection::new((), Session::new(Arc::new(Client::new(1, 0, 0, end.clone(), end, 0)), &users))
 }
 
-/// The result of a stream of bytes.
+/// The result of running a stream of bytes.
 #[derive(Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Its commands, each with its words.
+    /// The commands, each with its arguments.
     pub commands: Vec<Vec<Vec<u8>>>,
-    /// The error that ended it.
+    /// The error that ended the stream.
     pub error: Option<ProtocolError>,
     /// Bytes sent in reply: see [`reply_to`].
     pub sent: Vec<u8>,
 }
 
-/// Returns the reply to a command: its words, so it is as long as the command.
+/// Returns the reply to a command: its concatenated arguments, so it is as long as they are.
 fn reply_to(words: &[Vec<u8>]) -> Vec<u8> {
     words.concat()
 }
 
 /// Feeds a stream to a connection, turn by turn, and runs its commands. `choose` makes all choices:
-/// it returns a number below its argument.
+/// it returns a number less than its argument.
 ///
 /// # Panics
-/// If the connection breaks its own rules.
+/// If the connection violates its invariants.
 pub fn drive(stream: &[u8], choose: &mut dyn FnMut(usize) -> usize) -> Outcome {
-    /// Most chunks in a turn.
+    /// Maximum number of chunks in a turn.
     const CHUNKS_MAX: usize = 3;
     let (mut outcome, mut memory, mut connection) = (Outcome::default(), Memory::default(), connection());
     let mut fed = 0;
     let mut is_flushed = false;
     while !is_flushed {
-        // Once all is fed, turns continue until all has run and is sent.
+        // When the whole stream is fed, turns continue until all commands have run and all output
+        // is sent.
         for _ in 0..choose(CHUNKS_MAX + 1) {
             let len = (1 + choose(stream.len().max(1))).min(stream.len() - fed);
             if len > 0 && connection.state != State::Closing {
@@ -139,8 +140,8 @@ pub fn drive(stream: &[u8], choose: &mut dyn FnMut(usize) -> usize) -> Outcome {
     outcome
 }
 
-/// Parses all pending commands, runs some, and holds the rest back. Returns whether nothing is left
-/// to run.
+/// Parses all pending commands, runs some, and holds the others back. Returns whether no command is
+/// left to run.
 fn turn(
     connection: &mut Connection<Piece, ()>,
     memory: &mut Memory,
@@ -182,5 +183,5 @@ fn turn(
     true
 }
 
-/// Longest argument, bytes: more than the length from which output is sent in pieces.
+/// Maximum length of an argument, bytes: more than the length at which output is sent in pieces.
 const MAX_BULK_LEN: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Connections without a server: random bytes in random pieces, and the resulting output.
+//! Tests of connections without a server: random bytes in random pieces, and the resulting output.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +13,8 @@ use crate::output::{PIECE_BYTES, PIECE_BYTES_MIN};
 use crate::testing::{Memory, connection, drive};
 use crate::turn::{Fate, Sends};
 
-/// Returns the seed of a random test: `PANTALA_SEED`, or a fresh one. Prints it.
+/// Returns the generator of a random test, with the seed in `PANTALA_SEED` or a new one. Prints the
+/// seed.
 fn random(test: &str) -> Random {
     let seed = match std::env::var("PANTALA_SEED") {
         Ok(text) => text.parse().expect("PANTALA_SEED is a number"),
@@ -27,8 +28,8 @@ fn below(random: &mut Random, bound: usize) -> usize {
     random.below(bound as u64) as usize
 }
 
-/// Returns a stream of multibulk and inline commands, with and without quotes, some long, perhaps
-/// ending in garbage.
+/// Returns a stream of multibulk and inline commands, with and without quotes, some of them long.
+/// It may end in invalid bytes.
 fn stream(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..1 + below(random, 30) {
@@ -65,11 +66,11 @@ fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
     let mut errors = 0;
     for _ in 0..STREAMS {
         let stream = stream(&mut random);
-        // The largest choice each time: all bytes at once, all commands run.
+        // The largest choice each time feeds all bytes at once and runs all commands.
         let whole = drive(&stream, &mut |bound| bound - 1);
         assert_eq!(whole.sent, whole.commands.concat().concat());
         errors += usize::from(whole.error.is_some());
-        // Short pieces of short streams, and any others.
+        // Short streams also arrive in short pieces; all streams arrive in pieces of any length.
         for longest in [2, 40, usize::MAX].into_iter().filter(|longest| *longest == usize::MAX || stream.len() < 10_000)
         {
             let pieces = drive(&stream, &mut |bound| below(&mut random, bound.min(longest)));
@@ -79,7 +80,7 @@ fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
     assert!(errors > 0 && errors < STREAMS);
 }
 
-/// Their headers are overwritten in between, so parsing them again would fail.
+/// Overwrites the headers of the commands after each turn, so that parsing them again would fail.
 #[test]
 fn commands_that_are_held_back_are_parsed_once() {
     const STREAM: &[u8] = b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$1\r\na\r\nSET \"b\" c\r\n";
@@ -116,7 +117,7 @@ fn commands_that_are_held_back_are_parsed_once() {
     assert_eq!(connection.parse(&mut memory, &mut Vec::new(), 100), Ok(None));
 }
 
-/// All kinds of output stay in order, whatever is in flight.
+/// All kinds of output stay in order, whichever sends are in flight.
 #[test]
 fn what_is_sent_is_what_was_replied() {
     let mut random = random("what_is_sent_is_what_was_replied");
@@ -177,9 +178,9 @@ fn a_connection_that_cannot_run_more_is_received_from_up_to_a_bound() {
         (State::Parked, WAITING_BYTES_MAX + 1, true),
         (State::Paused, WAITING_BYTES_MAX + 1, true),
         (State::Closing, WAITING_BYTES_MAX + 1, true),
-        // The peer's close would go unseen behind bytes that aren't received.
+        // The connection must keep receiving, because the peer's close arrives after these bytes.
         (State::Blocked, WAITING_BYTES_MAX + 1, false),
-        // An incomplete command must go on arriving.
+        // The connection must keep receiving the rest of an incomplete command.
         (State::Open, WAITING_BYTES_MAX + 1, false),
     ] {
         let (mut memory, mut connection) = (Memory::default(), connection());

@@ -1,4 +1,4 @@
-//! The end of a turn: what the owner of a connection does with its socket.
+//! The end of a turn: tells the owner of a connection what to do with its socket.
 
 use pantala_base::{Lender, Lent, Outgoing};
 
@@ -10,28 +10,28 @@ use crate::input::WAITING_BYTES_MAX;
 pub struct Send {
     /// The bytes.
     pub bytes: Outgoing,
-    /// Something follows the send: more output, or the end of the connection. Its completion must
-    /// wake the owner.
+    /// Whether something follows the send: more output, or the end of the connection. If so, the
+    /// completion of the send must wake the owner.
     pub is_awaited: bool,
 }
 
-/// What to send a connection when a turn ends.
+/// What to send at the end of a turn.
 #[derive(Debug)]
 pub enum Sends {
     /// Nothing.
     Nothing,
-    /// Nothing until the send in flight has ended, whose completion must wake the owner.
+    /// Nothing until the send in flight has completed. Its completion must wake the owner.
     Later,
     /// These bytes.
     Now(Send),
 }
 
-/// Whether a connection continues.
+/// Whether a connection continues after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It continues.
     Stays,
-    /// It ends when the send in flight has ended.
+    /// It ends once the send in flight has completed.
     EndsWhenSent,
     /// It has ended: its socket must be closed.
     Over,
