@@ -1,14 +1,14 @@
-//! Protocol versions and cipher suites, from the lists that OpenSSL takes.
+//! Protocol versions and cipher suites, parsed from OpenSSL's lists.
 
 use rustls::crypto::aws_lc_rs::cipher_suite as suites;
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion, version};
 
 use crate::options::Agreement;
 
-/// A suite of TLS 1.2: OpenSSL's name and the keywords that select it.
+/// A cipher suite of TLS 1.2: OpenSSL's name, the suite, and the keywords that select it.
 type Known = (&'static str, SupportedCipherSuite, &'static [&'static str]);
 
-/// The suites of TLS 1.2 that rustls has, in order of preference.
+/// The TLS 1.2 suites that rustls supports, in order of preference.
 static TLS12: [Known; 6] = [
     (
         "ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -42,7 +42,7 @@ static TLS12: [Known; 6] = [
     ),
 ];
 
-/// Keywords that select all suites of TLS 1.2 here: all have these properties.
+/// Keywords that select all of these TLS 1.2 suites, because every one has these properties.
 const EVERY: [&str; 9] = ["ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "KECDHE", "KEECDH", "TLSV1.2", "SECURE128"];
 
 /// The suites of TLS 1.3, in order of preference.
@@ -82,7 +82,7 @@ pub fn versions(protocols: &str) -> Result<Vec<&'static SupportedProtocolVersion
 /// Returns the cipher suites of `tls-ciphers` and `tls-ciphersuites`.
 ///
 /// # Errors
-/// A list selects something that rustls doesn't have, or nothing.
+/// A list selects a suite that rustls doesn't support, or no suite at all.
 pub fn cipher_suites(agreement: &Agreement) -> Result<Vec<SupportedCipherSuite>, String> {
     let mut all = tls13(&agreement.ciphersuites)?;
     all.extend(tls12(&agreement.ciphers)?);
@@ -103,8 +103,8 @@ fn tls13(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     list.split(':').filter(|name| !name.is_empty()).map(find).collect()
 }
 
-/// Whether a word of the list (keywords joined by `+`) selects a suite; `None` if it has an unknown
-/// keyword.
+/// Returns whether a word of the list (keywords joined by `+`) selects a suite; `None` if it has an
+/// unknown keyword.
 fn selects(word: &str, known: &Known) -> Option<bool> {
     let mut selected = true;
     for keyword in word.split('+') {
@@ -121,9 +121,9 @@ fn selects(word: &str, known: &Known) -> Option<bool> {
     Some(selected)
 }
 
-/// Reads OpenSSL's list: words add suites, `-` and `!` remove them, `+` moves them to the end. What
-/// removes unknown suites removes nothing; what adds them is an error, because a client that needs
-/// them would fail.
+/// Parses OpenSSL's list: words add suites, `-` and `!` remove them, `+` moves them to the end.
+/// Removing an unknown suite has no effect. Adding one is an error, because a client that needs it
+/// would fail.
 fn tls12(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     let (mut chosen, mut banned): (Vec<&Known>, Vec<&str>) = (Vec::new(), Vec::new());
     let list = if list.trim().is_empty() { "DEFAULT" } else { list };

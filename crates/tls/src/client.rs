@@ -18,11 +18,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Reads the files that the options name: the authorities, and the client's certificate if
-    /// there is one. Without one of its own it presents the server's, as in Redis.
+    /// Reads the files that the options name: the authorities, and the client's certificate. If the
+    /// client has no certificate, it presents the server's, as in Redis.
     ///
     /// # Errors
-    /// What is missing, unreadable or unsupported.
+    /// A file or directive is missing, unreadable or unsupported.
     pub fn new(options: &Options) -> Result<Self, String> {
         let builder = ClientConfig::builder_with_provider(provider(options)?)
             .with_protocol_versions(&ciphers::versions(&options.agreement.protocols)?)
@@ -41,11 +41,11 @@ impl Client {
         Ok(Client { config: Arc::new(config) })
     }
 
-    /// Creates the client's side of a new connection to a server that is called `name`, a host
-    /// name or an address.
+    /// Creates the client's side of a new connection to the server `name`, a host name or an
+    /// address.
     ///
     /// # Errors
-    /// The name is none, or there is no randomness.
+    /// The name is invalid, or the system has no randomness.
     pub fn connect(&self, name: &str) -> Result<Connection, Failure> {
         let name = ServerName::try_from(name.to_owned()).map_err(|_| Failure::Name)?;
         UnbufferedClientConnection::new(Arc::clone(&self.config), name)

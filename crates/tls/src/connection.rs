@@ -1,4 +1,7 @@
-//! One connection, without its socket.
+//! One connection of either side, without its socket.
+//!
+//! The owner of the socket passes received bytes in, and sends or processes the bytes that come
+//! out. After a failure the connection processes no bytes, and the owner must close it.
 
 use std::fmt;
 
@@ -9,18 +12,18 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedS
 /// Bytes of a record's header.
 const HEADER_BYTES: usize = 5;
 
-/// Most plaintext of one record, bytes.
+/// Maximum plaintext of one record, bytes.
 const PLAIN_BYTES_MAX: usize = 16 * 1024;
 
-/// More than a record adds to its plaintext, bytes.
+/// Maximum number of bytes that a record adds to its plaintext, rounded up.
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
-/// Most bytes of a handshake that are kept until it can go on: rustls takes no message longer than
-/// half of this.
+/// Maximum number of handshake bytes kept until the handshake can continue. rustls rejects messages
+/// longer than half of this.
 pub const HANDSHAKE_BYTES_MAX: usize = 128 * 1024;
 
-/// Memory of an established connection besides its buffers, bytes. An idle client of the server
-/// takes 7.6 KB of resident memory in all.
+/// Memory of an established connection besides its buffers, bytes. An idle client uses 7.6 KB of
+/// the server's resident memory in total.
 pub const STATE_BYTES: usize = 5 * 1024;
 
 /// Why a connection must be closed.
@@ -30,7 +33,7 @@ pub enum Failure {
     Protocol(rustls::Error),
     /// The peer's handshake is too long.
     TooLong,
-    /// The keys were used for as many records as they may be.
+    /// The keys have been used for the maximum number of records.
     Exhausted,
     /// The server's name is neither a host name nor an address.
     Name,
@@ -47,7 +50,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Where the results of records go.
+/// The buffers for the results of processing records.
 #[derive(Debug)]
 pub struct Out<'o> {
     /// Decrypted bytes.
@@ -68,11 +71,11 @@ pub struct Connection {
     partial: Vec<u8>,
     is_handshaking: bool,
     peer_has_closed: bool,
-    /// After a failure nothing is processed any more: the kept bytes are gone.
+    /// Whether the connection has failed. It then processes no bytes, and its kept bytes are lost.
     has_failed: bool,
 }
 
-/// What a step of the state machine asks for.
+/// What a step of the state machine needs next.
 enum Next {
     /// Another step.
     Go,
@@ -93,24 +96,24 @@ impl Connection {
         Connection { core, partial: Vec::new(), is_handshaking: true, peer_has_closed: false, has_failed: false }
     }
 
-    /// Returns whether the handshake is not finished.
+    /// Returns whether the handshake is unfinished.
     #[inline]
     pub fn is_handshaking(&self) -> bool {
         self.is_handshaking
     }
 
-    /// Returns whether the peer has sent its last byte, as it said itself.
+    /// Returns whether the peer has announced that it sends no more bytes.
     #[inline]
     pub fn peer_has_closed(&self) -> bool {
         self.peer_has_closed
     }
 
-    /// Returns its memory, bytes.
+    /// Returns the memory usage of the connection, bytes.
     pub fn memory_bytes(&self) -> usize {
         STATE_BYTES + self.partial.capacity()
     }
 
-    /// Returns how many bytes are kept: an incomplete record, or what has arrived of a handshake.
+    /// Returns the number of kept bytes: an incomplete record, or the received part of a handshake.
     #[inline]
     pub fn kept_bytes(&self) -> usize {
         self.partial.len()
@@ -119,7 +122,7 @@ impl Connection {
     /// Keeps bytes of a handshake for [`Connection::shake_hands`].
     ///
     /// # Errors
-    /// Too many are kept.
+    /// More than [`HANDSHAKE_BYTES_MAX`] bytes would be kept.
     pub fn keep(&mut self, received: &[u8]) -> Result<(), Failure> {
         if self.partial.len() + received.len() > HANDSHAKE_BYTES_MAX {
             return Err(Failure::TooLong);
@@ -128,22 +131,23 @@ impl Connection {
         Ok(())
     }
 
-    /// Continues the handshake as far as the kept bytes reach. A client's first call has none.
+    /// Continues the handshake as far as the kept bytes allow. At a client's first call there are
+    /// none.
     ///
     /// # Errors
-    /// The connection must be closed, after sending what `out.reply` has.
+    /// The connection must be closed after sending the content of `out.reply`.
     pub fn shake_hands(&mut self, out: &mut Out<'_>) -> Result<(), Failure> {
         self.run_partial(out)
     }
 
-    /// Opens records. They are decrypted where they are; an incomplete one is kept.
+    /// Opens records. Decrypts them in place, and keeps an incomplete one.
     ///
     /// # Errors
-    /// The connection must be closed, after sending what `out.reply` has.
+    /// The connection must be closed after sending the content of `out.reply`.
     pub fn receive(&mut self, mut received: &mut [u8], out: &mut Out<'_>) -> Result<(), Failure> {
         while !self.partial.is_empty() && !received.is_empty() {
             let missing_bytes = if self.is_handshaking { 0 } else { self.missing_bytes() };
-            // A complete record that is kept is part of a message of several.
+            // A kept complete record is part of a message that spans several records.
             let taken_bytes = if missing_bytes == 0 { received.len() } else { missing_bytes.min(received.len()) };
             let (taken, rest) = received.split_at_mut(taken_bytes);
             self.keep(taken)?;
@@ -159,7 +163,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns how many bytes the kept record lacks, at least; 0 if it is complete.
+    /// Returns the minimum number of bytes that the kept record lacks; 0 if it is complete.
     fn missing_bytes(&self) -> usize {
         let Some(&[_, _, _, high, low]) = self.partial.first_chunk::<HEADER_BYTES>() else {
             return HEADER_BYTES - self.partial.len();
@@ -177,7 +181,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Processes records until more bytes are needed. Returns how many bytes were used.
+    /// Processes records until more bytes are needed. Returns the number of bytes used.
     fn run(&mut self, received: &mut [u8], out: &mut Out<'_>) -> Result<usize, Failure> {
         let mut used_bytes = 0;
         if self.has_failed {
@@ -206,10 +210,11 @@ impl Connection {
         }
     }
 
-    /// Takes the alert that tells the peer of a failure, if there is one.
+    /// Writes the alert that informs the peer of a failure, if there is one.
     fn take_alert(&mut self, rest: &mut [u8], out: &mut Out<'_>) {
         let (mut is_handshaking, mut has_closed) = (self.is_handshaking, self.peer_has_closed);
-        // Only this one step: it encodes the alert. Another would process bytes after a failure.
+        // Runs one step only: it encodes the alert. Another step would process bytes after a
+        // failure.
         let _ = match &mut self.core {
             Core::Server(core) if core.wants_write() => {
                 step(core.process_tls_records(rest), out, &mut is_handshaking, &mut has_closed)
@@ -221,7 +226,8 @@ impl Connection {
         };
     }
 
-    /// Seals bytes into records behind `sealed`. Only after the handshake.
+    /// Seals bytes into records, appended to `sealed`. Must not be called before the handshake
+    /// ends.
     ///
     /// # Errors
     /// The keys are used up.
@@ -236,7 +242,7 @@ impl Connection {
                     sealed.truncate(start + bytes);
                     return Ok(());
                 }
-                // New keys are announced before the records.
+                // The announcement of new keys precedes the records and needs more room.
                 Some(Err(EncryptError::InsufficientSize(wanted))) => sealed.resize(start + wanted.required_size, 0),
                 Some(Err(EncryptError::EncryptExhausted)) | None => {
                     sealed.truncate(start);
@@ -246,7 +252,7 @@ impl Connection {
         }
     }
 
-    /// Returns the record that tells the peer that no more bytes follow; empty during the
+    /// Returns the record that announces the end of the bytes to the peer; empty during the
     /// handshake.
     pub fn close(&mut self) -> Vec<u8> {
         let mut sealed = vec![0; 4 * RECORD_OVERHEAD_BYTES];
@@ -255,8 +261,8 @@ impl Connection {
         sealed
     }
 
-    /// Calls `write` with what encrypts; returns `None` if that is not possible in this state. The
-    /// kept bytes are passed as always: parts of a message among them are known by their position.
+    /// Calls `write` with the encrypter; returns `None` if this state can't encrypt. Passes the
+    /// kept bytes to rustls, because it identifies parts of a message among them by their position.
     fn write<T>(&mut self, write: impl FnOnce(&mut dyn Traffic) -> T) -> Option<T> {
         if self.has_failed {
             return None;
@@ -266,13 +272,13 @@ impl Connection {
             Core::Client(core) => with_traffic(core.process_tls_records(&mut self.partial), write),
         };
         self.partial.drain(..discard);
-        // The header of an incomplete record may be wrong.
+        // The header of an incomplete record can be invalid.
         self.has_failed |= written.is_err();
         written.ok().flatten()
     }
 }
 
-/// What encrypts, of either side.
+/// The encrypting part of rustls, for either side.
 trait Traffic {
     fn seal(&mut self, plain: &[u8], room: &mut [u8]) -> Result<usize, EncryptError>;
     fn close(&mut self, room: &mut [u8]) -> Result<usize, EncryptError>;
@@ -294,14 +300,14 @@ fn with_traffic<D, T>(
 ) -> (usize, Result<Option<T>, rustls::Error>) {
     let written = match status.state {
         Ok(ConnectionState::WriteTraffic(mut traffic)) => Ok(Some(write(&mut traffic))),
-        // Whatever was to be sent before was taken when it arose.
+        // In other states there is nothing to write: earlier output was taken when it arose.
         Ok(_) => Ok(None),
         Err(error) => Err(error),
     };
     (status.discard, written)
 }
 
-/// Handles one state. Returns how many received bytes it has used.
+/// Handles one state. Returns the number of received bytes used.
 fn step<D>(
     status: UnbufferedStatus<'_, '_, D>,
     out: &mut Out<'_>,
@@ -342,7 +348,7 @@ fn step<D>(
             Ok(Next::Wait)
         }
         Ok(ConnectionState::BlockedHandshake | ConnectionState::Closed) => Ok(Next::Wait),
-        // Early data is never offered.
+        // Early data is never offered, so its states don't occur.
         Ok(_) => Err(rustls::Error::General("unexpected state".into())),
         Err(error) => Err(error),
     };

@@ -12,7 +12,7 @@ use x509_cert::Certificate;
 
 use crate::options::{Authorities, Password};
 
-/// Longest file that is read, bytes: a bundle of all public authorities takes a tenth of this.
+/// Maximum length of a file, bytes. A bundle of all public authorities has a tenth of this.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Reads a file of bounded length.
@@ -58,7 +58,7 @@ pub fn private_key(path: &Path, password: Option<&Password>) -> Result<PrivateKe
 const LEGACY: &str = "the key is encrypted in the old PEM format, which is insecure and not supported: convert it with \
                       'openssl pkcs8 -topk8'";
 
-/// Returns whether the key is encrypted as OpenSSL did it before PKCS #8.
+/// Returns whether the key is encrypted in OpenSSL's format that precedes PKCS #8.
 fn is_legacy_encrypted(text: &[u8]) -> bool {
     const MARK: &[u8] = b"Proc-Type: 4,ENCRYPTED";
     text.windows(MARK.len()).any(|window| window == MARK)
@@ -76,7 +76,7 @@ fn decrypted(text: &[u8], password: Option<&Password>) -> Result<PrivateKeyDer<'
     Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
 }
 
-/// Returns the first section of a text that begins with one.
+/// Returns the first section of a text that starts with a section.
 fn section<'t>(text: &'t str, label: &str) -> &'t str {
     let end = format!("-----END {label}-----");
     text.find(&end).map_or(text, |at| &text[..at + end.len()])
@@ -107,7 +107,7 @@ pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
         let mut paths =
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().map_err(unreadable)?;
         paths.sort();
-        // OpenSSL wants links named after hashes; here every file with a certificate counts.
+        // OpenSSL requires links named after hashes; Pantala reads every file with a certificate.
         for path in paths.iter().take(FILES_MAX).filter(|path| path.is_file()) {
             if let Ok(found) = read(path).and_then(|text| certificates_in(&text).map_err(|error| error.to_string())) {
                 add(path, found)?;
@@ -120,10 +120,10 @@ pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Most files of a folder of authorities that are read.
+/// Maximum number of files read from a folder of authorities.
 const FILES_MAX: usize = 1024;
 
-/// Returns when a certificate expires, unix time in seconds; `None` if it can't be parsed.
+/// Returns when a certificate expires, Unix time in seconds; `None` if it can't be parsed.
 pub fn expires_s(certificate: &CertificateDer<'_>) -> Option<i64> {
     let parsed = Certificate::from_der(certificate).ok()?;
     i64::try_from(parsed.tbs_certificate().validity().not_after.to_unix_duration().as_secs()).ok()

@@ -3,9 +3,9 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`options`] | what the `tls-*` directives ask for |
-//! | [`server`] | the server's side: certificate, who must present one, sessions |
-//! | [`client`] | the client's side, for tools and links |
+//! | [`options`] | the values of the `tls-*` directives |
+//! | [`server`] | the server's side: its certificate, the check of clients' certificates, sessions |
+//! | [`client`] | the client's side, for tools and links to other servers |
 //! | [`connection`] | one connection of either side |
 //! | `ciphers`, `files`, `sessions` | cipher lists as OpenSSL writes them; certificates and keys; resumption |
 //!
@@ -19,10 +19,10 @@
 //!
 //! # Who owns what
 //!
-//! A [`Connection`] belongs to the thread that has the socket. It keeps an incomplete record, and
-//! during the handshake what has arrived of it, both bounded; everything else is in the caller's
-//! buffers. A [`Server`] is shared by all threads and never changes: to reload a certificate is to
-//! make another one. Connections keep the one that they started with.
+//! A [`Connection`] belongs to the thread that owns the socket. It keeps an incomplete record and,
+//! during the handshake, the received part of a message, both bounded; all other bytes are in the
+//! caller's buffers. A [`Server`] is shared by all threads and never changes: reloading a
+//! certificate creates another `Server`, and existing connections keep theirs.
 //!
 //! # What it costs
 //!

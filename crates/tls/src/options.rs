@@ -1,4 +1,4 @@
-//! What the `tls-*` directives ask for.
+//! The values of the `tls-*` directives.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 /// `tls-auth-clients`: whether clients must present a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AuthClients {
-    /// No certificate is asked for.
+    /// The server requests no certificate.
     No,
     /// Every client must present a valid certificate.
     #[default]
     Yes,
-    /// A certificate must be valid if there is one.
+    /// The server requests a certificate, which must be valid if the client presents one.
     Optional,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Debug for Password {
 /// A certificate with its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// File of the certificate, followed by those that signed it.
+    /// File of the certificate, followed by the certificates of its signers.
     pub cert_file: Option<PathBuf>,
     /// File of the private key.
     pub key_file: Option<PathBuf>,
@@ -36,38 +36,38 @@ pub struct Identity {
     pub key_password: Option<Password>,
 }
 
-/// Whose signature makes a peer's certificate valid.
+/// The certificates of the authorities that sign peers' certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Authorities {
     /// File of certificates.
     pub file: Option<PathBuf>,
-    /// Folder of such files.
+    /// Folder of files of certificates.
     pub dir: Option<PathBuf>,
 }
 
-/// What a handshake may agree on. Empty lists mean everything that is supported.
+/// The versions and suites that a handshake may agree on. Empty lists mean everything supported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     /// Versions: `TLSv1.2 TLSv1.3`.
     pub protocols: String,
-    /// Cipher suites of TLS 1.2, as OpenSSL writes the list.
+    /// Cipher suites of TLS 1.2, as an OpenSSL list.
     pub ciphers: String,
     /// Cipher suites of TLS 1.3.
     pub ciphersuites: String,
-    /// The server's order of suites counts, not the client's.
+    /// Whether the server's order of suites takes precedence over the client's.
     pub prefers_server_ciphers: bool,
 }
 
 /// Sessions that clients may resume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
-    /// Sessions may be resumed.
+    /// Whether sessions may be resumed.
     pub are_kept: bool,
-    /// Most sessions that are kept; 0: as many as [`SESSIONS_MAX`].
+    /// Maximum number of kept sessions; 0 means [`SESSIONS_MAX`].
     ///
     /// [`SESSIONS_MAX`]: crate::server::SESSIONS_MAX
     pub count_max: usize,
-    /// How long a session may be resumed, seconds.
+    /// How long a session may be resumed after its handshake, seconds.
     pub timeout_s: u64,
 }
 
@@ -82,19 +82,19 @@ impl Default for Sessions {
 pub struct Options {
     /// The server's certificate.
     pub server: Identity,
-    /// The certificate that this process presents as a client.
+    /// The certificate that this process presents when it connects to other servers.
     pub client: Identity,
-    /// Whose signature makes a peer's certificate valid.
+    /// The certificates of the authorities that sign peers' certificates.
     pub authorities: Authorities,
     /// Whether clients must present a certificate.
     pub auth_clients: AuthClients,
-    /// What a handshake may agree on.
+    /// The versions and suites that a handshake may agree on.
     pub agreement: Agreement,
     /// Sessions that clients may resume.
     pub sessions: Sessions,
     /// `tls-dh-params-file`, which is rejected.
     pub dh_params_file: Option<PathBuf>,
-    /// Counts the changes of any `tls-*` directive: files are read again even if their names are
-    /// the same.
+    /// The number of changes to `tls-*` directives. A change rereads the files even if their names
+    /// are the same.
     pub revision: u64,
 }

@@ -1,4 +1,4 @@
-//! The server's side: its certificate, who must present one, and the sessions to resume.
+//! The server's side: its certificate, the check of clients' certificates, and sessions to resume.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::connection::{Connection, Failure};
 use crate::options::{AuthClients, Identity, Options};
 use crate::{ciphers, files, sessions};
 
-/// Most sessions kept for resumption if `tls-session-cache-size` is 0, which means no limit in
-/// OpenSSL.
+/// Maximum number of sessions kept for resumption if `tls-session-cache-size` is 0, which means no
+/// limit in OpenSSL.
 pub const SESSIONS_MAX: usize = 1024 * 1024;
 
-/// Tickets sent after a handshake of TLS 1.3, as OpenSSL does: each resumes one connection.
+/// Number of tickets sent after a TLS 1.3 handshake, as in OpenSSL. Each resumes one connection.
 const TICKETS: usize = 2;
 
 /// See the head of this module.
@@ -30,7 +30,7 @@ impl Server {
     /// Reads the files that the options name.
     ///
     /// # Errors
-    /// What is missing, unreadable or unsupported, for the log.
+    /// A file or directive is missing, unreadable or unsupported. The text is for the log.
     pub fn new(options: &Options) -> Result<Self, String> {
         if let Some(file) = &options.dh_params_file {
             return Err(format!(
@@ -65,12 +65,12 @@ impl Server {
     /// Creates the server's side of a new connection.
     ///
     /// # Errors
-    /// There is no randomness.
+    /// The system has no randomness.
     pub fn accept(&self) -> Result<Connection, Failure> {
         UnbufferedServerConnection::new(Arc::clone(&self.config)).map(Connection::of_server).map_err(Failure::Protocol)
     }
 
-    /// Returns when the certificate expires, unix time in seconds, if that is known.
+    /// Returns when the certificate expires, Unix time in seconds, if that is known.
     pub fn expires_s(&self) -> Option<i64> {
         self.expires_s
     }
@@ -79,7 +79,7 @@ impl Server {
 /// A certificate chain and its key.
 pub(crate) type Chain = (Vec<rustls::pki_types::CertificateDer<'static>>, rustls::pki_types::PrivateKeyDer<'static>);
 
-/// Reads a certificate and its key. `names`: the directives.
+/// Reads a certificate and its key. `names` are the directives, for errors.
 pub(crate) fn identity(of: &Identity, names: [&str; 2]) -> Result<Chain, String> {
     let cert_file = of.cert_file.as_ref().ok_or_else(|| format!("No {} configured!", names[0]))?;
     let key_file = of.key_file.as_ref().ok_or_else(|| format!("No {} configured!", names[1]))?;
@@ -90,7 +90,7 @@ pub(crate) fn identity(of: &Identity, names: [&str; 2]) -> Result<Chain, String>
     Ok((certificates, key))
 }
 
-/// Returns the cryptography, reduced to what may be agreed on.
+/// Returns the cryptography, reduced to the versions and suites that the options allow.
 pub(crate) fn provider(options: &Options) -> Result<Arc<CryptoProvider>, String> {
     let cipher_suites = ciphers::cipher_suites(&options.agreement)?;
     Ok(Arc::new(CryptoProvider { cipher_suites, ..aws_lc_rs::default_provider() }))
@@ -110,7 +110,7 @@ pub(crate) fn roots(options: &Options) -> Result<Arc<RootCertStore>, String> {
     roots.map(Arc::new).map_err(|wrong| format!("Failed to configure CA certificate(s) file/directory: {wrong}"))
 }
 
-/// Returns what checks the certificates of clients.
+/// Returns the verifier of clients' certificates.
 fn verifier(options: &Options, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, String> {
     if options.auth_clients == AuthClients::No {
         return Ok(WebPkiClientVerifier::no_client_auth());

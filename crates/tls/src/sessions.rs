@@ -1,12 +1,12 @@
-//! Sessions that clients may resume: kept on the server, so that their number and their age are
-//! bounded exactly, as `tls-session-cache-size` and `tls-session-cache-timeout` say.
+//! Sessions that clients may resume. The server keeps them, so that `tls-session-cache-size` and
+//! `tls-session-cache-timeout` limit their number and age exactly.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 
-/// rustls's cache, with a deadline before each value.
+/// rustls's cache, with a deadline in front of each value.
 #[derive(Debug)]
 pub struct Cache {
     sessions: Arc<ServerSessionMemoryCache>,

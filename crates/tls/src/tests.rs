@@ -1,4 +1,4 @@
-//! Both sides of a connection, without sockets.
+//! Tests of both sides of a connection, without sockets.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::connection::Out;
 use crate::options::{AuthClients, Authorities, Identity};
 use crate::{Client, Connection, Options, Server};
 
-/// Options with a certificate made by openssl; `None` if it isn't installed.
+/// Returns options with a certificate made by openssl; `None` if openssl isn't installed.
 fn options(name: &str) -> Option<Options> {
     let folder = std::env::temp_dir().join(format!("pantala-tls-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -127,7 +127,7 @@ fn bytes_arrive_as_they_were_sent_in_pieces_of_any_length() {
             pair.client.seal(&sent, &mut sealed).expect("sealed");
             for mut piece in pieces(&sealed, &mut random) {
                 pair.server.receive(&mut piece, &mut Out { plain: &mut got, reply: &mut reply }).expect("opened");
-                // An answer in the middle of a record changes nothing.
+                // A reply in the middle of a record changes nothing.
                 let mut answer = Vec::new();
                 pair.server.seal(b"answer", &mut answer).expect("sealed");
                 let mut back = Vec::new();
@@ -159,7 +159,7 @@ fn damaged_bytes_are_a_failure_and_never_a_panic() {
             pair.client.shake_hands(&mut Out { plain: &mut plain, reply: &mut bytes }).expect("a hello");
         }
         for _ in 0..=random.below(3) {
-            // Often in the headers, where a change matters most.
+            // Half of the changes are in the headers, where they matter most.
             let bound = if random.below(2) == 0 { 12 } else { bytes.len() };
             let at = random.below(bound.min(bytes.len()));
             match random.below(4) {
@@ -180,13 +180,13 @@ fn damaged_bytes_are_a_failure_and_never_a_panic() {
     }
 }
 
-/// A handshake message of several records may stay unfinished while replies are sealed: rustls then
-/// knows its parts by their place in the kept bytes.
+/// A handshake message of several records may be incomplete while replies are sealed. rustls
+/// identifies its parts by their position in the kept bytes.
 #[test]
 fn replies_are_sealed_in_the_middle_of_a_handshake_message() {
     let Some((server, client)) = sides("middle") else { return };
     let mut pair = Pair::new(&server, &client);
-    // A hello in records of ten bytes, not finished.
+    // The hello arrives in records of ten bytes, and is incomplete.
     let (mut hello, mut plain, mut reply) = (Vec::new(), Vec::new(), Vec::new());
     pair.client.shake_hands(&mut Out { plain: &mut plain, reply: &mut hello }).expect("a hello");
     for part in hello[5..].chunks(10).take(5) {
