@@ -1,13 +1,14 @@
-//! A base of commands (`aof-use-rdb-preamble no`): an RDB file translated, `RESTORE` by `RESTORE`.
+//! A base of commands (`aof-use-rdb-preamble no`): an RDB file translated to `RESTORE` commands.
 //!
-//! Redis writes commands of each type instead. Both load the other's; a payload is shorter, and
-//! keeps encodings.
+//! Redis instead writes commands of each type. Each server loads the other's file; a payload is
+//! shorter, and preserves encodings.
 
 use pantala_types::rdb_value::payload::seal;
 
 use crate::rdb::{Error, Next, Piece, Reader};
 
-/// Translates an RDB file, which has no hash fields with an expiry: `RESTORE` knows none.
+/// Translates an RDB file, which must have no hash fields with an expiry: `RESTORE` can't express
+/// them.
 pub struct Commands {
     reader: Reader,
     db: Option<u32>,
@@ -15,7 +16,8 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Starts a file of a server with this many databases, and strings of at most this many bytes.
+    /// Starts the translation for a server with this many databases and strings of at most
+    /// `string_bytes_max` bytes.
     #[must_use]
     pub fn new(databases: u32, string_bytes_max: u64) -> Self {
         Commands { reader: Reader::new(None, databases, string_bytes_max, false), db: None, payload: Vec::new() }
@@ -24,7 +26,7 @@ impl Commands {
     /// Translates the next bytes of the RDB file, and appends the commands to `out`.
     ///
     /// # Errors
-    /// The RDB file is wrong.
+    /// The RDB file is invalid.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         self.reader.feed(bytes)?;
         loop {

@@ -1,4 +1,4 @@
-//! `check-aof`: checks one file of commands, in the words of redis-check-aof.
+//! `check-aof`: checks one file of commands, with the messages of redis-check-aof.
 
 use super::reader::{Fault, Next, Reader};
 use super::timestamp_of;
@@ -7,22 +7,22 @@ use super::transactions::{Found, Transactions};
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The file was read to its end, or to its first error.
+    /// The file was read to its end or to its first error.
     Read(Analysis),
-    /// The effects from this offset on were written later than the wanted time.
+    /// The effects from this offset were written later than the requested time.
     Later(u64),
     /// A timestamp annotation has no number.
     InvalidTimestamp,
 }
 
-/// How far a file is right.
+/// The part of a file that is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analysis {
-    /// What is wrong, as redis-check-aof prints it; `None` also if a record starts wrongly.
+    /// The error as redis-check-aof prints it; `None` also if a record starts with a wrong byte.
     pub error: Option<String>,
     /// A record starts with neither `*` nor `#`.
     pub is_format_error: bool,
-    /// The offset up to which whole commands and transactions reach.
+    /// The end of the last complete command or transaction, bytes from the start of the file.
     pub ok_up_to: u64,
     /// The number of the line where reading stopped.
     pub line: u64,
@@ -35,24 +35,24 @@ pub struct Check {
     transactions: Transactions,
     /// The file's name, for errors.
     name: String,
-    /// Effects written later than this are to be removed, unix time in s.
+    /// Effects written later than this are to be removed, Unix time in s.
     until_s: Option<i64>,
     ok_up_to: u64,
-    /// Where the last string or annotation starts.
+    /// The offset of the last string or annotation.
     last_at: u64,
 }
 
 impl Check {
-    /// Starts a check of the file `name` at `offset`, behind its RDB preamble. With `until_s`, it
-    /// stops at the first effects that were written later.
+    /// Starts a check of the file `name` at `offset`, the end of its RDB preamble. With `until_s`,
+    /// the check stops at the first effects that were written later.
     #[must_use]
     pub fn new(offset: u64, name: String, until_s: Option<i64>) -> Self {
         let (reader, transactions) = (Reader::new(offset), Transactions::default());
         Check { reader, transactions, name, until_s, ok_up_to: offset, last_at: offset }
     }
 
-    /// Checks the next bytes of the file; an empty slice is its end. Returns the result once there
-    /// is one.
+    /// Checks the next bytes of the file; an empty slice is its end. Returns the result once it is
+    /// known.
     pub fn feed(&mut self, input: &[u8]) -> Option<Outcome> {
         if input.is_empty() {
             self.reader.end_input();
@@ -116,7 +116,7 @@ impl Check {
         }
     }
 
-    /// Notes that all records so far are right.
+    /// Notes that all records so far are valid.
     fn note_end(&mut self) {
         if self.transactions.open_since().is_none() {
             self.ok_up_to = self.reader.offset();

@@ -1,14 +1,14 @@
-//! Leaves out the commands of the stream that only replicas need.
+//! Removes commands that only replicas need from the stream of effects.
 
 use std::ops::Range;
 
 use super::reader::number;
 
-/// Commands that change nothing that is saved.
+/// Commands that change nothing in the dataset.
 const LEFT_OUT: [&[u8]; 4] = [b"PING", b"PUBLISH", b"SPUBLISH", b"REPLCONF"];
 
-/// Returns the ranges of a part of the stream, which consists of whole commands, that belong into
-/// the file. Neighbouring commands are one range. Bytes that are no command are kept.
+/// Returns the ranges of a part of the stream that belong in the file. The part must consist of
+/// whole commands. Neighbouring commands form one range. Bytes that aren't a command are kept.
 #[must_use]
 pub fn kept(part: &[u8]) -> Vec<Range<usize>> {
     let (mut ranges, mut start, mut at) = (Vec::new(), 0, 0);
@@ -27,7 +27,7 @@ pub fn kept(part: &[u8]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Returns the length of the first command, and whether it is left out.
+/// Returns the length of the first command, and whether to omit it.
 fn command(input: &[u8]) -> Option<(usize, bool)> {
     if input.first() != Some(&b'*') {
         return None;

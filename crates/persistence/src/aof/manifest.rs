@@ -1,4 +1,4 @@
-//! The manifest: which files make up the append-only file, in order.
+//! The manifest: lists the files of the append-only file, in order.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use pantala_resp::{quote, words_of};
 
 use super::names;
 
-/// Longest line that is read, bytes, without the line end.
+/// Maximum length of a line, bytes, without the line end.
 pub const LINE_BYTES_MAX: usize = 1024;
 
-/// Fewest words of a line.
+/// Minimum number of words in a line.
 const WORDS_MIN: usize = 6;
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The dataset at one instant.
     Base,
-    /// A file that a rewrite has replaced and that may be deleted.
+    /// A file that a rewrite has replaced, and that may be deleted.
     History,
-    /// Effects.
+    /// Effects since the base or the preceding increment.
     Increment,
 }
 
@@ -33,7 +33,7 @@ impl Kind {
     }
 }
 
-/// A file of the list.
+/// A file in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Its name in the directory of the manifest.
@@ -48,19 +48,19 @@ pub struct Manifest {
     base: Option<Listed>,
     history: Vec<Listed>,
     increments: Vec<Listed>,
-    /// The highest numbers so far.
+    /// The highest sequence numbers so far.
     base_seq: u64,
     increment_seq: u64,
 }
 
-/// Why a manifest can't be used.
+/// The reason why a manifest can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestError {
-    /// Number of the line, from 1; 0: the file as a whole.
+    /// Number of the line, counted from 1; 0 means the file as a whole.
     pub line: usize,
     /// The line.
     pub text: Vec<u8>,
-    /// Redis's words for it.
+    /// Redis's error text.
     pub why: &'static str,
 }
 
@@ -81,7 +81,7 @@ impl Manifest {
     /// Parses a manifest.
     ///
     /// # Errors
-    /// It is not a manifest, or contradicts itself.
+    /// The text isn't a manifest, or contradicts itself.
     pub fn parse(text: &[u8]) -> Result<Self, ManifestError> {
         let mut manifest = Manifest::default();
         if text.is_empty() {
@@ -170,7 +170,7 @@ impl Manifest {
         self.base.is_none() && self.increments.is_empty()
     }
 
-    /// Adds an increment behind all others and returns its name.
+    /// Adds an increment after all others and returns its name.
     pub fn add_increment(&mut self, prefix: &[u8]) -> Vec<u8> {
         self.increment_seq += 1;
         let listed = Listed { name: names::increment(prefix, self.increment_seq), seq: self.increment_seq };
@@ -188,7 +188,7 @@ impl Manifest {
         self.base.insert(listed).name.clone()
     }
 
-    /// Makes the single file of Redis 6 the base of an empty list.
+    /// Makes Redis 6's single file the base of an empty list.
     pub fn adopt_single_file(&mut self, name: &[u8]) {
         self.base_seq = 1;
         self.base = Some(Listed { name: name.to_vec(), seq: 1 });
@@ -202,13 +202,13 @@ impl Manifest {
         }
     }
 
-    /// Forgets the files that were to be deleted, and returns them.
+    /// Removes the files to be deleted from the list and returns them.
     pub fn take_history(&mut self) -> Vec<Listed> {
         std::mem::take(&mut self.history)
     }
 }
 
-/// Returns the file of a line, and the letter of its kind.
+/// Returns the file in a line, and the letter of its kind.
 fn parse_line(line: &[u8]) -> Result<(Listed, u8), &'static str> {
     let words = words_of(line).map_err(|_| INVALID)?;
     if words.len() < WORDS_MIN || words.len() % 2 != 0 {

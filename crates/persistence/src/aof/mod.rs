@@ -1,21 +1,21 @@
-//! The append-only file: effects in the order in which they were committed, as commands.
+//! The append-only file: effects as commands, in the order in which they were committed.
 //!
-//! Redis 7 keeps it in a directory of its own, in several files that a manifest lists:
+//! As in Redis 7, it consists of several files in a directory of its own. A manifest lists them:
 //!
 //! ```text
 //! appendonlydir/appendonly.aof.1.base.rdb     the dataset at one instant
 //! appendonlydir/appendonly.aof.1.incr.aof     the effects since then
-//! appendonlydir/appendonly.aof.2.incr.aof     the effects since a rewrite began
+//! appendonlydir/appendonly.aof.2.incr.aof     the effects since a rewrite started
 //! appendonlydir/appendonly.aof.manifest
 //! ```
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
-//! | [`manifest`] | the list: parsed, changed and written, byte for byte as Redis writes it |
+//! | [`manifest`] | the list of files: parsed, changed and written, byte for byte as Redis writes it |
 //! | [`names`] | names of the files |
 //! | [`reader`] | commands and annotations of a file |
-//! | [`transactions`] | which commands of a file belong together |
-//! | [`filter`] | leaves out what only replicas need |
+//! | [`transactions`] | which commands of a file form a transaction |
+//! | [`filter`] | removes commands that only replicas need |
 //! | [`base`] | a base of commands |
 //! | [`check`] | `check-aof`: one file, as redis-check-aof checks it |
 
@@ -36,7 +36,8 @@ pub use transactions::{Found, Transactions};
 /// The first bytes of an RDB file: a file of effects that starts with them has an RDB preamble.
 pub const RDB_SIGNATURE: &[u8; 5] = b"REDIS";
 
-/// The start of an annotation that says when the effects behind it were written, unix time in s.
+/// The prefix of an annotation with the time at which the effects after it were written, Unix time
+/// in s.
 pub const TIMESTAMP: &[u8; 4] = b"#TS:";
 
 /// Returns the time of a timestamp annotation, without its line end; `None` for any other
@@ -52,7 +53,7 @@ pub fn timestamp_of(annotation: &[u8]) -> Option<Result<i64, NoTimestamp>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoTimestamp;
 
-/// Returns the annotation for effects written from `now_s` on, unix time in s.
+/// Returns the annotation for effects written from `now_s`, Unix time in s.
 #[must_use]
 pub fn timestamp(now_s: i64) -> Vec<u8> {
     format!("#TS:{now_s}\r\n").into_bytes()

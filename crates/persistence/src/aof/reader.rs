@@ -1,21 +1,20 @@
 //! Reads a file of effects: bytes in, commands and annotations out.
 //!
-//! The format is narrower than the protocol that clients speak: arrays of bulk strings, and lines
-//! that start with `#`, which are annotations. What the file lacks at its end and what is wrong in
-//! its midst are different errors: the former is a crash while writing, and the file may be cut
-//! there.
+//! The format is narrower than the protocol of clients: arrays of bulk strings, and annotations,
+//! which are lines that start with `#`. A truncated end and an invalid middle are different errors:
+//! a truncated end means a crash while writing, and the file may be cut there.
 
 use std::fmt;
 
 use pantala_resp::{ArgRange, Args};
 
-/// Longest line with a number, bytes: prefix, digits, line end.
+/// Maximum length of a line with a number, bytes: prefix, digits, line end.
 const NUMBER_LINE_BYTES_MAX: usize = 32;
 
-/// Longest annotation, bytes, with its line end.
+/// Maximum length of an annotation, bytes, with its line end.
 pub const ANNOTATION_BYTES_MAX: usize = 1024;
 
-/// Most arguments of a command.
+/// Maximum number of arguments of a command.
 const ARGUMENTS_MAX: i64 = i32::MAX as i64;
 
 /// The result of [`Reader::next_record`].
@@ -27,38 +26,38 @@ pub enum Next<'a> {
     Annotation(u64, &'a [u8]),
     /// More input is needed ([`Reader::feed`] or [`Reader::end_input`]).
     NeedsInput,
-    /// The file has ended behind a command.
+    /// The file ended after a command.
     End,
 }
 
-/// What is wrong with a file.
+/// The kind of error in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The file ends before a number, or within it.
+    /// The file ends before or within a number.
     NumberCut,
-    /// The file ends within a string: the bytes that it should have, line end included, and those
-    /// that are there.
+    /// The file ends within a string. The required bytes, line end included, and the available
+    /// bytes.
     StringCut(u64, u64),
     /// The file ends within an annotation.
     AnnotationCut,
     /// A record starts with neither `*` nor `#`.
     Start(u8),
-    /// A string starts with something else than `$`.
+    /// A string doesn't start with `$`.
     Prefix(u8),
-    /// A number of arguments is not positive.
+    /// The number of arguments isn't positive.
     Count(i64),
     /// A length is negative or too large.
     Length(i64),
-    /// These bytes are where a line with a number must end.
+    /// These bytes are in place of the end of a line with a number.
     LineEnd([u8; 2]),
-    /// These bytes are where a string must end.
+    /// These bytes are in place of the end of a string.
     StringEnd([u8; 2]),
     /// An annotation is too long.
     LongAnnotation,
 }
 
 impl Fault {
-    /// Returns whether the file only lacks its end.
+    /// Returns whether the file is only truncated.
     #[must_use]
     pub fn is_truncation(self) -> bool {
         matches!(self, Fault::NumberCut | Fault::StringCut(..) | Fault::AnnotationCut)
@@ -84,12 +83,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// An error of reading a file.
+/// An error in a file, with its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Offset of what is wrong, bytes from the start of the file.
+    /// Offset of the error, bytes from the start of the file.
     pub offset: u64,
-    /// What is wrong.
+    /// The kind of error.
     pub fault: Fault,
 }
 
@@ -101,12 +100,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why a record was not read.
+/// The reason why a record wasn't read.
 pub(super) enum Stop {
-    /// The input ends within it: at least this many bytes from its start are needed. The offset
-    /// from the start of the record, and the fault, if there is no more input.
+    /// The input ends within the record: at least `needed` bytes from its start are needed. `at` is
+    /// an offset from the start of the record; it and `fault` apply if there is no more input.
     Short { needed: usize, at: usize, fault: Fault },
-    /// It is wrong at an offset from its start.
+    /// The record is invalid at this offset from its start.
     Bad { at: usize, fault: Fault },
 }
 
@@ -119,21 +118,21 @@ pub struct Reader {
     /// Offset of the buffer in the file.
     base: u64,
     is_input_over: bool,
-    /// Unread bytes that are needed before the next attempt.
+    /// Number of unread bytes needed before the next attempt.
     wanted: usize,
-    /// Line ends that were read.
+    /// Number of line ends read.
     lines: u64,
     ranges: Vec<ArgRange>,
 }
 
 impl Reader {
-    /// Returns a reader of a file from an offset on, where a record starts.
+    /// Returns a reader of a file from an offset at which a record starts.
     #[must_use]
     pub fn new(offset: u64) -> Self {
         Reader { base: offset, ..Reader::default() }
     }
 
-    /// Adds input: the next bytes of the file.
+    /// Adds the next bytes of the file.
     pub fn feed(&mut self, input: &[u8]) {
         self.base += self.at as u64;
         self.buffer.drain(..self.at);
@@ -146,13 +145,13 @@ impl Reader {
         self.is_input_over = true;
     }
 
-    /// Returns the offset behind the last record, bytes from the start of the file.
+    /// Returns the offset after the last record, bytes from the start of the file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.base + self.at as u64
     }
 
-    /// Returns how many line ends it has read within commands, those in front of an error included.
+    /// Returns the number of line ends read within commands, including those before an error.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines
@@ -161,7 +160,7 @@ impl Reader {
     /// Reads the next command or annotation.
     ///
     /// # Errors
-    /// The file is wrong, or ends, at the offset of the error.
+    /// The file is invalid or truncated at the offset of the error.
     pub fn next_record(&mut self) -> Result<Next<'_>, Error> {
         let unread = self.buffer.len() - self.at;
         if unread == 0 || unread < self.wanted {
@@ -196,7 +195,8 @@ impl Reader {
             }
             Err(Stop::Short { at, fault, .. } | Stop::Bad { at, fault }) => (at, fault),
         };
-        // Each whole argument is two lines; its number line may have been read as well.
+        // Each whole argument has two lines. The number line of an incomplete one may have been
+        // read too.
         let has_length = matches!(fault, Fault::StringCut(..) | Fault::StringEnd(_) | Fault::Length(_));
         self.lines += u64::from(at > 0) + 2 * self.ranges.len() as u64 + u64::from(has_length);
         Err(Error { offset: offset + at as u64, fault })
@@ -212,7 +212,7 @@ fn annotation(input: &[u8]) -> Result<usize, Stop> {
     }
 }
 
-/// Reads a command: adds the ranges of its arguments and returns its length.
+/// Reads a command: appends the ranges of its arguments and returns its length.
 fn command(input: &[u8], ranges: &mut Vec<ArgRange>) -> Result<usize, Stop> {
     let (count, mut at) = number(input, 0)?;
     if !(1..=ARGUMENTS_MAX).contains(&count) {
@@ -242,7 +242,7 @@ fn command(input: &[u8], ranges: &mut Vec<ArgRange>) -> Result<usize, Stop> {
     Ok(at)
 }
 
-/// Reads the number behind the prefix at `at`. Returns it, and where the next line starts.
+/// Reads the number after the prefix at `at`. Returns it, and the start of the next line.
 pub(super) fn number(input: &[u8], at: usize) -> Result<(i64, usize), Stop> {
     let line = &input[at + 1..input.len().min(at + NUMBER_LINE_BYTES_MAX)];
     let (sign, digits) = match line.split_first() {

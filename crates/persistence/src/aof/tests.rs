@@ -38,7 +38,8 @@ fn names_with_spaces_are_quoted() {
     let mut manifest = Manifest::default();
     manifest.replace_base(b"my \"file\"\n", true);
     assert_eq!(manifest.text(), b"file \"my \\\"file\\\"\\n.1.base.rdb\" seq 1 type b\n");
-    // A backslash in the name is a path to Redis, so it is rejected on reading, as there.
+    // Redis treats a backslash in the name as part of a path and rejects it when reading; so does
+    // Pantala.
     let mut plain = Manifest::default();
     plain.replace_base(b"my file", true);
     assert_eq!(Manifest::parse(&plain.text()), Ok(plain));
@@ -73,7 +74,7 @@ fn wrong_manifests_are_rejected_as_redis_rejects_them() {
     }
 }
 
-/// Reads `bytes` in pieces of `piece`. Returns the records, and the end.
+/// Reads `bytes` in pieces of `piece` bytes. Returns the records and the result of reading.
 fn read(bytes: &[u8], piece: usize) -> (Vec<String>, Result<u64, Error>) {
     let (mut reader, mut records, mut pieces) = (Reader::new(0), Vec::new(), bytes.chunks(piece));
     loop {
@@ -178,7 +179,7 @@ fn transactions_are_whole() {
     }
 }
 
-/// Checks `bytes` in pieces.
+/// Checks `bytes` in pieces of four bytes.
 fn check(bytes: &[u8], until_s: Option<i64>) -> Outcome {
     let mut check = Check::new(0, "f".to_owned(), until_s);
     let mut pieces = bytes.chunks(4).chain(std::iter::repeat(&[][..]));

@@ -1,7 +1,7 @@
-//! Finds the transactions of a file. A file that ends within one is cut in front of it: all of a
-//! transaction happens, or nothing.
+//! Finds the transactions in a file. A file that ends within a transaction is cut before it,
+//! because a transaction is applied as a whole or not at all.
 
-/// What a command is to the transaction around it.
+/// The relation of a command to transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A command outside of transactions.
@@ -10,7 +10,7 @@ pub enum Found {
     Start,
     /// A command of a transaction.
     Within,
-    /// `EXEC`: the transaction is whole.
+    /// `EXEC`: the transaction is complete.
     End,
     /// `MULTI` within a transaction.
     UnexpectedMulti,
@@ -44,7 +44,7 @@ impl Transactions {
         }
     }
 
-    /// Returns where the transaction that has not ended starts.
+    /// Returns the offset of the unfinished transaction, if there is one.
     #[must_use]
     pub fn open_since(&self) -> Option<u64> {
         self.started_at

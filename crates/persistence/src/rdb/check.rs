@@ -4,7 +4,7 @@ use pantala_types::rdb_value::{Dialect, Limits};
 
 use super::{Error, Next, Piece, Reader};
 
-/// Counts of a file, as far as it was read.
+/// Counts of the part of a file that was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Keys.
@@ -23,13 +23,13 @@ pub struct Check<'f> {
     limits: Limits,
     now_ms: i64,
     findings: Findings,
-    /// Called with each line of the report and its offset.
+    /// Called with each line of the report and its offset in the file.
     tell: &'f mut dyn FnMut(u64, &str),
 }
 
 impl<'f> Check<'f> {
-    /// Starts a check of what `reader` reads, at a unix time in ms. `tell` is called with auxiliary
-    /// fields and databases, and their offsets.
+    /// Starts a check of the file that `reader` reads, at `now_ms`, Unix time. `tell` is called
+    /// with auxiliary fields and databases, and their offsets.
     pub fn new(reader: Reader, limits: Limits, now_ms: i64, tell: &'f mut dyn FnMut(u64, &str)) -> Self {
         Check { reader, limits, now_ms, findings: Findings::default(), tell }
     }
@@ -40,13 +40,13 @@ impl<'f> Check<'f> {
         self.findings
     }
 
-    /// Returns the offset behind the pieces so far: finally that behind the RDB file.
+    /// Returns the offset after the pieces so far; at the end, that after the RDB file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.reader.offset()
     }
 
-    /// Returns the file's version, once it was read.
+    /// Returns the file's version once it was read.
     #[must_use]
     pub fn version(&self) -> Option<(Dialect, u32)> {
         self.reader.version()
@@ -56,7 +56,7 @@ impl<'f> Check<'f> {
     /// was checked.
     ///
     /// # Errors
-    /// What is wrong with the file, and where.
+    /// The error in the file, and its offset.
     pub fn feed(&mut self, input: &[u8]) -> Result<bool, Error> {
         if input.is_empty() {
             self.reader.end_input();

@@ -1,4 +1,5 @@
-//! Writes a whole keyspace.
+//! Writes a whole keyspace: [`write_dataset`] at once, [`Head`], [`EntryForm`] and [`Tail`] in
+//! parts that several threads encode.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,28 +15,28 @@ use pantala_types::{Hash, Value, access};
 use super::writer::{Attributes, Sink, Version, Writer, append_entry, append_head};
 use super::{MAGIC_REDIS, opcode};
 
-/// What a file holds besides the keys, and how it is written.
+/// The content of a file besides the keys, and options of writing it.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Version of Redis that the server behaves as.
+    /// Version of Redis that the server emulates.
     pub redis_version: String,
     /// Memory in use, bytes.
     pub used_bytes: u64,
-    /// Texts of the libraries of functions.
+    /// Texts of the function libraries.
     pub libraries: Vec<Vec<u8>>,
     /// Further auxiliary fields.
     pub more: Vec<(&'static str, String)>,
-    /// Expired keys are written too: replicas have yet to be sent their deletion.
+    /// Whether expired keys are written too, because replicas haven't received their deletion.
     pub keeps_expired: bool,
-    /// The file is the base of an append-only file.
+    /// Whether the file is the base of an append-only file.
     pub is_aof_base: bool,
-    /// Long strings are compressed (`rdbcompression`).
+    /// Whether long strings are compressed (`rdbcompression`).
     pub compresses: bool,
-    /// A checksum is made (`rdbchecksum`).
+    /// Whether the file has a checksum (`rdbchecksum`).
     pub checks: bool,
 }
 
-/// How access words are written: it depends on the eviction policy, as in Redis.
+/// How access words are written. It depends on the eviction policy, as in Redis.
 #[derive(Clone, Copy, Debug)]
 enum Access {
     Unwritten,
@@ -43,13 +44,13 @@ enum Access {
     Frequency { decay_time_min: u32 },
 }
 
-/// Elements of a piece of a large collection: some ten microseconds.
+/// Number of elements in a piece of a large collection; encoding them takes some ten microseconds.
 const PIECE_ELEMENTS: usize = 256;
 
-/// Nodes of a piece of a list, of 8 KiB by default.
+/// Number of nodes in a piece of a list, each of 8 KiB by default.
 const PIECE_NODES: usize = 4;
 
-/// How the entries of a file are written: fixed when it is started.
+/// How the entries of a file are written. It doesn't change after the file is started.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryForm {
     access: Access,
@@ -59,8 +60,8 @@ pub struct EntryForm {
 }
 
 impl EntryForm {
-    /// Returns the form of a file as of `now_ms`, unix time. With `compresses`, long strings are
-    /// compressed if that saves enough.
+    /// Returns the form of a file as of `now_ms`, Unix time. With `compresses`, long strings are
+    /// compressed if that saves enough space.
     #[must_use]
     pub fn new(tuning: &Tuning, compresses: bool, now_ms: i64) -> Self {
         let access = match tuning.eviction_policy().rank() {
@@ -71,7 +72,7 @@ impl EntryForm {
         EntryForm { access, compresses, keeps_expired: false, now_ms }
     }
 
-    /// Returns what is written of an entry; `None` if it is a key that counts as missing.
+    /// Returns the value and attributes to write for an entry; `None` if its key counts as missing.
     fn value<'e>(&self, entry: &EntryRef<'e, Value>) -> Option<(ValueRef<'e>, Attributes)> {
         let now_ms = self.now_ms;
         let expire_at_ms = entry.expire_at_ms();
@@ -96,15 +97,16 @@ impl EntryForm {
         Some((value?, Attributes { expire_at_ms, idle_s, frequency }))
     }
 
-    /// Appends an entry to a part of a file, unless it has expired. Returns whether it did.
+    /// Appends an entry to a part of a file, unless it has expired. Returns whether it was
+    /// appended.
     pub fn append(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
         let Some((value, attributes)) = self.value(&entry) else { return false };
         append_entry(&mut rdb_value::Writer::new(part, self.compresses), entry.key(), value, attributes);
         true
     }
 
-    /// Appends a piece of an entry, from an index on; 0 starts. Returns where the next piece
-    /// starts, `None` behind the last one.
+    /// Appends a piece of an entry, starting at index `from`; 0 is the first. Returns the index of
+    /// the next piece, `None` after the last one.
     pub fn append_piece(&self, entry: EntryRef<'_, Value>, from: usize, part: &mut Vec<u8>) -> Option<usize> {
         let (value, attributes) = self.value(&entry)?;
         let most = if matches!(value, ValueRef::List(_)) { PIECE_NODES } else { PIECE_ELEMENTS };
@@ -116,9 +118,8 @@ impl EntryForm {
     }
 }
 
-/// Writes all that the shards hold, as of the time at which they were taken. Expired keys are left
-/// out unless the facts say otherwise. Returns the version, and whether the sink has taken
-/// everything.
+/// Writes all entries of the shards, as of the time at which they were acquired. Omits expired keys
+/// unless `facts` says otherwise. Returns the version, and whether the sink has taken everything.
 pub fn write_dataset(whole: &mut Whole<'_>, facts: &Facts, sink: &mut dyn Sink) -> (Version, bool) {
     let mut form = EntryForm::new(&whole.keyspace().tuning, facts.compresses, whole.now_ms());
     form.keeps_expired = facts.keeps_expired;
@@ -153,12 +154,12 @@ pub struct Head {
     pub version: Version,
     now_ms: i64,
     facts: Facts,
-    /// Databases with keys: their number, keys, and keys with an expiry.
+    /// Databases with keys: number, keys, and keys with an expiry.
     databases: Vec<(u32, u64, u64)>,
 }
 
 impl Head {
-    /// Returns the head of a file of all that the shards hold now.
+    /// Returns the head of a file of all current entries of the shards.
     pub fn of(whole: &mut Whole<'_>, facts: &Facts) -> Self {
         let version = if whole.has_expiring_fields() { Version::Redis7_4 } else { Version::Redis7_0 };
         let sizes = (0..whole.databases()).map(|db| (db, whole.size(db)));
@@ -166,13 +167,13 @@ impl Head {
         Head { version, now_ms: whole.now_ms(), facts: facts.clone(), databases: databases.collect() }
     }
 
-    /// Returns the number of keys, expired ones included.
+    /// Returns the number of keys, including expired ones.
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.databases.iter().map(|(_, keys, _)| keys).sum()
     }
 
-    /// Encodes it, with these auxiliary fields besides its own.
+    /// Encodes the head, with `more` auxiliary fields besides its own.
     #[must_use]
     pub fn to_bytes(&self, more: &[(&str, String)]) -> Vec<u8> {
         let mut bytes = MAGIC_REDIS.to_vec();
@@ -205,14 +206,14 @@ impl Head {
     }
 }
 
-/// Appends the choice of a database to a part of a file: each part begins with one.
+/// Appends the choice of a database to a part of a file. Each part must start with one.
 pub fn append_select(db: u32, part: &mut Vec<u8>) {
     let mut writer = rdb_value::Writer::new(part, false);
     writer.put(&[opcode::SELECT_DB]);
     writer.length(db.into());
 }
 
-/// Ends a file: its last byte and the checksum of all before it.
+/// Computes the end of a file: its last byte and the checksum of all bytes before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail {
     checksum: Option<u64>,

@@ -1,4 +1,4 @@
-//! An entry of a file.
+//! An entry of a file: a key and its encoded value.
 
 use pantala_types::rdb_value::{self, Dialect, Limits, Loaded, read_newer};
 
@@ -7,7 +7,7 @@ use super::{Error, Fault};
 /// A key and its encoded value, which another thread may decode.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// Its offset in the file (that of its expiry or, without one, of its kind), bytes.
+    /// Its offset in the file, bytes: that of its expiry or, without one, of its type byte.
     pub offset: u64,
     /// Number of its database.
     pub db: u32,
@@ -15,13 +15,13 @@ pub struct Entry<'a> {
     pub key: &'a [u8],
     /// The value's type byte ([`pantala_types::rdb_value::kind`]).
     pub kind: u8,
-    /// The server that numbered the kinds.
+    /// The dialect that numbers the type bytes.
     pub dialect: Dialect,
     /// The encoded value.
     pub body: &'a [u8],
-    /// Its offset in the file, bytes.
+    /// The offset of the encoded value in the file, bytes.
     pub body_offset: u64,
-    /// When it expires, unix time in ms.
+    /// Its deadline, Unix time in ms.
     pub expire_at_ms: Option<i64>,
     /// Its idle time, s.
     pub idle_s: Option<u64>,
@@ -34,7 +34,7 @@ impl<'a> Entry<'a> {
     /// all expired at `now_ms`.
     ///
     /// # Errors
-    /// The value is corrupt, or there is no memory for it.
+    /// The value is corrupt, or memory is exhausted.
     pub fn decode(&self, limits: &Limits, now_ms: i64) -> Result<Option<Loaded<'a>>, Error> {
         let mut reader = rdb_value::Reader::new(self.body, limits.string_bytes_max);
         let decoded = read_newer(self.kind, self.dialect, &mut reader, limits, now_ms);
@@ -43,7 +43,7 @@ impl<'a> Entry<'a> {
             Ok(loaded) if reader.remaining() == 0 => Ok(Some(loaded)),
             Ok(_) => Err(failed(Fault::Corrupt("a value is longer than its elements"), reader.position())),
             Err(rdb_value::Error::Empty) => Ok(None),
-            // All of the value is there, so a truncated part of it is a wrong length.
+            // All bytes of the value are present, so a truncated part has a wrong length.
             Err(rdb_value::Error::OutOfMemory) => Err(failed(Fault::OutOfMemory, 0)),
             Err(error) => Err(failed(Fault::Value(error), reader.position())),
         }

@@ -4,39 +4,39 @@ use std::fmt;
 
 use pantala_types::rdb_value;
 
-/// An error of reading a file, and its offset.
+/// An error in a file, with its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Offset of the wrong piece, bytes from the start of the file.
+    /// Offset of the invalid piece, bytes from the start of the file.
     pub offset: u64,
-    /// What is wrong.
+    /// The kind of error.
     pub fault: Fault,
 }
 
-/// What is wrong with a file.
+/// The kind of error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The file does not start with the magic of an RDB file.
     Signature,
-    /// The version is not supported, or no number.
+    /// The version isn't supported, or isn't a number.
     Version(String),
     /// The file is truncated.
     Truncated,
-    /// A length, a string or a number is wrong.
+    /// A length, a string or a number is invalid.
     Corrupt(&'static str),
     /// A byte is neither an opcode nor a type byte.
     UnknownKind(u8),
     /// The file has values or data of the module with this name.
     Module(String),
-    /// A value is wrong.
+    /// A value is invalid.
     Value(rdb_value::Error),
-    /// The number of a database is higher than the server allows.
+    /// The number of a database exceeds the server's limit.
     Database(u64),
     /// A key occurs twice.
     Duplicate(Vec<u8>),
-    /// A function library can't be loaded, for this reason.
+    /// A function library can't be loaded, for the reason given.
     Function(String),
-    /// The checksum is wrong: that of the content, that in the file.
+    /// The checksum is wrong: the computed one, and the one in the file.
     Checksum(u64, u64),
     /// The allocator failed.
     OutOfMemory,

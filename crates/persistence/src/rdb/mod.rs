@@ -1,15 +1,15 @@
-//! RDB files: what they consist of.
+//! RDB files: their format, a reader and writers.
 //!
 //! ```text
 //! magic      REDIS and a version of 4 digits, or VALKEY and one of 3
 //! pieces     auxiliary fields, functions, databases with their entries
-//! end        ff, then a CRC64 of all before it (8 bytes, little-endian; 0: none was made)
+//! end        ff, then a CRC64 of all bytes before it (8 bytes, little-endian; 0: no checksum)
 //! ```
 //!
-//! A piece begins with a byte: an opcode ([`opcode`]), or the kind of a value
-//! ([`pantala_types::rdb_value::kind`]) behind which its key and its body stand.
+//! A piece starts with a byte: an opcode ([`opcode`]), or the kind of a value
+//! ([`pantala_types::rdb_value::kind`]), which its key and its body follow.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
 //! | `reader` | bytes in, pieces out: [`Reader`] |
 //! | `entry` | an entry, and its value decoded: [`Entry`] |
@@ -33,9 +33,9 @@ pub use error::{Error, Fault};
 pub use reader::{Next, Piece, Reader};
 pub use writer::{Attributes, Sink, Version, Writer};
 
-/// What stands in front of a piece that is no entry.
+/// The first byte of a piece that isn't an entry.
 pub mod opcode {
-    /// State of a slot that a node of Valkey imports.
+    /// State of a slot that a Valkey node is importing.
     pub const SLOT_IMPORT: u8 = 243;
     /// Size of a slot: a hint.
     pub const SLOT_INFO: u8 = 244;
@@ -53,7 +53,7 @@ pub mod opcode {
     pub const AUX: u8 = 250;
     /// Keys, and keys with an expiry, of the database: a hint.
     pub const RESIZE_DB: u8 = 251;
-    /// When the next entry expires, unix time in ms.
+    /// When the next entry expires, Unix time in ms.
     pub const EXPIRE_MS: u8 = 252;
     /// The same in seconds.
     pub const EXPIRE_S: u8 = 253;
@@ -65,14 +65,14 @@ pub mod opcode {
 
 /// Magic of Redis's files, in front of four digits.
 const MAGIC_REDIS: &[u8] = b"REDIS";
-/// Magic of Valkey's, in front of three.
+/// Magic of Valkey's files, in front of three digits.
 const MAGIC_VALKEY: &[u8] = b"VALKEY";
 /// Bytes of magic and version.
 const HEADER_BYTES: usize = 9;
 /// The version of Valkey's files that is read.
 const VERSION_OF_VALKEY: u32 = 80;
-/// The oldest version of Redis's files that is read: that of Redis 2.6 and 2.8. Those before it
-/// have no checksum.
+/// The oldest supported version of Redis's files: that of Redis 2.6 and 2.8. Older versions have no
+/// checksum.
 const VERSION_OLDEST: u32 = 6;
 /// Bytes of the checksum.
 const CHECKSUM_BYTES: usize = 8;

@@ -1,4 +1,4 @@
-//! The reader: bytes in, pieces out.
+//! The reader of RDB files: bytes in, pieces out.
 
 use pantala_base::crc64::crc64;
 use pantala_types::rdb_value::{self, Dialect, Extent, VERSION_NEWEST, extent};
@@ -8,7 +8,7 @@ use super::{VERSION_OF_VALKEY, VERSION_OLDEST, opcode};
 
 /// Letters of modules' names, by their numbers.
 const MODULE_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-/// Letters of a module's name.
+/// Number of letters in a module's name.
 const MODULE_NAME_LEN: usize = 9;
 /// Bits below the name in a module's number: the version of its encoding.
 const MODULE_VERSION_BITS: u32 = 10;
@@ -24,7 +24,7 @@ pub enum Piece<'a> {
     Database(u32),
     /// A key with its value.
     Entry(Entry<'a>),
-    /// The end of the file, whose checksum is right.
+    /// The end of the file, whose checksum is valid.
     End,
 }
 
@@ -37,16 +37,16 @@ pub enum Next<'a> {
     NeedsInput,
 }
 
-/// What was found where the unread bytes begin, as positions: it is turned into a [`Piece`] when
-/// nothing else is borrowed.
+/// The positions of what starts at the first unread byte. A `Found` borrows nothing; it becomes a
+/// [`Piece`] once nothing else is borrowed.
 enum Found {
     Header {
         dialect: Dialect,
         version: u32,
     },
-    /// A hint, which is ignored, or an attribute of the next entry, which was kept.
+    /// A hint, which is ignored, or an attribute of the next entry, which was stored.
     Nothing,
-    /// Name and value, in the reader's own memory.
+    /// Name and value, in the reader's own buffers.
     Aux,
     Function,
     Database(u32),
@@ -54,11 +54,11 @@ enum Found {
         kind: u8,
         body: std::ops::Range<usize>,
     },
-    /// The end, and the checksum behind it.
+    /// The end, with the checksum after it.
     End(u64),
 }
 
-/// Why no piece was found.
+/// The reason why no piece was found.
 enum Stop {
     /// At least this many unread bytes are needed.
     Needs(u64),
@@ -83,7 +83,7 @@ impl From<Fault> for Stop {
 /// Attributes in front of an entry.
 #[derive(Clone, Copy, Default)]
 struct Attributes {
-    /// Offset of the first of them.
+    /// Offset of the first attribute.
     offset: Option<u64>,
     expire_at_ms: Option<i64>,
     idle_s: Option<u64>,
@@ -100,7 +100,7 @@ pub struct Reader {
     /// The file's length in bytes, if it is known.
     file_bytes: Option<u64>,
     is_input_over: bool,
-    /// Unread bytes that are needed before the next attempt.
+    /// Number of unread bytes needed before the next attempt.
     wanted: u64,
     /// CRC64 of the file up to `checked` in the buffer.
     checksum: u64,
@@ -120,7 +120,7 @@ pub struct Reader {
 impl Reader {
     /// Returns a reader of a file of `file_bytes`, if that is known, for a server with this many
     /// databases. A string longer than `string_bytes_max` is an error. With `checks`, the checksum
-    /// must be right (`rdbchecksum`).
+    /// must be valid (`rdbchecksum`).
     #[must_use]
     pub fn new(file_bytes: Option<u64>, databases: u32, string_bytes_max: u64, checks: bool) -> Self {
         Reader {
@@ -143,7 +143,7 @@ impl Reader {
         }
     }
 
-    /// Adds input: the next bytes of the file.
+    /// Adds the next bytes of the file.
     ///
     /// # Errors
     /// [`Fault::OutOfMemory`].
@@ -174,10 +174,10 @@ impl Reader {
         self.header
     }
 
-    /// Reads the next piece. Behind [`Piece::End`] it must not be called.
+    /// Reads the next piece. Must not be called after [`Piece::End`].
     ///
     /// # Errors
-    /// The file is wrong at the offset of the error.
+    /// The file is invalid at the offset of the error.
     pub fn next_piece(&mut self) -> Result<Next<'_>, Error> {
         let (found, start) = loop {
             let unread = (self.buffer.len() - self.at) as u64;
@@ -199,18 +199,20 @@ impl Reader {
         Ok(Next::Piece(self.base + start as u64, self.piece(found, start)))
     }
 
-    /// Waits for at least this many unread bytes; there are `unread`.
+    /// Requires at least this many unread bytes before the next attempt; there are `unread`.
     fn want(&mut self, least: u64, unread: u64) -> Result<(), Error> {
         let left = self.file_bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(self.offset()));
         if self.is_input_over || least > left || unread >= left {
             return Err(self.failed(Fault::Truncated));
         }
-        // At least twice as many as now: small inputs must not make measuring an entry quadratic.
+        // Requires at least twice as many as now, because small inputs must not make measuring an
+        // entry quadratic.
         self.wanted = least.max(unread.saturating_mul(2)).max(unread + 1).min(left);
         Ok(())
     }
 
-    /// Keeps what was found, if it is no piece for the caller.
+    /// Stores what was found. Returns whether it is internal to the reader, so that no piece
+    /// results.
     fn take(&mut self, found: &Found) -> Result<bool, Error> {
         match *found {
             Found::Header { dialect, version } => self.header = Some((dialect, version)),
@@ -220,7 +222,7 @@ impl Reader {
                 return Ok(false);
             }
             Found::End(file) => {
-                // All consumed bytes, the checksum itself excluded.
+                // The checksum covers all consumed bytes except itself.
                 self.at -= CHECKSUM_BYTES;
                 self.add_to_checksum();
                 self.at += CHECKSUM_BYTES;
@@ -236,7 +238,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Returns what was found at `start`, as a piece.
+    /// Returns what was found at `start` as a piece.
     fn piece(&mut self, found: Found, start: usize) -> Piece<'_> {
         match found {
             Found::Aux => Piece::Aux(&self.text, &self.other),
@@ -257,7 +259,7 @@ impl Reader {
                     frequency: attributes.frequency,
                 })
             }
-            // The others are no pieces.
+            // The others don't result in pieces.
             Found::End(_) | Found::Header { .. } | Found::Nothing => Piece::End,
         }
     }
@@ -268,7 +270,7 @@ impl Reader {
 
     fn failed(&self, fault: Fault) -> Error {
         let offset = match fault {
-            // The offset at which bytes are missing.
+            // Truncation is reported at the offset of the first missing byte.
             Fault::Truncated => (self.base + self.buffer.len() as u64).max(self.file_bytes.unwrap_or(0)),
             _ => self.offset(),
         };
@@ -367,7 +369,7 @@ impl Reader {
     fn find_header(&self) -> Result<(Found, usize), Stop> {
         let unread = &self.buffer[self.at..];
         let Some(header) = unread.get(..HEADER_BYTES) else {
-            // A few wrong bytes are no RDB file, rather than a truncated one.
+            // A few wrong bytes mean a file that isn't an RDB file, rather than a truncated one.
             let is_begun = MAGIC_REDIS.starts_with(&unread[..unread.len().min(MAGIC_REDIS.len())])
                 || MAGIC_VALKEY.starts_with(&unread[..unread.len().min(MAGIC_VALKEY.len())]);
             return Err(if is_begun { Stop::Needs(HEADER_BYTES as u64) } else { Fault::Signature.into() });
@@ -399,8 +401,8 @@ fn copy(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result<(), Stop>
     Ok(())
 }
 
-/// Copies a library of the old form, with name, engine and description before its code, as a text
-/// of the current form.
+/// Copies a library of the old form as a text of the current form. The old form has name, engine
+/// and description before the code.
 fn library_of_old(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result<(), Stop> {
     let (name, engine) = (input.string()?, input.string()?);
     if input.length()? > 0 {
@@ -411,7 +413,7 @@ fn library_of_old(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result
     Ok(())
 }
 
-/// Returns the name of a module, from its number.
+/// Returns the name of a module from its number.
 fn module_name(number: u64) -> String {
     let letter = |place: usize| {
         let shift = MODULE_VERSION_BITS as usize + 6 * (MODULE_NAME_LEN - 1 - place);

@@ -40,7 +40,7 @@ fn value_ref<'a>(loaded: &'a Loaded<'_>) -> ValueRef<'a> {
     }
 }
 
-/// A value of each type, small and large.
+/// Returns values of each type, small and large.
 fn values() -> Vec<Loaded<'static>> {
     let mut values = vec![Loaded::String(b"value".as_slice().into()), Loaded::String(vec![b'a'; 300].into())];
     for count in [3, 600] {
@@ -88,8 +88,8 @@ fn file_of(version: Version, values: &[Loaded<'_>]) -> Vec<u8> {
     bytes.0
 }
 
-/// All pieces of a file that is fed in pieces of `step` bytes: entries with their values, decoded
-/// and written again.
+/// Returns all pieces of a file that is fed in pieces of `step` bytes. Decodes the values of
+/// entries and writes them again.
 fn read_all(file: &[u8], step: usize, knows_len: bool) -> Result<Vec<String>, Error> {
     let mut reader = Reader::new(knows_len.then_some(file.len() as u64), 16, LIMITS.string_bytes_max, true);
     let mut input = file.chunks(step);
@@ -167,7 +167,7 @@ fn each_byte_counts() {
     }
 }
 
-/// A file around some pieces, with a right checksum.
+/// Returns a file around some pieces, with a valid checksum.
 fn sealed(magic: &[u8], pieces: &[u8]) -> Vec<u8> {
     let mut file = [magic, pieces, &[opcode::END]].concat();
     let checksum = crc64(0, &file);
@@ -192,7 +192,7 @@ fn headers() {
         let read = read_all(&sealed(magic, &[]), 100, true);
         assert_eq!(read.is_ok(), right, "{}: {read:?}", magic.escape_ascii());
     }
-    // Without a checksum.
+    // A checksum of zero isn't checked.
     assert_eq!(read_all(b"REDIS0010\xff\0\0\0\0\0\0\0\0", 100, true), Ok(vec![]));
     assert_eq!(read_all(b"", 100, true).map_err(|error| error.fault), Err(Fault::Truncated));
     assert_eq!(read_all(b"*1\r\n", 100, true).map_err(|error| error.fault), Err(Fault::Signature));
@@ -208,7 +208,7 @@ fn lengths_that_lie_take_no_memory() {
         let read = reader.next_piece();
         assert!(matches!(&read, Err(error) if error.fault == Fault::Truncated), "kind {kind}: {read:?}");
     }
-    // A string may not even be that long.
+    // The length also exceeds the limit of a string.
     for piece in
         [[&[kind::STRING, 1, b'k'][..], &huge].concat(), [&[kind::STRING, 1, b'k', 0xc3, 1][..], &huge].concat()]
     {
@@ -219,7 +219,7 @@ fn lengths_that_lie_take_no_memory() {
 
 #[test]
 fn what_is_not_read_is_named() {
-    // "bf-filter" of the letters' numbers, and a version.
+    // The number encodes the name's letters, and a version.
     let name = b"MBbloom--";
     let number = name.iter().fold(0u64, |number, letter| {
         let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

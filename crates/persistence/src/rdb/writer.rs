@@ -1,23 +1,23 @@
-//! The writer: pieces in, bytes out.
+//! The writer of RDB files: pieces in, bytes out.
 
 use pantala_base::crc64::crc64;
 use pantala_types::rdb_value::{self, ValueRef, kind_of, write_body};
 
 use super::{MAGIC_REDIS, opcode};
 
-/// Takes the bytes of a file.
+/// Receives the bytes of a file.
 pub trait Sink {
     /// Takes a chunk and leaves it empty. Returns `false` if writing has failed and no more chunks
     /// are wanted.
     fn take(&mut self, chunk: &mut Vec<u8>) -> bool;
 }
 
-/// The version of a file that is written.
+/// The version of a written file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// 10, that of Redis 7.0.
     Redis7_0,
-    /// 12, that of Redis 7.4 and 8.0: fields of hashes may expire.
+    /// 12, that of Redis 7.4 and 8.0: hash fields may expire.
     Redis7_4,
 }
 
@@ -35,7 +35,7 @@ impl Version {
 /// Attributes of an entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
-    /// When it expires, unix time in ms.
+    /// When it expires, Unix time in ms.
     pub expire_at_ms: Option<i64>,
     /// Its idle time, s.
     pub idle_s: Option<u64>,
@@ -54,7 +54,7 @@ pub struct Writer<'s> {
 
 impl<'s> Writer<'s> {
     /// Starts a file of this version. With `compresses`, long strings are compressed if that saves
-    /// enough (`rdbcompression`); with `checks`, the file gets a checksum (`rdbchecksum`).
+    /// enough space (`rdbcompression`); with `checks`, the file gets a checksum (`rdbchecksum`).
     pub fn new(version: Version, compresses: bool, checks: bool, sink: &'s mut dyn Sink) -> Self {
         let mut out = Vec::new();
         out.extend_from_slice(MAGIC_REDIS);
@@ -62,12 +62,12 @@ impl<'s> Writer<'s> {
         Writer::behind(out, compresses, checks, sink)
     }
 
-    /// Continues a file behind its head.
+    /// Continues a file after its head.
     pub fn behind(head: Vec<u8>, compresses: bool, checks: bool, sink: &'s mut dyn Sink) -> Self {
         Writer { out: head, checksum: checks.then_some(0), compresses, is_wanted: true, sink }
     }
 
-    /// Returns whether the sink wants more.
+    /// Returns whether the sink accepts more bytes.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.is_wanted
@@ -90,7 +90,7 @@ impl<'s> Writer<'s> {
         });
     }
 
-    /// Starts a database with this many keys, and this many keys with an expiry.
+    /// Starts a database with `keys` keys, `expiring` of which have an expiry.
     pub fn database(&mut self, number: u32, keys: u64, expiring: u64) {
         self.write(|writer| {
             writer.put(&[opcode::SELECT_DB]);
@@ -114,7 +114,7 @@ impl<'s> Writer<'s> {
         self.write(|writer| append_entry(writer, key, value, attributes));
     }
 
-    /// Ends the file. Returns whether the sink has taken all of it.
+    /// Ends the file. Returns whether the sink has taken all bytes.
     pub fn finish(mut self) -> bool {
         self.out.push(opcode::END);
         let checksum = self.checksum.map_or(0, |checksum| crc64(checksum, &self.out));
@@ -146,7 +146,7 @@ pub(super) fn append_entry(
     write_body(value, writer);
 }
 
-/// Appends what stands in front of a value's body.
+/// Appends the bytes that precede a value's body.
 pub(super) fn append_head(writer: &mut rdb_value::Writer<'_>, key: &[u8], value: ValueRef<'_>, attributes: Attributes) {
     if let Some(at_ms) = attributes.expire_at_ms {
         writer.put(&[opcode::EXPIRE_MS]);
