@@ -8,9 +8,9 @@
 //! mimalloc keeps freed memory for later allocations. [`purge`] returns the unused memory of the
 //! calling thread's heap to the kernel.
 //!
-//! Huge pages speed up large heaps and inflate small ones: an empty server touches a megabyte here
-//! and there, and each touch would make a whole huge page resident. mimalloc is therefore built
-//! without them (`no_thp`), and [`place_huge_pages`] enables them beyond the first 64 MiB.
+//! Huge pages speed up large heaps and inflate small ones: an empty server touches single pages
+//! across a megabyte, and each touch would make a whole huge page resident. mimalloc is therefore
+//! built without them (`no_thp`), and [`place_huge_pages`] enables them after the first 64 MiB.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
@@ -21,13 +21,14 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymo
 /// Minimum size of a block with a mapping of its own, in bytes: 8 MiB.
 pub const MAPPED_BYTES_MIN: usize = 8 * 1024 * 1024;
 
-/// Minimum alignment of a mapping, in bytes: no platform has smaller pages.
+/// Minimum alignment of a mapping, in bytes: no supported platform has smaller pages.
 const PAGE_BYTES_MIN: usize = 4096;
 
 /// Minimum size of a mimalloc arena, in bytes: 1 GiB.
 const ARENA_BYTES_MIN: usize = 1 << 30;
 
-/// Bytes at the start of the first arena without huge pages: small servers fit into these 64 MiB.
+/// Size of the start of the first arena that has no huge pages, in bytes: small servers fit into
+/// these 64 MiB.
 const SMALL_BYTES: usize = 64 * 1024 * 1024;
 
 unsafe extern "C" {
@@ -43,10 +44,10 @@ pub fn purge() {
     unsafe { mi_collect(true) };
 }
 
-/// Enables huge pages for mimalloc's arenas, beyond the first 64 MiB.
+/// Enables huge pages for mimalloc's arenas, after the first 64 MiB.
 ///
-/// Call it at the start of the process and again after memory has grown: mimalloc maps a GiB or
-/// more at a time. Reads `/proc/self/maps`, which takes some ten microseconds.
+/// Must be called at the start of the process and again after memory has grown, because mimalloc
+/// maps a GiB or more at a time. Reads `/proc/self/maps`, which takes some ten microseconds.
 pub fn place_huge_pages() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     for arena in maps.lines().filter_map(large_mapping) {
@@ -56,21 +57,21 @@ pub fn place_huge_pages() {
             // A kernel without huge pages rejects both.
             let _ = unsafe { madvise(start, to - from, advice) };
         };
-        // The first advice splits the first arena's mapping. A later call skips parts below the
-        // minimum size.
+        // The first call splits the first arena's mapping. A later call skips parts smaller than
+        // the minimum size.
         let small_bytes = if arena.contains(&small_block_address()) { SMALL_BYTES } else { 0 };
         advise(arena.start, arena.start + small_bytes, Advice::LinuxNoHugepage);
         advise(arena.start + small_bytes, arena.end, Advice::LinuxHugepage);
     }
 }
 
-/// Returns the address of some small block, which lies in the first arena.
+/// Returns the address of a small block, which lies in the first arena.
 fn small_block_address() -> usize {
     core::ptr::from_ref(&*Box::new(0_u8)).addr()
 }
 
-/// Parses a line of `/proc/self/maps`. Returns the addresses of an anonymous mapping that is at
-/// least as large as an arena.
+/// Parses a line of `/proc/self/maps`. Returns the addresses of an anonymous mapping at least as
+/// large as an arena.
 fn large_mapping(line: &str) -> Option<core::ops::Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -84,7 +85,7 @@ fn large_mapping(line: &str) -> Option<core::ops::Range<usize>> {
 pub struct Allocator;
 
 /// Returns whether a block of this layout has a mapping of its own. Depends on the layout alone, so
-/// that `dealloc` decides as `alloc` did.
+/// that `dealloc` makes the same choice as `alloc`.
 #[inline(always)]
 fn is_mapped(bytes: usize, layout: Layout) -> bool {
     bytes >= MAPPED_BYTES_MIN && layout.align() <= PAGE_BYTES_MIN
@@ -105,7 +106,7 @@ fn map(bytes: usize) -> *mut u8 {
 #[cold]
 unsafe fn unmap(start: *mut u8, bytes: usize) {
     // SAFETY: by the caller's promise. The kernel fails only where it can't split a mapping; the
-    // memory leaks then.
+    // memory then leaks.
     let _ = unsafe { munmap(start.cast(), bytes) };
 }
 
@@ -123,7 +124,7 @@ unsafe fn remap(start: *mut u8, old_bytes: usize, new_bytes: usize) -> *mut u8 {
 
 // SAFETY: the layout alone decides whether a block is mimalloc's or a mapping (`is_mapped`), so
 // each is freed by the allocator that made it. Mappings are aligned to pages, at least to
-// `PAGE_BYTES_MIN`, and live until they are unmapped. Nothing here unwinds.
+// `PAGE_BYTES_MIN`, and live until they are unmapped. No function here unwinds.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -167,10 +168,10 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Implements [`GlobalAlloc::realloc`] for a block that is large before or after.
+/// Implements [`GlobalAlloc::realloc`] for a block whose size is large before or after the call.
 ///
 /// # Safety
-/// As there.
+/// The contract of [`GlobalAlloc::realloc`] holds.
 #[cold]
 unsafe fn reallocate_large(block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
     // SAFETY: by the caller's promises; both blocks have at least the smaller size, and a new block
@@ -248,7 +249,7 @@ mod tests {
         }
     }
 
-    /// A size that no machine has is rejected, and the block stays valid.
+    /// A size beyond the memory of any machine is rejected, and the block stays valid.
     #[test]
     fn a_failed_growth_keeps_the_block() {
         let layout = Layout::from_size_align(MAPPED_BYTES_MIN, 1).expect("a power of two");

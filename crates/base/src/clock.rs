@@ -29,8 +29,9 @@ const SECOND_US: i64 = 1_000_000;
 
 /// A moment of the system's monotonic clock, in nanoseconds.
 ///
-/// [`std::time::Instant`] stores seconds and nanoseconds, and a difference of two takes some fifty
-/// instructions, three times per turn. Here it takes one subtraction.
+/// [`std::time::Instant`] stores seconds and nanoseconds separately, so the difference of two takes
+/// some fifty instructions, and a turn computes three. A difference of two `Moment`s takes one
+/// subtraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
@@ -39,7 +40,7 @@ impl Moment {
     #[inline]
     pub fn now() -> Self {
         let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
-        // Seconds since boot: they fit for five centuries.
+        // Nanoseconds since boot: 64 bits last for five centuries.
         Moment(tv_sec as u64 * SECOND_NS + tv_nsec as u64)
     }
 
@@ -78,7 +79,8 @@ impl SystemClock {
         Self { start: Moment::now() }
     }
 
-    /// Returns the monotonic time of a moment, ns: what [`Clock::monotonic_ns`] returns at that moment.
+    /// Returns the monotonic time of a moment, ns: the value of [`Clock::monotonic_ns`] at that
+    /// moment.
     #[inline]
     pub fn monotonic_ns_of(&self, moment: Moment) -> u64 {
         moment.ns_since(self.start)
@@ -94,7 +96,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now_us(&self) -> i64 {
-        // A clock set before 1970 gives a negative time.
+        // A clock set before 1970 has a negative time.
         let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Realtime);
         tv_sec.saturating_mul(SECOND_US).saturating_add(tv_nsec / 1_000)
     }
@@ -105,7 +107,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests: it stands still until it is advanced.
+/// A clock for tests. Its time changes only when the test advances or sets it.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     now_us: AtomicI64,
@@ -120,15 +122,14 @@ impl ManualClock {
 
     /// Advances both clocks by `by_us` microseconds.
     pub fn advance_us(&self, by_us: u64) {
-        // Relaxed: a test that advances the clock from another thread synchronizes by its own
-        // means.
+        // Relaxed: a test that advances the clock from another thread does its own synchronization.
         let forward = i64::try_from(by_us).unwrap_or(i64::MAX);
         self.now_us.store(self.now_us().saturating_add(forward), Ordering::Relaxed);
         let ns = self.monotonic_ns().saturating_add(by_us.saturating_mul(1_000));
         self.monotonic_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// Sets the Unix time, as an administrator would; monotonic time is unaffected.
+    /// Sets the Unix time, as an administrator does; monotonic time is unaffected.
     pub fn set_us(&self, now_us: i64) {
         self.now_us.store(now_us, Ordering::Relaxed);
     }
@@ -157,7 +158,7 @@ mod tests {
         let (earlier, later) = (Moment(5), Moment(7));
         assert_eq!([later - earlier, earlier - later], [Duration::from_nanos(2), Duration::ZERO]);
         assert_eq!([later.ns_since(earlier), earlier.ns_since(later)], [2, 0]);
-        // 2020-01-01 as a lower bound shows the unit.
+        // A lower bound of 2020-01-01 checks the unit.
         assert!(clock.now_us() > 1_577_836_800_000_000 && clock.now_us() < 1_577_836_800_000_000 * 10);
         assert_eq!(clock.now_ms() / 1_000_000, clock.now_us() / 1_000_000_000);
     }

@@ -2,19 +2,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count with one writer at a time and any number of readers. 16 bytes.
+/// A count with one writer at a time and any number of readers. Takes 16 bytes.
 ///
 /// [`add`](Counter::add) is a plain load and store instead of a locked instruction, so it costs no
 /// more than incrementing a field. Two threads that add at the same time lose updates: only the
 /// owner of the counter (the holder of the shard, or the worker itself) may add. Breaking this rule
 /// gives a wrong count, not undefined behavior.
 ///
-/// [`reset`](Counter::reset) is open to any thread. It records the current total instead of writing
-/// zero: the owner could overwrite that zero, and `INFO` would show the old count after `CONFIG
+/// Any thread may call [`reset`](Counter::reset). It records the current total instead of writing
+/// zero: the owner could overwrite that zero, and `INFO` would show the former count after `CONFIG
 /// RESETSTAT`. [`get`](Counter::get) returns the difference. Of two concurrent resets either may
 /// win.
 ///
-/// The total stands first: an owner may place only that in a cache line that it writes anyway.
+/// The total is the first field, so that an owner can place only the total in a cache line that it
+/// writes anyway.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Counter {
@@ -38,8 +39,8 @@ impl Counter {
     /// Returns the count since the last reset.
     #[inline]
     pub fn get(&self) -> u64 {
-        // In this order of loads, a concurrent reset makes the difference negative: nothing was
-        // counted since.
+        // In this order of loads, a concurrent reset can make the difference negative, which means
+        // that nothing was counted since the reset.
         let total = self.total.load(Ordering::Relaxed);
         total.saturating_sub(self.reset_at.load(Ordering::Relaxed))
     }
@@ -84,7 +85,7 @@ mod tests {
             }
             resets.join().unwrap();
         });
-        // An `add` that overwrote a reset would bring back the large initial count.
+        // An `add` that overwrote a reset would restore the large initial count.
         assert!(counter.get() <= ADDS);
     }
 }

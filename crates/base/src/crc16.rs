@@ -92,8 +92,8 @@ pub fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns whether `key` contains a `{`. Reads eight bytes at a time: most keys have none, and
-/// every command asks.
+/// Returns whether `key` contains a `{`. Reads eight bytes at a time, because every command calls
+/// it and most keys have none.
 #[inline]
 fn has_open_brace(key: &[u8]) -> bool {
     const EACH: u64 = 0x0101_0101_0101_0101;
@@ -168,7 +168,7 @@ mod tests {
             for _ in 0..200 {
                 let mut key = vec![0; len];
                 random.fill(&mut key);
-                // Near misses around the brace, in value and in its high bit.
+                // Other bytes are near misses of the brace, in value and in its high bit.
                 key.iter_mut().filter(|byte| **byte < 128).for_each(|byte| *byte = b'z' + *byte % 3);
                 assert_eq!(has_open_brace(&key), key.contains(&b'{'), "{key:?}");
             }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn slots_equal_those_of_redis() {
-        // `CLUSTER KEYSLOT` of redis-server 7.0.15.
+        // Expected slots from `CLUSTER KEYSLOT` of redis-server 7.0.15.
         for (key, slot) in
             [("foo", 12_182), ("bar", 5_061), ("hello", 866), ("{foo}.x", 12_182), ("", 0), ("somekey", 11_058)]
         {

@@ -1,6 +1,6 @@
 //! CRC64 with Jones' polynomial: the footer of `DUMP` payloads and of RDB files.
 //!
-//! Reflected in and out, initial value 0. One step takes eight bytes through eight tables (16 KiB)
+//! Reflected in and out, initial value 0. One step processes eight bytes with eight tables (16 KiB)
 //! whose reads are independent of each other.
 
 /// Jones' polynomial, `0xad93d23594c935a9`, with its bits in reverse order.

@@ -2,7 +2,7 @@
 //!
 //! Seventeen significant digits always read back as the same double, but they aren't the shortest
 //! such text: 3.1 prints as `3.1000000000000001`. Redis 7.2 changed to the shortest text; clients
-//! of 7.0 see this one.
+//! of 7.0 expect the long one.
 
 use std::io::Write;
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn as_printf_prints() {
-        // Each from glibc's `printf '%.17g'`.
+        // The expected texts are from glibc's `printf '%.17g'`.
         for (value, expected) in [
             (0.0, "0"),
             (-0.0, "-0"),
@@ -133,7 +133,7 @@ mod tests {
             (f64::MIN_POSITIVE, "2.2250738585072014e-308"),
             (5e-324, "4.9406564584124654e-324"),
             (-5e-324, "-4.9406564584124654e-324"),
-            // A tie between two texts of 17 digits goes to the even one.
+            // A tie between two texts of 17 digits is rounded to the even one.
             (2f64.powi(50) + 0.25, "1125899906842624.2"),
             (2f64.powi(50) + 0.75, "1125899906842624.8"),
             (2f64.powi(53), "9007199254740992"),

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A level that rises and falls.
 ///
-/// As with [`crate::Counter`], only one thread at a time may change it (a change is a plain load
-/// and store); any thread may read it at any time. It orders no other memory access.
+/// As with [`crate::Counter`], only one thread at a time may change the level (a change is a plain
+/// load and store); any thread may read it at any time. Changes order no other memory access.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 

@@ -7,20 +7,20 @@
 //! | `[abc]`, `[a-z]`, `[^a]` | one byte of the class, of the range, not of the class |
 //! | `\x` | the byte `x` itself, also inside a class |
 //!
-//! Corner cases that clients can see, kept as in Redis: an unclosed class reaches to the end of the
-//! pattern; `[]` matches nothing and `[^]` any byte; a range may be reversed; ranges compare bytes
-//! as *signed*, so `[a-\xff]` is the range from 0xff over 0 to `a`; an escaped byte in a class
-//! ignores `ignore_case`; only the empty pattern matches the empty text, `*` does not.
+//! Corner cases that clients can see are the same as in Redis: an unclosed class extends to the end
+//! of the pattern; `[]` matches nothing and `[^]` any byte; a range may be reversed; ranges compare
+//! bytes as *signed*, so `[a-\xff]` is the range from 0xff over 0 to `a`; an escaped byte in a
+//! class ignores `ignore_case`; only the empty pattern matches the empty text, `*` does not.
 //!
-//! Every element but `*` takes exactly one byte, so after a mismatch only the *last* `*` needs to
-//! take one byte more: a loop with two saved positions, no recursion, at most `text × pattern`
-//! steps. (Redis recurses per star, and stops the exponential case by a flag.)
+//! Every element but `*` matches exactly one byte, so after a mismatch only the *last* `*` needs to
+//! match one byte more: a loop with two saved positions, no recursion, at most `text × pattern`
+//! steps. (Redis recurses at each star, and stops the exponential case with a flag.)
 //!
 //! A pattern with more than [`STARS_MAX`] stars matches nothing, as in Redis since the security
 //! fixes of 7.0.15, which bound its recursion.
 
-/// Maximum number of stars that a pattern may continue after. A run of stars counts once; one at
-/// the end of the pattern is free.
+/// Maximum number of stars in a pattern. A run of stars counts once; a star at the end of the
+/// pattern doesn't count.
 pub const STARS_MAX: usize = 1000;
 
 /// Returns whether `text` matches `pattern`. With `ignore_case`, A-Z and a-z are equal.
@@ -29,7 +29,7 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         return pattern.is_empty();
     }
     let (mut p, mut t) = (0, 0);
-    // Where the pattern continues after the last star, and where in the text that rest is tried.
+    // Where the pattern continues after the last star, and where in the text to try that rest.
     let mut retry: Option<(usize, usize)> = None;
     let mut stars = 0;
     while t < text.len() {
@@ -120,8 +120,8 @@ fn in_range(start: u8, end: u8, byte: u8, ignore_case: bool) -> bool {
     let (start, end) = (start as i8, end as i8);
     let (low, high) = (start.min(end), start.max(end));
     if ignore_case {
-        // Redis orders the bounds before it lowers them: `[Z-a]` becomes the empty range from z to
-        // a.
+        // Redis orders the bounds before it lowers their case: `[Z-a]` becomes the empty range from
+        // z to a.
         let lower = |c: i8| (c as u8).to_ascii_lowercase() as i8;
         (lower(low)..=lower(high)).contains(&lower(byte as i8))
     } else {
@@ -139,7 +139,7 @@ mod tests {
         let text = [b'a'; 3 * STARS_MAX];
         assert!(matches(&b"*a".repeat(STARS_MAX), &text, false));
         assert!(!matches(&b"*a".repeat(STARS_MAX + 1), &text, false));
-        // A run of stars counts once, and the star at the end not at all.
+        // A run of stars counts once, and the star at the end doesn't count.
         assert!(matches(&[b"**a".repeat(STARS_MAX), b"*".to_vec()].concat(), &text, false));
     }
 
@@ -193,7 +193,7 @@ mod tests {
         assert!(!matches(&failing, &text, false));
     }
 
-    /// Matches by the definition: a star takes nothing, or one byte and is tried again.
+    /// Matches by the definition: a star matches nothing, or one byte and is tried again.
     fn plain(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         match (pattern, text) {
             ([], rest) => rest.is_empty(),

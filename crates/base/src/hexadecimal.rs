@@ -3,22 +3,22 @@
 /// How the double differs from the number in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// It does not.
+    /// The double equals the number.
     Exact,
-    /// It is the nearest double, but not the same number.
+    /// The double is the nearest one, but not equal to the number.
     Rounded,
     /// The number overflowed, or underflowed to zero.
     OutOfRange,
 }
 
-/// A number at the head of a text.
+/// A number at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hexadecimal {
     /// The nearest double, ties to even; infinite or 0 if out of range.
     pub value: f64,
-    /// How it differs from the number in the text.
+    /// How the double differs from the number in the text.
     pub fit: Fit,
-    /// Bytes of the text that the number takes.
+    /// Length of the number in the text, bytes.
     pub len: usize,
 }
 
@@ -29,9 +29,9 @@ const EXPONENT_MIN: i64 = -1074;
 /// Exponents saturate at this magnitude, far beyond overflow and underflow.
 const EXPONENT_READ_MAX: i64 = 1 << 40;
 
-/// Parses the number at the head of `text`, which follows `0x`: digits with at most one point, and
+/// Parses the number at the start of `text`, which follows `0x`: digits with at most one point, and
 /// an optional power of two (`p-3`). Returns `None` without a digit. Digits beyond a 64-bit word
-/// only affect the rounding.
+/// affect only the rounding.
 pub fn read(text: &[u8]) -> Option<Hexadecimal> {
     let (mut mantissa, mut exponent, mut sticky) = (0u64, 0i64, false);
     let (mut any, mut point, mut len) = (false, false, 0);
@@ -63,7 +63,7 @@ pub fn read(text: &[u8]) -> Option<Hexadecimal> {
     Some(Hexadecimal { value, fit, len })
 }
 
-/// Parses the power of two at the head of a text (`p-3`). Returns it and its length.
+/// Parses the power of two at the start of a text (`p-3`). Returns it and its length.
 fn read_power(text: &[u8]) -> Option<(i64, usize)> {
     let (b'p' | b'P', signed) = text.split_first()? else { return None };
     let (is_negative, unsigned) = match signed {
@@ -105,7 +105,7 @@ fn rounded(mantissa: u64, exponent: i64, sticky: bool) -> (f64, Fit) {
     if place + i64::from(u64::BITS - kept.leading_zeros()) > 1024 {
         return (f64::INFINITY, Fit::OutOfRange);
     }
-    // Exact: `kept` fits a double, both factors are powers of two, and rounding is done already.
+    // Exact: `kept` fits a double, both factors are powers of two, and the rounding is done.
     let half = place / 2;
     let value = (kept as f64) * 2f64.powi(half as i32) * 2f64.powi((place - half) as i32);
     (value, if is_exact { Fit::Exact } else { Fit::Rounded })
@@ -146,7 +146,7 @@ mod tests {
             ("1.fffffffffffff7p0", 1.999_999_999_999_999_8, Fit::Rounded),
             ("10000000000000800000000000000000000000001", 2f64.powi(160) + 2f64.powi(108), Fit::Rounded),
             ("10000000000000800000000000000000000000000", 2f64.powi(160), Fit::Rounded),
-            // Rounding to 53 bits first would land half way between the smallest number and the
+            // Rounding to 53 bits first would result in a tie between the smallest number and the
             // next.
             ("1.7fffffffffffffffp-1074", f64::from_bits(1), Fit::Rounded),
             ("1.8p-1074", f64::from_bits(2), Fit::Rounded),

@@ -9,7 +9,7 @@
 //! …              …                value / 2^k - 128     2^k wide: less than 1 % of the value
 //! ```
 //!
-//! Redis stores its latencies in that structure, and its replies show the upper bounds of the
+//! Redis stores its latencies in the same structure, and its replies show the upper bounds of the
 //! buckets. A chunk of counters takes 2 KiB and is allocated when a value first falls into it: the
 //! latencies of one command rarely span more than six chunks.
 
@@ -19,7 +19,7 @@ use crate::Counter;
 
 /// Counters per chunk.
 const CHUNK: usize = 128;
-/// Chunks: up to the first power of two above [`VALUE_MAX`].
+/// Number of chunks: up to the first power of two greater than [`VALUE_MAX`].
 const CHUNKS: usize = 24;
 /// The highest recorded value, in ns: a second, as in Redis. Longer durations count as this one.
 pub const VALUE_MAX: u64 = 1_000_000_000;
@@ -104,7 +104,7 @@ impl Distribution {
     }
 
     /// Returns the value that `percent` of all values don't exceed, rounded up to the end of its
-    /// counter; for 0 % the lowest value of the first counter. 0 without values.
+    /// counter. For 0 % it is the lowest value of the first counter. Without values it is 0.
     pub fn percentile(&self, percent: f64) -> u64 {
         if percent == 0.0 {
             return self.counts.first().map_or(0, |(value, _)| {
@@ -121,8 +121,8 @@ impl Distribution {
         found.or(self.counts.last()).map_or(0, |(value, _)| *value)
     }
 
-    /// Returns cumulative counts at the powers of two from `first` on: the upper bound of the
-    /// power's counter, and how many values don't exceed it. Leaves out powers that add no values.
+    /// Returns cumulative counts at the powers of two from `first`: the upper bound of the power's
+    /// counter, and the number of values that don't exceed it. Omits powers that add no values.
     pub fn by_powers_of_two(&self, first: u64) -> Vec<(u64, u64)> {
         let (mut levels, mut level, mut before) = (Vec::new(), first, 0);
         let total = self.len();

@@ -1,18 +1,17 @@
-//! A run (of a script) that other threads may kill until it makes its first change: one atomic
+//! The state of a run (of a script) that other threads may kill until its first change: one atomic
 //! word.
 //!
 //! | bits | meaning | set by |
 //! | --- | --- | --- |
 //! | number | distinguishes runs | the runner, in [`Killable::start`] |
-//! | mark | free for the runner's use | the runner, in [`Killable::start`] |
+//! | mark | used by the runner as it likes | the runner, in [`Killable::start`] |
 //! | changed | the run has changed something | the runner, unless the run is killed |
 //! | killed | the run must change nothing and end | any thread, unless the run is changed |
 //! | runs | the run has started and not ended | the runner |
 //!
 //! All bits share one word, so its modification order decides: at most one of *changed* and
-//! *killed* is ever set. A kill hits the run that the killer has seen or none: its exchange fails
+//! *killed* is ever set. A kill affects only the run that the killer has seen: its exchange fails
 //! if the number differs.
-//! has looked at or none, since its exchange fails where the number is another.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -71,8 +70,8 @@ impl Killable {
     /// Starts the next run. Only the runner may call it. Earlier stores are visible to every thread
     /// that sees this run ([`Killable::snapshot`]).
     pub fn start(&self, mark: bool) {
-        // Relaxed: only the runner changes the number, and between runs nothing else in the word
-        // matters.
+        // Relaxed: only the runner changes the number, and the other bits don't matter between
+        // runs.
         let number = (self.word.load(Ordering::Relaxed) >> NUMBER_SHIFT) + 1;
         let mark = if mark { MARK } else { 0 };
         // This store can't overwrite a kill: a kill changes the word only during a run.
@@ -100,8 +99,8 @@ impl Killable {
         self.word.load(Ordering::Relaxed) & KILLED != 0
     }
 
-    /// Ends the run: it can no longer be killed. Returns whether it was. Only the runner may call
-    /// it, any number of times.
+    /// Ends the run, so that it can't be killed any more. Returns whether it was killed. Only the
+    /// runner may call it, any number of times.
     pub fn end(&self) -> bool {
         self.word.fetch_and(!RUNS, Ordering::Relaxed) & KILLED != 0
     }
@@ -184,9 +183,9 @@ mod loom_tests {
     use super::*;
     use crate::sync::{Arc, thread};
 
-    /// One thread runs twice and changes something in each run, two others kill the run they see.
-    /// Each run is either changed or killed, never both, and a killer's result is that of the run
-    /// that it saw.
+    /// One thread runs twice and changes something in each run; two others kill the run that they
+    /// see. Each run is either changed or killed, never both, and a killer's result applies to the
+    /// run that it saw.
     #[test]
     fn a_run_is_killed_or_has_changed_something() {
         loom::model(|| {

@@ -1,5 +1,5 @@
-//! Received bytes in memory lent by an event loop. Parsers take them through these traits and know
-//! neither event loops nor sockets.
+//! Received bytes in memory lent by an event loop. Parsers access them through these traits and are
+//! independent of event loops and sockets.
 
 /// Received bytes in memory lent by a [`Lender`] until they are released. Never empty.
 pub trait Lent {
@@ -21,6 +21,6 @@ pub trait Lender {
     /// Returns how many unused bytes follow the chunk in its buffer.
     fn room_behind(&self, chunk: &Self::Chunk) -> usize;
 
-    /// Releases a chunk. Valid also after its connection was closed.
+    /// Releases a chunk. Valid even after its connection has been closed.
     fn release(&mut self, chunk: Self::Chunk);
 }

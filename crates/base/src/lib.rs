@@ -1,5 +1,5 @@
-//! The layer under every other crate: time, randomness, checksums, number formats, queues between
-//! threads and shared limits. Knows nothing of RESP, sockets or files.
+//! The crate that all other crates depend on: time, randomness, checksums, number formats, queues
+//! between threads and shared limits. It is independent of RESP, sockets and files.
 //!
 //! | module | contents | cost |
 //! | --- | --- | --- |
@@ -13,7 +13,7 @@
 //! | [`glob`] | Redis's glob patterns | at most `pattern × text` steps, no allocation |
 //! | [`hexadecimal`] | hexadecimal floating-point numbers | no allocation |
 //! | [`histogram`] | latency histograms with one writer | as [`counter`]; 2 KiB per chunk in use |
-//! | [`killable`] | a run that others may kill until it writes | a compare-and-swap per run |
+//! | [`killable`] | a run that other threads may kill until it writes | a compare-and-swap per run |
 //! | [`lent`] | received bytes in memory lent by an event loop | – |
 //! | [`limits`] | every bound that holds across crates | – |
 //! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |

@@ -1,4 +1,4 @@
-//! Bounds that hold across crates. A bound of one module lives in that module.
+//! Bounds shared by several crates. A bound of one module lives in that module.
 //!
 //! The crate that enforces a bound tests it at its value and one past it.
 
@@ -14,8 +14,8 @@ pub const PARTITIONS_MAX: usize = SLOTS;
 /// Maximum number of workers (threads with an event loop).
 pub const WORKERS_MAX: usize = 1_024;
 
-/// Maximum number of logical databases (`databases`). Redis accepts up to `INT_MAX`; here each used
-/// database costs a dictionary per partition, and that product must fit in memory.
+/// Maximum number of logical databases (`databases`). Redis accepts up to `INT_MAX`. In Pantala
+/// each used database costs a dictionary per partition, and that product must fit in memory.
 pub const DATABASES_MAX: usize = 16_384;
 
 /// Default of `databases`.
@@ -25,7 +25,7 @@ pub const DATABASES_DEFAULT: usize = 16;
 /// line (Redis's `PROTO_INLINE_MAX_SIZE`).
 pub const PROTO_INLINE_MAX_SIZE: usize = 64 * 1_024;
 
-/// Maximum number of arguments of a command: Redis 7.0 takes what fits in an `int`.
+/// Maximum number of arguments of a command: the largest `int`, as in Redis 7.0.
 pub const MULTIBULK_MAX: usize = i32::MAX as usize;
 
 /// Maximum number of arguments of a command before authentication.

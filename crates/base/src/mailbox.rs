@@ -1,16 +1,16 @@
 //! Intrusive lock-free queues: many producers, one consumer at a time.
 //!
-//! Both queues of Pantala are one atomic word that is either a *mark* or the top of a linked stack
-//! of nodes. The consumer swaps the whole stack out and reverses it, so that nodes come out in
+//! Each of Pantala's two queues is one atomic word: either a *mark* or the top of a linked stack of
+//! nodes. The consumer swaps the whole stack out and reverses it, so that it receives nodes in
 //! arrival order.
 //!
-//! * [`Mailbox`]: messages for a worker. The mark says that the worker sleeps, so the
-//!   compare-and-swap that delivers a message also tells its sender whether to ring the doorbell.
+//! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps, so the
+//! compare-and-swap that delivers a message also shows its sender whether to ring the doorbell.
 //! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
-//! They need no bound of their own: a node is a request of a connection that waits for its reply,
-//! and a connection has at most one (see `pantala_engine::request`), so `maxclients` bounds them.
-//! They are linked lists rather than rings because a full ring would need an overflow path.
+//! The queues have no bound of their own. A node is a request of a connection that waits for its
+//! reply, and a connection has at most one (see `pantala_engine::request`), so `maxclients` bounds
+//! them. They are linked lists rather than rings because a full ring would need an overflow path.
 
 use std::marker::PhantomData;
 
@@ -24,7 +24,7 @@ pub struct Node<T> {
 }
 
 // SAFETY: `next` is only a link, used by the owner of the node (a Box, or a Chain) alone, so moving
-// a node to another thread moves no more than its value.
+// a node to another thread moves only its value.
 unsafe impl<T: Send> Send for Node<T> {}
 
 impl<T> Node<T> {
@@ -57,7 +57,7 @@ impl<T> Chain<T> {
     pub unsafe fn from_stack(mut top: *mut Node<T>) -> Self {
         let mut first = std::ptr::null_mut();
         while !top.is_null() {
-            // SAFETY: by the caller's promise `top` is a live node that only we can reach.
+            // SAFETY: by the caller's promise `top` is a live node that nothing else can reach.
             let below = unsafe { std::mem::replace(&mut (*top).next, first) };
             first = top;
             top = below;
@@ -114,11 +114,11 @@ pub fn push<T>(
     let mut current = word.load(Ordering::Relaxed);
     loop {
         if stop_at_null && current.is_null() {
-            // SAFETY: the node was not published: it is still the box that we took apart above.
+            // SAFETY: the node wasn't published, so it is still the box taken apart above.
             return Err(unsafe { Box::from_raw(raw) });
         }
         let below = if current == mark() { std::ptr::null_mut() } else { current };
-        // SAFETY: not published yet, so we still own it.
+        // SAFETY: the node isn't published yet, so this function still owns it.
         unsafe { (*raw).next = below };
         match word.compare_exchange_weak(current, raw, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(before) => return Ok(before),
@@ -148,8 +148,8 @@ impl<T> Mailbox<T> {
         Mailbox { word: AtomicPtr::new(std::ptr::null_mut()), values: PhantomData }
     }
 
-    /// Delivers a message. Returns `true` if the worker slept and this message is the first since:
-    /// the sender must then ring its doorbell.
+    /// Delivers a message. Returns `true` if the worker sleeps and this message is the first since
+    /// it fell asleep; the sender must then ring its doorbell.
     #[must_use = "a sleeping worker must be woken"]
     pub fn send(&self, message: Box<Node<T>>) -> bool {
         match push(&self.word, message, false) {
@@ -171,8 +171,8 @@ impl<T> Mailbox<T> {
         if top == mark() {
             return Chain::empty();
         }
-        // SAFETY: swapped out of the word, so only we can reach the stack, and `push` built it from
-        // leaked boxes.
+        // SAFETY: the stack was swapped out of the word, so nothing else can reach it, and `push`
+        // built it from leaked boxes.
         unsafe { Chain::from_stack(top) }
     }
 
@@ -190,9 +190,9 @@ impl<T> Mailbox<T> {
         self.word.compare_exchange(mark(), awake, Ordering::Relaxed, Ordering::Relaxed).is_err()
     }
 
-    /// Marks the worker asleep, unless messages are pending. Returns `false` if they are: the
-    /// worker must not sleep then. The next [`send`] asks its caller to ring; [`receive`] ends the
-    /// sleep.
+    /// Marks the worker asleep, unless messages are pending. Returns `false` if they are; the
+    /// worker must not sleep then. The next [`send`] requires its caller to ring; [`receive`] ends
+    /// the sleep.
     ///
     /// [`send`]: Mailbox::send
     /// [`receive`]: Mailbox::receive

@@ -1,7 +1,8 @@
 //! Decimal integers as Redis parses and prints them.
 //!
-//! Parsing is strict: a string value may take the `int` encoding only if printing the integer gives
-//! the same bytes. No sign but a leading `-`, no leading zeros, no spaces, no `-0`.
+//! Parsing is strict: a string value may have the `int` encoding only if printing the integer
+//! results in the same bytes. Only a leading `-` is a valid sign; leading zeros, spaces and `-0`
+//! are invalid.
 
 /// Maximum length of an `i64` or `u64` in decimal, in bytes, sign included.
 pub const INTEGER_LEN_MAX: usize = 20;
@@ -16,7 +17,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     };
     let magnitude = parse_u64(digits)?;
     if negative {
-        // Zero has the one form `0`.
+        // The only valid text of zero is `0`.
         if magnitude == 0 || magnitude > i64::MIN.unsigned_abs() {
             return None;
         }
@@ -26,11 +27,11 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Parses an unsigned 64-bit integer. Returns `None` unless `text` is digits only, without leading
-/// zeros, and at most `u64::MAX`.
+/// Parses an unsigned 64-bit integer. Returns `None` unless `text` consists of digits without
+/// leading zeros, and is at most `u64::MAX`.
 #[inline]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
-    // 19 digits can't overflow: only the 20th needs a check.
+    // 19 digits can't overflow, so only the 20th needs a check.
     let (head, last) = match text.len() {
         0 => return None,
         1..INTEGER_LEN_MAX => (text, None),
@@ -56,7 +57,7 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     value.checked_mul(10)?.checked_add(u64::from(digit))
 }
 
-/// The pairs of digits `00` to `99`: they halve the divisions of formatting.
+/// The pairs of digits `00` to `99`. Formatting with pairs needs half as many divisions.
 static DIGIT_PAIRS: [[u8; 2]; 100] = {
     let mut table = [[0u8; 2]; 100];
     let mut i = 0;
@@ -110,7 +111,7 @@ impl Decimal {
 /// digit.
 ///
 /// # Panics
-/// If `end` is beyond `room`, or the digits don't fit before it.
+/// If `end` exceeds the length of `room`, or the digits don't fit before it.
 #[inline]
 pub fn write_u64_before(room: &mut [u8], end: usize, mut value: u64) -> usize {
     let mut at = end;
@@ -152,11 +153,11 @@ const UNITS: [(&[u8], u64); 8] = [
 /// Maximum number of digits before a unit, as in Redis.
 const MEMORY_DIGITS_MAX: usize = 127;
 
-/// Parses an amount of memory (`512`, `100mb`), in bytes: digits and an optional unit. Without
-/// digits it is zero, as in Redis. Returns `None` for other text.
+/// Parses an amount of memory (`512`, `100mb`), in bytes: digits and an optional unit. As in Redis,
+/// an amount without digits is zero. Returns `None` for any other text.
 ///
-/// Amounts beyond 64 bits saturate; Redis wraps after applying the unit, which silently turns a
-/// huge limit into a small one.
+/// Amounts beyond 64 bits saturate. Redis wraps after applying the unit, which turns a huge limit
+/// into a small one.
 pub fn parse_memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits > MEMORY_DIGITS_MAX {

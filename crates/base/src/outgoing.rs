@@ -1,4 +1,4 @@
-//! Bytes to send: owned by one send, or shared by many.
+//! Bytes to send, owned by one send or shared by many.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ pub struct SharedBytes {
 }
 
 impl SharedBytes {
-    /// Returns bytes to share, and adds their length to `kept_bytes` until they are dropped.
+    /// Returns bytes to share. Adds their length to `kept_bytes` until they are dropped.
     ///
     /// # Panics
-    /// If `bytes` is empty: there is no empty send.
+    /// If `bytes` is empty, because there are no empty sends.
     pub fn new(mut bytes: Vec<u8>, kept_bytes: &Arc<AtomicU64>) -> Arc<Self> {
         assert!(!bytes.is_empty(), "shared bytes are empty");
-        // They may live for long.
+        // The bytes may live long, so they must not waste memory.
         bytes.shrink_to_fit();
         kept_bytes.fetch_add(bytes.len() as u64, Relaxed);
         Arc::new(SharedBytes { bytes, kept_bytes: Arc::clone(kept_bytes) })
@@ -72,7 +72,8 @@ impl Outgoing {
         }
     }
 
-    /// Returns the memory for reuse, emptied, after the send. Shared bytes leave none.
+    /// Returns the memory, emptied, for reuse after the send. For shared bytes the buffer has no
+    /// memory.
     #[inline]
     pub fn into_buffer(self) -> Vec<u8> {
         match self {

@@ -1,4 +1,5 @@
-//! A small, fast, seeded generator (xoshiro256++). Statistically good; not for secrets.
+//! A small, fast, seeded generator (xoshiro256++). Its output is statistically good, but not
+//! suitable for secrets.
 //!
 //! Random code in Pantala takes a [`Random`] from its caller, so that a test replays from the seed
 //! that it printed.
@@ -66,7 +67,7 @@ impl Random {
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound != 0, "an empty range has no random number");
-        // Multiply-shift; rejects the few low parts that would favor some results.
+        // Multiply-shift. The loop rejects the few low parts that would bias the result.
         let mut product = u128::from(self.next_u64()) * u128::from(bound);
         if (product as u64) < bound {
             let threshold = bound.wrapping_neg() % bound;
@@ -119,7 +120,7 @@ mod tests {
         for _ in 0..100_000 {
             counts[random.below(10) as usize] += 1;
         }
-        // Ten standard deviations (95 each) around 10,000.
+        // The bounds are ten standard deviations (95 each) around 10,000.
         assert!(counts.iter().all(|&n| (9_050..10_950).contains(&n)), "{counts:?}");
         assert_eq!(random.below(1), 0);
         assert!((0..1_000).all(|_| random.below(u64::MAX) < u64::MAX));
