@@ -1,7 +1,7 @@
 //! The bytes of one snapshot in flight to several replicas, each at its own position.
 //!
-//! Chunks are shared: a feed holds what the slowest of its readers has not read. The writer stops
-//! while that is more than its bound, so a snapshot takes at most the bound of memory.
+//! Readers share chunks: a feed holds the bytes that its slowest reader hasn't read. The writer
+//! stops while these exceed the feed's bound, so a snapshot needs at most that much memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use std::sync::atomic::AtomicU64;
 
 use pantala_base::{Outgoing, SharedBytes};
 
-/// Called when a reader that had read everything has more to read, or the feed ended.
+/// Called when a reader without unread bytes gets more, or when the feed ends.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// A reader's number in its feed.
+/// Identifies a reader in its feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedReader(u64);
 
-/// What is ahead of a reader.
+/// The bytes that follow the ones that a reader has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedAhead {
-    /// Nothing yet: the reader is woken when there is more.
+    /// None yet; the reader is woken when there are more.
     Nothing,
-    /// More than it took.
+    /// More bytes.
     More,
-    /// Nothing: it has read the whole snapshot.
+    /// None, because the reader has taken the whole snapshot.
     End,
     /// The snapshot failed.
     Failed,
@@ -46,7 +46,7 @@ pub struct Feed {
     chunks: VecDeque<Chunk>,
     end: u64,
     bytes_max: u64,
-    /// Whether the snapshot is complete, once it has ended.
+    /// Whether the snapshot is complete, after its end.
     ended: Option<bool>,
     readers: Vec<Place>,
     last_id: u64,
@@ -54,17 +54,17 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Returns an empty feed that holds about `bytes_max` bytes at most.
+    /// Returns an empty feed that holds at most about `bytes_max` bytes.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
         let held_bytes = Arc::default();
         Feed { chunks: VecDeque::new(), end: 0, bytes_max, ended: None, readers: Vec::new(), last_id: 0, held_bytes }
     }
 
-    /// Adds a reader, which reads from the first byte on.
+    /// Adds a reader, which starts at the first byte.
     ///
     /// # Panics
-    /// If the feed has bytes already.
+    /// If the feed already has bytes.
     pub fn join(&mut self, wake: Wake) -> FeedReader {
         assert_eq!(self.end, 0, "a snapshot is read from its first byte on");
         self.last_id += 1;
@@ -78,20 +78,20 @@ impl Feed {
         self.free();
     }
 
-    /// Returns whether any reader is left. Without one the snapshot has no purpose.
+    /// Returns whether any reader is left. Without readers the snapshot is useless.
     #[must_use]
     pub fn has_readers(&self) -> bool {
         !self.readers.is_empty()
     }
 
-    /// Returns whether the writer has to wait for the slowest reader.
+    /// Returns whether the writer must wait for the slowest reader.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let start = self.chunks.front().map_or(self.end, |chunk| chunk.start);
         self.end - start >= self.bytes_max
     }
 
-    /// Appends a chunk. Returns how to wake the readers that waited for it.
+    /// Appends a chunk. Returns the callbacks that wake the readers that waited for it.
     pub fn push(&mut self, bytes: Vec<u8>) -> Vec<Wake> {
         let start = self.end;
         self.end += bytes.len() as u64;
@@ -100,7 +100,7 @@ impl Feed {
         self.waiting()
     }
 
-    /// Ends the snapshot. Returns how to wake the readers that waited for more.
+    /// Ends the snapshot. Returns the callbacks that wake the readers that waited for more.
     pub fn end(&mut self, is_complete: bool) -> Vec<Wake> {
         self.ended.get_or_insert(is_complete);
         self.waiting()
@@ -111,8 +111,8 @@ impl Feed {
         self.readers.iter_mut().filter_map(wake).collect()
     }
 
-    /// Adds a reader's next chunks to `into`, until that has at least `bytes` more, and returns
-    /// what is ahead of the reader then.
+    /// Appends a reader's next chunks to `into`, until at least `bytes` more bytes are there.
+    /// Returns what follows them.
     pub fn read(&mut self, reader: FeedReader, bytes: usize, into: &mut Vec<Outgoing>) -> FeedAhead {
         if self.ended == Some(false) {
             return FeedAhead::Failed;

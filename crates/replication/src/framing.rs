@@ -1,19 +1,19 @@
 //! How a snapshot is delimited on a replica's connection.
 
-/// Bytes of the mark behind a snapshot of unknown length.
+/// Length of the mark after a snapshot of unknown length, bytes.
 const MARK_BYTES: usize = 40;
 
 /// See the head of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Its length comes first.
+    /// The length precedes the snapshot.
     Length(u64),
-    /// This mark comes first and last: the length isn't known when the snapshot starts.
+    /// This mark precedes and follows the snapshot, because its length is unknown when it starts.
     Mark([u8; MARK_BYTES]),
 }
 
 impl Framing {
-    /// Returns a framing by a mark of these digits.
+    /// Returns a framing by a mark that consists of the ID's digits.
     #[must_use]
     pub fn mark(id: &crate::ReplId) -> Self {
         Framing::Mark(id.as_str().as_bytes().try_into().expect("an ID has as many digits as a mark"))
@@ -28,7 +28,7 @@ impl Framing {
         }
     }
 
-    /// Returns the bytes behind the snapshot.
+    /// Returns the bytes after the snapshot.
     #[must_use]
     pub fn trailer(&self) -> &[u8] {
         match self {

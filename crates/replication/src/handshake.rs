@@ -1,37 +1,38 @@
-//! `REPLCONF`: what a connection says about itself before it asks for data, and afterwards.
+//! `REPLCONF` on a primary: what a connection states about itself before it asks for data, and its
+//! acknowledgements afterwards.
 
-/// Longest address that a replica may announce, bytes, as in Redis.
+/// Maximum length of the address that a replica announces, bytes, as in Redis.
 const ADDRESS_BYTES_MAX: usize = 46;
 
 /// The parts of the dataset that a connection wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Without keys.
+    /// Whether it doesn't want keys.
     pub without_keys: bool,
-    /// Without function libraries.
+    /// Whether it doesn't want function libraries.
     pub without_functions: bool,
 }
 
 impl Filter {
-    /// Returns whether anything is left out.
+    /// Returns whether any part is omitted.
     #[must_use]
     pub fn is_any(self) -> bool {
         self.without_keys || self.without_functions
     }
 }
 
-/// What a connection has said by `REPLCONF`.
+/// What a connection has stated by `REPLCONF`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshake {
-    /// The port at which it accepts clients; 0 if it hasn't said.
+    /// The port at which it accepts clients; 0 if it hasn't announced one.
     pub port: i64,
-    /// The address that it announces instead of its connection's.
+    /// The address that it announces instead of its peer address.
     pub address: Option<Vec<u8>>,
-    /// It finds the end of a snapshot by a mark (`capa eof`).
+    /// Whether it can detect the end of a snapshot by a mark (`capa eof`).
     pub finds_mark: bool,
-    /// It knows that histories may continue under another ID (`capa psync2`).
+    /// Whether it supports histories that continue under another ID (`capa psync2`).
     pub knows_shifts: bool,
-    /// It wants the snapshot and no stream (`rdb-only`).
+    /// Whether it wants only the snapshot and no stream (`rdb-only`).
     pub wants_no_stream: bool,
     /// The parts of the dataset that it wants (`rdb-filter-only`).
     pub filter: Filter,
@@ -42,15 +43,15 @@ pub struct Handshake {
 pub enum Heard {
     /// Replies `OK`.
     Ok,
-    /// Notes that the replica has this many bytes of the stream; no reply.
+    /// Records that the replica has this many bytes of the stream; no reply.
     Ack(i64),
     /// Sends its own offset to its primary, if it has one; no reply.
     GetAck,
-    /// Nothing: not even a reply.
+    /// Nothing; no reply.
     Nothing,
 }
 
-/// Why a `REPLCONF` is rejected; its text is the error reply.
+/// The error reply that rejects a `REPLCONF`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandshakeError(pub Vec<u8>);
 
@@ -63,11 +64,11 @@ fn number(text: &[u8]) -> Option<i64> {
 }
 
 impl Handshake {
-    /// Handles the options of a `REPLCONF`, without its name. Options before a wrong one remain
-    /// set, as in Redis.
+    /// Handles the arguments of a `REPLCONF`, without its name. Options before an invalid one
+    /// remain set, as in Redis.
     ///
     /// # Errors
-    /// An option or its value is wrong.
+    /// An option or its value is invalid.
     pub fn hear(&mut self, options: &[&[u8]]) -> Result<Heard, HandshakeError> {
         if !options.len().is_multiple_of(2) {
             return Err(error("ERR syntax error", b""));
@@ -96,7 +97,7 @@ impl Handshake {
                     None => return Err(error("ERR value is not an integer or out of range", b"")),
                 },
                 b"rdb-filter-only" => self.set_filter(value)?,
-                // Of later versions: the replica may use what it learns of this server's.
+                // Sent by later versions. It informs the primary and has no effect here.
                 b"version" => {}
                 _ => return Err(error("ERR Unrecognized REPLCONF option: ", name)),
             }

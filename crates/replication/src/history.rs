@@ -1,4 +1,4 @@
-//! The history of a dataset: which streams of which offsets it continues.
+//! The history of a dataset: which streams it continues, and from which offsets.
 
 use std::ops::Range;
 
@@ -8,34 +8,35 @@ use crate::ReplId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     id: ReplId,
-    /// The former ID, and the first offset of `PSYNC` at which it no longer holds.
+    /// The former ID, and the first offset in `PSYNC` for which it is invalid.
     second: Option<(ReplId, u64)>,
 }
 
-/// What `PSYNC` asks for.
+/// The arguments of a `PSYNC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked<'a> {
     /// The ID, or `?`.
     pub id: &'a [u8],
-    /// The number of the next byte that the replica wants, counted from 1.
+    /// The number of the next byte that the replica needs, counted from 1.
     pub offset: i64,
 }
 
-/// Why a replica needs a full sync.
+/// The reason why a replica needs a full sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotContinued {
     /// It asked for one (`?`).
     Wanted,
-    /// Its history is another one.
+    /// Its history is a different one.
     OtherHistory,
-    /// Its history ended before the offset that it asks for.
+    /// Its history ended before the requested offset; the number is the end.
     BehindSecond(u64),
-    /// The stream at its offset is not held. These are the offsets that `PSYNC` may ask for.
+    /// The backlog doesn't hold the requested offset. These are the offsets that `PSYNC` may ask
+    /// for.
     NotHeld(Range<u64>),
 }
 
 impl History {
-    /// Returns a history without a former one.
+    /// Returns a history that continues no former one.
     #[must_use]
     pub fn new(id: ReplId) -> Self {
         History { id, second: None }
@@ -47,29 +48,29 @@ impl History {
         self.id
     }
 
-    /// Returns the former ID, and the first offset of `PSYNC` at which it no longer holds.
+    /// Returns the former ID, and the first offset in `PSYNC` for which it is invalid.
     #[must_use]
     pub fn second(&self) -> Option<(ReplId, u64)> {
         self.second
     }
 
-    /// Starts another history: no replica can continue the current one.
+    /// Starts another history, which no replica of the current one can continue.
     pub fn change(&mut self, id: ReplId) {
         *self = History::new(id);
     }
 
-    /// Continues the current history, of which `offset` bytes are known, under another ID: a
-    /// replica was promoted.
+    /// Continues the current history under another ID, because a replica was promoted. `offset` is
+    /// the number of known bytes of the current history.
     pub fn shift(&mut self, id: ReplId, offset: u64) {
         self.second = Some((self.id, offset + 1));
         self.id = id;
     }
 
-    /// Returns the offset at which a replica may continue: the number of bytes that it has.
-    /// `held`: the numbers of bytes that a replica may have so that what it lacks is held.
+    /// Returns the offset at which a replica may continue: the number of bytes that it has. `held`
+    /// are the offsets from which the backlog has the rest of the stream.
     ///
     /// # Errors
-    /// The reason why it needs a full sync.
+    /// The reason why the replica needs a full sync.
     pub fn continues(&self, asked: Asked<'_>, held: Option<Range<u64>>) -> Result<u64, NotContinued> {
         if asked.id.first() == Some(&b'?') {
             return Err(NotContinued::Wanted);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use pantala_base::Random;
 
-/// Digits of an ID.
+/// Number of digits of an ID.
 const DIGITS: usize = 40;
 
 /// A replication ID: 40 lower-case hexadecimal digits.
@@ -18,7 +18,7 @@ impl ReplId {
         ReplId(std::array::from_fn(|_| b"0123456789abcdef"[(random.next_u64() & 15) as usize]))
     }
 
-    /// Parses an ID, in any case of letters.
+    /// Parses an ID of upper-case or lower-case digits.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let digits: [u8; DIGITS] = text.try_into().ok()?;

@@ -1,4 +1,4 @@
-//! Replication as state machines: bytes and facts in, decisions out. No sockets, no threads.
+//! Replication as state machines: bytes and events in, decisions out. No sockets, no threads.
 //!
 //! # Words
 //!
@@ -7,13 +7,13 @@
 //! | replication ID | 40 hexadecimal digits that name one history of the dataset ([`ReplId`]) |
 //! | offset | number of bytes of a history's stream; `PSYNC` asks for the byte behind it |
 //! | second ID | the history that this one continues, up to an offset ([`History`]) |
-//! | handshake | what a connection says by `REPLCONF` before it asks for data ([`Handshake`]) |
-//! | full sync | a snapshot, then the stream from the snapshot's offset on |
-//! | partial sync | the stream from an offset that is still held |
+//! | handshake | what a connection states by `REPLCONF` before it asks for data ([`Handshake`]) |
+//! | full sync | a snapshot, then the stream from the snapshot's offset |
+//! | partial sync | the stream from an offset that the backlog still holds |
 //! | replica | a connection that has sent `SYNC` or `PSYNC` ([`Replica`]) |
 //! | feed | the bytes of one snapshot, in flight to several replicas ([`Feed`]) |
 //!
-//! # A replica, as its primary sees it
+//! # A replica, from its primary's view
 //!
 //! ```text
 //!            PSYNC, full               snapshot starts           last byte sent
@@ -22,8 +22,8 @@
 //!     └──────────────────────────── PSYNC, partial ─────────────────────────────────┘
 //! ```
 //!
-//! A replica that announced `capa eof` gets the stream only after its first `REPLCONF ACK`: it
-//! finds the end of the snapshot by 40 bytes that it must read alone.
+//! A replica that announced `capa eof` receives the stream only after its first `REPLCONF ACK`: it
+//! detects the end of the snapshot by a mark of 40 bytes, and no other bytes may follow the mark.
 #![forbid(unsafe_code)]
 
 mod feed;

@@ -1,25 +1,25 @@
-//! The replicas of a primary: their states, and what they have acknowledged.
+//! The replicas of a primary: their states and acknowledged offsets.
 
 use std::fmt::Write;
 
 use crate::Handshake;
 use crate::schedule::Waiting;
 
-/// The state of a replica; its text is Redis's.
+/// The state of a replica. Its text is Redis's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaState {
-    /// It waits for a snapshot that has not started, since this time (monotonic, ms).
+    /// It waits for a snapshot that hasn't started, since this time (monotonic, ms).
     WaitStart(i64),
     /// It waits for the first bytes of a snapshot that has started.
     WaitEnd,
-    /// It is sent a snapshot.
+    /// The snapshot is being sent.
     SendBulk,
-    /// It has been sent the snapshot, and follows the stream.
+    /// The snapshot was sent, and the replica follows the stream.
     Online,
 }
 
 impl ReplicaState {
-    /// Returns its name in `INFO`.
+    /// Returns the state's name in `INFO`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -33,17 +33,17 @@ impl ReplicaState {
 /// A replica.
 #[derive(Clone, Debug)]
 pub struct Replica {
-    /// The number of its client.
+    /// The ID of its client.
     pub client: u64,
     /// The address of its connection's peer.
     pub peer: String,
-    /// What it has said about itself.
+    /// What it has stated about itself.
     pub handshake: Handshake,
     /// Its state.
     pub state: ReplicaState,
     /// The number of bytes of the stream that it has acknowledged.
     pub acked: u64,
-    /// When it last acknowledged, or came online: monotonic, ms.
+    /// When it last acknowledged or came online: monotonic, ms.
     pub acked_ms: i64,
 }
 
@@ -54,7 +54,7 @@ impl Replica {
         Replica { client, peer, handshake, state: ReplicaState::WaitStart(now_ms), acked: 0, acked_ms: now_ms }
     }
 
-    /// Returns the address at which its clients reach it, as far as it has said so.
+    /// Returns the address that clients should use, as far as the replica has announced it.
     #[must_use]
     pub fn address(&self) -> String {
         match &self.handshake.address {
@@ -63,7 +63,7 @@ impl Replica {
         }
     }
 
-    /// Returns how long ago it acknowledged, s; 0 unless it is online.
+    /// Returns the time since its last acknowledgement, s; 0 unless it is online.
     #[must_use]
     pub fn lag_s(&self, now_ms: i64) -> i64 {
         if self.state == ReplicaState::Online { (now_ms - self.acked_ms).max(0) / 1000 } else { 0 }
@@ -73,7 +73,7 @@ impl Replica {
 /// See the head of this module.
 #[derive(Debug, Default)]
 pub struct Replicas {
-    /// In the order in which they asked for data.
+    /// The replicas in the order in which they asked for data.
     all: Vec<Replica>,
 }
 
@@ -83,7 +83,7 @@ impl Replicas {
         self.all.push(replica);
     }
 
-    /// Removes a replica. Returns whether it was there.
+    /// Removes a replica. Returns whether it existed.
     pub fn remove(&mut self, client: u64) -> bool {
         let before = self.all.len();
         self.all.retain(|replica| replica.client != client);
@@ -95,24 +95,24 @@ impl Replicas {
         self.all.iter_mut().find(|replica| replica.client == client)
     }
 
-    /// Returns all of them.
+    /// Returns all replicas.
     pub fn iter(&self) -> impl Iterator<Item = &Replica> {
         self.all.iter()
     }
 
-    /// Returns their number.
+    /// Returns the number of replicas.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no replicas.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Notes what a replica has acknowledged. Acknowledged offsets never fall.
+    /// Records a replica's acknowledgement. Acknowledged offsets never decrease.
     pub fn ack(&mut self, client: u64, offset: i64, now_ms: i64) {
         if let Some(replica) = self.find(client) {
             replica.acked = replica.acked.max(offset.max(0) as u64);
@@ -120,14 +120,15 @@ impl Replicas {
         }
     }
 
-    /// Returns how many of those online have acknowledged this many bytes.
+    /// Returns the number of online replicas that have acknowledged this many bytes.
     #[must_use]
     pub fn acked(&self, offset: u64) -> usize {
         let has = |replica: &&Replica| replica.state == ReplicaState::Online && replica.acked >= offset;
         self.all.iter().filter(has).count()
     }
 
-    /// Returns how many are online and have acknowledged something within `lag_s_max` seconds.
+    /// Returns the number of online replicas that have acknowledged something within `lag_s_max`
+    /// seconds.
     #[must_use]
     pub fn good(&self, lag_s_max: u64, now_ms: i64) -> usize {
         let is_good =
@@ -135,7 +136,7 @@ impl Replicas {
         self.all.iter().filter(is_good).count()
     }
 
-    /// Returns those that wait for a snapshot to start.
+    /// Returns the replicas that wait for a snapshot to start.
     #[must_use]
     pub fn waiting(&self, now_ms: i64) -> Vec<Waiting> {
         let waiting = |replica: &Replica| match replica.state {
@@ -147,7 +148,7 @@ impl Replicas {
         self.all.iter().filter_map(waiting).collect()
     }
 
-    /// Returns the lines of `INFO replication` about them.
+    /// Returns the lines of `INFO replication` about replicas.
     #[must_use]
     pub fn info(&self, now_ms: i64) -> String {
         let mut text = String::new();

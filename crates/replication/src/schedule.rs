@@ -1,13 +1,14 @@
-//! When a full sync starts: replicas that ask within a short time share one snapshot.
+//! Decides when a full sync starts: replicas that ask within a short time share one snapshot.
 
 /// Settings of full syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Snapshots go to the replicas directly (`repl-diskless-sync`).
+    /// Whether snapshots are sent to replicas without a file (`repl-diskless-sync`).
     pub is_diskless: bool,
-    /// How long a diskless snapshot waits for further replicas (`repl-diskless-sync-delay`), s.
+    /// How long a diskless snapshot waits for more replicas (`repl-diskless-sync-delay`), s.
     pub delay_s: u64,
-    /// So many waiting replicas end the wait (`repl-diskless-sync-max-replicas`); 0: none do.
+    /// The number of waiting replicas that ends the wait (`repl-diskless-sync-max-replicas`); 0
+    /// means no limit.
     pub replicas_max: u64,
 }
 
@@ -16,13 +17,13 @@ pub struct Schedule {
 pub struct Waiting {
     /// How long it has waited, ms.
     pub since_ms: i64,
-    /// It finds the end of a snapshot by a mark.
+    /// Whether it can detect the end of a snapshot by a mark.
     pub finds_mark: bool,
 }
 
 impl Schedule {
-    /// Returns whether the snapshot for these replicas is sent without a file: all can find its
-    /// end.
+    /// Returns whether the snapshot for these replicas is sent without a file, which requires that
+    /// all can detect its end.
     #[must_use]
     pub fn is_direct(&self, waiting: &[Waiting], is_filtered: bool) -> bool {
         (self.is_diskless || is_filtered) && waiting.iter().all(|replica| replica.finds_mark)

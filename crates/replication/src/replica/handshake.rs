@@ -2,19 +2,19 @@
 
 use crate::ReplId;
 
-/// What a replica authenticates with.
+/// The credentials that a replica uses at its primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// `masteruser`; empty: the default user.
+    /// `masteruser`; empty means the default user.
     pub user: Vec<u8>,
     /// `masterauth`.
     pub password: Vec<u8>,
 }
 
-/// What a replica says about itself.
+/// What a replica states about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// `None`: it does not authenticate.
+    /// The credentials; `None` means that it doesn't authenticate.
     pub credentials: Option<Credentials>,
     /// Its port for clients.
     pub port: u16,
@@ -24,37 +24,37 @@ pub struct Identity {
     pub ip: String,
 }
 
-/// Where a replica could continue.
+/// The position at which a replica could continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The replication ID.
     pub id: ReplId,
-    /// Number of bytes of its stream that were applied.
+    /// Number of applied bytes of its stream.
     pub offset: u64,
 }
 
-/// What the replica does next.
+/// The next action of the replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Sends these bytes.
     Send(Vec<u8>),
     /// Reads a line and passes it to [`Handshake::hear`].
     Read,
-    /// Nothing more: this came of it.
+    /// Nothing: the handshake has ended with this outcome.
     Done(Outcome),
 }
 
 /// The result of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A snapshot follows, and then the stream from this position on. `None`: the primary does not
-    /// know `PSYNC`, so that this stream can't be continued.
+    /// A snapshot follows, then the stream from this position. `None` if the primary doesn't
+    /// support `PSYNC`, so that this stream can't be continued.
     Full(Option<Position>),
-    /// The stream follows from where the replica asked. The primary has this ID now.
+    /// The stream follows from the requested position. The primary now has this ID.
     Continues(ReplId),
-    /// The primary can't serve replicas yet, and said so.
+    /// The primary can't serve replicas yet; the text is its reply.
     NotYet(String),
-    /// The attempt has failed for this reason.
+    /// The attempt failed for this reason.
     Failed(String),
 }
 
@@ -62,7 +62,7 @@ pub enum Outcome {
 enum State {
     Ping,
     PingReply,
-    /// So many replies of those in `asked` are missing.
+    /// Number of missing replies, of those in `asked`.
     Replies(usize),
     Psync,
     PsyncReply,
@@ -70,7 +70,7 @@ enum State {
     Over,
 }
 
-/// What a reply belongs to.
+/// The command that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Auth,
@@ -103,18 +103,18 @@ fn shown(line: &[u8]) -> String {
 }
 
 impl Handshake {
-    /// Starts a handshake. `position`: where the replica could continue.
+    /// Starts a handshake. `position` is the one at which the replica could continue.
     #[must_use]
     pub fn new(identity: Identity, position: Option<Position>) -> Self {
         Handshake { identity, position, state: State::Ping, asked: Vec::new(), notes: Vec::new(), outcome: None }
     }
 
-    /// Takes the lines for the log.
+    /// Returns the lines for the log and removes them.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// Returns what to do next.
+    /// Returns the next action.
     pub fn step(&mut self) -> Step {
         let mut bytes = Vec::new();
         match self.state {
@@ -176,7 +176,7 @@ impl Handshake {
     }
 
     fn hear_pong(&mut self, line: &[u8]) -> Option<Vec<u8>> {
-        // A primary that wants a password says so here, and is asked on.
+        // A primary that requires a password rejects the PING. The handshake continues with AUTH.
         let is_alive = line.first() == Some(&b'+')
             || [&b"-NOAUTH"[..], b"-NOPERM", b"-ERR operation not permitted"].iter().any(|it| line.starts_with(it));
         if !is_alive {
@@ -234,7 +234,7 @@ impl Handshake {
     fn hear_psync(&mut self, line: &[u8]) {
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
         match words.as_slice() {
-            // The primary is alive and prepares its reply.
+            // An empty line keeps the link alive while the primary prepares its reply.
             [] => {}
             [b"+FULLRESYNC", rest @ ..] => {
                 let position = match rest {
@@ -272,7 +272,7 @@ impl Handshake {
         let Some(asked) = self.position else {
             return self.end(Outcome::Failed("Master continues a stream that was not asked for".to_owned()));
         };
-        // Before PSYNC2 no ID followed.
+        // Primaries without PSYNC2 send no ID.
         match id.map_or(Some(asked.id), ReplId::parse) {
             Some(id) => {
                 self.note("Successful partial resynchronization with master.");
@@ -301,8 +301,8 @@ mod tests {
         ReplId::random(&mut Random::from_seed(seed))
     }
 
-    /// Runs a handshake against these lines. Returns what was sent, without framing, and the
-    /// outcome; `None` if it wants to read more.
+    /// Runs a handshake against these lines. Returns the sent commands, without framing, and the
+    /// outcome; `None` if the handshake needs more lines.
     fn run(identity: Identity, position: Option<Position>, lines: &[&str]) -> (Vec<String>, Option<Outcome>) {
         let mut handshake = Handshake::new(identity, position);
         let (mut sent, mut lines) = (Vec::new(), lines.iter());
@@ -368,7 +368,7 @@ mod tests {
         assert!(sent[1].starts_with("AUTH replica secret REPLCONF listening-port 1 REPLCONF ip-address 10.0.0.9"));
         let wrong = "Unable to AUTH to MASTER: -WRONGPASS no".to_owned();
         assert_eq!(outcome, Some(Outcome::Failed(wrong)));
-        // Options that a primary doesn't know are no reason to stop.
+        // The handshake continues if the primary doesn't support an option.
         let (sent, _) = run(identity, None, &["+PONG", "+OK", "-ERR x", "-ERR x", "-ERR x"]);
         assert_eq!(sent.last().map(String::as_str), Some("PSYNC ? -1"));
     }

@@ -1,4 +1,4 @@
-//! The replica's side: how it asks a primary for data, and where the snapshot ends.
+//! The replica's side: the handshake with a primary, and the end of the snapshot.
 //!
 //! ```text
 //! replica                                     primary
@@ -14,7 +14,7 @@
 //!                                             +CONTINUE [id]
 //! ```
 //!
-//! A primary that is not ready yet sends empty lines meanwhile, so that the link stays alive.
+//! A primary that isn't ready sends empty lines, so that the link stays alive.
 
 mod handshake;
 mod payload;

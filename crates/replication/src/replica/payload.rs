@@ -1,36 +1,36 @@
-//! The snapshot of a full sync: where it ends.
+//! The snapshot of a full sync, as a replica receives it: detects its end.
 
-/// Bytes of the mark behind a snapshot whose length its primary does not know.
+/// Length of the mark after a snapshot of unknown length, bytes.
 const MARK_BYTES: usize = 40;
 
-/// What the line before a snapshot says.
+/// The meaning of the line before a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// Nothing: the primary is alive, and the snapshot is not ready.
+    /// The primary is alive, and the snapshot isn't ready.
     Waiting,
     /// The snapshot follows.
     Payload(Payload),
 }
 
-/// A snapshot that is being received.
+/// A snapshot in transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// So many more bytes follow.
+    /// This number of bytes is missing.
     Length(u64),
-    /// It ends with a mark, behind which the primary sends nothing until it is acknowledged.
+    /// A mark follows the snapshot. The primary sends no more bytes before the acknowledgement.
     Mark {
         /// The mark.
         mark: [u8; MARK_BYTES],
-        /// The last bytes received: they may be the mark.
+        /// The last received bytes, which may be part of the mark.
         tail: Vec<u8>,
     },
 }
 
 impl Header {
-    /// Reads the line before a snapshot, without its end.
+    /// Parses the line before a snapshot, without its line end.
     ///
     /// # Errors
-    /// The reason why none follows, for the log.
+    /// The reason why no snapshot follows, for the log.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let shown = line.escape_ascii();
         match line {
@@ -53,15 +53,15 @@ impl Header {
 }
 
 impl Payload {
-    /// Returns the length of the whole snapshot, bytes, if it is known. To be called before any of
-    /// it was received.
+    /// Returns the length of the whole snapshot, bytes, if it is known. Must be called before any
+    /// part was received.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         if let Payload::Length(bytes) = self { Some(*bytes) } else { None }
     }
 
-    /// Takes received bytes. Appends those of the snapshot to `into`, and returns how many of
-    /// `bytes` it has taken, and whether the snapshot is complete: the others belong to the stream.
+    /// Processes received bytes. Appends those of the snapshot to `into`. Returns the number of
+    /// bytes used, and whether the snapshot is complete. The remaining bytes belong to the stream.
     pub fn feed(&mut self, bytes: &[u8], into: &mut Vec<u8>) -> (usize, bool) {
         match self {
             Payload::Length(left) => {
@@ -85,7 +85,7 @@ impl Payload {
 mod tests {
     use super::*;
 
-    /// Receives `bytes` in pieces of `piece`. Returns the snapshot and the rest.
+    /// Receives `bytes` in pieces of `piece` bytes. Returns the snapshot and the remaining bytes.
     fn receive(mut payload: Payload, bytes: &[u8], piece: usize) -> (Vec<u8>, Option<Vec<u8>>) {
         let (mut into, mut at) = (Vec::new(), 0);
         while at < bytes.len() {
