@@ -16,11 +16,11 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// One connection.
+/// One connection to a server.
 pub struct Client {
     stream: Stream,
     buffer: Vec<u8>,
-    /// Bytes of `buffer` already returned as replies.
+    /// Number of bytes of `buffer` already returned as replies.
     taken: usize,
 }
 
@@ -28,7 +28,7 @@ impl Client {
     /// Connects to a port on 127.0.0.1.
     ///
     /// # Panics
-    /// If nobody listens there.
+    /// If no process listens there.
     #[must_use]
     pub fn tcp(port: u16) -> Client {
         Client::try_tcp(port).unwrap_or_else(|error| panic!("connecting to port {port}: {error}"))
@@ -37,7 +37,7 @@ impl Client {
     /// Connects to a port on 127.0.0.1.
     ///
     /// # Errors
-    /// If nobody listens there.
+    /// If no process listens there.
     pub fn try_tcp(port: u16) -> io::Result<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -49,7 +49,7 @@ impl Client {
     /// Connects to a Unix socket.
     ///
     /// # Panics
-    /// If nobody listens there.
+    /// If no process listens there.
     #[must_use]
     pub fn unix(path: &Path) -> Client {
         let stream =
@@ -58,10 +58,10 @@ impl Client {
         Client { stream: Stream::Unix(stream), buffer: Vec::new(), taken: 0 }
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     ///
     /// # Errors
-    /// If the server has closed, or doesn't accept them.
+    /// If the server has closed the connection, or doesn't accept the bytes.
     pub fn try_send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.stream {
             Stream::Tcp(stream) => stream.write_all(bytes),
@@ -69,10 +69,10 @@ impl Client {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     ///
     /// # Panics
-    /// If the server has closed, or doesn't accept them.
+    /// If the server has closed the connection, or doesn't accept the bytes.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         self.try_send_raw(bytes).unwrap_or_else(|error| panic!("sending {}: {error}", show(bytes)));
     }
@@ -89,16 +89,16 @@ impl Client {
         self.receive()
     }
 
-    /// Sends a command given as words between spaces, and waits for its reply.
+    /// Sends a command given as words separated by spaces, and waits for its reply.
     pub fn call(&mut self, words: &str) -> Reply {
         let args: Vec<&str> = words.split(' ').collect();
         self.command(&args)
     }
 
-    /// Sends all commands in one write, without receiving the replies.
+    /// Sends all commands in one write, without reading the replies.
     ///
     /// # Panics
-    /// If the server closes.
+    /// If the server closes the connection.
     pub fn send_together<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) {
         let mut bytes = Vec::new();
         for args in commands {
@@ -107,11 +107,11 @@ impl Client {
         self.send_raw(&bytes);
     }
 
-    /// Sends all commands in one write (while already reading, so that neither side can block the
-    /// other) and returns the replies.
+    /// Sends all commands in one write and returns the replies. It reads meanwhile, so that client
+    /// and server can't block each other.
     ///
     /// # Panics
-    /// If the server closes.
+    /// If the server closes the connection.
     pub fn pipeline<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) -> Vec<Reply> {
         let mut bytes = Vec::new();
         for args in commands {
@@ -123,16 +123,16 @@ impl Client {
     /// Sends `bytes` from a separate thread and reads `count` replies, each with its raw bytes.
     ///
     /// # Panics
-    /// If the server closes or is silent for [`READ_MAX`].
+    /// If the server closes the connection or is silent for [`READ_MAX`].
     pub fn exchange(&mut self, bytes: &[u8], count: usize) -> Vec<(Reply, Vec<u8>)> {
         self.write_beside(bytes, |client| (0..count).map(|_| client.receive_raw()).collect())
     }
 
-    /// Sends `bytes` from a separate thread and reads replies up to the bulk `last`, each with its
-    /// raw bytes.
+    /// Sends `bytes` from a separate thread and reads replies up to and including the bulk `last`,
+    /// each with its raw bytes.
     ///
     /// # Panics
-    /// If the server closes or is silent for [`READ_MAX`].
+    /// If the server closes the connection or is silent for [`READ_MAX`].
     pub fn exchange_until(&mut self, bytes: &[u8], last: &[u8]) -> Vec<(Reply, Vec<u8>)> {
         self.write_beside(bytes, |client| {
             let mut replies = Vec::new();
@@ -160,7 +160,8 @@ impl Client {
     /// Returns the next reply.
     ///
     /// # Panics
-    /// If the server closes, is silent for [`READ_MAX`], or sends something that is no reply.
+    /// If the server closes the connection, is silent for [`READ_MAX`], or sends bytes that aren't
+    /// a reply.
     pub fn receive(&mut self) -> Reply {
         self.receive_raw().0
     }
@@ -168,7 +169,8 @@ impl Client {
     /// Returns the next reply and its raw bytes.
     ///
     /// # Panics
-    /// If the server closes, is silent for [`READ_MAX`], or sends something that is no reply.
+    /// If the server closes the connection, is silent for [`READ_MAX`], or sends bytes that aren't
+    /// a reply.
     pub fn receive_raw(&mut self) -> (Reply, Vec<u8>) {
         self.try_receive()
             .unwrap_or_else(|error| panic!("no reply: {error}; unread: {}", show(&self.buffer[self.taken..])))
@@ -177,11 +179,11 @@ impl Client {
     /// Returns the next reply and its raw bytes.
     ///
     /// # Errors
-    /// If the server closes ([`io::ErrorKind::UnexpectedEof`]), is silent for [`READ_MAX`], or
-    /// sends something that is no reply.
+    /// If the server closes the connection ([`io::ErrorKind::UnexpectedEof`]), is silent for
+    /// [`READ_MAX`], or sends bytes that aren't a reply.
     pub fn try_receive(&mut self) -> io::Result<(Reply, Vec<u8>)> {
-        // A long incomplete reply is parsed again only when its last bulk is complete: one of 512
-        // MB stays linear.
+        // A long incomplete reply is parsed again only when its last bulk is complete, so that
+        // reading a reply of 512 MB takes linear time.
         let mut retry_len = 1;
         loop {
             let unread = &self.buffer[self.taken..];
@@ -206,15 +208,16 @@ impl Client {
         }
     }
 
-    /// Returns received bytes that are not part of a returned reply, such as a partial reply after
+    /// Returns received bytes that aren't part of a returned reply, such as a partial reply after
     /// [`Client::try_receive`] failed.
     #[must_use]
     pub fn unread(&self) -> &[u8] {
         &self.buffer[self.taken..]
     }
 
-    /// Returns everything up to the end of the connection, with bytes read before. A reset counts
-    /// as the end: a server that closes with unread bytes in its socket makes the kernel send one.
+    /// Returns all bytes up to the end of the connection, including those read before. A reset
+    /// counts as the end, because the kernel sends one if a server closes a socket with unread
+    /// bytes.
     ///
     /// # Panics
     /// If the server keeps the connection open for [`READ_MAX`].
@@ -230,10 +233,11 @@ impl Client {
         self.buffer.split_off(self.taken)
     }
 
-    /// Reads and keeps bytes until the server closes (true) or is silent for `limit` (false).
+    /// Reads and keeps bytes until the server closes the connection (true) or is silent for `limit`
+    /// (false).
     ///
     /// # Panics
-    /// If the socket fails in an unknown way.
+    /// If the socket fails with an unexpected error.
     pub fn ends_within(&mut self, limit: Duration) -> bool {
         self.set_read_timeout(limit);
         let ended = loop {
@@ -251,10 +255,10 @@ impl Client {
         ended
     }
 
-    /// Reads for `limit`; returns whether the connection is still open.
+    /// Reads for `limit`. Returns whether the connection is still open.
     ///
     /// # Panics
-    /// If the socket fails in an unknown way.
+    /// If the socket fails with an unexpected error.
     pub fn is_open_after(&mut self, limit: Duration) -> bool {
         self.set_read_timeout(limit);
         let result = self.fill();
@@ -277,11 +281,11 @@ impl Client {
         result.expect("a socket takes a timeout");
     }
 
-    /// Bounds the kernel's receive buffer of this client. Otherwise it grows for a client that
-    /// reads much, up to 32 MiB on some hosts.
+    /// Limits the kernel's receive buffer of this client. Otherwise the buffer grows for a client
+    /// that reads much data, up to 32 MiB on some hosts.
     ///
     /// # Panics
-    /// If the kernel rejects it.
+    /// If the kernel rejects the size.
     pub fn set_receive_buffer(&mut self, bytes: usize) {
         let result = match &self.stream {
             Stream::Tcp(stream) => socket2::SockRef::from(stream).set_recv_buffer_size(bytes),
@@ -304,7 +308,7 @@ impl Client {
 
     /// Closes the sending half; reading continues.
     pub fn close_write(&mut self) {
-        // Fails only if the server has closed first, which the reads will show.
+        // Fails only if the server has closed first, which later reads detect.
         let _ = match &self.stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -312,7 +316,7 @@ impl Client {
     }
 
     fn fill(&mut self) -> io::Result<usize> {
-        /// Bytes asked for in one read.
+        /// Maximum number of bytes requested in one read.
         const CHUNK_LEN: usize = 256 * 1024;
         let start = self.buffer.len();
         self.buffer.resize(start + CHUNK_LEN, 0);
@@ -321,7 +325,7 @@ impl Client {
                 Stream::Tcp(stream) => stream.read(&mut self.buffer[start..]),
                 Stream::Unix(stream) => stream.read(&mut self.buffer[start..]),
             };
-            // Reads with a timeout are interrupted when a stopped process continues.
+            // A read with a timeout is interrupted when a stopped process continues.
             if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
                 break result;
             }
@@ -331,8 +335,8 @@ impl Client {
     }
 }
 
-/// Returns how many bytes make another parse of the incomplete `unread` worthwhile: up to the end
-/// of an incomplete bulk, or one more.
+/// Returns the number of missing bytes of the last bulk in the incomplete `unread`; at least 1.
+/// Another parse before they arrive is pointless.
 fn missing_len(unread: &[u8]) -> usize {
     let mut at = 0;
     while let Some(header) = unread[at..].iter().position(|byte| *byte == b'\r') {

@@ -1,16 +1,17 @@
-//! Concurrent clients: each in a thread, until a deadline or until one of them sees a violation.
+//! Runs concurrent clients, each in a thread, until a deadline or until one of them detects a
+//! violation.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What one client repeats. An error is a violation.
+/// The step that a client repeats. An error is a violation.
 pub type Body<'a> = Box<dyn FnMut() -> Result<(), String> + Send + 'a>;
 
-/// Runs every body in a thread of its own until `limit` has passed.
+/// Runs every body in its own thread until `limit` has passed.
 ///
 /// # Errors
-/// The first error; the others are then stopped.
+/// The first error. The other bodies are then stopped.
 ///
 /// # Panics
 /// If a body panics.
@@ -22,8 +23,7 @@ pub fn run_for(limit: Duration, bodies: Vec<Body<'_>>) -> Result<(), String> {
         for mut body in bodies {
             let (stop, first) = (&stop, &first);
             scope.spawn(move || {
-                // A body that panics must not leave the others waiting for it: the deadline stops
-                // them.
+                // If a body panics, the others must not wait for it, so the deadline stops them.
                 while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
                     if let Err(text) = body() {
                         stop.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Servers as child processes: Pantala and the real redis-server.
+//! Runs servers as child processes: Pantala and the real redis-server.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,12 +13,12 @@ use tempfile::TempDir;
 
 use crate::{Backend, Client, Random, binary, tool};
 
-/// Maximum wait until a server is ready. A debug build beside a running compiler is slow.
+/// Maximum wait until a server is ready. A debug build is slow while a compiler runs.
 pub const READY_MAX: Duration = Duration::from_secs(30);
-/// Ports tried before a start fails: another process may take one that was free a moment ago.
+/// Number of ports tried before a start fails, because another process may take a free port.
 const PORT_TRIES: usize = 20;
 
-/// A running server. Dropping it kills it.
+/// A running server, which is killed when dropped.
 pub struct Server {
     child: Child,
     port: u16,
@@ -26,12 +26,12 @@ pub struct Server {
     exited: Option<ExitStatus>,
 }
 
-/// The end of a server that did not start.
+/// The exit of a server that didn't start.
 #[derive(Debug)]
 pub struct Exit {
     /// Its exit status.
     pub status: ExitStatus,
-    /// Everything it printed.
+    /// All its output.
     pub output: String,
 }
 
@@ -39,7 +39,7 @@ impl Server {
     /// Starts Pantala on `backend` with further `args` (redis-server's form: `--directive value`).
     ///
     /// # Panics
-    /// If it doesn't start: with its log.
+    /// If it doesn't start. The message has its log.
     #[must_use]
     pub fn pantala(backend: Backend, args: &[&str]) -> Server {
         let mut all = vec!["--io-backend", backend.name(), "--enable-debug-command", "yes"];
@@ -50,7 +50,7 @@ impl Server {
     /// Starts Pantala on `backend` at exactly this port, with further `args`.
     ///
     /// # Errors
-    /// If it doesn't start: why, and what it printed.
+    /// If it doesn't start: the reason and its output.
     pub fn pantala_at(port: u16, backend: Backend, args: &[&str]) -> Result<Server, String> {
         let port_text = port.to_string();
         let mut all = vec!["--port", &port_text, "--io-backend", backend.name()];
@@ -64,10 +64,10 @@ impl Server {
     }
 
     /// Starts Pantala on epoll under `tool`, a program that takes its own `words` and then a
-    /// command line (valgrind, which doesn't know io_uring).
+    /// command line (valgrind, which doesn't support io_uring).
     ///
     /// # Panics
-    /// If it doesn't start: with its log.
+    /// If it doesn't start. The message has its log.
     #[must_use]
     pub fn pantala_under(tool: &Path, words: &[&str], args: &[&str]) -> Server {
         let mut before: Vec<OsString> = words.iter().map(Into::into).collect();
@@ -86,8 +86,8 @@ impl Server {
         Some(Server::start(&program, &[], &all, None))
     }
 
-    /// Starts `program` on a free port, with `before` before the port and `args` after it, and with
-    /// `input` on standard input.
+    /// Starts `program` on a free port. The command line has `before` before the port and `args`
+    /// after it; `input` is its standard input.
     fn start(program: &Path, before: &[OsString], args: &[&str], input: Option<&[u8]>) -> Server {
         for _ in 0..PORT_TRIES {
             let port = free_port();
@@ -139,29 +139,29 @@ impl Server {
         }
     }
 
-    /// Returns its TCP port.
+    /// Returns the server's TCP port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns its working folder, which is deleted with it.
+    /// Returns the server's working folder, which is deleted with the server.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Returns its process id.
+    /// Returns the server's process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns the CPU time of all its threads. Unlike wall time, it does not depend on other load
-    /// on the machine.
+    /// Returns the CPU time of all threads of the server. Unlike wall time, it doesn't depend on
+    /// other load on the machine.
     ///
     /// # Panics
-    /// If it no longer runs.
+    /// If the server no longer runs.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the server runs");
@@ -172,14 +172,14 @@ impl Server {
         Duration::from_nanos(tasks.map(spent_ns).sum())
     }
 
-    /// Returns everything it has printed so far.
+    /// Returns the server's output so far.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Connects to it.
+    /// Connects to the server.
     ///
     /// # Panics
     /// If the connection is refused.
@@ -188,25 +188,25 @@ impl Server {
         Client::tcp(self.port)
     }
 
-    /// Kills it (`SIGKILL`) and waits for its end.
+    /// Kills the server (`SIGKILL`) and waits for its end.
     ///
     /// # Panics
-    /// If it has already ended.
+    /// If the server has already ended.
     pub fn kill(mut self) {
         self.signal(Signal::KILL);
         self.wait_exit(READY_MAX);
     }
 
-    /// Sends it a signal.
+    /// Sends the server a signal.
     ///
     /// # Panics
-    /// If it has already ended.
+    /// If the server has already ended.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the server is there to be signalled");
     }
 
-    /// Returns its exit status if it has ended.
+    /// Returns the server's exit status if it has ended.
     pub fn try_exit(&mut self) -> Option<ExitStatus> {
         if self.exited.is_none() {
             self.exited = self.child.try_wait().expect("a child can be waited for");
@@ -214,10 +214,10 @@ impl Server {
         self.exited
     }
 
-    /// Waits for it to end by itself.
+    /// Waits until the server ends by itself.
     ///
     /// # Panics
-    /// If it still runs after `limit`.
+    /// If the server still runs after `limit`.
     pub fn wait_exit(&mut self, limit: Duration) -> ExitStatus {
         let deadline = Instant::now() + limit;
         loop {
@@ -229,7 +229,7 @@ impl Server {
         }
     }
 
-    /// Returns its resident memory in bytes, as the kernel counts it.
+    /// Returns the server's resident memory in bytes, as counted by the kernel.
     ///
     /// # Panics
     /// If the process has ended.
@@ -238,7 +238,7 @@ impl Server {
         self.memory_bytes("VmRSS:")
     }
 
-    /// Returns its peak resident memory in bytes.
+    /// Returns the server's peak resident memory in bytes.
     ///
     /// # Panics
     /// If the process has ended.
@@ -254,10 +254,10 @@ impl Server {
         kib * 1024
     }
 
-    /// Checks that the log shows no panic and no crash.
+    /// Checks that the log contains no panic and no crash.
     ///
     /// # Panics
-    /// If it does.
+    /// If the log contains one.
     pub fn assert_sound(&mut self) {
         let log = self.log();
         let exited = self.try_exit();
@@ -272,13 +272,13 @@ impl Drop for Server {
         if let Some(status) = crashed {
             eprintln!("the server had ended ({status}); it printed:\n{}", self.log());
         }
-        // An error means that it has already ended.
+        // An error means that the server has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs `pantala` with exactly `args` and `stdin` until it ends, for starts that must fail.
+/// Runs `pantala` with exactly `args` and `stdin` until it ends. For starts that must fail.
 ///
 /// # Panics
 /// If it still runs after [`READY_MAX`].
@@ -296,7 +296,7 @@ pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
         .spawn()
         .expect("pantala starts");
     let mut input = child.stdin.take().expect("standard input is piped");
-    // A program that doesn't read its input may close it.
+    // A program that doesn't read its input may close it, so the write may fail.
     let _ = input.write_all(stdin);
     drop(input);
     let deadline = Instant::now() + READY_MAX;
@@ -342,12 +342,12 @@ fn pantala_configured(file: OsString, input: Option<&str>, args: &[&str]) -> Ser
     Server::start(binary::pantala(), &[file], args, input.map(str::as_bytes))
 }
 
-/// Returns a port on loopback that nobody listens on right now: below the kernel's range for
-/// outgoing connections, so that no client's socket takes it, and never the same twice in this
-/// process.
+/// Returns a port on loopback on which no process listens at the moment. It is below the kernel's
+/// range for outgoing connections, so that no client's socket takes it, and differs at each call in
+/// this process.
 ///
 /// # Panics
-/// If there is none.
+/// If there is no free port.
 #[must_use]
 pub fn free_port() -> u16 {
     const FIRST: u32 = 20_000;
@@ -358,7 +358,7 @@ pub fn free_port() -> u16 {
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let mut random = Random::from_seed(now as u64 ^ u64::from(std::process::id()) << 40);
         let start = random.below(COUNT as usize) as u32;
-        // The first caller decides where to start.
+        // The first caller determines the first port.
         let _ = NEXT.compare_exchange(u32::MAX, start, Ordering::Relaxed, Ordering::Relaxed);
     }
     for _ in 0..COUNT {

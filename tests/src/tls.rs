@@ -1,5 +1,5 @@
-//! TLS for tests: certificates made by openssl, and a tunnel that lets a plain [`Client`] speak to
-//! an encrypted port.
+//! TLS for tests: certificates made by openssl, and a tunnel through which a plain [`Client`]
+//! reaches an encrypted port.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,17 +19,17 @@ use crate::client::READ_MAX;
 use crate::{Client, tool};
 
 /// Certificates in a folder: of an authority (`ca`), and signed by it those of a server (`server`),
-/// of another one with an RSA key (`rsa`) and of a client (`client`). `stranger` has signed itself.
+/// of another server with an RSA key (`rsa`) and of a client (`client`). `stranger` is self-signed.
 pub struct Certificates {
     folder: TempDir,
     openssl: PathBuf,
 }
 
-/// A key on a curve, which is made at once.
+/// Arguments that create a key on a curve, which is fast.
 const EC: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
 
 impl Certificates {
-    /// Makes them; `None` if openssl isn't installed (see [`tool::find`]).
+    /// Makes the certificates; returns `None` if openssl isn't installed (see [`tool::find`]).
     ///
     /// # Panics
     /// If openssl fails.
@@ -48,7 +48,8 @@ impl Certificates {
         Some(made)
     }
 
-    /// Makes a certificate that is valid for so many days, signed by `by` or by itself.
+    /// Makes a certificate that is valid for `days` days, signed by `by`, or self-signed if that is
+    /// `None`.
     ///
     /// # Panics
     /// If openssl fails.
@@ -84,7 +85,7 @@ impl Certificates {
         assert!(ran.status.success(), "openssl {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
     }
 
-    /// Returns the program.
+    /// Returns the path of openssl.
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.openssl
@@ -96,7 +97,7 @@ impl Certificates {
         self.folder.path().join(name)
     }
 
-    /// As [`Certificates::path`], as text.
+    /// Returns the path of a file in the folder as text.
     #[must_use]
     pub fn file(&self, name: &str) -> String {
         self.path(name).display().to_string()
@@ -114,7 +115,7 @@ impl Certificates {
         self.file(&format!("{name}.key"))
     }
 
-    /// Returns the arguments of a server with an encrypted port and this certificate.
+    /// Returns the arguments of a server with an encrypted port and the certificate `name`.
     #[must_use]
     pub fn server_args(&self, port: u16, name: &str) -> Vec<String> {
         let pairs = [
@@ -126,8 +127,8 @@ impl Certificates {
         pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
     }
 
-    /// Returns what a client needs: it trusts the authority, and presents a certificate if one is
-    /// named.
+    /// Returns the configuration of a client that trusts the authority. It presents a certificate
+    /// if `name` is given.
     ///
     /// # Panics
     /// If the files can't be used.
@@ -151,21 +152,22 @@ impl Certificates {
     }
 }
 
-/// What a tunnel has seen of its last connection.
+/// Observations of a tunnel's last connection.
 #[derive(Default)]
 struct Seen {
     certificate: Option<Vec<u8>>,
     failure: Option<String>,
 }
 
-/// Accepts plain connections and forwards them, encrypted, to a server. Ends with the process.
+/// Accepts plain connections and forwards them, encrypted, to a server. Runs until the process
+/// ends.
 pub struct Tunnel {
     port: u16,
     seen: Arc<Mutex<Seen>>,
 }
 
 impl Tunnel {
-    /// Opens a tunnel to a port of this host. Records are sent in pieces of at most `piece_bytes`.
+    /// Opens a tunnel to a port of this host. It sends records in pieces of at most `piece_bytes`.
     ///
     /// # Panics
     /// If no port is free.
@@ -189,13 +191,13 @@ impl Tunnel {
         Tunnel { port, seen }
     }
 
-    /// Returns the plain port.
+    /// Returns the tunnel's plain port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Connects through it.
+    /// Connects through the tunnel.
     ///
     /// # Panics
     /// If the tunnel has ended.
@@ -204,7 +206,7 @@ impl Tunnel {
         Client::tcp(self.port)
     }
 
-    /// Returns the server's certificate on the last connection whose handshake is finished.
+    /// Returns the server's certificate of the last connection that has finished its handshake.
     ///
     /// # Panics
     /// If a forwarding thread has panicked.
@@ -213,10 +215,10 @@ impl Tunnel {
         self.seen.lock().expect("no panic").certificate.clone()
     }
 
-    /// Returns why a connection failed, once one has.
+    /// Returns why a connection failed, after waiting for a failure.
     ///
     /// # Panics
-    /// If none fails.
+    /// If none fails within [`READ_MAX`].
     #[must_use]
     pub fn failure(&self) -> String {
         let deadline = Instant::now() + READ_MAX;
@@ -230,7 +232,7 @@ impl Tunnel {
     }
 }
 
-/// Forwards one connection both ways until both sides have ended.
+/// Forwards one connection in both directions until both sides have ended.
 fn forward(
     plain: &TcpStream,
     to: u16,
@@ -249,7 +251,7 @@ fn forward(
         if tls.wants_write() {
             outer_flags |= PollFlags::OUT;
         }
-        // More plain text only when the last was sent.
+        // Read more plain bytes only after sending the former ones.
         let is_open = !plain_ended && !tls.is_handshaking() && !tls.wants_write();
         let plain_flags = if is_open { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = [PollFd::new(&outer, outer_flags), PollFd::new(plain, plain_flags)];
@@ -271,7 +273,7 @@ fn forward(
                 read => drop(read?),
             }
             if let Err(error) = tls.process_new_packets() {
-                // The alert.
+                // Send the alert.
                 let _ = tls.write_tls(&mut outer);
                 return Err(io::Error::other(error));
             }
@@ -300,7 +302,7 @@ fn forward(
     }
 }
 
-/// Writes at most so many bytes at once.
+/// Writes at most this number of bytes at once.
 struct Pieces<'s>(&'s mut TcpStream, usize);
 
 impl Write for Pieces<'_> {

@@ -1,8 +1,8 @@
-//! The search for an order.
+//! The search for an order that explains a history.
 //!
-//! Wing and Gong's, with Lowe's addition: a depth-first search over the orders that the events'
-//! times allow, which memoizes its positions. A position is the number of events of each client
-//! that have happened, and the model's state; a position seen before leads to nothing new.
+//! It is Wing and Gong's algorithm with Lowe's extension: a depth-first search over the orders that
+//! the events' times allow, which memoizes positions. A position is the number of events of each
+//! client that have happened, and the model's state; a position seen before needs no second search.
 //! Linearizability is local (Herlihy and Wing), so events on independent keys are searched
 //! separately.
 
@@ -12,32 +12,31 @@ use std::fmt::Write;
 use super::model::State;
 use super::{Event, Key, Operation};
 
-/// Positions that one search visits before it is abandoned. A history of fifty events usually has
-/// some hundred.
+/// Maximum number of positions in one search. A history of fifty events usually has a few hundred.
 pub const PLACES_MAX: usize = 200_000;
 
 /// Constraints on an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// It contains a client's events as sent, even if the next was sent before the last reply. That
-    /// isn't local: all events are searched together.
+    /// It contains each client's events in the order sent, even if the client sent the next before
+    /// the last reply. That isn't local: all events are searched together.
     Connection,
-    /// The same for the events of each key.
+    /// It contains each client's events on each key in the order sent.
     Key,
 }
 
 /// Result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It could have happened.
+    /// An order explains the events.
     Explained,
-    /// It couldn't: the events, and the longest order found.
+    /// No order explains the events. The text has the longest order found.
     Violation(String),
-    /// Unknown: more than [`PLACES_MAX`].
+    /// Unknown, because the search visited [`PLACES_MAX`] positions.
     Undecided,
 }
 
-/// Returns whether the events of a window could have happened one after the other.
+/// Returns whether the events of a window could have happened in sequence.
 #[must_use]
 pub fn check(events: &[Event], scope: Scope) -> Verdict {
     let parts = match scope {
@@ -56,7 +55,7 @@ pub fn check(events: &[Event], scope: Scope) -> Verdict {
     verdict
 }
 
-/// Returns the events of dependent keys, by index. Watched keys belong to the client's next
+/// Returns groups of events on dependent keys, by index. Watched keys belong to the client's next
 /// transaction.
 fn parts(events: &[Event]) -> Vec<Vec<usize>> {
     let mut leader: BTreeMap<Key, Key> = BTreeMap::new();
@@ -80,7 +79,7 @@ fn parts(events: &[Event]) -> Vec<Vec<usize>> {
             let (one, other) = (find(&mut leader, two[0]), find(&mut leader, two[1]));
             leader.insert(one, other);
         }
-        // Events without keys can happen among those of any.
+        // Events without keys belong to any group.
         firsts.push(keys.first().copied().unwrap_or_default());
     }
     let mut parts: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
@@ -92,9 +91,9 @@ fn parts(events: &[Event]) -> Vec<Vec<usize>> {
 
 struct Search<'e> {
     events: &'e [Event],
-    /// Each client's events as sent.
+    /// Each client's events in the order sent.
     clients: Vec<Vec<usize>>,
-    /// How many of each have happened.
+    /// The number of events of each client that have happened.
     done: Vec<u8>,
     seen: HashSet<(Vec<u8>, State)>,
     order: Vec<usize>,
@@ -112,7 +111,7 @@ impl<'e> Search<'e> {
         Search { events, clients, done, seen: HashSet::new(), order: Vec::new(), best: Vec::new() }
     }
 
-    /// Returns whether the rest can happen from here; `None`: unknown.
+    /// Returns whether the remaining events can happen from this state; `None` if that is unknown.
     fn go(&mut self, state: &State) -> Option<bool> {
         if self.order.len() > self.best.len() {
             self.best.clone_from(&self.order);
@@ -120,7 +119,7 @@ impl<'e> Search<'e> {
         let next: Vec<(usize, usize)> = (0..self.clients.len())
             .filter_map(|client| Some((client, *self.clients[client].get(usize::from(self.done[client]))?)))
             .collect();
-        // An event can't happen that was sent after the reply to another one that hasn't happened.
+        // An event can't happen before one whose reply arrived before the event was sent.
         let Some(first_returned_ns) = next.iter().map(|(_, index)| self.events[*index].returned_ns).min() else {
             return Some(true);
         };
@@ -132,17 +131,18 @@ impl<'e> Search<'e> {
         }
         let mut next: Vec<_> =
             next.into_iter().filter(|(_, index)| self.events[*index].called_ns <= first_returned_ns).collect();
-        // The event whose reply came first has probably happened first.
+        // The event with the earliest reply probably happened first.
         next.sort_unstable_by_key(|(_, index)| self.events[*index].returned_ns);
         let mut possible: Vec<(usize, usize, State)> = next
             .into_iter()
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
-        // An event that can happen now, and changes nothing wherever it happens, may as well happen
-        // here: no other choice is needed.
+        // If an event can happen in this state and changes nothing at any time, no other choice is
+        // needed.
         let changes_nothing = |(_, index, after): &(usize, usize, State)| {
             let event = &self.events[*index];
-            // The same holds for the end of a TTL that no key has any more: none gets it again.
+            // The same holds for the end of a TTL that no key has any more, because no key gets it
+            // again.
             event.changes_nothing() || matches!(event.operation, Operation::Expires(..)) && after == state
         };
         if let Some(at) = possible.iter().position(changes_nothing) {
@@ -161,7 +161,7 @@ impl<'e> Search<'e> {
         Some(false)
     }
 
-    /// Shows the events in the longest order found, and those that can't follow.
+    /// Returns a text with the events of the longest order found, and those that can't follow.
     fn shown(&self) -> String {
         let mut text = "no order explains this history. The one that goes furthest:\n".to_owned();
         let mut left: Vec<usize> = self.clients.iter().flatten().copied().collect();

@@ -1,17 +1,18 @@
-//! Histories of concurrent clients, and whether they are linearizable: one command after the other,
-//! each at some moment between its request and its reply.
+//! Histories of concurrent clients, and a check whether they are linearizable: whether the commands
+//! could have run in sequence, each at a moment between its request and its reply.
 //!
 //! # Words
 //!
-//! - [`Operation`]: what takes effect at one moment: a command, a transaction, a script.
+//! - [`Operation`]: an operation that takes effect at one moment: a command, a transaction, a
+//!   script.
 //! - [`Event`]: an operation of a client with its reply and the times of both.
-//! - history: the events of a *window*, which starts with fresh keys.
+//! - history: the events of a *window*, which starts with new keys.
 //! - [`model::State`]: the state of a single-threaded server, and its replies.
 //! - [`stream::Order`]: checks the stream of effects against the planned operations.
-//! - [`check`](check::check): searches an order of the events in which the model gives the server's
-//!   replies.
+//! - [`check`](check::check): searches for an order of the events in which the model returns the
+//!   server's replies.
 //!
-//! Why this checker and no other: docs/decisions/0008-linearizability.md.
+//! docs/decisions/0008-linearizability.md explains the choice of this checker.
 
 pub mod check;
 pub mod model;
@@ -34,14 +35,15 @@ pub struct Event {
     pub operation: Operation,
     /// The reply.
     pub reply: Reply,
-    /// When it was sent, ns since the start of the window: not after its first byte.
+    /// When it was sent, at the latest when its first byte was: ns since the start of the window.
     pub called_ns: u64,
-    /// When the reply arrived: not before its last byte.
+    /// When the reply arrived, at the earliest when its last byte did: ns since the start of the
+    /// window.
     pub returned_ns: u64,
 }
 
 impl Event {
-    /// Returns whether it has changed nothing, whatever the keys held.
+    /// Returns whether it has changed nothing, for any content of the keys.
     #[must_use]
     pub fn changes_nothing(&self) -> bool {
         self.operation.changes_nothing(&self.reply)

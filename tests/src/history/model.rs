@@ -1,4 +1,4 @@
-//! A single-threaded server: its state and its replies.
+//! The model: the state and replies of a single-threaded server.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -24,32 +24,32 @@ struct Entry {
     expiry: Option<u8>,
 }
 
-/// By key, up to the last existing one.
+/// Values by key, up to the last existing one.
 type Database = Vec<Option<Rc<Entry>>>;
 
 /// Keys that a client watches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Watched {
     client: usize,
-    /// One bit for each.
+    /// One bit for each key.
     keys: u64,
-    /// One of them has changed since.
+    /// Whether one of the keys has changed since.
     is_changed: bool,
 }
 
-/// Maximum keys of a window: bits of `Watched::keys`.
+/// Maximum number of keys of a window: bits of `Watched::keys`.
 pub const KEYS_MAX: usize = 64;
 
-/// The whole state. A search creates many of them, so copies are cheap.
+/// The whole state. A search creates many states, so copies must be cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     /// The database of all clients.
     keys: Database,
-    /// The one that it is swapped with.
+    /// The database that it is swapped with.
     other: Database,
     /// One bit for each TTL that was set.
     expiries: u64,
-    /// In order of the clients.
+    /// Watches, in order of the clients.
     watching: Vec<Watched>,
 }
 
@@ -58,7 +58,7 @@ const NO_SUCH_KEY: &str = "ERR no such key";
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 
 impl State {
-    /// Returns the state after an event, if it can happen now with its reply.
+    /// Returns the state after an event, if the event can happen in this state with its reply.
     #[must_use]
     pub fn after(&self, event: &Event) -> Option<State> {
         let mut next = self.clone();
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// Ends a TTL, if it was set: its keys are deleted.
+    /// Ends a TTL and deletes its keys. Returns whether the TTL was set.
     fn expires(&mut self, number: u8) -> bool {
         let has_it = |entry: &Option<Rc<Entry>>| entry.as_ref().is_some_and(|entry| entry.expiry == Some(number));
         if let Some(key) = self.keys.iter().position(has_it) {
@@ -101,8 +101,8 @@ impl State {
         Reply::Array(commands.iter().map(|command| self.apply(command)).collect())
     }
 
-    /// `BLPOP`. If several keys have elements it may pop from any: a blocked one is served by the
-    /// key that is filled first. Its reply is null only if none has any.
+    /// Applies `BLPOP`. If several keys have elements, it may pop from any: a blocked client is
+    /// served by the key that gets an element first. Its reply is null only if no key has one.
     fn blocking_pop(&mut self, keys: &[Key], reply: &Reply) -> bool {
         match reply {
             Reply::Null => keys.iter().all(|key| !matches!(self.value(*key), Some(Value::List(_)))),
@@ -196,7 +196,7 @@ impl State {
         self.put(key, Some(Rc::new(Entry { value: Value::Text(value.to_owned()), expiry: None })));
     }
 
-    /// Gives a key another value; its TTL remains.
+    /// Sets the value of a key; its TTL remains.
     fn change(&mut self, key: Key, value: Value) {
         let expiry = self.keys.get(key).and_then(|entry| entry.as_ref()?.expiry);
         self.put(key, Some(Rc::new(Entry { value, expiry })));
@@ -294,7 +294,7 @@ impl State {
         Reply::Integer(1)
     }
 
-    /// Swaps the databases: a key was changed if it was in either.
+    /// Swaps the databases. A key counts as changed if it was in either.
     fn swap(&mut self, keys: usize) -> Reply {
         for key in 0..keys {
             if self.keys.get(key).is_some_and(Option::is_some) || self.other.get(key).is_some_and(Option::is_some) {
@@ -309,7 +309,7 @@ impl State {
         Some(&self.keys.get(key)?.as_ref()?.value)
     }
 
-    /// Changes a key, and raises its watches.
+    /// Changes a key and invalidates its watches.
     fn put(&mut self, key: Key, entry: Option<Rc<Entry>>) {
         if key >= self.keys.len() {
             self.keys.resize(key + 1, None);
@@ -337,7 +337,7 @@ impl State {
     }
 }
 
-/// Makes deleted keys indistinguishable from those that never existed.
+/// Removes deleted keys at the end, so that they equal keys that never existed.
 fn trim(database: &mut Database) {
     while database.last().is_some_and(Option::is_none) {
         database.pop();
@@ -348,7 +348,7 @@ fn reply_is(reply: &Reply, error: &str) -> bool {
     matches!(reply, Reply::Error(text) if text == error)
 }
 
-/// Returns a reply as Lua passes it on: its numbers are doubles, so long integers lose their last
+/// Returns a reply as Lua converts it: its numbers are doubles, so long integers lose their last
 /// digits, as in Redis.
 fn through_lua(reply: Reply) -> Reply {
     match reply {

@@ -1,4 +1,4 @@
-//! Operations of clients, and how they are sent.
+//! Operations of clients, and the requests that perform them.
 
 use std::fmt::Write;
 
@@ -32,18 +32,19 @@ pub enum Command {
     Pop(Key),
     /// `LRANGE` of all
     Range(Key),
-    /// `LMOVE` from the left of one list to the right of another; in a transaction `BLMOVE`, which
-    /// doesn't block there
+    /// `LMOVE` from the left end of one list to the right end of another; in a transaction
+    /// `BLMOVE`, which doesn't block there
     Move(Key, Key),
-    /// `BLPOP` in a transaction, where it doesn't block: from the first existing key
+    /// `BLPOP` in a transaction, where it doesn't block: pops from the first existing key
     PopFirst(Vec<Key>),
-    /// `PEXPIRE` in [`EXPIRE_MS`]. The number of the TTL in its window, below [`EXPIRIES_MAX`]
+    /// `PEXPIRE` with [`EXPIRE_MS`], and the number of the TTL in its window, less than
+    /// [`EXPIRIES_MAX`]
     Expire(Key, u8),
     /// `FLUSHALL`, with the number of keys of the window
     Flush(usize),
     /// `SWAPDB 0 1`, with the number of keys of the window
     Swap(usize),
-    /// `PING`: no key at all
+    /// `PING`, which has no key
     Ping,
     /// A script or a function that runs these commands
     Script(Script, Vec<Command>),
@@ -54,21 +55,21 @@ pub enum Command {
 pub enum Script {
     /// `EVAL` with declared keys.
     Declared,
-    /// `EVAL` without declared keys; the server knows the script.
+    /// `EVAL` without declared keys, of a script that the server has cached.
     Undeclared,
-    /// `EVAL` with the keys of the first command only, of a script that the server doesn't know: of
-    /// this number.
+    /// `EVAL` with the keys of the first command only, of a script with this number, which the
+    /// server hasn't cached.
     Unmet(u64),
     /// `FCALL` of a function of [`library`], with declared keys.
     Function,
-    /// `FCALL` of another one, without declared keys.
+    /// `FCALL` of another function of [`library`], without declared keys.
     UndeclaredFunction,
-    /// `FCALL` with the keys of the first command only, of a function reloaded just before, into
-    /// the library of this number. Not within a transaction.
+    /// `FCALL` with the keys of the first command only, of a function in the library of this
+    /// number. The library is reloaded just before, so this isn't possible within a transaction.
     UnmetFunction(usize),
 }
 
-/// The script: returns the replies to the commands in its first argument.
+/// The script: runs the commands in its first argument and returns their replies.
 const RUN: &str = "local replies = {} \
     for i, words in ipairs(cjson.decode(ARGV[1])) do replies[i] = redis.pcall(unpack(words)) end \
     return replies";
@@ -88,7 +89,7 @@ fn library_of(name: &str, functions: &[&str]) -> String {
     text
 }
 
-/// What takes effect at one moment.
+/// An operation that takes effect at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A command by itself.
@@ -99,24 +100,24 @@ pub enum Operation {
     Exec(Vec<Command>),
     /// `BLPOP`
     BlockingPop(Vec<Key>),
-    /// `BLMOVE` from the left of one list to the right of another
+    /// `BLMOVE` from the left end of one list to the right end of another
     BlockingMove(Key, Key),
-    /// No client's operation: the TTL of this number, set on this key, ends. Every key that has it
-    /// now is deleted
+    /// No client's operation: the TTL of this number, set on this key, ends. Every key that
+    /// currently has it is deleted
     Expires(Key, u8),
 }
 
-/// Timeout of a blocking command, seconds: the time of some dozen commands.
+/// Timeout of a blocking command, in seconds: long enough for some dozen commands.
 const BLOCKING_S: &str = "0.02";
 
-/// TTL, ms: the time of a few commands.
+/// TTL, in ms: long enough for a few commands.
 pub const EXPIRE_MS: u64 = 3;
 
-/// Maximum TTLs set in a window: bits of the model's state.
+/// Maximum number of TTLs set in a window, one bit each in the model's state.
 pub const EXPIRIES_MAX: u8 = 64;
 
 impl Command {
-    /// Returns the keys that it touches.
+    /// Returns the keys that the command accesses.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
         match self {
@@ -137,7 +138,7 @@ impl Command {
         }
     }
 
-    /// Returns its arguments, with the window's names of keys.
+    /// Returns the command's arguments, with the window's names of keys.
     #[must_use]
     pub fn words(&self, names: &[String]) -> Vec<String> {
         let name = |key: &Key| names[*key].clone();
@@ -169,7 +170,7 @@ impl Command {
         }
     }
 
-    /// Returns its arguments in a transaction.
+    /// Returns the command's arguments in a transaction.
     fn queued_words(&self, names: &[String]) -> Vec<String> {
         let words = self.words(names);
         match self {
@@ -178,7 +179,7 @@ impl Command {
         }
     }
 
-    /// Returns the TTLs that it has set, by its reply.
+    /// Returns the TTLs that the command has set, according to its reply.
     fn expiries(&self, reply: &Reply) -> Vec<(Key, u8)> {
         match (self, reply) {
             (Command::Expire(key, number), Reply::Integer(1)) => vec![(*key, *number)],
@@ -197,7 +198,7 @@ fn expiries(commands: &[Command], replies: &[Reply]) -> Vec<(Key, u8)> {
     commands.iter().zip(replies).flat_map(|(command, reply)| command.expiries(reply)).collect()
 }
 
-/// Returns whether a command with this reply has changed nothing, whatever the keys held.
+/// Returns whether a command with this reply has changed nothing, for any content of the keys.
 fn changes_nothing(command: &Command, reply: &Reply) -> bool {
     match (command, reply) {
         (Command::Script(_, commands), Reply::Array(replies)) => all_change_nothing(commands, replies),
@@ -214,13 +215,14 @@ fn all_change_nothing(commands: &[Command], replies: &[Reply]) -> bool {
 }
 
 impl Operation {
-    /// Returns whether it has changed nothing with this reply, whatever the keys held.
+    /// Returns whether the operation has changed nothing if it has this reply, for any content of
+    /// the keys.
     #[must_use]
     pub fn changes_nothing(&self, reply: &Reply) -> bool {
         match (self, reply) {
             (Operation::One(command), _) => changes_nothing(command, reply),
             (Operation::Exec(commands), Reply::Array(replies)) => all_change_nothing(commands, replies),
-            // A transaction that is aborted could have been aborted at any later moment, too.
+            // An aborted transaction could also have been aborted at any later moment.
             (Operation::Exec(_) | Operation::BlockingPop(_) | Operation::BlockingMove(..), _) => {
                 matches!(reply, Reply::Null | Reply::Error(_))
             }
@@ -228,7 +230,7 @@ impl Operation {
         }
     }
 
-    /// Returns the keys that it touches.
+    /// Returns the keys that the operation accesses.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
         match self {
@@ -240,7 +242,7 @@ impl Operation {
         }
     }
 
-    /// Returns the TTLs that it has set, by its reply: key and number.
+    /// Returns the TTLs that the operation has set, according to its reply: key and number.
     #[must_use]
     pub fn expiries(&self, reply: &Reply) -> Vec<(Key, u8)> {
         match (self, reply) {
@@ -250,10 +252,10 @@ impl Operation {
         }
     }
 
-    /// Returns its commands; the reply of the last one is its own.
+    /// Returns the operation's commands. The reply of the last one is the operation's reply.
     ///
     /// # Panics
-    /// If no client can send it.
+    /// If no client can send the operation.
     #[must_use]
     pub fn requests(&self, names: &[String]) -> Vec<Vec<String>> {
         let over = |command: &str, keys: &[Key]| {

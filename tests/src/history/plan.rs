@@ -1,4 +1,4 @@
-//! Random plans of a window's clients: few keys, so that they collide.
+//! Random plans of a window's clients. The keys are few, so that clients collide.
 
 use super::operation::EXPIRIES_MAX;
 use super::{Command, Key, Operation, Script};
@@ -19,8 +19,7 @@ pub enum Kind {
     Lists,
     /// `LMOVE`.
     Moves,
-    /// `BLPOP`, `BLMOVE`, and what they block for. In a transaction: the same, which don't block
-    /// there.
+    /// `BLPOP`, `BLMOVE`, and the pushes that unblock them. In a transaction they don't block.
     Blocking,
     /// `PEXPIRE`, and a check whether the key has expired.
     Expiring,
@@ -28,7 +27,7 @@ pub enum Kind {
     Flush,
     /// `SWAPDB`, and more often a read of many keys.
     Swap,
-    /// `PING`: a transaction with it runs on its client's worker.
+    /// `PING`. A transaction with a `PING` runs on its client's worker.
     Local,
     /// `MULTI` … `EXEC`.
     Transactions,
@@ -36,11 +35,11 @@ pub enum Kind {
     Watching,
     /// Scripts that declare their keys.
     Scripts,
-    /// Scripts that don't.
+    /// Scripts that don't declare their keys.
     UndeclaredScripts,
     /// Functions that declare their keys.
     Functions,
-    /// Functions that don't.
+    /// Functions that don't declare their keys.
     UndeclaredFunctions,
 }
 
@@ -63,8 +62,8 @@ pub const ALL: &[Kind] = &[
     Kind::UndeclaredFunctions,
 ];
 
-/// Default contents of transactions and scripts. Scripts have lists instead of blocking commands,
-/// and strings instead of scripts.
+/// Default contents of transactions and scripts. Scripts have commands on lists instead of blocking
+/// commands, and commands on strings instead of scripts.
 pub const WITHIN: &[Kind] = &[
     Kind::Texts,
     Kind::Texts,
@@ -91,11 +90,11 @@ pub struct Mix {
     pub kinds: &'static [Kind],
     /// Contents of its transactions and scripts.
     pub within: &'static [Kind],
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Operations of each, approximately.
+    /// Approximate number of operations per client.
     pub operations: usize,
-    /// Keys: the first half mostly hold strings, the second mostly lists.
+    /// Number of keys. The first half mostly hold strings, the second half mostly lists.
     pub keys: usize,
 }
 
@@ -103,23 +102,23 @@ pub struct Mix {
 pub struct Planner {
     mix: Mix,
     random: Random,
-    /// Every value is unique, so that a reply shows whose write it saw.
+    /// Every value is unique, so that a reply shows which write it saw.
     next_value: u64,
     /// The number of the window's next TTL.
     next_expiry: u8,
 }
 
-/// The first value: numbers of four digits, which `INCR` can count on and `APPEND` make longer.
+/// The first value. It has four digits; `INCR` counts on from it, and `APPEND` makes it longer.
 const VALUE_MIN: u64 = 1000;
 
 impl Planner {
-    /// Creates one that replays from its seed.
+    /// Returns a planner that replays from its seed.
     #[must_use]
     pub fn new(mix: Mix, seed: u64) -> Self {
         Planner { mix, random: Random::from_seed(seed), next_value: 0, next_expiry: 0 }
     }
 
-    /// Returns what each client does in the next window.
+    /// Returns each client's operations in the next window.
     pub fn plan(&mut self) -> Vec<Vec<Operation>> {
         self.next_expiry = 0;
         (0..self.mix.clients)
@@ -149,7 +148,8 @@ impl Planner {
                 operations.push(Operation::One(Command::Mget(keys)));
                 Operation::Exec(self.commands(true))
             }
-            // A library of its own: no other client calls one that is just being replaced.
+            // Each client has its own library, because another client must not call one that is
+            // being replaced.
             Kind::UndeclaredFunctions if self.random.one_in(2) => {
                 Operation::One(Command::Script(Script::UnmetFunction(client), self.commands(false)))
             }
@@ -233,7 +233,7 @@ impl Planner {
         (VALUE_MIN + self.next_value).to_string()
     }
 
-    /// Returns different keys of any kind, at least `least` and at most `most`.
+    /// Returns different keys of any kind: at least `least` and at most `most`.
     fn keys(&mut self, least: usize, most: usize) -> Vec<Key> {
         let count = self.random.between(least as i64, most as i64) as usize;
         let mut keys: Vec<Key> = (0..self.mix.keys).collect();

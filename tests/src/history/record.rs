@@ -1,4 +1,5 @@
-//! Runs a window: all clients' plans at the same time, with the times of requests and replies.
+//! Runs a window: executes all clients' plans at the same time and records the times of requests
+//! and replies.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -8,19 +9,19 @@ use super::{Event, Key, Operation};
 use crate::client::encode;
 use crate::{Client, Reply};
 
-/// Returns the names of a window's keys, which are fresh.
+/// Returns the names of a window's keys, which no other window uses.
 #[must_use]
 pub fn names(window: u64, keys: usize) -> Vec<String> {
     (0..keys).map(|key| format!("window{window}:{key}")).collect()
 }
 
-/// Returns the model's name of a key: without the window.
+/// Returns the model's name of a key, which doesn't contain the window.
 #[must_use]
 pub fn model_name(key: Key) -> String {
     format!(":{key}")
 }
 
-/// Returns a reply with the model's names of keys: no value has a colon.
+/// Returns a reply with the model's names of keys. Only names contain a colon.
 fn in_model(reply: Reply) -> Reply {
     match reply {
         Reply::Bulk(bytes) if bytes.contains(&b':') => Reply::bulk(model_name(key_of(&bytes))),
@@ -29,18 +30,17 @@ fn in_model(reply: Reply) -> Reply {
     }
 }
 
-/// Returns the key of a name.
+/// Returns the key with this name.
 ///
 /// # Panics
-/// If it belongs to no window.
+/// If the name belongs to no window.
 #[must_use]
 pub fn key_of(name: &[u8]) -> Key {
     let text = String::from_utf8_lossy(name);
     text.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("a key named {text}"))
 }
 
-/// Minimum of a TTL as two clocks may see it from the same moment: the server's has milliseconds
-/// only.
+/// Minimum TTL as observed by two clocks. The server's clock has a resolution of a millisecond.
 const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
 const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
 const CLOCKS_MS: u64 = 2;
@@ -48,13 +48,13 @@ const CLOCKS_MS: u64 = 2;
 /// How clients send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// The next operation after the last reply.
+    /// The next operation after the reply to the last one.
     OneByOne,
-    /// All at once.
+    /// All operations at once.
     Pipelined,
 }
 
-/// Runs each client's plan; returns the events, in order of the clients, then those of TTLs.
+/// Runs each client's plan. Returns the events in order of the clients, followed by those of TTLs.
 ///
 /// # Panics
 /// If the server closes a connection or is silent.
@@ -101,9 +101,9 @@ pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], s
     events
 }
 
-/// Returns the ends of the TTLs that were set, as if another client deleted the keys. Not earlier
-/// than if the TTL was set as soon as the command was sent, and not later than if it was set when
-/// the reply arrived.
+/// Returns the ends of the TTLs that were set, as if another client deleted the keys. The end isn't
+/// earlier than if the TTL had been set when the command was sent, and isn't later than if it had
+/// been set when the reply arrived.
 fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
     let set =
         events.iter().flat_map(|event| event.operation.expiries(&event.reply).into_iter().map(move |set| (event, set)));

@@ -1,5 +1,6 @@
-//! The order of a stream of effects, held against what clients were to do: behind no unit is there a
-//! part of an operation, or a write of a connection without an earlier one of the same connection.
+//! Checks the order of a stream of effects against the operations that clients planned. After every
+//! unit of the stream, it must contain each operation as a whole or not at all, and no write of a
+//! connection without that connection's earlier writes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,41 +8,41 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Command, Operation};
 use crate::effects::{Effect, show_effect};
 
-/// Windows that are remembered: the stream is less far behind.
+/// Maximum number of windows kept. The stream is never that far behind.
 const WINDOWS_MAX: usize = 2000;
 
-/// An operation: of which client, and the how manieth of it in its window.
+/// The client of an operation, and the operation's index in the client's plan.
 type Place = (usize, usize);
 
-/// What is known of a window.
+/// The plan of a window, and the operations seen.
 struct Window {
     /// The operation that writes each value. No value is written twice in a window.
     values: HashMap<String, Place>,
-    /// A connection's commands keep their order by key alone.
+    /// Whether a connection's commands keep their order only per key.
     is_by_key: bool,
-    /// The last operation of each client that was seen, by key where that is so.
+    /// The last operation seen of each client, by key if `is_by_key`.
     last: HashMap<(usize, String), usize>,
-    /// In which unit each operation was seen.
+    /// The unit in which each operation was seen.
     units: HashMap<Place, u64>,
 }
 
 #[derive(Default)]
 struct Known {
     windows: BTreeMap<u64, Window>,
-    /// The number of the unit.
+    /// The number of the last unit.
     unit: u64,
-    /// Values that were seen.
+    /// The number of planned values seen.
     seen: u64,
 }
 
-/// See the head of this module. Its copies are one.
+/// See the head of this module. Clones share the same state.
 #[derive(Clone, Default)]
 pub struct Order(Arc<Mutex<Known>>);
 
 impl Order {
-    /// Says what the clients of a window are about to do. `number` is the window's in
-    /// [`names`](super::record::names). `is_by_key`: a connection's commands keep their order by key
-    /// alone.
+    /// Registers the plans of a window's clients. `number` is the window's number in
+    /// [`names`](super::record::names). With `is_by_key`, a connection's commands keep their order
+    /// only per key.
     pub fn expect(&self, number: u64, plans: &[Vec<Operation>], is_by_key: bool) {
         let mut values = HashMap::new();
         for (client, plan) in plans.iter().enumerate() {
@@ -56,10 +57,10 @@ impl Order {
         }
     }
 
-    /// Looks at the next unit of the stream.
+    /// Checks the next unit of the stream.
     ///
     /// # Errors
-    /// It must not stand here.
+    /// The unit is at a wrong position in the stream.
     pub fn look(&self, unit: &[Effect]) -> Result<(), String> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.unit += 1;
@@ -70,7 +71,7 @@ impl Order {
         Ok(())
     }
 
-    /// Returns how many planned values were seen.
+    /// Returns the number of planned values seen.
     #[must_use]
     pub fn seen(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).seen
@@ -80,7 +81,7 @@ impl Order {
 impl Known {
     fn look_at(&mut self, effect: &Effect, unit: u64) -> Result<(), String> {
         let text: Vec<String> = effect.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        // The key in front of a value.
+        // A value follows its key.
         for pair in text.windows(2) {
             let window = pair[0].strip_prefix("window").and_then(|rest| rest.split_once(':')?.0.parse().ok());
             let Some(window) = window.and_then(|number: u64| self.windows.get_mut(&number)) else { continue };
@@ -101,7 +102,7 @@ impl Known {
     }
 }
 
-/// The values that an operation writes.
+/// Passes the values that an operation writes to `found`.
 fn written(operation: &Operation, found: &mut dyn FnMut(&str)) {
     match operation {
         Operation::One(command) => written_by(command, found),

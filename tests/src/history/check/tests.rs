@@ -38,7 +38,7 @@ fn reads_see_the_last_write_and_nothing_older() {
     assert!(is_explained(&[write.clone(), get(1, (5, 15), 0, None)]));
     assert!(!is_explained(&[write.clone(), get(1, (11, 15), 0, None)]), "stale");
     assert!(!is_explained(&[write.clone(), get(1, (5, 15), 0, Some("other"))]), "from nowhere");
-    // New and then old: no.
+    // A new value followed by the old one is a violation.
     let reads = [get(1, (1, 2), 0, Some("new")), get(2, (3, 4), 0, None)];
     assert!(!is_explained(&[&[write], reads.as_slice()].concat()));
 }
@@ -53,7 +53,7 @@ fn several_keys_change_at_one_moment() {
 
 #[test]
 fn the_order_of_a_connection_is_one_of_all_its_keys() {
-    // Sent at once; another client sees the second without the first.
+    // One client sends both writes at once; another sees the second without the first.
     let writes = [set(0, (0, 10), 0, "a"), set(0, (0, 10), 1, "b")];
     let reads = [get(1, (1, 2), 1, Some("b")), get(1, (3, 4), 0, None)];
     let events = [writes, reads].concat();
@@ -90,7 +90,7 @@ fn who_waits_gets_each_element_once() {
     assert!(!is_explained(&[push.clone(), early, pop(2, (0, 9), got("window1:1", "e"))]), "twice");
     assert!(!is_explained(&[push.clone(), pop(1, (7, 9), Reply::Null)]), "passed over");
     assert!(!is_explained(&[push, pop(1, (0, 9), got("window1:0", "e"))]), "of another key");
-    // A move takes it from one list into the other.
+    // A move pops from one list and pushes to the other.
     let moved = event(1, (0, 9), Operation::BlockingMove(0, 1), Reply::bulk("m"));
     let push = event(0, (1, 2), Operation::One(Command::Push(0, "m".into())), Reply::Integer(1));
     let range = |items: &[&str]| {
@@ -117,9 +117,9 @@ fn what_has_a_time_to_live_is_there_until_it_is_over_and_no_longer() {
     ] {
         assert_eq!(is_explained_with(&[get(1, times, 0, value)]), possible, "{times:?} {value:?}");
     }
-    // What is gone doesn't come back.
+    // An expired key doesn't exist again.
     assert!(!is_explained_with(&[get(1, (12, 13), 0, None), get(2, (14, 15), 0, Some("v"))]));
-    // It goes where the key goes, stays with it while it is changed, and ends with it.
+    // A TTL moves with its key, stays while the key is changed, and ends with the key.
     let renamed = one(1, (4, 5), Command::Rename(0, 1), Reply::ok());
     assert!(is_explained_with(&[renamed.clone(), get(1, (21, 22), 1, None)]));
     assert!(!is_explained_with(&[renamed, get(1, (21, 22), 1, Some("v"))]));
@@ -128,7 +128,7 @@ fn what_has_a_time_to_live_is_there_until_it_is_over_and_no_longer() {
     assert!(!is_explained_with(&[longer, get(1, (21, 22), 0, Some("vw"))]));
     assert!(is_explained_with(&[set(1, (4, 5), 0, "w"), get(1, (21, 22), 0, Some("w"))]));
     assert!(!is_explained_with(&[set(1, (4, 5), 0, "w"), get(1, (21, 22), 0, None)]));
-    // It raises the watches.
+    // The end of a TTL invalidates watches.
     let watch = event(1, (4, 5), Operation::Watch(vec![0]), Reply::ok());
     let exec = |times, reply| event(1, times, Operation::Exec(vec![Command::Ping]), reply);
     let done = Reply::Array(vec![Reply::Simple("PONG".into())]);
@@ -144,17 +144,17 @@ fn databases_change_places_and_are_emptied_at_one_moment() {
     for (values, possible) in [([None, None], true), ([Some("v"); 2], true), ([Some("v"), None], false)] {
         assert_eq!(is_explained(&[write.clone(), swap(0, (2, 10)), mget(1, (3, 9), values)]), possible, "{values:?}");
     }
-    // There and back.
+    // The databases are swapped twice.
     let twice = [write.clone(), swap(0, (2, 3)), swap(0, (6, 7))];
     let seen = |times, value| get(1, times, 0, value);
     assert!(is_explained(&[&twice, [seen((4, 5), None), seen((8, 9), Some("v"))].as_slice()].concat()));
     assert!(!is_explained(&[&twice, [seen((4, 5), Some("v"))].as_slice()].concat()));
-    // Both are emptied.
+    // A flush empties both databases.
     let flush = event(0, (4, 5), Operation::One(Command::Flush(2)), Reply::ok());
     let emptied = [write, swap(0, (2, 3)), flush, swap(0, (6, 7))];
     assert!(is_explained(&[&emptied, [seen((8, 9), None)].as_slice()].concat()));
     assert!(!is_explained(&[&emptied, [seen((8, 9), Some("v"))].as_slice()].concat()));
-    // It raises the watches of keys in either database, and no others.
+    // A swap invalidates watches of keys in either database, and no others.
     for (written, refused) in [(true, true), (false, false)] {
         let mut events = vec![
             event(1, (2, 3), Operation::Watch(vec![0]), Reply::ok()),
@@ -184,7 +184,7 @@ fn nothing_waits_in_a_transaction() {
     assert!(!exec(Command::Move(1, 0), Reply::Null));
 }
 
-/// The plain way: every order of the events, held against times and model.
+/// Searches without optimization: tries every order of the events against times and model.
 fn brute_force(events: &[Event], left: &mut Vec<usize>, state: &State) -> bool {
     if left.is_empty() {
         return true;
@@ -204,8 +204,8 @@ fn brute_force(events: &[Event], left: &mut Vec<usize>, state: &State) -> bool {
     })
 }
 
-/// Histories at random, of replies that one thread has given and some that it hasn't: the search
-/// finds what the plain way finds.
+/// Compares both searches with random histories. Some replies are those of one thread, some are
+/// not.
 #[test]
 fn the_search_agrees_with_the_plain_way() {
     let mut random = Random::from_seed(Random::seed("the_search_agrees_with_the_plain_way"));
@@ -225,8 +225,8 @@ fn the_search_agrees_with_the_plain_way() {
     assert!(explained > 50 && violated > 50, "{explained} explained, {violated} violated: it proves nothing");
 }
 
-/// Three clients with three operations each, whose times overlap, and what becomes of times to
-/// live.
+/// Returns a history of three clients with three operations each, whose times overlap, and the ends
+/// of their TTLs.
 fn at_random(random: &mut Random) -> Vec<Event> {
     let (mut events, mut expiries) = (Vec::new(), Vec::new());
     for client in 0..3 {
@@ -249,7 +249,7 @@ fn at_random(random: &mut Random) -> Vec<Event> {
                     (Operation::One(Command::Expire(key, set)), Reply::Integer(1))
                 }
                 5 => {
-                    // It leaves no trace of itself, but of what was there before neither.
+                    // The transaction leaves no value, and deletes the former one.
                     let set_and_del = vec![Command::Set(key, value), Command::Del(vec![key])];
                     (Operation::Exec(set_and_del), Reply::Array(vec![Reply::ok(), Reply::Integer(1)]))
                 }
