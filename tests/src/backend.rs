@@ -1,4 +1,4 @@
-//! Pantala's event loops, and which of them this host allows.
+//! Pantala's event loops, and a check which of them this host allows.
 
 use std::sync::OnceLock;
 
@@ -23,8 +23,8 @@ impl Backend {
         }
     }
 
-    /// Returns the backends to test: all that the host allows, or those in `PANTALA_BACKENDS`. A
-    /// backend that the host forbids is named on standard error, once.
+    /// Returns the backends to test: all that the host allows, or those in `PANTALA_BACKENDS`.
+    /// Prints each forbidden backend on standard error, once.
     #[must_use]
     pub fn all() -> &'static [Backend] {
         static ALL: OnceLock<Vec<Backend>> = OnceLock::new();
@@ -46,8 +46,8 @@ impl Backend {
     }
 }
 
-/// Returns why a ring can't be set up here. Asks the kernel, not Pantala: a Pantala that rejects
-/// io_uring by mistake must fail its tests.
+/// Returns why this host can't set up a ring. Asks the kernel, not Pantala, because a Pantala that
+/// rejects io_uring by mistake must fail its tests.
 fn io_uring_refusal() -> Option<String> {
     let ring = io_uring::IoUring::<io_uring::squeue::Entry, io_uring::cqueue::Entry>::builder()
         .setup_single_issuer()
@@ -57,7 +57,7 @@ fn io_uring_refusal() -> Option<String> {
     ring.err()
 }
 
-/// Runs `body` for each backend under test, naming it on standard error first.
+/// Runs `body` for each backend under test. Prints the backend's name on standard error first.
 pub fn for_each_backend(mut body: impl FnMut(Backend)) {
     for backend in Backend::all() {
         eprintln!("-- backend {}", backend.name());

@@ -1,4 +1,4 @@
-//! Finds the `pantala` binary, building it first: `cargo test` builds it only for tests of its own
+//! Finds the `pantala` binary after building it: `cargo test` builds it only for tests of its own
 //! package.
 
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ pub fn workspace_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies below the root").to_path_buf()
 }
 
-/// Returns the path of the binary under test: `PANTALA_BIN`, otherwise built once per process by
-/// cargo in the profile of this test.
+/// Returns the path of the binary under test: `PANTALA_BIN`, otherwise a binary built once per
+/// process by cargo, in the profile of this test.
 ///
 /// # Panics
 /// If it can't be built.
@@ -39,9 +39,9 @@ pub fn pantala_bench() -> &'static PathBuf {
     PATH.get_or_init(|| build("pantala-bench", &["pantala-bench", "pantala", "pantala-tests"]))
 }
 
-/// Builds the binary `name` out of `packages`. Their dependencies' features are unified, so the
-/// packages are those with the same features as `cargo test --workspace`, which has then built
-/// everything but the binary itself.
+/// Builds the binary `name` of `packages`. cargo unifies the features of their dependencies, so
+/// `packages` are those that result in the same features as `cargo test --workspace`. That command
+/// has then built everything but the binary itself.
 fn build(name: &str, packages: &[&str]) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -52,7 +52,8 @@ fn build(name: &str, packages: &[&str]) -> PathBuf {
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
-    // Cargo describes the package under test to its child; our build must not see that.
+    // Cargo describes the package under test in environment variables, which this build must not
+    // see.
     let mut child = command
         .current_dir(workspace_root())
         .env_remove("CARGO_MANIFEST_DIR")
@@ -60,7 +61,7 @@ fn build(name: &str, packages: &[&str]) -> PathBuf {
         .spawn()
         .expect("cargo starts");
     let output = std::io::BufReader::new(child.stdout.take().expect("standard output is piped"));
-    // To the end of the stream: cargo fails if its last lines are not read.
+    // Read to the end of the stream, because cargo fails if its last lines aren't read.
     let executables = Message::parse_stream(output).filter_map(Result::ok).filter_map(|message| match message {
         Message::CompilerArtifact(artifact) if artifact.target.name == name => artifact.executable,
         _ => None,

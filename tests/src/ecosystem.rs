@@ -1,10 +1,10 @@
-//! Client libraries and programs based on them, by language: `tests/clients` has an ordinary
-//! manifest for each, and workloads that check what they get. They are copied to `target/clients`,
-//! where the language's own package manager installs the manifest's packages, and run against a
-//! server there.
+//! Client libraries and programs based on them, by language. `tests/clients` has an ordinary
+//! manifest for each language, and workloads that check replies. They are copied to
+//! `target/clients`, where the language's own package manager installs the manifest's packages. The
+//! workloads run there against a server.
 //!
-//! A workload is a program that takes the server's port from `PANTALA_PORT`, prints a line for each
-//! check, and exits with 1 if one fails.
+//! A workload is a program that reads the server's port from `PANTALA_PORT`, prints a line for each
+//! check, and exits with 1 if a check fails.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,30 +12,30 @@ use std::time::{Duration, Instant};
 
 use crate::{Server, binary, tool};
 
-/// Maximum time of one step of an installation, downloads included.
+/// Maximum duration of one step of an installation, including downloads.
 const INSTALL_MAX: Duration = Duration::from_secs(300);
-/// Maximum time of one workload. On an idle machine none takes more than 8 s.
+/// Maximum duration of one workload. On an idle machine none takes more than 8 s.
 const WORKLOAD_MAX: Duration = Duration::from_secs(90);
 
 /// One language.
 pub struct Ecosystem {
-    /// Its folder in `tests/clients`.
+    /// Its folder name in `tests/clients`.
     pub name: &'static str,
     /// Required programs on the search path.
     pub programs: &'static [&'static str],
-    /// Command lines that install, in the copied folder.
+    /// Command lines that install packages, run in the copied folder.
     pub install: &'static [&'static [&'static str]],
-    /// Command lines that test, in the copied folder.
+    /// Command lines that run workloads, in the copied folder.
     pub workloads: &'static [&'static [&'static str]],
 }
 
 impl Ecosystem {
-    /// Copies the folder and installs its packages. `None` after a loud `SKIPPED:` line on a
-    /// machine without the language and, outside of CI, on one that can't install, such as without
-    /// a registry.
+    /// Copies the folder and installs its packages. Returns `None` after a `SKIPPED:` line if the
+    /// language is missing or, outside of CI, if the installation fails, for example without a
+    /// registry.
     ///
     /// # Panics
-    /// With `CI=true`, if the language is there and the installation fails.
+    /// With `CI=true`, if the language is installed and the installation of packages fails.
     #[must_use]
     pub fn installed(&self) -> Option<PathBuf> {
         if let Some(missing) = self.programs.iter().find(|program| tool::on_path(program).is_none()) {
@@ -59,10 +59,10 @@ impl Ecosystem {
         Some(folder)
     }
 
-    /// Runs all workloads against `server`, one after the other.
+    /// Runs all workloads against `server`, one after another.
     ///
     /// # Panics
-    /// If one exits with another status than 0, prints nothing, or runs for too long.
+    /// If one exits with a status other than 0, prints nothing, or exceeds its time.
     pub fn run(&self, folder: &Path, server: &mut Server) {
         for line in self.workloads {
             let mut command = command(line, folder);
@@ -76,13 +76,13 @@ impl Ecosystem {
     }
 }
 
-/// Returns a command line in `folder`; a program with a path was installed there.
+/// Returns a command line in `folder`. A program with a path was installed there.
 fn command(line: &[&str], folder: &Path) -> Command {
     let (program, args) = line.split_first().expect("a command line names a program");
     let program = if program.contains('/') { folder.join(program) } else { PathBuf::from(program) };
     let mut command = Command::new(program);
     command.args(args).current_dir(folder);
-    // These variables of a surrounding Python or Node environment would apply to another one.
+    // These variables of the surrounding Python or Node environment must not affect the copied one.
     command.env_remove("VIRTUAL_ENV").env_remove("PYTHONPATH").env_remove("NODE_PATH");
     command
 }

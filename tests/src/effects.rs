@@ -1,4 +1,5 @@
-//! The stream of effects that a server sends in reply to `SYNC`: read, and replayed elsewhere.
+//! The stream of effects that a server sends after `SYNC`: reads it, and replays it on another
+//! server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
@@ -13,13 +14,13 @@ use crate::{Client, Server};
 /// The arguments of a propagated command.
 pub type Effect = Vec<Vec<u8>>;
 
-/// Maximum effects in flight while a stream is replayed.
+/// Maximum number of effects in flight during a replay.
 const REPLAYED_TOGETHER: usize = 1000;
 
-/// Databases of a server.
+/// Number of databases of a server.
 const DATABASES: usize = 16;
 
-/// Maximum effects that [`difference`] shows.
+/// Maximum number of effects that [`difference`] shows.
 const EFFECTS_SHOWN: usize = 12;
 
 /// The key whose `SET` marks a position in the stream.
@@ -33,13 +34,13 @@ pub struct EffectStream {
 }
 
 impl EffectStream {
-    /// Attaches to a server: later writes are in the stream.
+    /// Attaches to a server. The stream has all later writes.
     ///
     /// # Panics
     /// If the server rejects `SYNC`.
     #[must_use]
     pub fn attach(server: &Server) -> EffectStream {
-        // redis-server's pings are not effects.
+        // Disables redis-server's pings, which aren't effects.
         server.connect().call("CONFIG SET repl-ping-replica-period 3600");
         let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server listens");
         stream.set_read_timeout(Some(READ_MAX)).expect("a socket takes a timeout");
@@ -77,10 +78,10 @@ impl EffectStream {
         self.buffer.extend_from_slice(&chunk[..count]);
     }
 
-    /// Returns the next effect, `MULTI`, `EXEC` and `SELECT` among them.
+    /// Returns the next effect, including `MULTI`, `EXEC` and `SELECT`.
     ///
     /// # Panics
-    /// When the server ends the stream, or sends what is none.
+    /// If the server ends the stream, or sends bytes that aren't a command.
     pub fn next_effect(&mut self) -> Effect {
         loop {
             match reply::parse(&self.buffer[self.taken..]).expect("the stream is RESP") {
@@ -102,14 +103,15 @@ impl EffectStream {
         }
     }
 
-    /// Returns whether nothing of the next effect has been read yet.
+    /// Returns whether no part of the next effect has been read.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Returns the effects up to now: sets a key, and reads until that is in the stream. Twice,
-    /// since recent effects of other connections may follow the first.
+    /// Returns the effects up to now: sets a marker key, and reads until its effect is in the
+    /// stream. Does so twice, because recent effects of other connections may follow the first
+    /// marker.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
         let mut effects = self.up_to_marker(client);
         effects.append(&mut self.up_to_marker(client));
@@ -117,7 +119,7 @@ impl EffectStream {
     }
 
     fn up_to_marker(&mut self, client: &mut Client) -> Vec<Effect> {
-        // Several streams of one server see each other's markers.
+        // Markers are unique, because several streams of one server contain each other's markers.
         static MARKERS: AtomicU64 = AtomicU64::new(0);
         let value = MARKERS.fetch_add(1, Ordering::Relaxed).to_string();
         client.command(&[&b"SET"[..], MARKER, value.as_bytes()]);
@@ -132,10 +134,11 @@ impl EffectStream {
     }
 }
 
-/// Runs effects on a server, in order.
+/// Replays effects on a server, in order.
 ///
 /// # Panics
-/// If one of them is an error there: effects of one server must be possible on another.
+/// If the server replies with an error to one of them: effects of one server must be valid on
+/// another.
 pub fn replay(effects: &[Effect], server: &Server) {
     let mut client = server.connect();
     for together in effects.chunks(REPLAYED_TOGETHER) {
@@ -150,7 +153,7 @@ pub fn replay(effects: &[Effect], server: &Server) {
 }
 
 /// Deletes the expired keys of all databases, by `SCAN`, so that their `DEL`s are propagated. Until
-/// then they are in copies, where keys expire later.
+/// then the keys exist in copies, where they expire later.
 pub fn delete_expired(client: &mut Client) {
     for db in 0..DATABASES {
         client.call(&format!("SELECT {db}"));
@@ -165,10 +168,10 @@ pub fn delete_expired(client: &mut Client) {
     client.call("SELECT 0");
 }
 
-/// Waits until all keys with a TTL have expired: a copy learns of each then.
+/// Waits until all keys with a TTL have expired. Each deletion is propagated to copies.
 ///
 /// # Panics
-/// When some stay.
+/// If some don't expire.
 pub fn wait_for_expiry(server: &Server) {
     let mut client = server.connect();
     eventually("all keys with a TTL expire", || {
@@ -178,10 +181,10 @@ pub fn wait_for_expiry(server: &Server) {
 }
 
 /// How much later keys expire in a copy. A replica waits for the `DEL` of an expired key, but a
-/// server that gets the stream from a client would expire it by itself, before that.
+/// server that receives the stream from a client would expire the key itself, before the `DEL`.
 const LATER_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Returns an effect in a form in which a client may send it to the same effect.
+/// Returns an effect in a form that has the same result when a client sends it.
 pub(crate) fn as_of_a_client(effect: &Effect) -> Effect {
     let mut words = without_limit(effect);
     if let Some((at, unit_ms)) = deadline_of(&words) {
@@ -191,14 +194,14 @@ pub(crate) fn as_of_a_client(effect: &Effect) -> Effect {
     words
 }
 
-/// Returns the place of the absolute time in an effect that sets a deadline, and its unit, ms.
+/// Returns the position of the absolute time in an effect that sets a deadline, and its unit in ms.
 fn deadline_of(words: &[Vec<u8>]) -> Option<(usize, i64)> {
     let is = |at: usize, name: &str| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
     let option = |name: &str| (3..words.len().saturating_sub(1)).find(|&at| is(at, name)).map(|at| at + 1);
     if is(0, "SET") {
         return option("PXAT").map(|at| (at, 1)).or_else(|| option("EXAT").map(|at| (at, 1000)));
     }
-    // A TTL of 0 is none.
+    // A TTL of 0 means no deadline.
     let is_restore = is(0, "RESTORE") && words.get(2).is_some_and(|ttl| ttl != b"0");
     if is_restore && (4..words.len()).any(|at| is(at, "ABSTTL")) {
         return Some((2, 1));
@@ -206,8 +209,8 @@ fn deadline_of(words: &[Vec<u8>]) -> Option<(usize, i64)> {
     (words.len() >= 3 && (is(0, "PEXPIREAT") || is(0, "HPEXPIREAT"))).then_some((2, 1))
 }
 
-/// Returns an effect without `LIMIT` after an exact trim: it means nothing there, and Redis accepts
-/// it from its primary only.
+/// Returns an effect without `LIMIT` after an exact trim. `LIMIT` has no meaning there, and Redis
+/// accepts it from its primary only.
 fn without_limit(effect: &Effect) -> Effect {
     let is_trim = effect[0].eq_ignore_ascii_case(b"XADD") || effect[0].eq_ignore_ascii_case(b"XTRIM");
     let limit = effect.windows(4).position(|words| {
@@ -228,15 +231,15 @@ pub(crate) fn has_error(reply: &Reply) -> bool {
     }
 }
 
-/// Returns the digest of a server's dataset, markers aside.
+/// Returns the digest of a server's dataset, without the markers.
 pub fn digest(server: &Server) -> String {
     let mut client = server.connect();
     client.command(&[&b"DEL"[..], MARKER]);
     client.call("DEBUG DIGEST").text()
 }
 
-/// Returns the keys that differ between two servers, in the first database where some do, and the
-/// last effects on the first of them, to help find the reason.
+/// Returns the keys that differ between two servers, in the first database with a difference, and
+/// the last effects on the first of these keys, to help find the reason.
 #[must_use]
 pub fn difference(server: &Server, copy: &Server, effects: &[Effect]) -> String {
     let found = (0..DATABASES).find_map(|database| difference_in(database, server, copy, effects));
@@ -274,7 +277,7 @@ fn difference_in(database: usize, server: &Server, copy: &Server, effects: &[Eff
     ))
 }
 
-/// Returns an effect in one line.
+/// Formats an effect as one line.
 #[must_use]
 pub fn show_effect(effect: &Effect) -> String {
     effect.iter().map(|word| show(word)).collect::<Vec<_>>().join(" ")

@@ -1,13 +1,13 @@
-//! Servers that follow others: how far they have come, and whether they hold the same.
+//! Replicas in tests: starts replication, waits for it, and compares replica and primary.
 
 use crate::effects::{difference, digest};
 use crate::waiting::eventually;
 use crate::{Reply, Server};
 
-/// Arguments of a redis-server that is followed: a snapshot starts at once.
+/// Arguments of a redis-server that is a primary: a snapshot starts immediately.
 pub const PRIMARY: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
 
-/// How often two servers' digests are compared before they count as different.
+/// Number of comparisons of two servers' digests before they count as different.
 const DIGESTS_MAX: usize = 3;
 
 /// Returns a field of `INFO`, or an empty text.
@@ -18,10 +18,10 @@ pub fn info(server: &Server, section: &str, field: &str) -> String {
     line.unwrap_or_default().to_owned()
 }
 
-/// Makes a server follow another one, and waits for the link.
+/// Makes a server follow another one, and waits until the link is up.
 ///
 /// # Panics
-/// If there is none in time.
+/// If the link isn't up in time.
 #[track_caller]
 pub fn follow(replica: &Server, primary: &Server) {
     let reply = replica.connect().call(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
@@ -32,16 +32,16 @@ pub fn follow(replica: &Server, primary: &Server) {
 /// Waits until the link to the primary is up.
 ///
 /// # Panics
-/// If it is not in time.
+/// If the link isn't up in time.
 #[track_caller]
 pub fn wait_for_link(replica: &Server) {
     eventually("the link is up", || info(replica, "replication", "master_link_status") == "up");
 }
 
-/// Waits until a replica has applied all that its primary has sent.
+/// Waits until a replica has applied everything that its primary has sent.
 ///
 /// # Panics
-/// If it has not in time.
+/// If the replica hasn't applied it in time.
 #[track_caller]
 pub fn wait_until_applied(replica: &Server, primary: &Server) {
     eventually("the replica has applied the stream", || {
@@ -51,10 +51,11 @@ pub fn wait_until_applied(replica: &Server, primary: &Server) {
     });
 }
 
-/// Checks that a replica that has caught up holds what its primary holds. No client may write.
+/// Checks that a replica has the same dataset as its primary, after applying all effects. No client
+/// may write.
 ///
 /// # Panics
-/// If it does not.
+/// If the datasets differ.
 #[track_caller]
 pub fn assert_same(replica: &Server, primary: &Server) {
     wait_until_applied(replica, primary);
@@ -64,6 +65,6 @@ pub fn assert_same(replica: &Server, primary: &Server) {
         replica.connect().call("DEBUG DIGEST").text() == right
     });
     assert!(is_same, "{}\n{}", difference(primary, replica, &[]), replica.log());
-    // An error would be a command that was not applied.
+    // An error reply means that a command wasn't applied.
     assert_eq!(info(replica, "stats", "unexpected_error_replies"), "0", "{}", replica.log());
 }

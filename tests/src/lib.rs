@@ -1,5 +1,5 @@
-//! Harness of the black-box tests: starts the `pantala` binary or a real `redis-server`, talks to
-//! it in raw bytes, and compares the two.
+//! Harness of the black-box tests: starts the `pantala` binary or a real `redis-server`,
+//! communicates with it in raw bytes, and compares the two.
 //!
 //! # Words
 //!
@@ -13,10 +13,10 @@
 //! - [`history`]: requests and replies of concurrent clients, and whether they are linearizable.
 //! - [`effects`]: the stream of propagated commands, read and replayed; [`replica`]: a copy that
 //!   follows it; [`writers`]: concurrent clients whose random commands fill it.
-//! - [`generator`]: random command streams; [`differential`]: runs one against two servers.
+//! - [`generator`]: random command streams; [`differential`]: sends a stream to two servers.
 //! - [`tls`]: certificates, and a tunnel through which a [`Client`] reaches an encrypted port.
 //! - [`transcript`]: replies to a list of commands, compared with a judge's.
-//! - *judge*: the real redis-server, whose replies are right by definition.
+//! - *judge*: the real redis-server, whose replies are correct by definition.
 //!
 //! # Environment
 //!
@@ -30,8 +30,8 @@
 //! | `PANTALA_CLIENTS_AGAINST` | `redis`: runs the workloads of `tests/clients` on redis-server instead |
 //! | `CI` | `true`: a missing redis-server, redis-cli or redis-benchmark fails tests instead of skipping them |
 //!
-//! Nothing here uses the code of Pantala's crates: the parser of replies is separate on purpose, so
-//! that a bug in `pantala-resp` cannot hide itself.
+//! The harness doesn't use Pantala's crates. Its parser of replies is separate on purpose, so that
+//! it doesn't share bugs with `pantala-resp`.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Seeded randomness. Our own, and small: a stream must replay from its seed for ever, whatever a
-//! library changes.
+//! Seeded randomness. It is implemented here because a stream must replay from its seed for ever,
+//! even if a library changes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ impl Random {
     /// with the test's name.
     ///
     /// # Panics
-    /// If `PANTALA_SEED` is no number.
+    /// If `PANTALA_SEED` isn't a number.
     #[must_use]
     pub fn seed(test: &str) -> u64 {
         let seed = match std::env::var("PANTALA_SEED") {
@@ -32,10 +32,10 @@ impl Random {
     }
 
     /// Derives the seed of one of several runs from the announced one: `announced` mixed with the
-    /// run's `name`, so that each has a stream of its own, and all replay from the announced seed.
+    /// run's `name`. Each run has its own stream, and all replay from the announced seed.
     #[must_use]
     pub fn seed_of(announced: u64, name: &str) -> u64 {
-        // FNV-1a: like the rest here, the same for ever.
+        // FNV-1a, which never changes.
         let named = name
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
@@ -51,7 +51,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `bound`, which must not be 0.
+    /// Returns a number less than `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
@@ -61,7 +61,7 @@ impl Random {
         low + self.below((high - low + 1) as usize) as i64
     }
 
-    /// Returns true once in `n` times.
+    /// Returns true with a probability of 1 in `n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -110,7 +110,7 @@ mod tests {
         seeds.sort_unstable();
         seeds.dedup();
         assert_eq!(seeds.len(), 2 * names.len());
-        // Seeds in docs must replay.
+        // Seeds in documents must replay.
         assert_eq!(Random::seed_of(9001, "a"), 0x4bdc_2ce1_c188_c3b5);
     }
 }

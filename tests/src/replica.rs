@@ -1,5 +1,6 @@
-//! Copies that follow a server's stream while clients write, and a look at each unit of it: what
-//! holds behind every unit holds wherever the stream is cut.
+//! Copies that follow a server's stream while clients write, and a check of each unit of the
+//! stream. A property that holds after every unit holds at every position where the stream may be
+//! cut.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,14 +11,14 @@ use crate::effects::{Effect, EffectStream, MARKER, as_of_a_client, digest, has_e
 use crate::waiting::eventually;
 use crate::{Client, Server};
 
-/// Effects that are sent to a copy at a time.
+/// Maximum number of effects sent to a copy together.
 const TOGETHER: usize = 1000;
 
-/// How often two servers' digests are compared before they count as different.
+/// Number of comparisons of two servers' digests before they count as different.
 const DIGESTS_MAX: usize = 3;
 
-/// What looks at each unit: its effects without `MULTI` and `EXEC`. An error is why the stream must
-/// not be cut behind it.
+/// Checks each unit: its effects without `MULTI` and `EXEC`. An error says why the stream must not
+/// be cut after the unit.
 pub type Look = Box<dyn FnMut(&[Effect]) -> Result<(), String> + Send>;
 
 /// See the head of this module.
@@ -29,10 +30,10 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Has copies, which must be empty as the server is, follow it from now on.
+    /// Makes copies follow the server from this moment. The copies and the server must be empty.
     ///
     /// # Panics
-    /// When the server refuses `SYNC`.
+    /// If the server rejects `SYNC`.
     #[must_use]
     pub fn attach(server: &Server, copies: Vec<Server>, look: Look) -> Replica {
         let stream = EffectStream::attach(server);
@@ -43,31 +44,31 @@ impl Replica {
         Replica { copies, effects, is_marked, thread: std::thread::spawn(move || follower.run()) }
     }
 
-    /// Returns how many effects have come.
+    /// Returns the number of effects received.
     #[must_use]
     pub fn effects(&self) -> u64 {
         self.effects.load(Ordering::Relaxed)
     }
 
-    /// Returns whether it follows no more: something was wrong.
+    /// Returns whether it has stopped following, because of an error.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Waits until all that was written has come, and compares the copies with the server. No client
-    /// may write any more. Returns how many effects there were.
+    /// Waits for all written effects, and compares the copies with the server. No client may write
+    /// any more. Returns the number of effects.
     ///
     /// # Errors
-    /// What was wrong at a cut, an error of a copy, or a copy that holds something else.
+    /// A failed check at a cut, an error reply of a copy, or a copy with a different dataset.
     ///
     /// # Panics
-    /// When the stream ends.
+    /// If the stream ends.
     pub fn finish(self, server: &Server) -> Result<u64, String> {
         wait_for_expiry(server);
         let mut client = server.connect();
-        // Recent effects of other workers may follow the first marker, but not one that is set after
-        // the first has come.
+        // Recent effects of other workers may follow the first marker, but don't follow a marker
+        // that is set after the first was received.
         client.command(&[&b"SET"[..], MARKER, b"first"]);
         eventually("the stream contains the first marker", || {
             self.is_marked.load(Ordering::Relaxed) || self.has_ended()
@@ -76,7 +77,7 @@ impl Replica {
         self.thread.join().expect("the follower does not panic")?;
         for copy in &self.copies {
             copy.connect().call("SELECT 0");
-            // A key that expires between the two digests is in one of them only.
+            // A key that expires between the two digests is in only one of them.
             if !(0..DIGESTS_MAX).any(|_| digest(copy) == digest(server)) {
                 return Err(format!("a copy differs: {} and {}", sizes(copy), sizes(server)));
             }
@@ -102,7 +103,7 @@ impl Follower {
         let mut units = Units::default();
         loop {
             let (mut bytes, mut count, mut is_last) = (Vec::new(), 0, false);
-            // A copy is never left within a transaction.
+            // A copy must not be left within a transaction.
             while !is_last && (count == 0 || units.is_open() || count < TOGETHER && !self.stream.is_drained()) {
                 let effect = self.stream.next_effect();
                 let marker = (effect.len() == 3 && effect[1] == MARKER).then(|| effect[2].as_slice());
@@ -131,7 +132,7 @@ impl Follower {
     }
 }
 
-/// Puts effects together to units.
+/// Assembles effects into units.
 #[derive(Default)]
 struct Units {
     open: Option<Vec<Effect>>,
@@ -142,7 +143,7 @@ impl Units {
         self.open.is_some()
     }
 
-    /// Adds an effect, and returns the unit that it ends.
+    /// Adds an effect. Returns the unit that the effect completes.
     fn add(&mut self, effect: Effect) -> Result<Option<Vec<Effect>>, String> {
         match (effect.as_slice(), &mut self.open) {
             ([name], None) if name == b"MULTI" => self.open = Some(Vec::new()),

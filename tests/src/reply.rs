@@ -1,9 +1,9 @@
-//! Replies of a server: RESP2 and RESP3, bytes in, values out. Lossless: a value shows everything
+//! Replies of a server, RESP2 and RESP3: parses bytes into values. A value preserves everything
 //! that was parsed.
 
 use std::fmt;
 
-/// Maximum nesting that the parser follows.
+/// Maximum nesting of a reply.
 pub const DEPTH_MAX: usize = 32;
 
 /// One reply.
@@ -11,7 +11,7 @@ pub const DEPTH_MAX: usize = 32;
 pub enum Reply {
     /// `+`
     Simple(String),
-    /// `-`, with its code.
+    /// `-`, including its code.
     Error(String),
     /// `:`
     Integer(i64),
@@ -21,13 +21,13 @@ pub enum Reply {
     Null,
     /// `*`
     Array(Vec<Reply>),
-    /// `%`, as keys and values in turn.
+    /// `%`, with keys and values alternating.
     Map(Vec<Reply>),
     /// `~`
     Set(Vec<Reply>),
     /// `>`
     Push(Vec<Reply>),
-    /// `,` as text: doubles are compared as they were sent.
+    /// `,` as text, because doubles are compared in the form sent.
     Double(String),
     /// `#`
     Boolean(bool),
@@ -49,17 +49,17 @@ impl Reply {
         Reply::Bulk(text.as_ref().to_vec())
     }
 
-    /// Returns whether it is an error.
+    /// Returns whether the reply is an error.
     #[must_use]
     pub fn is_error(&self) -> bool {
         matches!(self, Reply::Error(_))
     }
 
-    /// Returns the text of a simple string, error, bulk, verbatim string or double; the digits of
-    /// an integer.
+    /// Returns the text of a simple string, error, bulk, verbatim string or double, or the digits
+    /// of an integer.
     ///
     /// # Panics
-    /// If it is a null or an aggregate.
+    /// If the reply is a null or an aggregate.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -73,7 +73,7 @@ impl Reply {
     /// Returns the value of an integer.
     ///
     /// # Panics
-    /// If it is anything else.
+    /// If the reply isn't an integer.
     #[must_use]
     pub fn integer(&self) -> i64 {
         match self {
@@ -82,10 +82,10 @@ impl Reply {
         }
     }
 
-    /// Returns the elements of an array, set, push or map (keys and values in turn).
+    /// Returns the elements of an array, set, push or map (keys and values alternating).
     ///
     /// # Panics
-    /// If it is anything else.
+    /// If the reply isn't one of these.
     #[must_use]
     pub fn elements(&self) -> &[Reply] {
         match self {
@@ -94,13 +94,13 @@ impl Reply {
         }
     }
 
-    /// Returns the value after `name` in a map, or in an array of names and values in turn.
+    /// Returns the value after `name` in a map, or in an array of alternating names and values.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Reply> {
         self.elements().chunks(2).find(|pair| pair.len() == 2 && pair[0].text() == name).map(|pair| &pair[1])
     }
 
-    /// Returns the name of its kind.
+    /// Returns the name of the reply's kind.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -131,11 +131,11 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Parses one reply at the start of `bytes`; returns it and its length, or `None` if more bytes are
-/// needed.
+/// Parses one reply at the start of `bytes`. Returns the reply and its length, or `None` if more
+/// bytes are needed.
 ///
 /// # Errors
-/// If the bytes can't start a reply.
+/// If no reply starts with these bytes.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Malformed> {
     let mut position = 0;
     Ok(parse_at(bytes, &mut position, 0)?.map(|reply| (reply, position)))
@@ -198,7 +198,7 @@ fn parse_at(bytes: &[u8], position: &mut usize, depth: usize) -> Result<Option<R
     Ok(Some(reply))
 }
 
-/// Returns the line at `position` without its CR LF; moves past it.
+/// Returns the line at `position` without its CR LF, and advances `position` past it.
 fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     let rest = bytes.get(*position..)?;
     let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
@@ -206,10 +206,11 @@ fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     Some(&rest[..end])
 }
 
-/// Formats bytes for a person: printable ASCII as it is, everything else escaped, long ones cut.
+/// Formats bytes for a person: leaves printable ASCII unchanged, escapes all other bytes, and cuts
+/// long values.
 #[must_use]
 pub fn show(bytes: &[u8]) -> String {
-    /// Bytes shown of a long value.
+    /// Maximum number of bytes shown of a long value.
     const SHOWN_MAX: usize = 400;
     let mut text =
         bytes.iter().take(SHOWN_MAX).flat_map(|byte| std::ascii::escape_default(*byte)).map(char::from).collect();

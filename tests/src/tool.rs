@@ -1,15 +1,15 @@
-//! The real Redis programs on this host.
+//! Finds and runs the real Redis programs on this host.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Returns the path of `program` on the search path; `None` after a loud `SKIPPED:` line if it
-/// isn't installed.
+/// Returns the path of `program` on the search path; `None` after a `SKIPPED:` line if it isn't
+/// installed.
 ///
 /// # Panics
-/// If it isn't installed and `CI=true`: a CI that skips what it should test must fail.
+/// If it isn't installed and `CI=true`, because CI must not skip tests.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
     let found = on_path(program);
@@ -28,12 +28,12 @@ pub fn on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Result of a program.
+/// The result of running a program.
 #[derive(Debug)]
 pub struct Ran {
     /// Whether it exited with 0.
     pub success: bool,
-    /// Its standard output, with carriage returns as line ends.
+    /// Its standard output, with carriage returns converted to line ends.
     pub output: String,
     /// Its standard error.
     pub errors: String,
@@ -51,7 +51,7 @@ pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Durati
 /// Runs a command line with `input` until it ends.
 ///
 /// # Panics
-/// If it can't be started, or still runs after `limit`: then with what it has printed.
+/// If it can't be started, or still runs after `limit`; the message has its output.
 #[must_use]
 pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
     let mut child = command
@@ -63,7 +63,7 @@ pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
     let mut pipe = child.stdin.take().expect("standard input is piped");
     let (mut output, mut errors) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
     std::thread::scope(|scope| {
-        // A program that ends early doesn't read everything.
+        // A program that ends early doesn't read all its input, so the write may fail.
         scope.spawn(move || pipe.write_all(input));
         let output = scope.spawn(move || read_text(&mut output));
         let errors = scope.spawn(move || read_text(&mut errors));
@@ -90,13 +90,13 @@ pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
 
 fn read_text(from: &mut impl Read) -> String {
     let mut bytes = Vec::new();
-    // Bytes read before an error are still worth showing.
+    // Bytes read before an error are still useful output.
     let _ = from.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).replace('\r', "\n")
 }
 
-/// Prints on standard error that something isn't tested here, and why. Bypasses the test runner's
-/// capture: a skip must be seen even if its test passes.
+/// Prints on standard error that something isn't tested, and why. Bypasses the test runner's
+/// capture, because a skip must be visible even if its test passes.
 pub fn skipped(why: impl std::fmt::Display) {
     // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");

@@ -2,21 +2,22 @@
 
 use crate::{Server, for_each_backend};
 
-/// Checks that `transcript` (of a server, with a version of RESP) returns the same lines with
-/// Pantala, started with `args` on each backend, as with redis-server; skips if none is installed.
+/// Checks that `transcript` (of a server, with a version of RESP) returns the same lines for
+/// Pantala, started with `args` on each backend, as for redis-server. Skips the check if
+/// redis-server isn't installed.
 ///
 /// # Panics
-/// If a line differs, or one server has more of them.
+/// If a line differs, or one server has more lines.
 pub fn assert_as_redis(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
     if let Some(judge) = Server::redis(&[]) {
         assert_as(&judge, args, transcript);
     }
 }
 
-/// Checks as [`assert_as_redis`], in each execution mode.
+/// Checks as [`assert_as_redis`] does, in each execution mode.
 ///
 /// # Panics
-/// As there.
+/// As [`assert_as_redis`].
 pub fn assert_as_redis_in_each_form(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
     if let Some(judge) = Server::redis(&[]) {
         for execution in ["inline", "owner"] {
@@ -25,10 +26,10 @@ pub fn assert_as_redis_in_each_form(args: &[&str], transcript: impl Fn(&Server, 
     }
 }
 
-/// Checks as [`assert_as_redis`], with a judge that is already running.
+/// Checks as [`assert_as_redis`] does, with a judge that is already running.
 ///
 /// # Panics
-/// As there.
+/// As [`assert_as_redis`].
 pub fn assert_as(judge: &Server, args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
     for version in [2, 3] {
         let right = transcript(judge, version);

@@ -1,14 +1,14 @@
-//! Scenes with blocked clients, played on every kind of server and on redis-server, so that they
-//! are true of it.
+//! Scenes with blocked clients. They run on every kind of server and also on redis-server, so that
+//! they describe Redis's behaviour.
 
 use std::time::{Duration, Instant};
 
 use crate::{Backend, Client, Server};
 
-/// Maximum wait for something that must happen.
+/// Maximum wait for an event that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a Pantala of each kind: on each backend, in each execution mode.
+/// Starts a Pantala of each kind: with each backend and each execution mode.
 #[must_use]
 pub fn pantalas() -> Vec<Server> {
     let executions = ["inline", "owner"];
@@ -17,7 +17,7 @@ pub fn pantalas() -> Vec<Server> {
     Backend::all().iter().flat_map(start).collect()
 }
 
-/// Plays a scene on every kind of server.
+/// Runs a scene on every kind of server.
 pub fn play(scene: impl Fn(&Server)) {
     for mut server in pantalas() {
         scene(&server);
@@ -28,8 +28,7 @@ pub fn play(scene: impl Fn(&Server)) {
     }
 }
 
-/// Plays a scene on all kinds of servers at the same time: for scenes that wait more than they
-/// work.
+/// Runs a scene on all kinds of servers at the same time. For scenes that mostly wait.
 ///
 /// # Panics
 /// If a scene panics.
@@ -47,7 +46,7 @@ pub fn play_together(scene: impl Fn(&Server) + Sync) {
 /// Repeats a check until it succeeds.
 ///
 /// # Panics
-/// If that takes longer than [`PATIENCE`].
+/// If the check doesn't succeed within [`PATIENCE`].
 #[track_caller]
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -60,7 +59,7 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 /// Waits until this many clients are blocked.
 ///
 /// # Panics
-/// If that takes longer than [`PATIENCE`].
+/// If fewer are blocked within [`PATIENCE`].
 #[track_caller]
 pub fn wait_until_blocked(client: &mut Client, count: usize) {
     let began = Instant::now();
@@ -71,11 +70,11 @@ pub fn wait_until_blocked(client: &mut Client, count: usize) {
     }
 }
 
-/// Returns which of these clients gets its reply first, while the worker of some stands still: each
-/// but the last is given `within`.
+/// Returns which of these clients gets its reply first, while the worker of some doesn't run. Waits
+/// up to `within` for each client but the last.
 ///
 /// # Panics
-/// If even the last gets none within [`PATIENCE`].
+/// If even the last client gets no reply within [`PATIENCE`].
 #[track_caller]
 pub fn first_served(clients: &mut [Client], within: Duration) -> usize {
     let last = clients.len() - 1;
@@ -89,7 +88,7 @@ pub fn first_served(clients: &mut [Client], within: Duration) -> usize {
     number
 }
 
-/// Returns a client that is blocked by this command, as number `count` of the blocked ones.
+/// Returns a client that is blocked by this command. `count` is the number of blocked clients then.
 #[track_caller]
 #[must_use]
 pub fn waiting(server: &Server, words: &str, count: usize) -> Client {

@@ -1,28 +1,28 @@
-//! Clients that write at the same time: random commands of all types on keys that they share.
+//! Clients that write at the same time: random commands of all types on shared keys.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Random, Reply, Server};
 
-/// Keys of each type: few, so that writers meet.
+/// Number of keys of each type: few, so that writers collide.
 const KEYS: usize = 40;
 
-/// Members of a collection.
+/// Maximum number of members of a collection.
 const MEMBERS: usize = 64;
 
-/// Commands that a writer sends together.
+/// Number of commands that a writer sends together.
 const PIPELINE: usize = 100;
 
-/// Databases that writers select.
+/// Number of databases that writers select.
 const DATABASES: usize = 3;
 
 /// Appends to both strings, as one unit.
 const APPEND_TO_BOTH: &str = "redis.call('append',KEYS[1],ARGV[1])return(redis.call('append',KEYS[2],ARGV[1]))";
 
-/// Has so many writers write until `is_over`. While `rests`, they wait.
+/// Makes `writers` clients write until `is_over`. They pause while `rests`.
 ///
 /// # Panics
-/// When a command fails as it must not.
+/// If a command fails with an unexpected error.
 pub fn write_until(server: &Server, seed: u64, writers: usize, is_over: &AtomicBool, rests: &AtomicBool) {
     std::thread::scope(|scope| {
         for writer in 0..writers {
@@ -64,9 +64,8 @@ fn pipeline(random: &mut Random) -> Vec<Vec<String>> {
 
 fn command(random: &mut Random) -> Vec<String> {
     let one = random.below(KEYS);
-    // Another one.
     let other = (one + 1 + random.below(KEYS - 1)) % KEYS;
-    // What takes long: a stream is to have many effects.
+    // Slow commands are rare, so that the stream has many effects.
     let is_rare = random.one_in(8);
     let (member, number) = (random.below(MEMBERS), random.below(100_000));
     let text = match random.below(46) {

@@ -65,7 +65,7 @@ impl Generator {
         if self.random.one_in(15) { self.integer() } else { self.random.below(2).to_string().into_bytes() }
     }
 
-    /// START END, in bytes or bits.
+    /// Appends START and END, in bytes or bits.
     fn bit_range(&mut self, args: &mut Vec<Vec<u8>>) {
         args.push(self.integer());
         args.push(self.integer());
@@ -76,7 +76,7 @@ impl Generator {
         }
     }
 
-    /// Small, around the ends of a string, or no offset at all.
+    /// Returns an offset: small, near the end of a string, or invalid.
     fn bit_offset(&mut self) -> Vec<u8> {
         match self.random.below(14) {
             0 => self.integer(),

@@ -1,6 +1,6 @@
-//! Commands built from nothing but what `COMMAND DOCS` declares of their arguments: any key for a
-//! key, so that most are of the wrong type; numbers at every edge; empty values; and every sixth
-//! with an arity that is wrong.
+//! Commands built only from the arguments that `COMMAND DOCS` declares. Keys are arbitrary, so most
+//! have the wrong type; numbers are at every limit; values may be empty; every sixth command has a
+//! wrong arity.
 
 use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
 use super::hashes::walk_of;
@@ -8,26 +8,26 @@ use super::streams::{CLAIM_IDLE_MS, IDLE_MS};
 use super::{Check, Generator, Step, TTL_SLACK_S};
 use crate::reply::Reply;
 
-/// The groups of the commands.
+/// The groups of commands to build.
 const GROUPS: &[&str] =
     &["bitmap", "generic", "geo", "hash", "hyperloglog", "list", "set", "sorted-set", "stream", "string"];
 
-/// What isn't built so: what needs another server, what takes a second, and what reads a copy (see
-/// [`super::sorting`]).
+/// Commands that aren't built from declarations: those that need another server, take a second, or
+/// read a copy (see [`super::sorting`]).
 const LEFT_OUT: &[&str] = &["migrate", "pfselftest", "sort", "sort_ro", "wait"];
 
-/// What picks as many as a negative count says, and as often as that the same.
+/// Commands that return as many elements as a negative count requests, including repeated ones.
 const PICKING: &[&[u8]] = &[b"HRANDFIELD", b"SRANDMEMBER", b"ZRANDMEMBER"];
 
-/// Waits of `XREAD` and `XREADGROUP` that are refused, or over soon.
+/// Timeouts of `XREAD` and `XREADGROUP` that are rejected, or end soon.
 const BLOCKS_MS: &[&str] = &["-1", "x", "1.5", "", "1", "1"];
 
-/// Arguments of which one in so many is of another kind than declared.
+/// One in this many arguments has a kind other than the declared one.
 const STRANGE_ONE_IN: usize = 25;
-/// Most repetitions of an argument that may be given several times.
+/// Maximum number of repetitions of an argument that may be repeated.
 const REPEATED_MAX: usize = 3;
 
-/// A command by its declaration.
+/// A command with its declaration.
 pub struct Declared {
     name: Vec<Vec<u8>>,
     arguments: Vec<Argument>,
@@ -64,10 +64,10 @@ fn arguments_of(reply: &Reply) -> Vec<Argument> {
     reply.field("arguments").map_or(&[][..], Reply::elements).iter().map(Argument::of).collect()
 }
 
-/// The commands of the data types in a reply of `COMMAND DOCS`, in order of their names.
+/// Returns the data type commands in a reply of `COMMAND DOCS`, in order of their names.
 ///
 /// # Panics
-/// When it isn't one.
+/// If the reply isn't one of `COMMAND DOCS`.
 #[must_use]
 pub fn read(docs: &Reply) -> Vec<Declared> {
     let mut found = Vec::new();
@@ -88,7 +88,7 @@ pub fn read(docs: &Reply) -> Vec<Declared> {
             Some(subcommands) => subcommands.elements().chunks(2).for_each(|pair| add(&pair[0].text(), &pair[1])),
         }
     }
-    // The order of the reply is that of a hash table with a seed of its own.
+    // The reply is in the order of a hash table with a random seed.
     found.sort_by(|one, two| one.0.cmp(&two.0));
     found.into_iter().map(|(_, declared)| declared).collect()
 }
@@ -97,7 +97,8 @@ fn check_of(name: &str) -> Check {
     match name {
         "hgetall" => Check::Pairs,
         "hkeys" | "hvals" | "keys" | "sdiff" | "sinter" | "smembers" | "sunion" => Check::Unordered,
-        // One picked at random is a bulk, and so is none that is there.
+        // A random element is a bulk, and so is the reply of a missing key, so only the lengths
+        // compare.
         "hrandfield" | "spop" | "srandmember" | "zrandmember" => Check::Length,
         "hscan" | "scan" | "sscan" | "zscan" => Check::Walk,
         "dump" | "randomkey" => Check::Kind,
@@ -112,7 +113,7 @@ fn check_of(name: &str) -> Check {
 }
 
 impl Generator {
-    /// `None` where nothing is declared.
+    /// Returns a command built from its declaration; `None` if there are no declarations.
     pub(super) fn declared_command(&mut self) -> Option<Step> {
         let declared = std::mem::take(&mut self.declared);
         if declared.is_empty() {
@@ -128,9 +129,9 @@ impl Generator {
             0 if args.len() > words => args.truncate(words + self.random.below(args.len() - words)),
             1 => {
                 let more = self.value();
-                // Behind a blocking command's timeout it would be the timeout; and ranks have
-                // another arity since 7.2. As the count of what is picked with repetitions,
-                // redis-server would go on for ever with it.
+                // After a blocking command's timeout it would be the timeout, and rank commands
+                // have another arity since 7.2. As the count of a pick with repetitions it would
+                // keep redis-server busy without end.
                 let is_fixed = command.arguments.iter().any(|argument| argument.name == "timeout")
                     || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..])
                     || PICKING.contains(&&command.name[0][..]);
@@ -145,13 +146,13 @@ impl Generator {
         Some(self.comparable(args, check))
     }
 
-    /// A step of a command that was built from declarations: without what is each server's own.
+    /// Returns a step of a built command, without parts whose results differ between servers.
     fn comparable(&mut self, mut args: Vec<Vec<u8>>, mut check: Check) -> Step {
         match &args[0][..] {
-            // Ids of the clock; the last entry (of 7.4).
+            // `*` takes an ID from the clock. `+` is the last entry, since 7.4.
             b"XADD" => args.retain(|arg| arg != b"*"),
             b"XREAD" => args.retain(|arg| arg != b"+"),
-            // What is taken is chance: the rest of it goes too.
+            // The removed members are random, so the rest of the set is deleted too.
             b"SPOP" if args.len() > 1 => {
                 let next = vec![b"DEL".to_vec(), args[1].clone()];
                 self.following.push_back(Step::new(next, Check::Exact));
@@ -170,7 +171,7 @@ impl Generator {
     }
 
     fn argument(&mut self, of: &[u8], argument: &Argument, args: &mut Vec<Vec<u8>>) {
-        // Which of many are found first is each server's own.
+        // With `any`, the elements found first differ between servers.
         let is_left_out = argument.name == "any" || argument.is("optional") && !self.random.one_in(3);
         if is_left_out {
             return;
@@ -183,7 +184,7 @@ impl Generator {
                 args.push(self.word(token));
             }
             match argument.kind.as_str() {
-                // An id of the clock would differ.
+                // An ID from the clock would differ between the servers.
                 "pure-token" if argument.name == "auto_id" => {
                     args.pop();
                     args.push(self.new_id());
@@ -202,8 +203,8 @@ impl Generator {
         }
     }
 
-    /// Something for an argument that is one word. Times are far, and offsets aren't those of
-    /// hundreds of megabytes.
+    /// Returns a value for an argument of one word. Times are in the far future, and offsets are
+    /// less than hundreds of megabytes.
     fn given(&mut self, of: &[u8], argument: &Argument) -> Vec<u8> {
         if let Some(given) = self.given_to(of, &argument.name) {
             return given;
@@ -228,11 +229,11 @@ impl Generator {
         }
     }
 
-    /// What the name of an argument means to some commands.
+    /// Returns a value for an argument whose name has a meaning in some commands.
     fn given_to(&mut self, of: &[u8], name: &str) -> Option<Vec<u8>> {
         let text = |text: &str| text.as_bytes().to_vec();
         Some(match (of, name) {
-            // Never one without an end.
+            // The timeout is never infinite.
             (b"XREAD" | b"XREADGROUP", "milliseconds") => text(self.random.pick::<&str>(BLOCKS_MS)),
             (_, "min-idle-time") => text(self.random.pick::<&str>(IDLE_MS)),
             (b"XCLAIM", "ms") => text(self.random.pick::<&str>(CLAIM_IDLE_MS)),

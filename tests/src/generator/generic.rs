@@ -1,12 +1,13 @@
-//! Commands of keys, whatever their type.
+//! Commands on keys of any type.
 
 use super::{Check, DATABASES, Generator, Step, TTL_SLACK_S};
 
-/// How far idle times may be apart: the length of the longest run. Redis shares the integers 0 to
-/// 9999 among keys, so that theirs is the time since anybody read the number (COMPAT.md).
+/// Maximum difference of idle times: the length of the longest run, in seconds. Redis shares the
+/// integers 0 to 9999 among keys, so their idle time is the time since any key with the number was
+/// read (COMPAT.md).
 pub(super) const IDLE_SLACK_S: i64 = 24 * 3600;
 
-/// How often a key was used is counted by chance, up to 255. Whether it is counted isn't.
+/// The access counter of a key is random, up to 255. Whether there is one is not random.
 pub(super) const FREQ_CHECK: Check = Check::Near(255);
 
 impl Generator {
@@ -77,7 +78,7 @@ impl Generator {
                 args.push(self.pattern());
                 check = Check::Unordered;
             }
-            // Which key is chance; whether there is one is not.
+            // The returned key is random; whether there is one is not.
             "RANDOMKEY" => check = Check::Kind,
             "SCAN" => check = self.scan(&mut args),
             _ => check = self.object(&mut args),
@@ -92,7 +93,7 @@ impl Generator {
         }
     }
 
-    /// A database number, now and then none.
+    /// Returns a database number, occasionally an invalid one.
     pub(super) fn database(&mut self) -> Vec<u8> {
         match self.random.below(12) {
             0 => self
@@ -117,7 +118,8 @@ impl Generator {
         }
     }
 
-    /// SCAN from the start to the end, or once from anywhere: then only errors compare.
+    /// Returns SCAN from the start to the end, or one page at an arbitrary cursor, of which only
+    /// errors compare.
     fn scan(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         args.push(
             self.random

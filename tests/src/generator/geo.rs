@@ -2,7 +2,7 @@
 
 use super::{Check, Generator, Step};
 
-/// Keys that places are mostly at.
+/// Number of keys that most places are in.
 pub(super) const KEYS: usize = 4;
 
 pub(super) fn key(number: usize) -> Vec<u8> {
@@ -67,7 +67,7 @@ impl Generator {
         format!("town{}", self.random.below(60)).into_bytes()
     }
 
-    /// Longitude and latitude: anywhere, near one town, or on the map's edges.
+    /// Appends longitude and latitude: anywhere, near one town, or at the map's edges.
     fn place_on_earth(&mut self, args: &mut Vec<Vec<u8>>) {
         let thousandth =
             |random: &mut crate::Random, low: i64, high: i64| random.between(low * 1000, high * 1000) as f64 / 1000.0;
@@ -88,7 +88,7 @@ impl Generator {
         self.word(unit)
     }
 
-    /// A length without its unit.
+    /// Returns a length without its unit.
     fn length(&mut self) -> Vec<u8> {
         match self.random.below(10) {
             0 => self.float(),
@@ -125,7 +125,7 @@ impl Generator {
                     }
                 }
                 "STORE" if name.ends_with("STORE") => args.push(self.word("STOREDIST")),
-                // A second one would be refused, or take the first one's place.
+                // A second one would be rejected, or override the first.
                 "STORE" if !stores && name.starts_with("GEORADIUS") && self.random.one_in(2) => {
                     let word = *self.random.pick(&["STORE", "STOREDIST"]);
                     args.push(self.word(word));

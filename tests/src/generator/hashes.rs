@@ -1,25 +1,26 @@
 //! Hash commands.
 //!
-//! Two kinds of keys: those that other commands meet too, whose fields may be anything, so that
-//! they become tables; and *small* ones, which stay packed, so that the order of their fields
-//! compares as well.
+//! There are two kinds of keys. Other commands access the first kind too, and their fields are
+//! arbitrary, so that they become hash tables. *Small* ones stay listpacks, so that the order of
+//! their fields is comparable.
 
 use super::{Check, Generator, Step};
 
-/// Keys that hashes are mostly at, so that they grow.
+/// Number of keys that most hashes are in: few, so that they grow.
 pub(super) const KEYS: usize = 4;
 
-/// Keys of small hashes; no other command meets them.
+/// Number of keys of small hashes, which no other command accesses.
 const SMALL_KEYS: usize = 3;
 
-/// More than any collection of a stream has: a page or a pick of this many is the whole.
+/// More elements than any collection of a stream has, so that a page or a pick of this size is
+/// complete.
 pub(super) const ALL: &str = "1000000";
 
 pub(super) fn key(number: usize) -> Vec<u8> {
     format!("hash:{number}").into_bytes()
 }
 
-/// How what a command of the SCAN family finds compares, from the beginning on.
+/// Returns how to compare the results of a SCAN command that starts at cursor 0.
 pub(super) fn walk_of(name: &[u8]) -> Check {
     if [&b"HSCAN"[..], b"ZSCAN"].contains(&name) { Check::WalkOfPairs } else { Check::Walk }
 }
@@ -53,7 +54,7 @@ impl Generator {
             "HVALS",
             "OBJECT",
         ]);
-        // Its value may come out longer than a packed hash takes.
+        // The resulting value may be longer than a listpack allows.
         let is_small = name != "HINCRBYFLOAT" && self.random.one_in(4);
         let mut args = vec![name.as_bytes().to_vec()];
         if name == "OBJECT" {
@@ -116,7 +117,7 @@ impl Generator {
     fn field_value(&mut self, is_small: bool) -> Vec<u8> {
         match self.random.below(8) {
             0..=2 if !is_small => self.value(),
-            // Around the longest value of a packed hash.
+            // Near the maximum length of a value in a listpack.
             3 if !is_small => vec![b'v'; 62 + self.random.below(5)],
             0..=4 => self.random.between(-300, 70_000).to_string().into_bytes(),
             _ => {
@@ -126,7 +127,7 @@ impl Generator {
         }
     }
 
-    /// `[count [WITHVALUES]]`: which fields is chance, how many is not.
+    /// Appends `[count [WITHVALUES]]`. The fields are random, their number is not.
     fn random_fields(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(5) {
             return Check::Kind;
@@ -148,11 +149,12 @@ impl Generator {
         }
     }
 
-    /// A count for picks at random.
+    /// Returns a count for random picks.
     pub(super) fn pick_count(&mut self) -> Vec<u8> {
         const COUNTS: &[&str] = &["0", "1", "2", "5", "20", "400", "-1", "-3", "-40", ALL, ALL, ALL];
         if self.random.one_in(16) {
-            // Not one below, but far from it: the judge would reply until its memory is gone.
+            // Slightly less than the minimum would make the judge reply until its memory is
+            // exhausted, so the number is far from it.
             return self
                 .random
                 .pick(&["x", "", "-9223372036854775808", "9223372036854775808", "1.5"])
@@ -162,8 +164,8 @@ impl Generator {
         self.random.pick(COUNTS).as_bytes().to_vec()
     }
 
-    /// `cursor [MATCH pattern] [COUNT count]`: from the beginning to the end, or a page from
-    /// anywhere that only compares as an array.
+    /// Appends `cursor [MATCH pattern] [COUNT count]`: from the start to the end, or one page at an
+    /// arbitrary cursor, of which only the kind of reply compares.
     pub(super) fn collection_scan(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(8) {
             args.push(
@@ -176,7 +178,7 @@ impl Generator {
             args.push(self.word("MATCH"));
             args.push(self.random.pick(&["*", "f*", "1*", "*[0-5]", "f?", "nosuch"]).as_bytes().to_vec());
         }
-        // Page by page takes its time: mostly in one.
+        // Walking page by page takes long, so most walks have one page.
         if !self.random.one_in(12) {
             args.push(self.word("COUNT"));
             let counts = ["20", "100", "100", ALL, ALL, ALL, ALL, ALL, ALL, "0", "-1", "x", ""];

@@ -1,4 +1,4 @@
-//! HyperLogLog commands, on keys that are often one.
+//! HyperLogLog commands, on keys that mostly have a HyperLogLog.
 
 use super::{Check, Generator, Step};
 
@@ -38,7 +38,7 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// One of a few keys that other commands rarely meet.
+    /// Returns one of a few keys that other commands rarely access.
     fn hyperloglog_key(&mut self) -> Vec<u8> {
         if self.random.one_in(20) {
             return self.key();

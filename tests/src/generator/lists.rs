@@ -2,7 +2,7 @@
 
 use super::{Check, Generator, Step};
 
-/// Keys that lists are mostly at, so that they grow long.
+/// Number of keys that most lists are in: few, so that they grow long.
 pub(super) const KEYS: usize = 5;
 
 pub(super) fn key(number: usize) -> Vec<u8> {
@@ -70,7 +70,7 @@ impl Generator {
                 args.push(self.place());
                 args.push(self.place());
             }
-            // Most of the list stays, mostly: else there would be no long ones.
+            // Mostly keeps most of the list; otherwise there would be no long lists.
             "LTRIM" => {
                 args.push(self.place());
                 args.push(if self.random.one_in(3) { self.place() } else { b"-1".to_vec() });
@@ -93,7 +93,7 @@ impl Generator {
         if self.random.one_in(5) { self.key() } else { key(self.random.below(KEYS)) }
     }
 
-    /// An element: mostly of a few, so that searches find some.
+    /// Returns an element, mostly one of a few, so that searches find some.
     fn element(&mut self) -> Vec<u8> {
         match self.random.below(10) {
             0 => self.value(),
@@ -106,7 +106,7 @@ impl Generator {
         }
     }
 
-    /// An index or a count: near the ends, or anything.
+    /// Returns an index or a count: near the ends, or arbitrary.
     fn place(&mut self) -> Vec<u8> {
         match self.random.below(12) {
             0 => self.integer(),
@@ -120,7 +120,7 @@ impl Generator {
         args.push(self.word(end));
     }
 
-    /// `numkeys key [key …] LEFT|RIGHT [COUNT count]`.
+    /// Appends `numkeys key [key …] LEFT|RIGHT [COUNT count]`.
     fn popping(&mut self, args: &mut Vec<Vec<u8>>) {
         let keys = self.random.below(3) + 1;
         args.push(if self.random.one_in(10) { self.place() } else { keys.to_string().into_bytes() });

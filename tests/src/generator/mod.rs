@@ -1,8 +1,8 @@
 //! Random command streams over the commands of the data types, keys, connections and the server.
 //!
-//! Streams are *deterministic to compare*: a relative expiry lies so far ahead, and so far from any
-//! other, that neither time passing nor the time between two servers can change what a later
-//! command answers. Keys that expire at once (a time in the past) are common.
+//! Streams are *deterministic to compare*: a relative expiry is far in the future and far from any
+//! other, so that neither elapsed time nor the delay between two servers can change the reply to a
+//! later command. Keys that expire immediately (with a time in the past) are common.
 
 mod bitmaps;
 mod declared;
@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 
 use crate::Random;
 
-/// How the two replies to a command are to be held against each other.
+/// How to compare the two replies to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     /// Byte for byte.
@@ -38,16 +38,17 @@ pub enum Check {
     Unordered,
     /// The pairs of a map, or of an array that is flat or of arrays, in any order.
     Pairs,
-    /// Page after page from the first to the last, all elements together: cursors, and what comes
-    /// twice, are each server's own. A step of this kind begins at cursor 0 and stands alone.
+    /// All pages from the first to the last, all elements together. Cursors and repeated elements
+    /// may differ between servers. A step of this kind starts at cursor 0 and isn't part of a
+    /// sequence.
     Walk,
-    /// The same with pairs for elements.
+    /// As `Walk`, with pairs as elements.
     WalkOfPairs,
-    /// The same kind of reply with as many elements; errors exactly.
+    /// The same kind of reply with the same number of elements; errors exactly.
     Length,
-    /// Integers that may differ by this much (exact when either is negative or no integer).
+    /// Integers that may differ by this much. Negative integers and other replies must be equal.
     Near(i64),
-    /// Byte for byte, but for times of the servers' clocks in what tells of streams.
+    /// Byte for byte, except for clock times in replies about streams.
     Times,
     /// The same kind of reply; errors exactly.
     Kind,
@@ -56,11 +57,11 @@ pub enum Check {
 /// A command of a stream.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Which connection sends it.
+    /// The connection that sends it.
     pub connection: usize,
     /// Its name and arguments.
     pub args: Vec<Vec<u8>>,
-    /// How its replies compare.
+    /// How to compare its replies.
     pub check: Check,
 }
 
@@ -70,38 +71,38 @@ impl Step {
     }
 }
 
-/// Seconds that a time to live may differ between two servers given the same command.
+/// Maximum difference of a TTL between two servers that received the same command, in seconds.
 pub const TTL_SLACK_S: i64 = 20;
 
-/// Connections that a stream is spread over.
+/// Number of connections that a stream is spread over.
 pub const CONNECTIONS: usize = 3;
 
-/// Databases that most commands choose from.
+/// Number of databases that most commands choose from.
 pub const DATABASES: i64 = 3;
 
 /// An endless stream of commands.
 pub struct Generator {
     pub(crate) random: Random,
     keys: Vec<Vec<u8>>,
-    /// Unix time in seconds that absolute expiries are counted from.
+    /// Unix time in seconds that absolute expiries are relative to.
     start_s: i64,
-    /// Time of the ids that entries of streams get.
+    /// Time part of the IDs of stream entries.
     stream_ms: u64,
-    /// How many stream commands follow one another: alone they would hardly meet, since keys go
-    /// soon.
+    /// Number of stream commands that still follow one another. Isolated ones would rarely access
+    /// the same key, because other commands soon delete it.
     stream_run: usize,
-    /// Lengths of the longest values that are still likely.
+    /// Maximum length of values that are still likely, bytes.
     pub(crate) value_len_max: usize,
     /// Steps that must follow the last one on the same connection.
     following: VecDeque<Step>,
-    /// Commands by their declarations.
+    /// Commands built from their declarations.
     declared: Vec<Declared>,
-    /// What `DUMP` gave, for `RESTORE`.
+    /// Payloads of `DUMP`, for `RESTORE`.
     payloads: Vec<Vec<u8>>,
 }
 
 impl Generator {
-    /// The stream of `seed`; `start_s` is the time now, in seconds.
+    /// Returns the stream of `seed`; `start_s` is the current time, in seconds.
     #[must_use]
     pub fn new(seed: u64, start_s: i64) -> Generator {
         let mut random = Random::from_seed(seed);
@@ -138,25 +139,25 @@ impl Generator {
         }
     }
 
-    /// The same with commands built from their declarations among the others.
+    /// Returns the stream with commands built from these declarations among the others.
     #[must_use]
     pub fn with_declared(self, declared: Vec<Declared>) -> Generator {
         Generator { declared, ..self }
     }
 
-    /// The same with `RESTORE` of such payloads.
+    /// Returns the stream with `RESTORE` of these payloads.
     #[must_use]
     pub fn with_payloads(self, payloads: Vec<Vec<u8>>) -> Generator {
         Generator { payloads, ..self }
     }
 
-    /// Whether the next step belongs to the last one, on the same connection.
+    /// Returns whether the next step belongs to the last one, on the same connection.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         !self.following.is_empty()
     }
 
-    /// The next command.
+    /// Returns the next command.
     pub fn step(&mut self) -> Step {
         if let Some(step) = self.following.pop_front() {
             return step;
@@ -180,7 +181,7 @@ impl Generator {
         };
         if !self.goes_on() && self.random.one_in(14) && may_be_bent(&step.args) {
             self.bend(&mut step);
-            // An id of the clock would differ.
+            // An ID from the clock would differ between the servers.
             if step.args[0] == b"XADD" {
                 step.args.retain(|arg| arg != b"*");
             }
@@ -189,7 +190,7 @@ impl Generator {
         step
     }
 
-    /// A command of one of the types.
+    /// Returns a command of one of the types.
     fn data_command(&mut self) -> Step {
         match self.random.below(36) {
             0..=7 => self.string_command(),
@@ -208,17 +209,17 @@ impl Generator {
         }
     }
 
-    /// A key: mostly from a small set, so that commands meet.
+    /// Returns a key, mostly from a small set, so that commands access the same keys.
     pub(crate) fn key(&mut self) -> Vec<u8> {
         if self.random.one_in(3) {
-            // A few keys get most of the traffic.
+            // A few keys have most of the traffic.
             return self.keys[self.random.below(4)].clone();
         }
         self.random.pick(&self.keys).clone()
     }
 
-    /// EXISTS of every key of the stream, and then DBSIZE: a key whose time has passed counts until
-    /// something touches it, and SCAN and RANDOMKEY touch such keys by chance.
+    /// Returns EXISTS of every key of the stream, followed by DBSIZE. An expired key counts until a
+    /// command accesses it, and SCAN and RANDOMKEY access such keys at random.
     pub(crate) fn count_keys(&mut self) -> Step {
         self.following.push_back(Step::new(words("DBSIZE"), Check::Exact));
         let mut args = words("EXISTS");
@@ -227,9 +228,9 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// Makes a command wrong: an argument missing, added, doubled or replaced. Arguments never
-    /// change places, since a number of one meaning in the place of another could become an expiry
-    /// that is near.
+    /// Makes a command invalid: an argument is missing, added, doubled or replaced. Arguments are
+    /// never exchanged, because a number in the position of another one could become an expiry in
+    /// the near future.
     fn bend(&mut self, step: &mut Step) {
         let len = step.args.len();
         match self.random.below(4) {
@@ -253,7 +254,7 @@ impl Generator {
         }
     }
 
-    /// Letters of a word in random case.
+    /// Changes letters of a word to lower case at random.
     pub(crate) fn mix_case(&mut self, word: &mut [u8]) {
         match self.random.below(4) {
             0 => word.make_ascii_lowercase(),
@@ -268,8 +269,8 @@ impl Generator {
         }
     }
 
-    /// A command's words: fixed ones as text. [`Generator::step`] gives the name a random case,
-    /// this the option words.
+    /// Returns a word of a command, with letters in random case. [`Generator::step`] changes the
+    /// case of the command's name, so this is for the options.
     pub(crate) fn word(&mut self, text: &str) -> Vec<u8> {
         let mut word = text.as_bytes().to_vec();
         self.mix_case(&mut word);
@@ -283,7 +284,7 @@ impl Generator {
             2 => self.random.bytes(5),
             _ => vec![b'x'; 1 + self.random.below(300)],
         };
-        // An empty name is fine; one that begins a RESP array is only data here.
+        // An empty name is valid, and a name that starts like a RESP array is only data here.
         let mut args = vec![name];
         for _ in 0..self.random.below(6) {
             let value = self.value();
@@ -293,9 +294,10 @@ impl Generator {
     }
 }
 
-/// Whether a bent form of this command stays harmless and comparable.
+/// Returns whether an invalid form of this command is harmless and comparable.
 fn may_be_bent(args: &[Vec<u8>]) -> bool {
-    // Anything but an integer would take the order from a small set, another score that of a range.
+    // A member that isn't an integer would change the order of a small set, and another score that
+    // of a lexicographical range.
     let is_ordered = args
         .get(1)
         .is_some_and(|key| key.starts_with(sets::SMALL_PREFIX.as_bytes()) || key.starts_with(sorted_sets::LEX_PREFIX));
@@ -322,7 +324,7 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
         "SRANDMEMBER",
         "SSCAN",
         "ZSCAN",
-        // Another timeout may be one without an end.
+        // A different timeout could be infinite.
         "BLPOP",
         "BRPOP",
         "BLMOVE",
@@ -331,18 +333,18 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
         "BZPOPMIN",
         "BZPOPMAX",
         "BZMPOP",
-        // An option of 7.2 makes another arity.
+        // An option of 7.2 changes the arity.
         "ZRANK",
         "ZREVRANK",
     ]
     .iter()
     .any(|fixed| args[0].eq_ignore_ascii_case(fixed.as_bytes()));
-    // As with the other timeouts.
+    // A different `BLOCK` time could be infinite.
     let may_wait = args.iter().any(|arg| arg.eq_ignore_ascii_case(b"BLOCK"));
     !is_ordered && !is_fixed && !may_wait
 }
 
-/// The words of a command that are the same in every stream.
+/// Splits a command that is the same in every stream into its words.
 pub(crate) fn words(text: &str) -> Vec<Vec<u8>> {
     text.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }

@@ -1,12 +1,12 @@
-//! Scripts and functions, on strings only: what they call is tried by the other families.
+//! Scripts and functions, on strings only, because other streams test the commands that they call.
 
 use super::{Check, Generator, Step};
 
-/// Names of libraries, and of functions, which libraries take from each other.
+/// Names of libraries, and of functions, which several libraries define.
 const LIBRARIES: &[&str] = &["one", "two", "three"];
 const FUNCTIONS: &[&str] = &["f", "g", "h", "i"];
 
-/// Bodies of functions; `keys` and `args` are theirs.
+/// Bodies of functions with the parameters `keys` and `args`.
 const BODIES: &[&str] = &[
     "return redis.call('SET', keys[1], args[1])",
     "return redis.call('GET', keys[1])",
@@ -20,7 +20,7 @@ const BODIES: &[&str] = &[
     "return redis.error_reply('MINE ' .. #args)",
 ];
 
-/// Those that don't write.
+/// Bodies that don't write.
 const READING: &[&str] = &[
     "return redis.call('GET', keys[1])",
     "return {#keys, #args, keys, args}",
@@ -29,7 +29,7 @@ const READING: &[&str] = &[
 ];
 
 impl Generator {
-    /// Code of a function, that mostly doesn't write if it shouldn't.
+    /// Returns the code of a function. If `only_reads`, most bodies don't write.
     fn script_body(&mut self, only_reads: bool) -> &'static str {
         let bodies = if only_reads && !self.random.one_in(5) { READING } else { BODIES };
         bodies[self.random.below(bodies.len())]
@@ -46,7 +46,8 @@ impl Generator {
                     "#!lua name={library}\nredis.register_function('{function}', function(keys, args) {body} end)\n"
                 );
                 if self.random.one_in(2) {
-                    // No other library's: which of two that are taken an error names is chance.
+                    // A name that no other library uses: of two conflicting names, the error names
+                    // a random one.
                     let (other, flags) = (
                         format!("{library}_j"),
                         *self.random.pick(&[
@@ -74,7 +75,7 @@ impl Generator {
             4 => vec![text("FUNCTION"), self.word("DELETE"), text(library)],
             5 if self.random.one_in(2) => vec![text("FUNCTION"), self.word("FLUSH")],
             5 | 6 => {
-                // Functions of a library come in another order.
+                // The order of a library's functions differs.
                 check = Check::Length;
                 vec![
                     text("FUNCTION"),

@@ -2,7 +2,7 @@
 
 use super::{Check, Generator, Step, words};
 
-/// Asked as they stand; replies equal.
+/// Fixed commands whose replies are equal.
 const FIXED_EXACT: &[&str] = &[
     "PING",
     "PING hello",
@@ -129,7 +129,7 @@ const FIXED_EXACT: &[&str] = &[
     "RESET x",
 ];
 
-/// Asked as they stand; only the kind of reply is compared.
+/// Fixed commands of which only the kind of reply compares.
 const FIXED_KIND: &[&str] = &[
     "CLIENT ID",
     "CLIENT INFO",
@@ -143,8 +143,8 @@ const FIXED_KIND: &[&str] = &[
     "INFO nosuch",
 ];
 
-/// Limits of encodings, and values of theirs. Small hashes and sets stay what they are under any of
-/// these, so that the order of what they hold still compares: see [`super::hashes`] and
+/// Limits of encodings, and values for them. Small hashes and sets keep their encoding with any of
+/// these, so that the order of their elements is comparable: see [`super::hashes`] and
 /// [`super::sets`].
 const LIMITS: &[(&str, &[&str])] = &[
     ("hash-max-listpack-entries", &["40", "64", "128", "512", "1000"]),
@@ -157,7 +157,7 @@ const LIMITS: &[(&str, &[&str])] = &[
     ("list-compress-depth", &["0", "0", "1", "2"]),
 ];
 
-/// The limits that a stream may change, as they are in the beginning.
+/// The initial values of the limits that a stream may change.
 pub const LIMITS_AT_FIRST: &[(&str, &str)] = &[
     ("hash-max-listpack-entries", "512"),
     ("hash-max-listpack-value", "64"),
@@ -217,7 +217,7 @@ impl Generator {
         }
     }
 
-    /// `CONFIG SET` of one of [`LIMITS`], or `CONFIG GET` of some.
+    /// Returns `CONFIG SET` of one of [`LIMITS`], or `CONFIG GET` of some.
     fn limits(&mut self) -> Step {
         if self.random.one_in(5) {
             let pattern = *self.random.pick(&["hash-max-*", "*-max-intset-*", "zset-*", "list-*", "*-listpack-*"]);
@@ -232,8 +232,8 @@ impl Generator {
         Step::new([words("CONFIG SET"), words(name), vec![value.as_bytes().to_vec()]].concat(), Check::Exact)
     }
 
-    /// EXISTS and then MEMORY USAGE, which in Redis tells of a key whose time has passed as long as
-    /// nothing touched it.
+    /// Returns EXISTS followed by MEMORY USAGE. Without EXISTS, Redis replies to MEMORY USAGE for
+    /// an expired key until a command accesses the key.
     fn memory_usage(&mut self) -> Step {
         let key = self.key();
         let mut usage = words("MEMORY USAGE");

@@ -1,26 +1,26 @@
 //! Set commands.
 //!
-//! Three kinds of keys: those that other commands meet too, with any members; *wide* ones, of
-//! integers so many that some sets pass `set-max-intset-entries`; and *small* ones, of integers so
-//! few that they stay sorted, so that their order compares.
+//! There are three kinds of keys. Other commands access the first kind too, with any members;
+//! *wide* sets have so many integers that some exceed `set-max-intset-entries`; *small* sets have
+//! so few integers that they stay sorted, so that their order is comparable.
 
 use super::hashes::ALL;
 use super::{Check, Generator, Step, words};
 
-/// Keys that sets are mostly at, so that they grow and meet.
+/// Number of keys that most sets are in: few, so that sets grow and intersect.
 pub(super) const KEYS: usize = 4;
 
-/// The only member with a NUL. Two that are equal up to there are equal to `SORT … ALPHA`, and what
-/// comes first of a set is then each server's own.
+/// The only member with a NUL. `SORT … ALPHA` compares members up to the NUL only, and the order of
+/// equal members differs between servers.
 const WITH_NUL: &[u8] = b"nul\0member";
-/// What the names of small sets begin with.
+/// Prefix of the names of small sets.
 pub(super) const SMALL_PREFIX: &str = "small set:";
 
 pub(super) fn key(number: usize) -> Vec<u8> {
     format!("set:{number}").into_bytes()
 }
 
-/// Which keys and members a command takes.
+/// The kind of keys and members of a command.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Any,
@@ -127,7 +127,7 @@ impl Generator {
     fn member(&mut self, kind: Kind) -> Vec<u8> {
         match kind {
             Kind::Wide => self.random.below(1000).to_string().into_bytes(),
-            // Of every width, so that intsets are widened.
+            // The integers have all widths, so that intsets are widened.
             Kind::Small => match self.random.below(12) {
                 0 => (i64::MAX - self.random.below(5) as i64).to_string().into_bytes(),
                 1 => self.random.between(-70_000, -69_990).to_string().into_bytes(),
@@ -142,7 +142,7 @@ impl Generator {
         }
     }
 
-    /// `numkeys key [key …] [LIMIT limit]`.
+    /// Appends `numkeys key [key …] [LIMIT limit]`.
     fn set_cardinality(&mut self, args: &mut Vec<Vec<u8>>, kind: Kind) {
         let keys = self.random.below(3) + 1;
         args.push(if self.random.one_in(10) { self.integer() } else { keys.to_string().into_bytes() });
@@ -156,8 +156,8 @@ impl Generator {
         }
     }
 
-    /// `[count]`: what is taken is chance, unless it is everything or nothing. So the key goes
-    /// after it.
+    /// Appends `[count]`. The removed members are random, unless all or none are removed, so the
+    /// key is deleted afterwards.
     fn spop(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(12) {
             args.extend([b"3".to_vec(), self.junk()]);

@@ -2,11 +2,11 @@
 
 use super::{Check, Generator, Step};
 
-/// Keys that sorted sets are mostly at; those below [`SMALL`] get few members, so that all forms
-/// stay in use.
+/// Number of keys that most sorted sets are in. Those with a number less than [`SMALL`] get few
+/// members, so that all encodings stay in use.
 pub(super) const KEYS: usize = 7;
 const SMALL: usize = 3;
-/// Begins the keys of lexicographical ranges.
+/// Prefix of the keys of lexicographical ranges.
 pub(super) const LEX_PREFIX: &[u8] = b"lex:";
 
 pub(super) fn key(number: usize) -> Vec<u8> {
@@ -50,7 +50,7 @@ impl Generator {
         Step::new(args, check)
     }
 
-    /// A key, and whether its members come from many.
+    /// Returns a key, and whether its members are chosen from many.
     fn sorted_set_key(&mut self) -> (Vec<u8>, bool) {
         if self.random.one_in(12) {
             return (self.key(), false);
@@ -73,7 +73,7 @@ impl Generator {
         }
         let most = *self.random.pick(if wide { &[1, 2, 5, 60] } else { &[1, 1, 2, 5] });
         let pairs = if incr && !self.random.one_in(6) { 1 } else { self.random.below(most) + 1 };
-        // Of one score, as lexicographical ranges want it.
+        // Lexicographical ranges require members of one score.
         let even = self.random.one_in(4);
         for _ in 0..pairs {
             args.push(if even { b"0".to_vec() } else { self.score() });
@@ -101,7 +101,7 @@ impl Generator {
         match self.random.below(40) {
             0 => self.value(),
             1 => self.integer(),
-            // Longer than a pack takes.
+            // Longer than a listpack allows.
             2 if wide => vec![b'm'; 60 + self.random.below(10)],
             3..=20 => self.random.below(many).to_string().into_bytes(),
             _ => {
@@ -111,7 +111,7 @@ impl Generator {
         }
     }
 
-    /// A rank, or a count: near the ends, or anything.
+    /// Returns a rank or a count: near the ends, or arbitrary.
     fn rank(&mut self) -> Vec<u8> {
         match self.random.below(12) {
             0 => self.integer(),
@@ -194,9 +194,9 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// Commands about ranges of members. They have keys of their own, whose members all have one
-    /// score: of others the answer of a large set in Redis depends on the random levels of its skip
-    /// list.
+    /// Returns a command on ranges of members. These commands have their own keys, whose members
+    /// all have one score. With several scores, Redis's reply for a large set depends on the random
+    /// levels of its skip list.
     fn lexicographical(&mut self) -> Step {
         let name = *self.random.pick(&[
             "ZADD",
@@ -259,7 +259,7 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// `numkeys key [key …]`; how many there are.
+    /// Appends `numkeys key [key …]`. Returns the number of keys.
     fn numbered_keys(&mut self, args: &mut Vec<Vec<u8>>) -> usize {
         let keys = self.random.below(4) + 1;
         args.push(if self.random.one_in(12) { self.rank() } else { keys.to_string().into_bytes() });
@@ -301,7 +301,7 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// What answers by chance, or in an order that is each server's own.
+    /// Returns a command whose reply is random, or in an order that differs between servers.
     fn pick_members(&mut self) -> Step {
         let name = *self.random.pick(&["ZRANDMEMBER", "ZSCAN"]);
         let mut args = vec![name.as_bytes().to_vec(), self.sorted_set_key().0];

@@ -1,17 +1,17 @@
-//! `SORT` and `SORT_RO`; the commands that may wait, over data that is there or for hardly any
-//! time; `DUMP` and `RESTORE`.
+//! `SORT` and `SORT_RO`; blocking commands that find data or block only briefly; `DUMP` and
+//! `RESTORE`.
 
 use super::{Check, Generator, Step, lists, sets, sorted_sets};
 
-/// What `SORT` reads: a copy, since Redis turns a sorted set that is sorted into a skip list for
-/// good.
+/// The key that `SORT` reads. It is a copy, because sorting a sorted set converts it permanently to
+/// a skip list in Redis.
 const COPY: &[u8] = b"copy to sort";
 
 /// Patterns of `BY`, and of `GET`.
 const PATTERNS: &[&str] = &["key:*", "*", "nosort", "nosuch_*", "h*->f", "hash:*->a", "key:*->x", "->", "*->", "n*"];
 
 impl Generator {
-    /// A copy of something, what sorts it, and the end of the copy.
+    /// Returns the steps that copy a key, sort the copy, and delete it.
     pub(super) fn sort_command(&mut self) -> Step {
         let source = match self.random.below(8) {
             0..=2 => lists::key(self.random.below(lists::KEYS)),
@@ -23,14 +23,14 @@ impl Generator {
         if self.random.one_in(14) {
             let mut bent = sort.clone();
             self.bend(&mut bent);
-            // Nor may a bent one sort anything else.
+            // A changed command must not sort another key.
             if bent.args.get(1).is_none_or(|key| key == COPY) {
                 sort = bent;
             }
         }
         self.mix_case(&mut sort.args[0]);
-        // Redis takes the errno of an earlier command for that of its own numbers. What reads a
-        // cursor clears it.
+        // Redis mistakes the errno of an earlier command for an error of its own number parsing.
+        // Parsing a cursor clears errno.
         self.following.push_back(Step::new(vec![b"HSCAN".to_vec(), COPY.to_vec(), b"x".to_vec()], Check::Exact));
         self.following.push_back(sort);
         self.following.push_back(Step::new(vec![b"DEL".to_vec(), COPY.to_vec()], Check::Exact));
@@ -71,7 +71,7 @@ impl Generator {
                 }
             }
         }
-        // Where weights are equal, or nothing is sorted, the order is each server's own.
+        // If weights are equal, or nothing is sorted, the order differs between servers.
         let is_open = by && (alpha || nosort);
         if !read_only && !is_open && self.random.one_in(4) {
             args.push(self.word("STORE"));
@@ -92,7 +92,7 @@ impl Generator {
         if self.random.one_in(15) { self.integer() } else { self.random.between(-2, 9).to_string().into_bytes() }
     }
 
-    /// A command that may wait. It finds something, or gives up soon.
+    /// Returns a blocking command that finds data, or times out soon.
     pub(super) fn waiting_command(&mut self) -> Step {
         let name =
             *self.random.pick(&["BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BLMPOP", "BZPOPMIN", "BZPOPMAX", "BZMPOP"]);
@@ -135,7 +135,7 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// A timeout that is over at once, or none at all.
+    /// Returns a timeout that expires immediately, or an invalid one.
     pub(super) fn timeout(&mut self) -> Vec<u8> {
         const TIMEOUTS: &[&str] = &["-1", "abc", "", "1e400", "nan", "-0.1", "inf", "9223372036854775807", "0x1p70"];
         if self.random.one_in(12) {
@@ -144,8 +144,8 @@ impl Generator {
         self.random.pick(&["0.001", "0.002", "1e-3"]).as_bytes().to_vec()
     }
 
-    /// `DUMP`, and `RESTORE` of payloads and of what is none. Those of a stream's own keys are at
-    /// its end, where both servers have each other's.
+    /// Returns `DUMP`, or `RESTORE` of valid and invalid payloads. The payloads of a stream's own
+    /// keys are tested at its end, where each server restores those of the other.
     pub(super) fn transfer_command(&mut self) -> Step {
         match self.random.below(4) {
             0 => return Step::new(vec![b"DUMP".to_vec(), self.key()], Check::Kind),
@@ -174,7 +174,7 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// What one of the servers dumped before.
+    /// Returns a payload that one of the servers dumped before.
     pub(super) fn payload(&mut self) -> Option<Vec<u8>> {
         if self.payloads.is_empty() {
             return None;
@@ -183,7 +183,7 @@ impl Generator {
         Some(self.payloads[number].clone())
     }
 
-    /// `RESTORE` of a payload, mostly with options that are right.
+    /// Returns `RESTORE` of a payload, mostly with valid options.
     fn restore_command(&mut self, payload: Vec<u8>) -> Step {
         let mut args = vec![b"RESTORE".to_vec(), self.key()];
         let is_absolute = self.random.one_in(4);
@@ -201,7 +201,7 @@ impl Generator {
             options.push(vec![self.word("ABSTTL")]);
         }
         match self.random.below(8) {
-            // Within what idle times may be apart.
+            // Within the maximum difference of idle times.
             0 => options.push(vec![self.word("IDLETIME"), self.random.below(5000).to_string().into_bytes()]),
             1 => options.push(vec![self.word("FREQ"), self.random.below(256).to_string().into_bytes()]),
             2 if self.random.one_in(3) => {

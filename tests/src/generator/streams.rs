@@ -1,31 +1,30 @@
 //! Stream commands.
 //!
-//! Ids come from a counter, so that both servers give entries the same; what a server takes from
-//! its clock (idle times, times of delivery) is far from the thresholds that commands name, and
-//! compared as times ([`Check::Times`]). `*` is used only on a key of its own, which nothing else
-//! looks into.
+//! IDs come from a counter, so that both servers give entries the same IDs. Values that depend on a
+//! server's clock (idle times, delivery times) are far from the thresholds in commands, and are
+//! compared as times ([`Check::Times`]). `*` is used only on a separate key, whose entries no
+//! command reads.
 
 use super::{Check, Generator, Step};
 
-/// Keys that streams are mostly at.
+/// Number of keys that most streams are in.
 pub(super) const KEYS: usize = 3;
 
 pub(super) fn key(number: usize) -> Vec<u8> {
     format!("stream:{number}").into_bytes()
 }
 
-/// The key whose ids are the clock's.
+/// The key whose entries have IDs from the clock.
 pub const CLOCK_STREAM: &[u8] = b"stream of the clock";
 
-/// Idle times in ms: none, all, those of entries that were claimed with a delivery long ago, and
-/// beyond.
+/// Idle times in ms: all entries, those claimed with a delivery time long ago, and none.
 pub(super) const IDLE_MS: &[&str] =
     &["0", "0", "0", "0", "1000000", "1000000", "2500000000", "9223372036854775807", "-1", "x"];
 
-/// Idle times that XCLAIM gives: before, between and behind those.
+/// Idle times that XCLAIM sets: less than, between and greater than those.
 pub(super) const CLAIM_IDLE_MS: &[&str] = &["0", "2000000000", "3000000000", "9223372036854775807", "-1", "x"];
 
-/// Options of XCLAIM with what may follow them.
+/// Options of XCLAIM with the arguments that may follow them.
 const CLAIM_OPTIONS: &[(&str, &[&str])] = &[
     ("IDLE", CLAIM_IDLE_MS),
     ("TIME", &["0", "1000", "9223372036854775807", "-1", "x"]),
@@ -37,7 +36,7 @@ const CLAIM_OPTIONS: &[(&str, &[&str])] = &[
     ("NOSUCH", &[]),
 ];
 
-/// Commands at the key of the clock, whose place is left empty.
+/// Commands on the clock's key. The empty word is replaced by the key.
 const CLOCK_COMMANDS: &[(&[&str], Check)] = &[
     (&["XADD", "", "*", "f", "v"], Check::Kind),
     (&["XADD", "", "MAXLEN", "30", "*", "f", "v"], Check::Kind),
@@ -134,7 +133,7 @@ impl Generator {
         self.random.pick(&["one", "one", "two", "three", "Two", "con sumer\r\n"]).as_bytes().to_vec()
     }
 
-    /// An id for XADD, mostly above all others.
+    /// Returns an ID for XADD, mostly greater than all others.
     pub(super) fn new_id(&mut self) -> Vec<u8> {
         if self.random.one_in(12) {
             return self.id();
@@ -150,7 +149,7 @@ impl Generator {
         .into_bytes()
     }
 
-    /// An id that an entry may have, or anything.
+    /// Returns an ID that an entry may have, or an arbitrary one.
     pub(super) fn id(&mut self) -> Vec<u8> {
         const ODD: &[&str] = &[
             "0-0",
@@ -184,7 +183,7 @@ impl Generator {
         .into_bytes()
     }
 
-    /// The end of a range.
+    /// Returns the start or end of a range.
     fn stream_bound(&mut self, first: bool) -> Vec<u8> {
         match self.random.below(8) {
             0..=3 => if first { "-" } else { "+" }.into(),
@@ -208,8 +207,8 @@ impl Generator {
         }
     }
 
-    /// Fields and values, mostly of the same names. Many of them are short: entries of about 4 KiB
-    /// crash redis-server 7.0.15 where nodes are smaller.
+    /// Appends fields and values, mostly with the same names. Most are short, because entries of
+    /// about 4 KiB crash redis-server 7.0.15 if its nodes are smaller.
     fn entry_fields(&mut self, args: &mut Vec<Vec<u8>>) {
         let pairs = *self.random.pick(&[1, 2, 2, 2, 2, 3, 20]);
         for number in 0..pairs {
@@ -228,7 +227,7 @@ impl Generator {
         }
     }
 
-    /// MAXLEN or MINID, once in `rarity`.
+    /// Appends MAXLEN or MINID, once in `rarity` calls.
     fn trimming(&mut self, args: &mut Vec<Vec<u8>>, rarity: usize) {
         if !self.random.one_in(rarity) {
             return;
@@ -255,7 +254,7 @@ impl Generator {
     }
 
     fn setid(&mut self, args: &mut Vec<Vec<u8>>) {
-        // Mostly where the ids are: a jump ahead would end a stream.
+        // Mostly near the current IDs, because no more entries could be added after a large jump.
         let ms = self.stream_ms + 1;
         args.push(if self.random.one_in(3) {
             self.id()
@@ -397,7 +396,7 @@ impl Generator {
         }
     }
 
-    /// Other sizes of nodes.
+    /// Returns `CONFIG SET` of the sizes of nodes.
     fn node_limits(&mut self) -> Step {
         let (name, value) = *self.random.pick(&[
             ("entries", "100"),
@@ -412,7 +411,7 @@ impl Generator {
         Step::new(words.iter().map(|word| word.as_bytes().to_vec()).collect(), Check::Exact)
     }
 
-    /// Entries with ids of the clock: only how many there are is compared.
+    /// Returns a command on entries with IDs from the clock, of which only the number is compared.
     fn clock_command(&mut self) -> Step {
         let (words, check) = *self.random.pick(CLOCK_COMMANDS);
         let word = |word: &&str| if word.is_empty() { CLOCK_STREAM.to_vec() } else { word.as_bytes().to_vec() };

@@ -85,7 +85,7 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// An offset for SETRANGE: small, or beyond the largest string.
+    /// Returns an offset for SETRANGE: small, or greater than the maximum length of a string.
     fn offset(&mut self) -> Vec<u8> {
         let text = match self.random.below(12) {
             0 => "536870912".to_owned(),
@@ -126,7 +126,7 @@ impl Generator {
         }
     }
 
-    /// EX, PX, EXAT or PXAT with its time.
+    /// Appends EX, PX, EXAT or PXAT with its time.
     fn time_option(&mut self, args: &mut Vec<Vec<u8>>) {
         let (word, unit_ms, absolute) =
             *self.random.pick(&[("EX", 1000, false), ("PX", 1, false), ("EXAT", 1000, true), ("PXAT", 1, true)]);
@@ -150,7 +150,7 @@ impl Generator {
         }
     }
 
-    /// One to six keys.
+    /// Appends one to six keys.
     pub(super) fn some_keys(&mut self, args: &mut Vec<Vec<u8>>) {
         for _ in 0..self.random.below(6) + 1 {
             args.push(self.key());

@@ -1,8 +1,8 @@
-//! Transactions: whole ones, and watches that other connections' commands may break.
+//! Transactions: complete ones, and watches that other connections' commands may invalidate.
 
 use super::{Check, Generator, Step, may_be_bent, words};
 
-/// Commands of a transaction at most.
+/// Maximum number of commands in a transaction.
 const QUEUED_MAX: usize = 7;
 
 impl Generator {
@@ -38,8 +38,8 @@ impl Generator {
                 2 if self.random.one_in(4) => Step::new(words("WATCH a"), Check::Exact),
                 _ => self.data_command(),
             };
-            // What they all answer is one reply, so each must compare exactly; and a step behind
-            // belongs to what isn't queued.
+            // EXEC has one reply for all commands, so each must compare exactly. Steps that must
+            // follow a command can't be queued with it.
             let is_whole = !self.goes_on();
             self.following.clear();
             if step.check != Check::Exact || !is_whole {
@@ -52,7 +52,7 @@ impl Generator {
         }
         let end = if self.random.one_in(8) { "DISCARD" } else { "EXEC" };
         queued.push(Step::new(words(end), Check::Exact));
-        // Runs of stream commands go on afterwards.
+        // A sequence of stream commands continues after the transaction.
         self.following.extend(queued);
         Step::new(words("MULTI"), Check::Exact)
     }

@@ -2,7 +2,7 @@
 
 use super::Generator;
 
-/// Texts that are almost numbers, or numbers at an edge.
+/// Texts that are almost numbers, or numbers at a limit.
 const EDGES: &[&str] = &[
     "0",
     "-0",
@@ -50,7 +50,7 @@ const EDGES: &[&str] = &[
     "1\0",
 ];
 
-/// What replaces an argument of a command made wrong.
+/// Replacements of an argument in a command made invalid.
 pub(super) const JUNK: &[&str] = &[
     "",
     "abc",
@@ -70,15 +70,16 @@ pub(super) const JUNK: &[&str] = &[
     "EX",
 ];
 
-/// A value in so many is huge, and how long it is, bytes.
+/// One in this many values is huge; the length of a huge value, bytes.
 const HUGE_ONE_IN: usize = 400_000;
 const HUGE_BYTES: usize = 10 << 20;
 
-/// Far from any other time that a stream uses, in seconds: see [`Generator::far_seconds`].
+/// Distance between any two times that a stream uses, in seconds: see [`Generator::far_seconds`].
 const FAR_STEP_S: i64 = 100_000;
 
 impl Generator {
-    /// A value to store: small text, a number, binary, around the limit of embstr, or long.
+    /// Returns a value to store: a short text, a number, binary data, near the limit of embstr, or
+    /// long.
     pub(crate) fn value(&mut self) -> Vec<u8> {
         if self.random.one_in(HUGE_ONE_IN) {
             return vec![b'h'; HUGE_BYTES];
@@ -108,7 +109,7 @@ impl Generator {
         }
     }
 
-    /// An integer for counters and offsets, mostly valid.
+    /// Returns an integer for counters and offsets, mostly valid.
     pub(crate) fn integer(&mut self) -> Vec<u8> {
         match self.random.below(8) {
             0 => self.random.pick(EDGES).as_bytes().to_vec(),
@@ -117,7 +118,7 @@ impl Generator {
         }
     }
 
-    /// A number for INCRBYFLOAT.
+    /// Returns a number for INCRBYFLOAT.
     pub(crate) fn float(&mut self) -> Vec<u8> {
         match self.random.below(6) {
             0 => self.random.pick(EDGES).as_bytes().to_vec(),
@@ -127,18 +128,18 @@ impl Generator {
         }
     }
 
-    /// Something that is out of place nearly everywhere, and never a time that comes soon.
+    /// Returns an argument that is invalid in most positions, and never a time in the near future.
     pub(crate) fn junk(&mut self) -> Vec<u8> {
         self.random.pick(JUNK).as_bytes().to_vec()
     }
 
-    /// Seconds from now that no other time of the stream comes near: GT, LT and expiry itself
-    /// compare alike on two servers whatever the time between them.
+    /// Returns a number of seconds that is far from any other time of the stream, so that GT, LT
+    /// and expiry have the same result on two servers regardless of the delay between them.
     fn far_seconds(&mut self) -> i64 {
         (self.random.below(1_000_000) as i64 + 1) * FAR_STEP_S + 50_000
     }
 
-    /// An argument for a relative expiry. `unit_ms` is 1 or 1000.
+    /// Returns an argument for a relative expiry. `unit_ms` is 1 or 1000.
     pub(crate) fn relative_time(&mut self, unit_ms: i64) -> Vec<u8> {
         let value = match self.random.below(16) {
             0 => self.random.between(-100, 0),
@@ -148,7 +149,8 @@ impl Generator {
         value.to_string().into_bytes()
     }
 
-    /// An argument for an absolute expiry: in the past, or far ahead. `unit_ms` is 1 or 1000.
+    /// Returns an argument for an absolute expiry: in the past, or in the far future. `unit_ms` is
+    /// 1 or 1000.
     pub(crate) fn absolute_time(&mut self, unit_ms: i64) -> Vec<u8> {
         let value = match self.random.below(10) {
             0 => self.random.between(-5, 0),
@@ -160,7 +162,7 @@ impl Generator {
         value.to_string().into_bytes()
     }
 
-    /// Times that are refused, or so large that they must not wrap.
+    /// Returns a time that is rejected, or so large that it must not wrap.
     fn junk_time(&mut self) -> Vec<u8> {
         const TIMES: &[&str] = &[
             "9223372036854775807",
@@ -180,7 +182,7 @@ impl Generator {
         self.random.pick(TIMES).as_bytes().to_vec()
     }
 
-    /// A pattern for KEYS and SCAN that hits some keys of the stream.
+    /// Returns a pattern for KEYS and SCAN that matches some keys of the stream.
     pub(crate) fn pattern(&mut self) -> Vec<u8> {
         const PATTERNS: &[&str] = &[
             "*",

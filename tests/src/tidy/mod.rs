@@ -1,13 +1,13 @@
-//! The source tree as tests see it: its files, its code without comments and strings, its prose.
+//! Reads the source tree for tests: its files, its code without comments and strings, its prose.
 
 pub mod prose;
 
 use std::path::{Path, PathBuf};
 
-/// Folders that hold nothing written by hand.
+/// Folders without files written by hand.
 const FOLDERS_SKIPPED: &[&str] = &["target", ".git", "corpus", "artifacts"];
 
-/// Returns all files written by hand below `folder`, sorted; not `Cargo.lock`.
+/// Returns all files in `folder` written by hand, sorted, without `Cargo.lock`.
 ///
 /// # Panics
 /// If a folder can't be read.
@@ -17,7 +17,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
-            // Another test may remove a file of its own while this one looks.
+            // Another test may remove one of its files meanwhile.
             let Ok(entry) = entry else { continue };
             let name = entry.file_name();
             let path = entry.path();
@@ -34,7 +34,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the Rust files below `folder`, with their text.
+/// Returns the Rust files in `folder`, with their text.
 ///
 /// # Panics
 /// If one isn't UTF-8.
@@ -67,7 +67,7 @@ pub fn code_only(text: &str) -> String {
     String::from_utf8_lossy(&code).into_owned()
 }
 
-/// Returns whether `code` contains `word` as a word of its own.
+/// Returns whether `code` contains `word` as a separate word.
 #[must_use]
 pub fn has_word(code: &str, word: &str) -> bool {
     code.match_indices(word).any(|(at, _)| {
@@ -98,7 +98,7 @@ fn opaque_len(rest: &[u8], in_word: bool) -> usize {
             until(&end, 2 + hashes)
         }
         [b'"', ..] => quoted_len(rest, b'"'),
-        // A lifetime has no closing quote two or more bytes on.
+        // A lifetime has no closing quote within the next bytes.
         [b'\'', b'\\', ..] => quoted_len(rest, b'\''),
         [b'\'', _, b'\'', ..] => 3,
         _ => 0,

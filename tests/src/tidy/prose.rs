@@ -1,18 +1,18 @@
 //! Prose of the source tree: comments of Rust files and Markdown, and the rules that it must keep.
 //!
-//! Each rule returns the lines that break it. The test `tidy` compares their number with the budget
-//! of the file's folder.
+//! Each rule returns the lines that violate it. The test `tidy` compares their number with the
+//! budget of the file's folder.
 
 use super::{is_word, opaque_len};
 
-/// Columns of a line of prose.
+/// Maximum number of columns of a line of prose.
 pub const COLUMNS_MAX: usize = 100;
-/// Lines of a source file, its tests aside.
+/// Maximum number of lines of a source file, without its tests.
 pub const LINES_MAX: usize = 600;
 
 /// Idioms that must not return, in lower case, with the term to write instead.
 ///
-/// They match whole words. A term that is right in some sentences does not belong here.
+/// They match whole words. A term that is correct in some sentences isn't an idiom.
 pub const IDIOMS: &[(&str, &str)] = &[
     ("anew", "again, rerun"),
     ("are told", "are notified, receive"),
@@ -47,7 +47,7 @@ pub const IDIOMS: &[(&str, &str)] = &[
     ("whoever", "the client, the caller, the worker"),
 ];
 
-/// Words that end like a verb in the third person and are none.
+/// Words that look like a verb in the third person but aren't.
 const NOT_VERBS: &[&str] = &[
     "always",
     "arguments",
@@ -89,15 +89,15 @@ const NOT_VERBS: &[&str] = &[
 /// One line of prose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// Counted from 1.
+    /// Number of the line, counted from 1.
     pub number: usize,
-    /// Columns of the whole line, code and indentation included.
+    /// Columns of the whole line, including code and indentation.
     pub columns: usize,
     /// The prose, without the marker of a comment.
     pub text: &'a str,
 }
 
-/// Returns the comments of a Rust file, code examples and tables left out.
+/// Returns the comments of a Rust file, without code examples and tables.
 #[must_use]
 pub fn of_rust(text: &str) -> Vec<Line<'_>> {
     let bytes = text.as_bytes();
@@ -126,7 +126,8 @@ pub fn of_rust(text: &str) -> Vec<Line<'_>> {
     found
 }
 
-/// Returns the prose of a Markdown file: everything but code blocks. Tables have no width.
+/// Returns the prose of a Markdown file: everything but code blocks. Rows of tables have no width
+/// limit.
 #[must_use]
 pub fn of_markdown(text: &str) -> Vec<Line<'_>> {
     let mut is_code = false;
@@ -143,14 +144,15 @@ pub fn of_markdown(text: &str) -> Vec<Line<'_>> {
     found
 }
 
-/// Returns the lines that are too wide. A line without a blank, such as a link, can't be divided.
+/// Returns the lines that are too wide. A line without a blank, such as a link, can't be divided,
+/// so it isn't one of them.
 #[must_use]
 pub fn too_wide(lines: &[Line<'_>]) -> Vec<String> {
     let is_wide = |line: &&Line<'_>| line.columns > COLUMNS_MAX && line.text.contains(' ');
     lines.iter().filter(is_wide).map(|line| format!("{}: {} columns", line.number, line.columns)).collect()
 }
 
-/// Returns the idioms of [`IDIOMS`] in `lines`, names in backquotes left out.
+/// Returns the idioms of [`IDIOMS`] in `lines`. Ignores names in backquotes.
 #[must_use]
 pub fn idioms(lines: &[Line<'_>]) -> Vec<String> {
     let mut found = Vec::new();
@@ -165,12 +167,12 @@ pub fn idioms(lines: &[Line<'_>]) -> Vec<String> {
     found
 }
 
-/// Returns the public functions of a Rust file whose documentation doesn't begin with a verb in the
-/// third person. A handler's may begin with its command's syntax, in backquotes.
+/// Returns the public functions of a Rust file whose documentation doesn't start with a verb in the
+/// third person. That of a command's handler may start with the command's syntax, in backquotes.
 #[must_use]
 pub fn functions_without_verb(text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    // First line of the doc comment that belongs to the item that comes next.
+    // First line of the doc comment of the next item.
     let mut first: Option<&str> = None;
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();

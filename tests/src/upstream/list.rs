@@ -1,4 +1,4 @@
-//! The committed lists, and the comparison of a run with them.
+//! The committed lists, and a comparison of a run with them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,34 +11,34 @@ use crate::binary;
 /// A line of `units.txt`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Its name in the suite.
+    /// The unit's name in the suite.
     pub name: String,
-    /// Tests that redis-server 7.0.15 runs as an external server.
+    /// Number of tests that redis-server 7.0.15 runs as an external server.
     pub tests: usize,
-    /// Maximum time of its run.
+    /// Maximum duration of the unit's run.
     pub limit: Duration,
 }
 
-/// What happens to a listed test.
+/// How a listed test is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is run, and must fail.
+    /// It runs, and must fail.
     Fails,
-    /// It is not run: it would hang, or make later tests fail (`!`).
+    /// It doesn't run, because it would hang or make later tests fail (`!`).
     NotRun,
-    /// It is left out of the unit's run and run alone, on a server of one worker, where it must
-    /// pass (`@`).
+    /// The unit's run skips it. It runs alone, on a server with one worker, where it must pass
+    /// (`@`).
     OneWorker,
-    /// The suite itself doesn't reach it on this server (`-`).
+    /// The suite doesn't reach it on this server (`-`).
     Absent,
 }
 
 /// A listed test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Why it doesn't pass.
+    /// The reason why it doesn't pass.
     pub reason: String,
-    /// What happens to it.
+    /// How it is handled.
     pub fate: Fate,
 }
 
@@ -47,28 +47,29 @@ pub struct Listed {
 pub struct Skipped {
     /// The listed tests, by name.
     pub tests: BTreeMap<String, Listed>,
-    /// Tags that the suite leaves out (`deny: …`): of blocks that set up their server in an
-    /// unsupported way, so that the unit would end there. Their tests are listed as
+    /// Tags that the suite skips (`deny: …`), because their blocks set up the server in an
+    /// unsupported way and would end the unit. The tests in these blocks are listed as
     /// [`Fate::Absent`].
     pub denied_tags: Vec<String>,
-    /// Number of workers of the server (`workers: …`), if it differs from the other units'.
+    /// Number of workers of the server (`workers: …`), if the unit needs a particular one.
     pub workers: Option<usize>,
 }
 
-/// A violation of the lists by a run.
+/// A difference between the lists and a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// A test that isn't listed failed: its name and message.
+    /// A test that isn't listed failed. Its name and message.
     Fails(String, String),
     /// A listed test passed.
     Passes(String),
-    /// A listed test isn't in the unit, or its fate doesn't match its mark.
+    /// A listed test isn't in the unit, or its result doesn't match its mark.
     Unknown(String),
-    /// Code outside of a test failed.
+    /// Code outside of tests failed.
     Stray(String),
-    /// The unit didn't end (in its time).
+    /// The unit didn't end, or not within its limit.
     Died,
-    /// Tests neither passed nor failed, or there are more than before: found, expected.
+    /// Tests neither passed nor failed, or there are more tests than expected: the number found,
+    /// the number expected.
     Count(usize, usize),
 }
 
@@ -125,7 +126,7 @@ pub fn folder() -> PathBuf {
     binary::workspace_root().join("tests/upstream")
 }
 
-/// Returns the units of `units.txt`, in its order.
+/// Returns the units of `units.txt`, in the order of the file.
 ///
 /// # Panics
 /// If the file is missing, or a line of it is malformed.
@@ -136,7 +137,7 @@ pub fn units() -> Vec<Unit> {
     parse_units(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
 }
 
-/// Parses lines `name tests seconds`; those that start with `#` are comments. Fails with the
+/// Parses lines `name tests seconds`; lines that start with `#` are comments. Fails with the
 /// malformed line.
 fn parse_units(text: &str) -> Result<Vec<Unit>, &str> {
     let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
@@ -153,8 +154,8 @@ fn parse_units(text: &str) -> Result<Vec<Unit>, &str> {
         .collect()
 }
 
-/// Returns the skip list of a unit: `skipped/type-string.txt` for `unit/type/string`. Without a
-/// file nothing is listed.
+/// Returns the skip list of a unit, such as `skipped/type-string.txt` for `unit/type/string`.
+/// Without a file the list is empty.
 ///
 /// # Panics
 /// If the file is malformed.
@@ -165,16 +166,17 @@ pub fn skipped(unit: &str) -> Skipped {
     parse_skipped(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
 }
 
-/// Returns the path of a unit's skip list below `folder`.
+/// Returns the path of a unit's skip list in `folder`.
 #[must_use]
 pub fn skipped_file(folder: &Path, unit: &str) -> PathBuf {
     let name = unit.strip_prefix("unit/").unwrap_or(unit).replace('/', "-");
     folder.join("skipped").join(name + ".txt")
 }
 
-/// Parses a skip list. A line `reason: …` starts a group; each other line is the name of a test,
-/// after the mark of its [`Fate`] if it isn't run. `deny: …` and `workers: …` are for the whole
-/// unit, see [`Skipped`]. Lines that start with `#` are comments. Fails with the malformed line.
+/// Parses a skip list. A line `reason: …` starts a group. Each other line is the name of a test,
+/// preceded by the mark of its [`Fate`] unless the test runs. `deny: …` and `workers: …` apply to
+/// the whole unit, see [`Skipped`]. Lines that start with `#` are comments. Fails with the
+/// malformed line.
 fn parse_skipped(text: &str) -> Result<Skipped, &str> {
     let mut skipped = Skipped::default();
     let mut reason = None;

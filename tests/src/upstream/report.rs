@@ -1,17 +1,17 @@
-//! Parser of the suite's output.
+//! Parses the output of the suite.
 
 use std::collections::BTreeMap;
 
-/// Results of the tests of one name.
+/// Results of the tests with one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of passes.
     pub passed: usize,
     /// Message of each failure.
     pub failures: Vec<String>,
-    /// Number of times it was left out by a `!` in a skip list.
+    /// Number of times a `!` in a skip list excluded it.
     pub not_run: usize,
-    /// Number of times the suite left it out on an external server.
+    /// Number of times the suite excluded it on an external server.
     pub ignored: usize,
 }
 
@@ -20,7 +20,7 @@ pub struct Outcome {
 pub struct Report {
     /// By the name of the test.
     pub outcomes: BTreeMap<String, Outcome>,
-    /// Errors outside of a test: the code around tests failed, or the whole unit did. Each of these
+    /// Errors outside of tests: the code around tests failed, or the whole unit did. Each of these
     /// loses tests.
     pub stray: Vec<String>,
     /// Whether the unit reported its end.
@@ -41,7 +41,7 @@ impl Report {
             let Some((verdict, rest)) = line.strip_prefix('[').and_then(|line| line.split_once("]: ")) else {
                 continue;
             };
-            // Lines until the next verdict belong to this one.
+            // The lines up to the next verdict belong to this one.
             let mut detail = Vec::new();
             while let Some(more) = lines.next_if(|line| !is_verdict(line) && line.trim() != "The End") {
                 detail.push(more.trim_end());
@@ -62,7 +62,7 @@ impl Report {
             },
             "exception" => self.stray.push(format!("{rest}\n{detail}")),
             _ if verdict.ends_with(" done") => self.done = true,
-            // `ready` and such.
+            // Other lines, such as `ready`, have no result.
             _ => (),
         }
     }
@@ -71,8 +71,8 @@ impl Report {
         self.outcomes.entry(name.trim().to_string()).or_default()
     }
 
-    /// Returns how many tests passed, failed or were left out on purpose: all that aren't ignored
-    /// or lost.
+    /// Returns the number of tests that passed, failed or were excluded by a list: all that aren't
+    /// ignored or lost.
     #[must_use]
     pub fn test_count(&self) -> usize {
         self.outcomes.values().map(|outcome| outcome.passed + outcome.failures.len() + outcome.not_run).sum()

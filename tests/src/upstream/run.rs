@@ -14,9 +14,9 @@ use super::report::Report;
 use crate::server::free_port;
 use crate::{Server, tool};
 
-/// Runs `unit` of the suite in `source` on `server`; the suite's output goes to the file `log` and
-/// is returned parsed. Tests that `skipped` forbids are not run. A unit that takes too long is
-/// killed, and its report isn't `done`.
+/// Runs `unit` of the suite in `source` on `server`. The output of the suite is written to the file
+/// `log`; returns it in parsed form. Tests that `skipped` excludes don't run. A unit that exceeds
+/// its limit is killed, and its report isn't `done`.
 ///
 /// # Panics
 /// If the suite can't be started.
@@ -31,7 +31,7 @@ pub fn run(source: &Path, unit: &Unit, skipped: &Skipped, server: &Server, log: 
     run_with(source, unit, &options, server, log)
 }
 
-/// Runs only the test of this name in `unit`.
+/// Runs only the test with this name in `unit`.
 ///
 /// # Panics
 /// If the suite can't be started.
@@ -47,19 +47,20 @@ fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log
     let mut child = Command::new(tclsh)
         .arg("tests/test_helper.tcl")
         .args(["--host", "127.0.0.1", "--port", &server.port().to_string()])
-        // The suite looks for a port of its own below this one.
+        // The suite looks for a port for itself below this one.
         .args(["--baseport", &(u32::from(free_port()) + 32).to_string()])
-        // An error within a test must not end the unit.
+        // An error in a test must not end the unit.
         .args(["--durable", "--clients", "1", "--single", &unit.name])
         .args(options)
         .current_dir(source)
-        // No colours, and redis-cli without a history of its own.
+        // Without colours, and without a history of redis-cli.
         .env("TERM", "dumb")
         .env("HOME", server.folder())
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors)
-        // The suite starts clients: in a group, so that all end together.
+        // The suite starts other processes. They are in its process group, so that all can be
+        // killed.
         .process_group(0)
         .spawn()
         .expect("tclsh starts");
@@ -70,7 +71,7 @@ fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // A unit that has ended may have left processes running, too.
+    // A unit that has ended may have left processes behind.
     match kill_process_group(Pid::from_child(&child), Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => (),
         Err(error) => panic!("the suite can't be killed: {}", io::Error::from(error)),

@@ -6,17 +6,17 @@ use std::process::{Command, Stdio};
 
 use crate::{binary, tool};
 
-/// The version whose behaviour Pantala has, and whose tests it runs.
+/// The version of Redis that Pantala emulates, and whose tests it runs.
 pub const VERSION: &str = "7.0.15";
 
-/// The programs of Redis that units call, by the paths that they use within the source folder.
+/// The programs of Redis that units call with paths within the source folder.
 const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 
-/// Returns the folder of the source package, downloaded and unpacked if it is missing. `None` after
-/// a `SKIPPED:` line if a required program isn't installed.
+/// Returns the folder of the source package, after downloading and unpacking it if it is missing.
+/// Returns `None` after a `SKIPPED:` line if a required program isn't installed.
 ///
 /// # Panics
-/// If the package can't be downloaded, or isn't [`VERSION`]; and as [`tool::find`].
+/// If the package can't be downloaded, or its version isn't [`VERSION`]; and as [`tool::find`].
 #[must_use]
 pub fn folder() -> Option<PathBuf> {
     for program in ["tclsh", "apt-get", "dpkg-source"] {
@@ -38,13 +38,13 @@ pub fn folder() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Returns the folder of everything about the suite; nothing of it is committed.
+/// Returns the folder of all files of the suite. None of them is committed.
 #[must_use]
 pub fn base() -> PathBuf {
     binary::workspace_root().join("target/upstream")
 }
 
-/// Downloads the source package into `base`, with apt's lists and settings in folders of our own:
+/// Downloads the source package into `base`. apt's lists and settings are in folders of our own, so
 /// the system's remain unchanged.
 fn fetch(base: &Path) {
     let apt = base.join("apt");
@@ -95,7 +95,7 @@ fn as_source_line(line: &str) -> String {
     }
 }
 
-/// Unpacks the downloaded package, with Debian's patches, which bring tests of their own.
+/// Unpacks the downloaded package and applies Debian's patches, which contain additional tests.
 fn unpack(base: &Path, folder: &Path) {
     let names = fs::read_dir(base).expect("the folder is read").flatten().map(|entry| entry.path());
     let mut described: Vec<_> = names.filter(|path| path.extension().is_some_and(|kind| kind == "dsc")).collect();
@@ -104,7 +104,7 @@ fn unpack(base: &Path, folder: &Path) {
     let name = description.file_name().unwrap_or_default().to_string_lossy().into_owned();
     assert!(name.starts_with(&format!("redis_{VERSION}-")), "the package to be had is {name}, not {VERSION}");
     let part = base.join("unpacking");
-    // Left behind by a killed run.
+    // A killed run may have left this folder.
     let _ = fs::remove_dir_all(&part);
     let output = Command::new("dpkg-source")
         .args(["--no-check", "-x"])
