@@ -1,11 +1,11 @@
-//! Lookup of a command's record by name.
+//! Measures the lookup of a command's record by name.
 
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pantala_commands::lookup;
 
-/// In any case, as clients send them.
+/// Names in any case, as clients send them.
 const NAMES: [&[u8]; 8] = [b"GET", b"set", b"MGET", b"incr", b"DEL", b"expire", b"PEXPIREAT", b"incrbyfloat"];
 
 fn find_record(criterion: &mut Criterion) {

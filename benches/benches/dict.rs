@@ -1,7 +1,7 @@
-//! The dictionary against hashbrown: find one by one and batched, insert with growth.
+//! Compares the dictionary with hashbrown: find one by one and batched, insert with growth.
 //!
-//! `cargo bench -p pantala-benches --bench dict`; the size of 20 million, which takes 5 GB, only
-//! with `PANTALA_BENCH_LARGE=1`. `cargo run --release -p pantala-dict --example figures` prints the
+//! `cargo bench -p pantala-benches --bench dict`. The size of 20 million, which takes 5 GB, needs
+//! `PANTALA_BENCH_LARGE=1`. `cargo run --release -p pantala-dict --example figures` prints the
 //! ratios of docs/benchmarks.md, from interleaved rounds, and bytes per key.
 
 use std::hash::{BuildHasher, Hasher};
@@ -12,9 +12,9 @@ use hashbrown::HashMap;
 use pantala_dict::{Dict, Entry, NewPayload, hash_key};
 
 const SEED: u64 = 0x0dd0_5eed_1234_5678;
-/// Keys found per iteration: enough to leave the caches at the larger sizes.
+/// Number of keys found per iteration: enough to exceed the caches at the larger sizes.
 const FINDS: usize = 4096;
-/// Sets of keys to find: enough that a set is cold when its turn comes again.
+/// Number of sets of keys to find: enough that a set is cold when it is used again.
 const SETS: usize = 64;
 
 fn sizes() -> Vec<usize> {
@@ -113,7 +113,7 @@ fn finds(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Fills from empty, with every growth and split.
+/// Fills an empty dictionary, with all growth and splits.
 fn growth(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("dict_fill");
     group.sample_size(10);
@@ -139,7 +139,7 @@ fn growth(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Inserts and removes in a dictionary of a given size, without growth.
+/// Inserts and removes keys in a dictionary of a given size, without growth.
 fn turnover(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("dict_turnover");
     group.throughput(Throughput::Elements(1));

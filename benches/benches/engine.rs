@@ -1,5 +1,5 @@
-//! GET and SET on the engine without sockets: 1 and 2 workers, uniform and Zipf keys, 1 to 64
-//! shards.
+//! Measures GET and SET on the engine without sockets: 1 and 2 workers, uniform and Zipf keys, 1 to
+//! 64 shards.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ fn engine(criterion: &mut Criterion) {
                 group.bench_function(
                     BenchmarkId::new(format!("{workers}-workers"), format!("{shards}-shards")),
                     |bencher| {
-                        // At least some windows: otherwise the start of the threads is all that is
-                        // measured.
+                        // Runs at least a few windows; otherwise the start of the threads dominates
+                        // the time.
                         bencher.iter_custom(|operations| {
                             let at_least = (operations as usize).max(100_000);
                             prepared.run(at_least).mul_f64(operations as f64 / at_least as f64)

@@ -1,6 +1,7 @@
-//! Cost of a command on the wire: reading requests and writing replies. `cargo bench --bench resp`.
+//! Measures the protocol cost of a command: parsing requests and writing replies. `cargo bench
+//! --bench resp`.
 //!
-//! `parse/…/30` is for the whole pipeline of thirty commands.
+//! `parse/…/30` is the time of a whole pipeline of thirty commands.
 
 use std::hint::black_box;
 
@@ -19,7 +20,7 @@ fn command(args: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// Reads all commands of `buf`; their ranges accumulate, as for a window.
+/// Parses all commands of `buf`; their ranges accumulate, as in a window.
 fn parse_all(parser: &mut Parser, buf: &mut [u8], ranges: &mut Vec<ArgRange>, limits: &Limits) -> usize {
     let mut at = 0;
     let mut commands = 0;
@@ -74,7 +75,8 @@ fn parse(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Lengths of varying numbers of digits, and too many commands for the branch predictor to learn.
+/// Measures lengths with varying numbers of digits, in too many commands for the branch predictor
+/// to learn.
 fn mixed(group: &mut BenchmarkGroup<'_, WallTime>) {
     const COMMANDS: usize = 4_096;
     let mut random = Random::from_seed(1);

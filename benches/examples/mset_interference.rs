@@ -1,7 +1,7 @@
-//! Single-key throughput beside a client that runs MSET over all shards without pause.
+//! Measures single-key throughput while a client runs MSET over all shards without pause.
 //!
-//! Starts a server, loads it, and alternates two phases: GET and SET of single keys alone, and the
-//! same while one client runs `MSET` of 100 keys over all shards back to back and another checks
+//! Starts a server, loads it, and alternates two phases: GET and SET of single keys only, and the
+//! same while one client runs `MSET` of 100 keys over all shards without pause and another checks
 //! with `MGET` that it never sees values of two different MSETs. Prints the ratio of the two
 //! throughputs within a round.
 //!
@@ -11,8 +11,8 @@
 //!     --pipeline N --check-every-us N --unatomic]
 //! ```
 //!
-//! `--unatomic` sends the 100 writes as pipelined SETs instead: then the checker *must* find
-//! violations, which shows that it can. Exit status: 0 on success, 1 for a violation or an error.
+//! `--unatomic` sends the 100 writes as pipelined SETs instead. The checker *must* then find
+//! violations, which shows that it can. Exit status: 0 on success, 1 after a violation or an error.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -30,7 +30,7 @@ const MSET_KEYS: usize = 100;
 const VALUE_BYTES: usize = 64;
 const SEED: u64 = 0x5eed;
 const START_WAIT: Duration = Duration::from_secs(10);
-/// Timeout of a reply, so that a hanging server is an error.
+/// Timeout for a reply, so that a hanging server is an error.
 const REPLY_WAIT: Duration = Duration::from_secs(10);
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -119,7 +119,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which the measurement has reported.
+        // The server may have ended by itself, which the measurement has reported.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -151,7 +151,7 @@ impl Connection {
     }
 
     /// Sends the pending commands and waits for `replies` replies, none of which may be an error.
-    /// They stay in `input`.
+    /// The replies stay in `input`.
     fn exchange(&mut self, replies: usize) -> Fallible<()> {
         self.stream.write_all(&self.output)?;
         self.output.clear();
@@ -186,7 +186,8 @@ fn single_key(index: u64) -> Vec<u8> {
     format!("key:{index:012}").into_bytes()
 }
 
-/// Returns keys for MSET, spread evenly over the shards. A shard is a contiguous range of slots.
+/// Returns keys for MSET, distributed evenly over the shards. A shard is a contiguous range of
+/// slots.
 fn spread_keys(shards: u32) -> Vec<Vec<u8>> {
     let shard = |key: &[u8]| usize::from(key_slot(key)) * shards as usize / SLOTS;
     let mut left = vec![0; shards as usize];
@@ -205,7 +206,7 @@ fn spread_keys(shards: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Shared by the clients of a phase.
+/// State that the clients of a phase share.
 struct Phase<'a> {
     settings: &'a Settings,
     many: &'a [Vec<u8>],
@@ -213,7 +214,7 @@ struct Phase<'a> {
     operations: AtomicU64,
     msets: AtomicU64,
     checks: AtomicU64,
-    /// Checks that saw values of more than one MSET.
+    /// Number of checks that saw values of more than one MSET.
     violations: AtomicU64,
 }
 
@@ -222,7 +223,7 @@ impl Phase<'_> {
         !self.stop.load(Relaxed)
     }
 
-    /// Runs GET and SET of single keys, 1:1, pipelined.
+    /// Runs GET and SET of single keys in a ratio of 1:1, pipelined.
     fn run_singles(&self, mut connection: Connection, mut random: Random) -> Fallible<()> {
         let value = [b'v'; VALUE_BYTES];
         while self.runs() {
@@ -332,7 +333,7 @@ fn run_phase(settings: &Settings, many: &[Vec<u8>], round: usize, with_msets: bo
         for thread in threads {
             thread.join().map_err(|_| "a client thread panicked")??;
         }
-        // Until the last reply: operations are counted when their replies arrive.
+        // Measures up to the last reply, because operations are counted when their replies arrive.
         Ok(began.elapsed())
     })?;
     let per_second = |count: &AtomicU64| count.load(Relaxed) as f64 / elapsed.as_secs_f64();
@@ -344,7 +345,7 @@ fn run_phase(settings: &Settings, many: &[Vec<u8>], round: usize, with_msets: bo
     })
 }
 
-/// Returns least, median and greatest.
+/// Returns minimum, median and maximum.
 fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[0], values[values.len() / 2], values[values.len() - 1])

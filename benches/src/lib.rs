@@ -1,4 +1,4 @@
-//! Shared by the benches: a load on the engine without sockets.
+//! Code shared by the benchmarks: a load on the engine without sockets.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -17,13 +17,13 @@ use pantala_engine::message::Message;
 use pantala_resp::{ArgRange, Args, Version};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Commands that a worker prefetches together, as the server's window does.
+/// Maximum number of commands that a worker prefetches together, as in the server's window.
 const WINDOW: usize = 32;
 
 /// Distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Keys {
-    /// Every key equally likely.
+    /// Every key is equally likely.
     Uniform,
     /// Zipf's law with this exponent: rank r has a probability proportional to r^-exponent.
     Zipf(f64),
@@ -32,17 +32,17 @@ pub enum Keys {
 /// A load on the engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Threads, each a worker.
+    /// Number of threads, each a worker.
     pub workers: u32,
-    /// Shards.
+    /// Number of shards.
     pub shards: u32,
-    /// Keys, all of which exist.
+    /// Number of keys, all of which exist.
     pub keys: usize,
-    /// Their distribution.
+    /// Distribution of the keys.
     pub distribution: Keys,
-    /// Percentage of SETs; the rest are GETs.
+    /// Percentage of SETs; the other commands are GETs.
     pub sets_percent: u32,
-    /// Bytes of a value.
+    /// Length of a value, bytes.
     pub value_bytes: usize,
     /// Which worker runs commands.
     pub execution: Execution,
@@ -74,7 +74,8 @@ fn session() -> SessionView {
     }
 }
 
-/// Commands as a worker finds them: their bytes in sequence, and the range of each argument.
+/// Commands in the form in which a worker receives them: their bytes in sequence, and the range of
+/// each argument.
 #[derive(Default)]
 struct Stream {
     bytes: Vec<u8>,
@@ -93,7 +94,7 @@ impl Stream {
         self.ends.push((self.bytes.len(), self.ranges.len()));
     }
 
-    /// Returns where the first `commands` commands end.
+    /// Returns the end of the first `commands` commands.
     fn end(&self, commands: usize) -> (usize, usize) {
         commands.checked_sub(1).map_or((0, 0), |last| self.ends[last])
     }
@@ -108,7 +109,7 @@ impl Stream {
     }
 }
 
-/// One worker's thread-side state.
+/// The state of one worker.
 struct Lane<'k> {
     keyspace: &'k Keyspace,
     executor: Executor<'k>,
@@ -121,7 +122,7 @@ impl<'k> Lane<'k> {
         Lane { keyspace, executor: Executor::new(keyspace, worker), worker, reply: Vec::new() }
     }
 
-    /// Handles messages; returns the number of replies.
+    /// Handles messages. Returns the number of replies.
     fn messages(&mut self) -> usize {
         self.executor.go_on();
         let mut answers = 0;
@@ -193,7 +194,7 @@ impl<'k> Lane<'k> {
             }
         }
         black_box(&self.reply);
-        // As a connection does: continues only with all replies.
+        // Waits for all replies, as a connection does.
         while waiting > 0 {
             waiting -= self.messages();
         }
@@ -230,18 +231,18 @@ impl Prepared {
         Prepared { load, keyspace }
     }
 
-    /// Runs `operations` on each worker; returns the time from the common start to the last
-    /// worker's end.
+    /// Runs `operations` on each worker. Returns the time from the common start to the end of the
+    /// last worker.
     pub fn run(&self, operations: usize) -> Duration {
         self.run_timed(operations).wall
     }
 
-    /// Runs as [`Prepared::run`], and returns the workers' CPU time too.
+    /// Runs as [`Prepared::run`] does. Also returns the workers' CPU time.
     pub fn run_timed(&self, operations: usize) -> Elapsed {
         race(&(0..self.load.workers).map(|worker| (self, worker)).collect::<Vec<_>>(), operations)
     }
 
-    /// Returns the operations of a worker, created before the clock runs.
+    /// Returns the operations of a worker. They are created before the measured time.
     fn commands(&self, lane: usize, operations: usize) -> Stream {
         let mut random = Random::from_seed(SEED ^ (lane as u64 + 1));
         let zipf = match self.load.distribution {
@@ -265,15 +266,15 @@ impl Prepared {
     }
 }
 
-/// Runs `operations` on one worker of each keyspace, all at the same time, each on a core of its
-/// own: the host's limit for workers that share nothing.
+/// Runs `operations` on one worker of each keyspace at the same time, each worker on its own core:
+/// the host's limit for workers that share nothing.
 pub fn run_apart(keyspaces: &[Prepared], operations: usize) -> Elapsed {
     race(&keyspaces.iter().map(|keyspace| (keyspace, 0)).collect::<Vec<_>>(), operations)
 }
 
-/// Runs `work` while threads keep all cores but the first awake and idle: with priority, no other
-/// process then disturbs the memory of the first core, and a run on one worker meets the same
-/// conditions as one on all.
+/// Runs `work` while threads keep all cores but the first awake and idle. If these threads have
+/// priority, no other process disturbs the memory of the first core, so that a run on one worker
+/// has the same conditions as a run on all.
 pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -292,9 +293,10 @@ pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Measures the transfer time of a cache line that one core has written to another that waits for
-/// it; mean of many. That is what a shard costs besides its work if cores take it in turn. It
-/// differs tenfold between hosts, and on a virtual one from minute to minute.
+/// Measures the transfer time of a cache line from the core that has written it to a core that
+/// waits for it; returns the mean of many transfers. It is the cost of a shard, apart from its
+/// work, if cores use it alternately. It differs by a factor of ten between hosts, and on a virtual
+/// host from minute to minute.
 pub fn line_transfer() -> Duration {
     const TRANSFERS: usize = 200_000;
     let turn = CachePadded::new(AtomicUsize::new(0));
@@ -316,16 +318,16 @@ pub fn line_transfer() -> Duration {
     began.elapsed() / TRANSFERS as u32
 }
 
-/// How long a run took.
+/// The duration of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Elapsed {
-    /// From the common start to the last worker's end.
+    /// Time from the common start to the end of the last worker.
     pub wall: Duration,
-    /// CPU time of the worker that took the most: `wall` without what other processes took from it.
+    /// CPU time of the slowest worker: `wall` without the time that other processes used.
     pub cpu: Duration,
 }
 
-/// Runs workers, each given by its keyspace and its number there, side by side.
+/// Runs workers at the same time, each given by its keyspace and its number there.
 fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
     let barrier = Barrier::new(workers.len());
     let left = AtomicUsize::new(workers.len());
@@ -343,7 +345,7 @@ fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
                     let (began, cpu_began) = (Instant::now(), thread_cpu());
                     lane.run(&stream);
                     let (ended, cpu) = (Instant::now(), thread_cpu() - cpu_began);
-                    // Others may still need what this worker's messages hold.
+                    // Other workers may still need this worker to handle messages.
                     left.fetch_sub(1, Ordering::AcqRel);
                     while left.load(Ordering::Acquire) > 0 {
                         lane.messages();
@@ -366,7 +368,7 @@ fn thread_cpu() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("it counts from zero")
 }
 
-/// Ranks by Zipf's law: a table of the cumulative distribution, searched by halving.
+/// Ranks by Zipf's law: a table of the cumulative distribution, with a binary search.
 struct Zipf {
     cumulative: Vec<f64>,
 }
@@ -386,18 +388,18 @@ impl Zipf {
     fn sample(&self, random: &mut Random) -> usize {
         let total = self.cumulative.last().copied().unwrap_or(1.0);
         let at = random.unit() * total;
-        // Ranks are scattered over the key numbers, so that neighbours in rank are no neighbours in
+        // Distributes ranks over the key numbers, so that neighbours in rank aren't neighbours in
         // memory.
         let rank = self.cumulative.partition_point(|&sum| sum < at);
         (rank.wrapping_mul(0x9e37_79b1)) % self.cumulative.len()
     }
 }
 
-/// Pins the calling thread to a core, so that two workers never share one while another idles.
+/// Pins the calling thread to a core, so that two workers never share one while another is idle.
 fn pin(worker: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(worker % cores());
-    // Without it the results are noisier, not wrong.
+    // Without pinning the results are noisier, but correct.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 

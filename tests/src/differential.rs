@@ -9,24 +9,25 @@ use crate::generator::{self, CONNECTIONS, Check, Generator, Step, TTL_SLACK_S};
 use crate::reply::{Reply, show};
 use crate::{Random, Server};
 
-/// Maximum commands sent in one write.
+/// Maximum number of commands sent in one write.
 const BURST_MAX: usize = 40;
 /// Maximum time spent on shrinking a failing stream.
 const SHRINK_MAX: Duration = Duration::from_secs(20);
-/// Databases compared at the end.
+/// Number of databases compared at the end.
 const DATABASES: usize = 16;
-/// Bytes of a reply shown before the first difference.
+/// Number of bytes of a reply shown before the first difference.
 const SHOWN_BEFORE: usize = 100;
-/// Longer replies are on several lines in a report.
+/// A longer reply is shown on a separate line of a report.
 const HISTORY_SHOWN: usize = 60;
-/// Maximum pages of a walk.
+/// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// Maximum elements shown that only one of two walks has.
+/// Maximum number of shown elements that only one of two walks has.
 const ODD_SHOWN: usize = 4;
-/// Commands that fill both servers for a stream's payloads, and the maximum length of a payload.
+/// Number of commands that fill both servers for a stream's payloads, and maximum length of a
+/// payload.
 const FILLING: usize = 3000;
 const PAYLOAD_BYTES_MAX: usize = 20_000;
-/// Minimum reply for which a script may run out of memory.
+/// Minimum length of a reply for which a script may run out of memory, bytes.
 const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 
 /// A difference between two servers.
@@ -34,14 +35,14 @@ const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 pub struct Difference {
     /// Number of the command in the stream.
     pub index: usize,
-    /// The difference, for a person.
+    /// The difference, as text for a person.
     pub text: String,
 }
 
 /// A raw reply and its parsed form.
 type Raw = (Reply, Vec<u8>);
 
-/// Two servers, and a set of connections to each.
+/// Two servers, and several connections to each.
 pub struct Pair<'a> {
     subject: &'a Server,
     judge: &'a Server,
@@ -50,8 +51,8 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// Creates a pair in which `subject` must reply as `judge` does. Both are emptied, and expire
-    /// keys only when they are touched, so that the number of keys can be compared.
+    /// Creates a pair in which `subject` must reply as `judge` does. Empties both servers and makes
+    /// them expire keys only on access, so that the number of keys is comparable.
     #[must_use]
     pub fn new(subject: &'a Server, judge: &'a Server) -> Pair<'a> {
         let connect = |server: &Server| {
@@ -59,7 +60,7 @@ impl<'a> Pair<'a> {
             assert_eq!(clients[0].call("FLUSHALL"), Reply::ok());
             assert_eq!(clients[0].call("FUNCTION FLUSH"), Reply::ok());
             assert_eq!(clients[0].call("DEBUG SET-ACTIVE-EXPIRE 0"), Reply::ok());
-            // Settings that an earlier stream has changed.
+            // Restores settings that an earlier stream has changed.
             for (name, value) in generator::LIMITS_AT_FIRST {
                 assert_eq!(clients[0].call(&format!("CONFIG SET {name} {value}")), Reply::ok());
             }
@@ -69,7 +70,7 @@ impl<'a> Pair<'a> {
         Pair { subject, judge, subject_clients: connect(subject), judge_clients: connect(judge) }
     }
 
-    /// Sends the steps to both in bursts, each to one connection, and compares.
+    /// Sends the steps to both servers in bursts, each on one connection, and compares the replies.
     ///
     /// # Errors
     /// The first difference.
@@ -82,7 +83,8 @@ impl<'a> Pair<'a> {
                 start += 1;
                 continue;
             }
-            // The marker after a burst must not be queued, so a transaction ends within its burst.
+            // The marker after a burst must not be queued, so a burst must not end within a
+            // transaction.
             let (mut length, mut is_open) = (0, false);
             for step in steps[start..].iter().take_while(|step| step.connection == connection) {
                 if length >= BURST_MAX && !is_open || is_walk(step) {
@@ -109,7 +111,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Follows a cursor to the end on both, and compares all elements.
+    /// Follows a cursor to the end on both servers, and compares all elements.
     fn walk(&mut self, index: usize, step: &Step) -> Result<(), Difference> {
         let clients = [&mut self.subject_clients[step.connection], &mut self.judge_clients[step.connection]];
         let [given, right] = clients.map(|client| elements_of_walk(client, step));
@@ -142,7 +144,7 @@ impl<'a> Pair<'a> {
         judge.send_raw(&bytes);
         let sent = || steps.iter().map(|step| format!("\n    {}", show_args(&step.args))).collect::<String>();
         let unanswered = |text: String| difference(start, format!("{text}; the burst was:{}", sent()));
-        // The marker distinguishes a missing or additional reply from a wrong one.
+        // The marker distinguishes a missing or extra reply from a wrong one.
         let right = until_marker(judge, &marker).map_err(|text| unanswered(format!("the judge: {text}")))?;
         let given = until_marker(subject, &marker).map_err(unanswered)?;
         if given.len() != right.len() || right.len() != steps.len() {
@@ -154,7 +156,7 @@ impl<'a> Pair<'a> {
             if !agree(step.check, &given, &right) {
                 let (given, right) = (&given.1, &right.1);
                 let same = given.iter().zip(right).take_while(|(given, right)| given == right).count();
-                // Long replies are cut around the first difference.
+                // Long replies are cut near the first difference.
                 let from = same.saturating_sub(SHOWN_BEFORE);
                 let text = format!(
                     "{} (from byte {from} of the reply)\n    gives   {}\n    must be {}",
@@ -169,7 +171,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Compares all keys of all databases: value, type, encoding, expiry. Then each server restores
-    /// what the other dumps of each key, and all are compared again.
+    /// the other's dump of each key, and all keys are compared again.
     ///
     /// # Errors
     /// The first difference.
@@ -210,11 +212,11 @@ impl<'a> Pair<'a> {
     }
 
     fn compare_key(&mut self, when: &str, key: &[u8]) -> Result<(), Difference> {
-        // Ids from the clock differ.
+        // IDs from the clock differ.
         let stream_check = if key == generator::CLOCK_STREAM { Check::Kind } else { Check::Times };
         for (words, check) in [
             ("TYPE {}", Check::Exact),
-            // Commands of another type reply an error.
+            // Commands of another type reply with an error.
             ("GET {}", Check::Exact),
             ("LRANGE {} 0 -1", Check::Exact),
             ("HGETALL {}", Check::Pairs),
@@ -244,7 +246,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Lets each server restore what the other dumps of a key.
+    /// Makes each server restore the other's dump of a key.
     fn exchange(&mut self, database: usize, key: &[u8]) -> Result<(), Difference> {
         let dump = |client: &mut Client| {
             client.send(&[b"DUMP", key]);
@@ -264,8 +266,9 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Returns the failing stream with as many commands left out as time allows, still failing;
-    /// unchanged if a server has died of it, or if it doesn't fail again.
+    /// Returns the failing stream without as many commands as possible in the available time, so
+    /// that it still fails. Returns the whole stream if a server has died, or if it doesn't fail
+    /// again.
     #[must_use]
     pub fn shrink(&self, mut steps: Vec<Step>) -> Vec<Step> {
         let deadline = Instant::now() + SHRINK_MAX;
@@ -295,7 +298,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Returns all elements from the first page of a walk to the last, each once; fails on an invalid
+/// Returns all elements of a walk from the first to the last page, each once. Fails on an invalid
 /// page.
 fn elements_of_walk(client: &mut Client, step: &Step) -> Result<BTreeSet<String>, String> {
     let chunk = if step.check == Check::WalkOfPairs { 2 } else { 1 };
@@ -320,7 +323,7 @@ fn is_walk(step: &Step) -> bool {
     matches!(step.check, Check::Walk | Check::WalkOfPairs)
 }
 
-/// Fills both servers from a separate stream, and returns what either dumps of it.
+/// Fills both servers from a separate stream. Returns their dumps.
 fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result<Vec<Vec<u8>>, Difference> {
     let mut generator = Generator::new(seed, start_s);
     let mut steps = Vec::new();
@@ -332,7 +335,7 @@ fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result
     let mut payloads = Vec::new();
     for database in 0..generator::DATABASES {
         for key in pair.keys_of(database as usize)? {
-            // Its ids would end a stream of others.
+            // These IDs would prevent a stream of others from adding entries.
             if key == generator::CLOCK_STREAM {
                 continue;
             }
@@ -349,8 +352,7 @@ fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result
     Ok(payloads)
 }
 
-/// Runs `count` commands on both servers: the stream that the announced seed makes for a run of
-/// this name.
+/// Runs `count` commands on both servers. The stream is that of the announced seed and this name.
 ///
 /// # Panics
 /// At the first difference, with the announced seed and the shortest failing stream found.
@@ -374,7 +376,8 @@ pub fn compare(subject: &Server, judge: &Server, announced: u64, name: &str, cou
     }
     let mut pair = Pair::new(subject, judge);
     let Err(found) = pair.run(&steps).and_then(|()| pair.compare_datasets()) else { return };
-    // Shrinking takes time, and much of it if a server did not reply.
+    // Shrinking takes time, and takes long if a server doesn't reply, so print the difference
+    // first.
     eprintln!("PANTALA_SEED={announced} ({name}): command {}: {}", found.index, found.text);
     let failing = if found.index == 0 { steps.len() } else { (found.index + BURST_MAX).min(steps.len()) };
     let shortest = pair.shrink(steps[..failing].to_vec());
@@ -410,7 +413,7 @@ fn until_marker(client: &mut Client, marker: &str) -> Result<Vec<Raw>, String> {
 /// Returns whether a reply is acceptable.
 #[must_use]
 pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
-    // COMPAT.md: the memory of a script's Lua state is bounded, and a reply passes through it.
+    // COMPAT.md: the memory of a script's Lua state is limited, and contains the reply.
     let is_too_large = given.1.starts_with(b"-ERR not enough memory script") && right.1.len() >= SCRIPT_REPLY_BYTES;
     if given.1 == right.1 || is_too_large {
         return true;
@@ -433,7 +436,8 @@ pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
 }
 
 /// Returns whether replies about streams are equal except for times: the values of `idle` and
-/// `seen-time`, and the last but one of an array that starts with an id and ends with two integers.
+/// `seen-time`, and the last but one element of an array that starts with an ID and ends with two
+/// integers.
 fn agree_but_for_times(given: &Reply, right: &Reply, is_time: bool) -> bool {
     let items = |given: &[Reply], right: &[Reply]| {
         let pending = matches!(right, [Reply::Bulk(_), .., Reply::Integer(_), Reply::Integer(_)] if right.len() <= 4);
@@ -451,7 +455,7 @@ fn agree_but_for_times(given: &Reply, right: &Reply, is_time: bool) -> bool {
     }
 }
 
-/// Returns the parts of an aggregate; anything else is its own part.
+/// Returns the elements of an aggregate. Any other reply is its only element.
 fn parts(reply: &Reply) -> &[Reply] {
     match reply {
         Reply::Array(items) | Reply::Set(items) | Reply::Map(items) => items,
@@ -459,7 +463,7 @@ fn parts(reply: &Reply) -> &[Reply] {
     }
 }
 
-/// Returns the parts of a reply in chunks, sorted. An array of arrays consists of pairs already.
+/// Returns the elements of a reply in chunks, sorted. An array of arrays already consists of pairs.
 fn sorted(reply: &Reply, chunk: usize) -> Vec<String> {
     let parts = parts(reply);
     let chunk = if matches!(parts.first(), Some(Reply::Array(_))) { 1 } else { chunk };

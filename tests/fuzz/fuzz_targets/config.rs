@@ -1,4 +1,5 @@
-//! redis.conf: any text is read or refused, never a panic; what was read is rewritten so that it reads the same.
+//! redis.conf: any text is parsed or rejected, without a panic. A parsed file is rewritten so that
+//! parsing it again has the same result.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +10,7 @@ use pantala::config::{Host, HostDefaults, LoadError, Loaded, Sources, load};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// One file that exists under every name, so that it may include itself.
+/// A single file that exists under every name, so that it may include itself.
 struct OneFile<'a>(&'a [u8]);
 
 impl Host for OneFile<'_> {
@@ -53,7 +54,7 @@ fuzz_target!(|text: &[u8]| {
         }
     };
     let _ = loaded.check_renames(|name| name == b"get" || name == b"set");
-    // A file that includes itself is rewritten as part of what it says: leave those.
+    // A file that includes itself is rewritten as only a part of its content, so skip those.
     if text.to_ascii_lowercase().windows(7).any(|window| window == b"include") {
         return;
     }

@@ -1,5 +1,6 @@
-//! RDB files under arbitrary bytes: an error with an offset in the file, or pieces whose values are
-//! decoded; the same however the bytes are cut; never a panic, never memory for what isn't there.
+//! RDB files from arbitrary bytes. The reader returns an error with an offset in the file, or
+//! pieces whose values are decoded. The result doesn't depend on how the bytes are cut. The reader
+//! never panics, and never allocates memory for bytes that aren't there.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -19,7 +20,7 @@ const LIMITS: Limits = Limits {
     sorted_set: PackLimits { entries: 8, value_bytes: 16 },
 };
 
-/// What is read of a file that is fed in pieces of so many bytes.
+/// Returns the content of a file that is fed in pieces of `step` bytes.
 fn read(file: &[u8], step: usize, knows_len: bool) -> Result<Vec<String>, Error> {
     let mut reader = Reader::new(knows_len.then_some(file.len() as u64), 16, LIMITS.string_bytes_max, false);
     let (mut input, mut pieces) = (file.chunks(step), Vec::new());
@@ -40,7 +41,7 @@ fn read(file: &[u8], step: usize, knows_len: bool) -> Result<Vec<String>, Error>
 }
 
 fuzz_target!(|data: &[u8]| {
-    // Nearly no random bytes begin as a file does: the first one chooses how.
+    // Random bytes almost never start like a file, so the first byte chooses the magic.
     let Some((&first, rest)) = data.split_first() else { return };
     let magic: &[u8] = match first % 4 {
         0 => b"",

@@ -1,8 +1,9 @@
-//! The request parser under arbitrary bytes: whole and in pieces it must come to the same commands and the same error, never
-//! panic, and never go back in what it has read. Replies: reading arbitrary bytes must not panic, and both readers agree on
-//! where a reply ends.
+//! The request parser on arbitrary bytes. Whole input and input in pieces must result in the same
+//! commands and the same error; the parser must not panic or move backwards in its input. Replies:
+//! reading arbitrary bytes must not panic, and both readers must agree on the end of a reply.
 //!
-//! The first bytes of the input are choices (limits, and where the pieces end), the rest is the stream.
+//! The first bytes of the input are choices (limits, and the ends of the pieces); the rest is the
+//! stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,8 +11,8 @@ use pantala_resp::value::{parse_reply, reply_len};
 use pantala_resp::{ArgRange, Args, Limits, Parser, ProtocolError};
 
 const CHOICES: usize = 4;
-/// Low enough that the fuzzer meets it. Above it the outcome may depend on the pieces, as in Redis: a longer line passes when
-/// it is seen together with its end.
+/// Low enough for the fuzzer to exceed it. For a longer line the outcome may depend on the pieces,
+/// as in Redis: the parser accepts it if it arrives together with its end.
 const LINE_LEN_MAX: usize = 256;
 
 #[derive(Debug, Default, PartialEq)]

@@ -1,6 +1,8 @@
-//! Values of `RESTORE` under arbitrary bytes: an error, or a value that is written again and then reads the same; never a panic, never
-//! memory for what isn't there. LZF: what is compressed comes back. Then the command itself, as a shard runs it: what it has stored is read and
-//! changed by commands of every type, and gone without a trace when it is deleted.
+//! Values of `RESTORE` from arbitrary bytes. The result is an error, or a value that reads the same
+//! after being written again; decoding never panics, and never allocates memory for bytes that
+//! aren't there. LZF: compressed bytes decompress to the original. A shard then runs the command
+//! itself: commands of every type read and change the stored value, and deleting it leaves no
+//! trace.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +17,7 @@ use pantala_types::rdb_value::{Limits, Loaded, Reader, ValueRef, Writer, payload
 use pantala_types::sorted_set::PackLimits;
 use pantala_types::{Collection, HashLimits, lzf};
 
-/// Low enough that a few bytes of LZF meet it.
+/// Low enough for a few bytes of LZF to exceed it.
 const STRING_BYTES_MAX: u64 = 1 << 16;
 
 const LIMITS: Limits = Limits {
@@ -40,7 +42,7 @@ fn dump(loaded: &Loaded<'_>, compress: bool) -> Vec<u8> {
     out
 }
 
-/// What is asked of a value that was restored: each answers or refuses.
+/// Commands that read a restored value. Each replies with a result or an error.
 const QUESTIONS: &[&str] = &[
     "TYPE k",
     "OBJECT ENCODING k",
@@ -61,7 +63,7 @@ const QUESTIONS: &[&str] = &[
     "XPENDING k g - + 10",
 ];
 
-/// And what changes it.
+/// Commands that change a restored value.
 const CHANGES: &[&str] = &[
     "PFADD k a b",
     "APPEND k x",
@@ -105,7 +107,7 @@ impl Shard {
         Shard { keyspace: Keyspace::new(layout, vec![WorkerPort::new(Box::new(|| {}))]) }
     }
 
-    /// Runs a command at the key `k`, which is its argument at `key`.
+    /// Runs a command on the key `k`.
     fn run(&self, arguments: &[&[u8]]) -> Vec<u8> {
         let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
         for argument in arguments {
@@ -134,7 +136,7 @@ impl Shard {
         self.run(&command.split(' ').map(str::as_bytes).collect::<Vec<_>>());
     }
 
-    /// `RESTORE` of a value, and the life of what it has stored.
+    /// Restores a value, then reads, changes and deletes it.
     fn live_through(&self, value: &[u8]) {
         let mut sealed = value.to_vec();
         payload::seal(&mut sealed);
@@ -143,7 +145,7 @@ impl Shard {
         }
         QUESTIONS.iter().for_each(|question| self.run_words(question));
         let dumped = self.run(&[b"DUMP", b"k"]);
-        // Behind the length.
+        // The payload follows the length.
         let from = dumped.iter().position(|&byte| byte == b'\n').expect("a bulk") + 1;
         let again = self.run(&[b"RESTORE", b"k", b"0", &dumped[from..dumped.len() - 2], b"REPLACE"]);
         assert_eq!(again, b"+OK\r\n", "what was dumped is restored");
@@ -167,12 +169,13 @@ fuzz_target!(|data: &[u8]| {
     }
     let Ok(loaded) = read(&mut Reader::new(data, STRING_BYTES_MAX), &LIMITS) else { return };
     let bytes = dump(&loaded, data.len() % 2 == 0);
-    // A list's or a stream's nodes together may be longer than a string may be; nothing else grows.
+    // The nodes of a list or a stream may together be longer than the maximum length of a string.
+    // No other values grow.
     let mut reader = Reader::new(&bytes, u64::from(u32::MAX));
     let again = read(&mut reader, &LIMITS).expect("what was written is read");
     assert_eq!(reader.remaining(), 0);
     match (&loaded, &again) {
-        // Whether a small one is packed depends on how it came.
+        // The encoding of a small collection depends on how it was created.
         (Loaded::Hash(one), Loaded::Hash(two)) => assert_eq!(one.view().len(), two.view().len()),
         (Loaded::Set(one), Loaded::Set(two)) => assert_eq!(one.view().len(), two.view().len()),
         (Loaded::SortedSet(one), Loaded::SortedSet(two)) => assert_eq!(one.view().len(), two.view().len()),

@@ -1,7 +1,8 @@
-//! A connection without its socket under arbitrary bytes: whatever the pieces in which they come, and whatever is parsed and
-//! has to wait, it must come to the same commands and the same error, send all replies, and never panic.
+//! A connection without its socket on arbitrary bytes. However the bytes are split, and whichever
+//! parsed commands have to wait, the connection must return the same commands and the same error,
+//! send all replies, and never panic.
 //!
-//! The first bytes of the input are choices, over and over; the rest is the stream.
+//! The first bytes of the input are choices, used repeatedly; the rest is the stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
