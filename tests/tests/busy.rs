@@ -1,5 +1,5 @@
-//! Scripts that run too long: commands that need a shard that the script holds get BUSY; all other
-//! commands are served, on the script's own worker too.
+//! Scripts that run too long: commands that need a shard that the script holds reply BUSY; all
+//! other commands run, on the script's own worker too.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn wait_until_busy(client: &mut Client, key: &str, kill: &str) {
     }
 }
 
-/// Runs one test at a time: scripts that spin compete for the cores.
+/// Runs one test at a time, because scripts that spin compete for the cores.
 static CORES: Mutex<()> = Mutex::new(());
 
 fn each_layout(mut test: impl FnMut(&mut Server)) {
@@ -50,10 +50,10 @@ fn each_layout(mut test: impl FnMut(&mut Server)) {
     });
 }
 
-/// Keys that a script on `held` does not hold, most likely: they live in other shards.
+/// Keys in other shards (most likely), which a script on `held` doesn't hold.
 const OTHERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Returns how many of them can be written.
+/// Returns the number of these keys that can be written.
 fn served(client: &mut Client) -> usize {
     OTHERS.iter().filter(|key| client.command(&["SET", key, "1"]) == Reply::ok()).count()
 }
@@ -71,7 +71,7 @@ fn others_are_served_while_a_script_is_busy() {
         let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
         let mut script = server.connect();
         clients[0].call("SET held 1");
-        // Pipelined behind the script in the same write: runs when it has ended.
+        // Commands pipelined after the script in the same write run when it has ended.
         script.send_together(&[vec!["EVAL", ENDLESS, "1", "held"], vec!["PING"], vec!["GET", "held"]]);
         wait_until_busy(&mut clients[0], "held", "SCRIPT");
         for client in &mut clients {
@@ -91,7 +91,7 @@ fn others_are_served_while_a_script_is_busy() {
             );
             assert_eq!(client.call("PING"), pong());
         }
-        // New connections are served too, and those that close leave nothing behind.
+        // New connections are served too, and closed ones leave no state.
         assert_eq!(server.connect().call("PING"), pong());
         drop(clients.pop());
         kill(&mut clients[1], &mut script);
@@ -105,8 +105,8 @@ fn others_are_served_while_a_script_is_busy() {
     });
 }
 
-/// Commands of several connections arrive together with the script: none is lost, duplicated or
-/// answered out of order.
+/// Commands of several connections arrive together with the script: none is lost or run twice, and
+/// replies stay in order.
 #[test]
 fn commands_that_arrive_with_the_script_run_once_and_in_order() {
     each_layout(|server| {
@@ -118,7 +118,7 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
             (0..50).map(|_| vec!["INCR".to_owned(), key.clone()]).collect()
         };
         for round in 0..3 {
-            // Enough to keep the worker so busy that it finds them in one turn.
+            // Enough commands to keep the worker busy until it receives all of them in one turn.
             for (number, client) in clients.iter_mut().enumerate() {
                 let mut all = commands(number);
                 if number == 3 {
@@ -208,7 +208,7 @@ fn a_script_that_has_written_ends_only_with_the_server() {
     each_layout(|server| {
         let mut client = server.connect();
         let mut script = server.connect();
-        // Keyspace events do not make it hold more than its key.
+        // Keyspace events don't make the script hold more shards.
         client.call("CONFIG SET notify-keyspace-events KEA");
         script.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
@@ -281,7 +281,7 @@ fn the_script_s_own_client_waits_until_it_ends() {
 }
 
 /// Messages for the client of a busy script are buffered until the script ends, up to the client's
-/// output buffer limit; beyond it the buffer is dropped and the client closed.
+/// output buffer limit. Above it, the buffer is dropped and the client closed.
 #[test]
 fn messages_for_the_script_s_own_client_are_bounded() {
     const MESSAGE_BYTES: usize = 100_000;
@@ -289,7 +289,7 @@ fn messages_for_the_script_s_own_client_are_bounded() {
     const TOGETHER: usize = 20;
     each_layout(|server| {
         let [mut client, mut script] = [(); 2].map(|()| server.connect());
-        // One on each worker.
+        // One client on each worker.
         let mut others = [(); 3].map(|()| server.connect());
         client.command(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 4mb 0 0"]);
         script.call("HELLO 3");
@@ -313,7 +313,7 @@ fn messages_for_the_script_s_own_client_are_bounded() {
         while client.call("PUBLISH news x") != Reply::Integer(0) {
             assert!(began.elapsed() < LIMIT, "it is still subscribed");
         }
-        // Less than the limit is buffered, and arrives in order.
+        // Output below the limit is buffered and arrives in order.
         let mut script = server.connect();
         script.call("HELLO 3");
         script.call("SUBSCRIBE news");
@@ -337,8 +337,8 @@ fn messages_for_the_script_s_own_client_are_bounded() {
     });
 }
 
-/// A script whose keys hold large values holds only what it declares while it changes a value small
-/// enough to copy, and a call that changed a larger one does not make the next call hold more.
+/// A script that changes a value small enough to copy holds only its declared keys, even if other
+/// values are large. A call that changed a larger value doesn't make the next call hold more.
 #[test]
 fn large_values_do_not_widen_a_script_forever() {
     each_layout(|server| {
@@ -356,7 +356,7 @@ fn large_values_do_not_widen_a_script_forever() {
     });
 }
 
-/// Turns that a worker runs within a busy script are complete: a tracking client gets
+/// Turns that a worker runs during a busy script are complete: a tracking client receives
 /// invalidations, a pause ends, keys expire and publish their event.
 #[test]
 fn nothing_is_delayed_while_a_script_is_busy() {
@@ -377,7 +377,7 @@ fn nothing_is_delayed_while_a_script_is_busy() {
         }
         let event = listener.receive();
         assert_eq!(event.elements()[2], other);
-        // As in Redis, no pause can start meanwhile, but a pause can end.
+        // As in Redis, no pause can start during a busy script, but a pause can end.
         assert_eq!(client.call("CLIENT PAUSE 100000 WRITE"), busy("SCRIPT"));
         assert_eq!(paused.command(&["SET", &other.text(), "2"]), Reply::ok());
         kill(&mut client, &mut script);
@@ -410,7 +410,7 @@ fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
         wait_until_busy(&mut client, "to", "SCRIPT");
         let free = served(&mut client);
         assert!(free > 0, "no other shard is served");
-        // A pause would block every client, so it is rejected, and the transaction around it too.
+        // A pause would block every client, so it is rejected, and so is its transaction.
         let mut pausing = server.connect();
         pausing.call("MULTI");
         pausing.call("CLIENT PAUSE 100000 ALL");
@@ -464,7 +464,7 @@ fn scripts_run_beside_a_busy_one() {
     });
 }
 
-/// Commands of a transaction are queued before, during and after a busy script: all of them take
+/// Commands of a transaction are queued before, during and after a busy script. All of them take
 /// effect, or none.
 #[test]
 fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
@@ -510,9 +510,9 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
     });
 }
 
-/// An OK of SCRIPT KILL is reliable: the script has not written, will not write, and is not rerun.
-/// The script writes as soon as the turn that killed it has ended, which it detects by the duration
-/// of that turn.
+/// An OK of SCRIPT KILL is reliable: the script hasn't written, won't write, and isn't rerun. The
+/// script writes as soon as the turn that killed it has ended, which it detects by the duration of
+/// that turn.
 #[test]
 fn a_killed_script_does_nothing_more() {
     const TEXT_BYTES: usize = 10_000;
@@ -541,7 +541,7 @@ fn a_killed_script_does_nothing_more() {
             );
             let mut killed = 0;
             for _ in 0..ATTEMPTS {
-                // A new script, not known to need more than its key.
+                // A new script, which the server doesn't know to need more than its key.
                 client.call("SCRIPT FLUSH");
                 script.send(&["EVAL", &text, "1", "held"]);
                 let began = Instant::now();
@@ -564,7 +564,7 @@ fn a_killed_script_does_nothing_more() {
                     }
                     continue;
                 }
-                // The script was faster, on a busy host.
+                // On a busy host the script ended before the kill.
                 if act.contains("while") {
                     let began = Instant::now();
                     while client.call("SCRIPT KILL") != Reply::ok() {
@@ -580,8 +580,8 @@ fn a_killed_script_does_nothing_more() {
     });
 }
 
-/// A script that catches every error of its commands is killed all the same, and commands behind
-/// its call are answered.
+/// A script that catches every error of its commands can be killed, and commands after its call get
+/// replies.
 #[test]
 fn endless_loops_around_calls_are_killed() {
     let script =
@@ -604,9 +604,8 @@ fn endless_loops_around_calls_are_killed() {
     });
 }
 
-/// Nothing that catches errors, or is called with them, keeps a script from being killed: neither a
-/// handler that runs where the error is raised, nor coroutines that each do too little to reach the
-/// check.
+/// Error handlers and coroutines can't prevent a script from being killed: neither a handler that
+/// runs where the error is raised, nor coroutines that each do too little to reach the check.
 #[test]
 fn handlers_of_errors_and_coroutines_are_killed() {
     const HANDLED: &str =

@@ -1,6 +1,6 @@
-//! `maxmemory-clients`: which clients are evicted when all clients together use too much memory.
-//! The scenes cover the subject of Redis's unit/client-eviction, which can only test a server that
-//! it started itself; they also run on redis-server.
+//! `maxmemory-clients`: which clients are evicted when the total memory of clients exceeds the
+//! limit. The tests cover the subject of Redis's unit/client-eviction, which can only test a server
+//! that it started itself; they also run on redis-server.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,15 @@ use pantala_tests::{Backend, Client, Random, Reply, Server};
 
 const KB: usize = 1024;
 const MB: usize = 1024 * KB;
-/// The limit of most scenes.
+/// The limit in most tests.
 const LIMIT: usize = 3_000_000;
-/// The limit of scenes with small allocations. Redis rejects limits below 128 KiB.
+/// The limit in tests with small allocations. Redis rejects limits below 128 KiB.
 const SMALL_LIMIT: usize = 200_000;
-/// A reply that is long beside that limit. A client may exceed the limit by one such reply before
-/// it is evicted.
+/// Length of a reply that is long compared with that limit. A client may exceed the limit by one
+/// such reply before it is evicted.
 const LONG: usize = 200 * KB;
-/// Tolerance of the counters: the memory of `control` itself while it asks, and deltas that the
-/// workers have yet to flush.
+/// Tolerance of the counters: the memory of `control` while it runs INFO, and deltas that the
+/// workers haven't flushed.
 const SLACK: usize = 32 * KB;
 /// More small allocations of any kind than [`SMALL_LIMIT`] has room for.
 const SMALL_ALLOCATIONS: usize = 30_000;
@@ -85,9 +85,9 @@ fn filled(server: &Server, control: &mut Client, name: &str, bytes: usize) -> Cl
     client
 }
 
-/// Sends a request until the server closes the connection; returns whether it does.
+/// Sends a request until the server closes the connection. Returns whether it closes.
 fn is_closed(client: &mut Client, request: &[u8]) -> bool {
-    // It may close before it has received all.
+    // The server may close the connection before it has received all bytes.
     let _ = client.try_send_raw(request);
     client.ends_within(PATIENCE)
 }
@@ -179,15 +179,15 @@ fn arguments_of_a_blocked_command_count() {
         set_limit(&mut control, SMALL_LIMIT);
         assert!(!exists(&mut control, "waiting"));
         wait_until_blocked(&mut control, 0);
-        // The evicted client is not served any more.
+        // The evicted client is no longer blocked on the list.
         assert_eq!(control.call("RPUSH list a"), Reply::Integer(1));
         assert_eq!(control.call("LLEN list"), Reply::Integer(1));
         assert!(waiting.ends_within(PATIENCE));
     });
 }
 
-/// Arguments that are in flight to a shard that a script holds have left the query buffer and still
-/// count: those of commands, pipelines, transactions, scripts and watches.
+/// Arguments in flight to a shard that a script holds are no longer in the query buffer, but count:
+/// those of commands, pipelines, transactions, scripts and watches.
 #[test]
 fn arguments_of_commands_that_wait_for_their_shards_count() {
     const WORKERS: usize = 3;
@@ -255,14 +255,14 @@ fn unread_output_counts() {
         assert_eq!(control.command(&["SET", "k", &"v".repeat(LONG)]), Reply::ok());
         let mut client = named(server, "slow");
         assert_eq!(client.call("GET k").text().len(), LONG);
-        // One by one, until the sockets are full and replies are buffered in the server.
+        // Reads one by one, until the sockets are full and the server buffers replies.
         eventually("it is closed", || {
             let taken = field(&mut control, "slow", "tot-mem");
             assert!(taken.is_none_or(|taken| taken < LIMIT + LONG), "{taken:?} of {LIMIT} taken");
             let _ = client.try_send_raw(&encode(&["GET", "k"]));
             taken.is_none()
         });
-        // And all at once: meanwhile the client can't use much more than the limit.
+        // Requests all at once. The client must not use much more than the limit meanwhile.
         let mut client = named(server, "greedy");
         assert!(is_closed(&mut client, &encode(&["GET", "k"]).repeat(5000)));
         assert_eq!(control.call("PING").text(), "PONG");
@@ -270,7 +270,7 @@ fn unread_output_counts() {
 }
 
 /// A client that pipelines long replies is closed when they exceed the limit, before all of them
-/// are made.
+/// are encoded.
 #[test]
 fn a_pipeline_of_long_replies_is_stopped_midway() {
     const REPLY_BYTES: usize = MB;
@@ -402,12 +402,12 @@ fn an_output_buffer_limit_evicts_no_other_client() {
     }
 }
 
-/// Returns the power-of-two bucket of a size: Redis sorts no finer than that.
+/// Returns the power-of-two bucket of a size. Redis sorts clients by bucket only.
 fn bucket(bytes: usize) -> u32 {
     (usize::BITS - bytes.leading_zeros()).max(15)
 }
 
-/// Clients of random sizes, falling limits: each limit evicts as few clients as necessary, the
+/// Falling limits evict clients of random sizes: each limit evicts as few clients as necessary, the
 /// largest first.
 #[test]
 fn the_largest_clients_are_evicted_and_no_more_than_necessary() {
@@ -483,9 +483,9 @@ fn evicted_clients_are_counted() {
     });
 }
 
-/// Not run on redis-server: some 7.0 versions crash. One transaction sets the limit and pushes to
-/// the list that two clients are blocked on: the first is served, and the second, which is too
-/// large, is evicted.
+/// One transaction sets the limit and pushes to the list that two clients are blocked on: the first
+/// is served, and the second, which is too large, is evicted. Not run on redis-server, because some
+/// 7.0 versions crash.
 #[test]
 fn a_blocked_client_is_evicted_beside_one_that_is_served() {
     for mut server in pantalas() {
@@ -509,7 +509,7 @@ fn a_blocked_client_is_evicted_beside_one_that_is_served() {
     }
 }
 
-/// Many clients allocate and release memory at once and some are evicted: afterwards the sum is
+/// Many clients allocate and release memory at once and some are evicted. Afterwards the sum is
 /// that of the remaining clients.
 #[test]
 fn the_sum_is_right_after_many_evictions() {
@@ -545,9 +545,9 @@ fn the_sum_is_right_after_many_evictions() {
         eventually("all are closed", || fields(&mut control, "", "tot-mem").len() == 1);
         let evicted = control.call("INFO stats").text();
         assert!(!evicted.contains("\r\nevicted_clients:0\r\n"), "no client was evicted");
-        // The smallest limit shows the smallest error. A receive buffer may be twice as large as
-        // its contents. All bytes have arrived before the limit is set: a client that is read in
-        // pieces meanwhile would at first be the smaller one.
+        // The smallest limit has the smallest error. A receive buffer may be twice as large as its
+        // contents. All bytes have arrived before the limit is set, because a client whose bytes
+        // arrive in pieces could at first be the smaller one.
         let _stays = filled(&server, &mut control, "stays", 40 * KB);
         let mut goes = filled(&server, &mut control, "goes", 128 * KB);
         set_limit(&mut control, 128 * KB);

@@ -1,7 +1,7 @@
-//! `maxmemory`: what is rejected, what is evicted, how close memory stays to the limit, and which
-//! clients are notified. The scenes cover the subject of Redis's unit/maxmemory, which can only
-//! test a server that it started itself; where results do not depend on the allocator, they also
-//! run on redis-server.
+//! `maxmemory`: which commands are rejected, which keys are evicted, how close memory stays to the
+//! limit, and which clients are notified. The tests cover the subject of Redis's unit/maxmemory,
+//! which can only test a server that it started itself. Tests whose results don't depend on the
+//! allocator also run on redis-server.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,10 +16,10 @@ const MB: usize = 1024 * KB;
 
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// Memory may exceed the limit by one part in this many, as docs/semantics.md promises.
+/// Memory may exceed the limit by this fraction of it (docs/semantics.md).
 const EXCESS_PART: usize = 16;
 
-/// The same if only other workers could evict.
+/// The fraction if only other workers can evict.
 const BUSY_EXCESS_PART: usize = 4;
 
 /// Policies that evict, and whether they evict keys without a TTL.
@@ -125,7 +125,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "SET k"),
     (0, "SET"),
     (0, "NOSUCHCOMMAND"),
-    // In a transaction no command is queued any more.
+    // Commands of a transaction are no longer queued.
     (0, "MULTI"),
     (0, "GET there"),
     (0, "PING"),
@@ -140,7 +140,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "RESET"),
     (0, "PING"),
     (0, "EXEC"),
-    // Commands queued before are checked at EXEC.
+    // Commands queued before the limit are checked at EXEC.
     (0, "!0"),
     (0, "MULTI"),
     (0, "GET there"),
@@ -204,7 +204,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "FCALL allowed 1 begun"),
     (0, "FCALL_RO allowed 1 begun"),
     (0, "FCALL nothing 0"),
-    // Scripts queued before, in a transaction: their flags decide.
+    // Scripts queued before the limit, in a transaction: their flags decide.
     (1, "!0"),
     (0, "MULTI"),
     (0, "EVAL return_redis.call('set',KEYS[1],'x') 1 there"),
@@ -217,7 +217,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "EVAL #!lua|return_1 0"),
     (1, "!1"),
     (0, "EXEC"),
-    // A script that was not loaded when it was queued.
+    // A script that wasn't loaded when it was queued.
     (1, "!0"),
     (0, "MULTI"),
     (0, "EVALSHA 121982a2098f0a549345ef911e130b9242ec5d83 0"),
@@ -259,7 +259,7 @@ fn rejections(server: &Server) -> Vec<String> {
     }
     let [client, _] = &mut clients;
     let text = client.call("INFO commandstats errorstats").text();
-    // Without durations, and without INFO itself.
+    // Compares counts, without durations and without INFO itself.
     let counts = text.lines().filter(|line| line.contains(':') && !line.starts_with("cmdstat_info"));
     got.extend(
         counts.map(|line| line.split(',').filter(|field| !field.starts_with("usec")).collect::<Vec<_>>().join(",")),
@@ -284,8 +284,8 @@ fn commands_are_rejected_as_in_redis() {
     }
 }
 
-/// Writes random keys with values of about 100 bytes, pipelined, until this many bytes are written;
-/// returns the number of errors.
+/// Writes random keys with values of about 100 bytes, pipelined, until `bytes` bytes are written.
+/// Returns the number of errors.
 fn fill(client: &mut Client, random: &mut Random, bytes: usize, is_volatile: bool) -> usize {
     const PIPELINE: usize = 50;
     let (mut errors, mut written) = (0, 0);
@@ -328,7 +328,7 @@ fn memory_stays_within_its_limit() {
                 assert!(used < limit + limit / EXCESS_PART, "{policy}: {used} of {limit}");
             }
             assert!(info_field(&mut control, "evicted_keys") > 10_000, "{policy}");
-            // Afterwards commands evict the rest.
+            // Later commands evict the remaining excess.
             eventually("within the limit", || info_field(&mut control, "used_memory") <= limit + 4 * KB);
             assert!(info_field(&mut control, "used_memory") > limit - MB, "{policy}: too much was evicted");
             allow_any(&mut control);
@@ -368,8 +368,8 @@ fn only_keys_with_a_ttl_are_volatile() {
     });
 }
 
-/// Returns how many of 100 used keys and of 100 unused keys are left after half of all keys had to
-/// be evicted.
+/// Returns how many of 100 used keys and of 100 unused keys are left after half of all keys were
+/// evicted.
 fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     const KEYS: usize = 6000;
     let mut client = server.connect();
@@ -398,7 +398,7 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     let full = info_field(&mut client, "used_memory");
     let limit = before + (full - before) / 2;
     set(&mut client, &[("maxmemory", &limit.to_string())]);
-    // The asking client uses some memory itself.
+    // The client that runs INFO uses some memory itself.
     eventually("half of the keys are evicted", || info_field(&mut client, "used_memory") <= limit + 32 * KB);
     // The checks below must evict no more.
     allow_any(&mut client);
@@ -415,9 +415,9 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
 
 #[test]
 fn used_keys_stay_and_unused_keys_are_evicted() {
-    /// With `execution owner`, a worker that the host does not schedule evicts nothing, and the
-    /// others evict used keys instead. Scenes that play at the same time cause this now and then,
-    /// so later tries wait for them to end.
+    /// With `execution owner`, a worker that the host doesn't schedule evicts nothing, and the
+    /// others evict used keys instead. Tests that run at the same time occasionally cause this, so
+    /// later tries wait for them to end.
     const TRIES: usize = 12;
     const TRIES_AT_ONCE: usize = 3;
     let eventually_left = |server: &Server, policy: &str, uses: usize, is_right: fn(usize, usize) -> bool| {
@@ -474,8 +474,8 @@ fn pipelines_of_large_values_stay_within_the_limit() {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        // One sixteenth above the limit, and one command per worker. Commands received and not run
-        // yet are client memory, which is counted on top.
+        // The excess is one sixteenth of the limit, and one command per worker. Commands that were
+        // received and haven't run are client memory, which is added.
         let clients = 3 * 20 * (VALUE_BYTES + KB);
         let is_owner = control.call("CONFIG GET execution").elements()[1] == Reply::bulk("owner");
         let excess = limit / if is_owner { BUSY_EXCESS_PART } else { EXCESS_PART };

@@ -1,7 +1,9 @@
-//! What concurrent clients see could have happened one command after the other: histories of short windows on few keys, while the
-//! server's threads pause at bad moments, searched for an order that explains them ([`pantala_tests::history`]).
+//! Checks that histories of concurrent clients are linearizable. Clients run short windows on few
+//! keys while the server's threads pause at bad moments, and a search looks for an order that
+//! explains each history ([`pantala_tests::history`]).
 //!
-//! Pauses, and the rules that are broken on purpose, are `DEBUG FAULT` of builds with debug assertions; other builds run without.
+//! Pauses, and the invariants violated on purpose, are `DEBUG FAULT` of builds with debug
+//! assertions; other builds run without them.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -19,19 +21,19 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, fo
 
 /// How long each workload runs on each kind of server, with and without the journal.
 const RUN: Duration = Duration::from_millis(250);
-/// Longest a broken rule may take to be seen.
+/// Maximum time until a violated invariant is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(120);
-/// Of so many windows one may be undecided.
+/// One in this many windows may be undecided.
 const DECIDED_MIN: u64 = 100;
 
 /// More workers than cores.
 const WORKERS: &str = "5";
 const SHARDS: &str = "40";
 
-/// Pauses that everything runs with, per mille.
+/// Pauses in all runs, per mille.
 const PAUSES: [(&str, u32); 3] = [("pause-taking", 60), ("pause-holding", 60), ("pause-replying", 40)];
 
-/// What is run.
+/// A workload of clients.
 #[derive(Clone, Copy)]
 struct Workload {
     name: &'static str,
@@ -44,7 +46,7 @@ const fn mix(kinds: &'static [Kind], clients: usize, operations: usize, keys: us
     Mix { kinds, within: plan::WITHIN, clients, operations, keys }
 }
 
-/// Transactions and scripts of nothing else.
+/// Returns a mix whose transactions and scripts contain only these kinds.
 const fn within(kinds: &'static [Kind], mix: Mix) -> Mix {
     Mix { within: kinds, ..mix }
 }
@@ -100,7 +102,7 @@ const SCRIPTS: Workload = Workload {
     ..EVERYTHING
 };
 
-/// All of a connection's commands in one write: its order holds over all keys.
+/// All commands of a connection in one write, whose order holds over all keys.
 const PIPELINES: Workload = Workload {
     name: "pipelines",
     mix: mix(
@@ -122,7 +124,8 @@ const PIPELINES: Workload = Workload {
     scope: Scope::Connection,
 };
 
-/// The same where order holds for each key only (`--execution owner`): commands of one key.
+/// As `PIPELINES`, on one key per connection, because with `--execution owner` order holds per key
+/// only.
 const PIPELINES_OF_KEYS: Workload = Workload {
     name: "pipelines of keys",
     mix: mix(&[Kind::Texts, Kind::Writes, Kind::Lists], 6, 8, 5),
@@ -130,7 +133,8 @@ const PIPELINES_OF_KEYS: Workload = Workload {
     scope: Scope::Key,
 };
 
-/// Pipelines of single keys beside scripts that hold all shards: what waits for those goes together.
+/// Pipelines of single keys during scripts that hold all shards: commands that wait for these
+/// shards are sent together.
 const PIPELINES_BESIDE_SCRIPTS: Workload = Workload {
     name: "pipelines beside scripts",
     mix: mix(
@@ -148,7 +152,7 @@ fn workloads(execution: &str) -> Vec<Workload> {
     [&[EVERYTHING, STRINGS, WAITING, SCRIPTS], pipelines].concat()
 }
 
-/// Asks for a fault. `false`: this build has none.
+/// Requests a fault. Returns `false` if this build has none.
 fn ask_for(server: &Server, fault: &str, permille: u32) -> bool {
     server.connect().command(&["DEBUG", "FAULT", fault, &permille.to_string()]) == Reply::ok()
 }
@@ -163,15 +167,15 @@ fn start(backend: Backend, execution: &str) -> Server {
     server
 }
 
-/// What a run came to.
+/// Statistics of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     windows: u64,
     events: u64,
     undecided: u64,
-    /// Of so many events two were on their way at the same time.
+    /// One in this many events overlapped another one.
     overlapping: u64,
-    /// How long the search took.
+    /// Duration of the search.
     checked: Duration,
 }
 
@@ -188,12 +192,12 @@ impl Tally {
 /// Runs windows of a workload until `limit` has passed.
 ///
 /// # Errors
-/// A history that can't have happened.
+/// A history that no order explains.
 fn explore(server: &Server, workload: &Workload, limit: Duration, seed: u64) -> Result<Tally, String> {
     explore_followed(server, workload, limit, seed, &Order::default())
 }
 
-/// As [`explore`], with a look at the stream of effects meanwhile.
+/// Explores as [`explore`] does, and checks the stream of effects.
 fn explore_followed(
     server: &Server,
     workload: &Workload,
@@ -206,7 +210,7 @@ fn explore_followed(
     assert_eq!(clients[0].command(&["FUNCTION", "LOAD", "REPLACE", &library()]), Reply::bulk("history"));
     let mut tally = Tally::default();
     while tally.windows == 0 || Instant::now() < deadline {
-        // One server runs several workloads: each window's names are its own.
+        // Names of keys are unique per window, because one server runs several workloads.
         let number = seed.wrapping_mul(1_000_003).wrapping_add(tally.windows);
         let (names, plans) = (record::names(number, workload.mix.keys), planner.plan());
         order.expect(number, &plans, workload.sending == Sending::Pipelined && workload.scope == Scope::Key);
@@ -237,11 +241,12 @@ fn explore_followed(
     Ok(tally)
 }
 
-/// Runs all workloads, each for `each` without the journal and for as long with it: while a replica
-/// follows the stream, whose order is looked at behind every unit, and which holds the same in the end.
+/// Runs all workloads, each for `each` without the journal and for `each` with it. With the
+/// journal, a replica follows the stream: the order of the stream is checked after every unit, and
+/// the replica must have the same dataset at the end.
 ///
 /// # Panics
-/// When a history or a stream can't have happened.
+/// If no order explains a history, or the stream's order is wrong.
 fn explore_all(server: &Server, backend: Backend, execution: &str, each: Duration, mut seed: u64) -> Tally {
     let mut sum = Tally::default();
     for is_followed in [false, true] {
@@ -291,7 +296,7 @@ fn histories_can_have_happened() {
     });
 }
 
-/// As the last one, for as long as it is told to.
+/// As the last one, for the time in `PANTALA_HISTORY_S`.
 #[test]
 #[ignore = "runs for ten minutes: .ci/nightly"]
 fn histories_for_long() {
@@ -308,7 +313,7 @@ fn histories_for_long() {
     }
 }
 
-/// What a workload is of that must show a broken rule.
+/// Returns a workload that must detect a violated invariant.
 const fn broken(name: &'static str, mix: Mix) -> Workload {
     Workload { name, mix, ..EVERYTHING }
 }
@@ -322,7 +327,8 @@ const UNDECLARED_FUNCTIONS: Mix = Mix { kinds: &[Kind::UndeclaredFunctions, Kind
 const STRINGS_WITHIN: &[Kind] = &[Kind::Texts, Kind::Several];
 const RENAMES_WITHIN: &[Kind] = &[Kind::Rename];
 
-/// Rules that are broken on purpose, how often, and the workload that must show it: of what the rule is about, and little else.
+/// The faults, their frequency, and the workload that must detect each: mainly commands that depend
+/// on the violated invariant.
 const BROKEN: [(&str, u32, Workload); 18] = [
     ("torn-mset", 300, broken("MSET", mix(&[Kind::Several, Kind::Several, Kind::Texts], 6, 7, 4))),
     ("torn-exec", 500, broken("strings in MULTI", within(STRINGS_WITHIN, TRANSACTIONS))),
@@ -352,13 +358,14 @@ const BROKEN: [(&str, u32, Workload); 18] = [
     ),
 ];
 
-/// A checker that sees nothing wrong proves nothing, unless it sees what is wrong.
+/// A checker that accepts all histories proves nothing, so it must detect violated invariants.
 #[test]
 fn every_broken_rule_is_seen() {
     let seed = Random::seed("every_broken_rule_is_seen");
     for_each_form(|backend, execution| {
         for (fault, permille, workload) in BROKEN {
-            // With `owner` each EXEC runs on the thread of its last shard, and not on its client's; the other rules are looked at alike there, or not at all.
+            // With `owner`, each EXEC runs on the thread of its last shard, not on its client's.
+            // The other invariants are checked the same way, or not at all.
             if execution == "owner" && !fault.ends_with("-exec") {
                 continue;
             }

@@ -26,8 +26,8 @@ fn await_listeners(client: &mut Client, channel: &str, count: usize) {
     }
 }
 
-/// A step of a script: the client, its command (empty: none), and how many replies and messages it
-/// receives.
+/// A step of a script: the client, its command (empty: none), and the number of replies and
+/// messages that it receives.
 type Step = (usize, &'static str, usize);
 
 /// Runs a script with three clients and returns all bytes that they receive.
@@ -128,7 +128,8 @@ fn shard_channels_are_those_of_redis() {
         (0, "", 1),
         (0, "SUNSUBSCRIBE one one", 2),
         (2, "SPUBLISH one nobody", 1),
-        // Channels never subscribed to: by a client without subscriptions, and by one with another.
+        // Unsubscribes from channels without a subscription: by a client without any, and by one
+        // with another.
         (0, "SUNSUBSCRIBE foo", 1),
         (0, "SUNSUBSCRIBE bar quux", 2),
         (0, "SSUBSCRIBE one", 1),
@@ -160,7 +161,7 @@ fn shard_channels_are_those_of_redis() {
     assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
 }
 
-/// With replies off, confirmations and messages are sent all the same.
+/// With replies off, confirmations and messages are still sent.
 #[test]
 fn listeners_without_replies_are_those_of_redis() {
     const SCRIPT: &[Step] = &[
@@ -184,15 +185,15 @@ fn listeners_without_replies_are_those_of_redis() {
         (0, "PING", 1),
         (1, "SPUBLISH one hello", 1),
         (0, "", 1),
-        // Replies to the publisher are off, its messages are not (in RESP2 a subscriber may not
-        // publish).
+        // The publisher's replies are off, but its messages aren't. (In RESP2 a subscriber may not
+        // publish.)
         (0, "SUNSUBSCRIBE one", 1),
         (2, "SSUBSCRIBE one", 1),
         (0, "CLIENT REPLY OFF", 0),
         (0, "SPUBLISH one quiet", 0),
         (2, "", 1),
         (0, "CLIENT REPLY ON", 1),
-        // The same for transactions.
+        // The same in transactions.
         (0, "CLIENT REPLY OFF", 0),
         (0, "MULTI", 0),
         (0, "SUBSCRIBE a b", 0),
@@ -216,7 +217,8 @@ fn listeners_without_replies_are_those_of_redis() {
     assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
 }
 
-/// Redis leaves the channels in random order: the counts fall by one, and each channel is named.
+/// Redis leaves the channels in random order, so only the decreasing counts and the set of channels
+/// compare.
 #[test]
 fn unsubscribing_all_shard_channels_is_as_in_redis() {
     assert_as_redis(&SERVER_ARGS, |server, version| {
@@ -303,7 +305,7 @@ fn commands_denied_to_subscribers_are_those_of_redis() {
     });
 }
 
-/// The same in a pipeline of commands of one key, which `--execution owner` sends to the owners
+/// The same in a pipeline of commands of one key, which `--execution owner` sends to the owner
 /// together.
 #[test]
 fn subscribers_and_monitors_may_not_read_in_a_pipeline() {
@@ -321,8 +323,8 @@ fn subscribers_and_monitors_may_not_read_in_a_pipeline() {
     });
 }
 
-/// Messages published before a client unsubscribes are delivered, even if it publishes and
-/// unsubscribes in one write. They come before the reply to the unsubscription.
+/// Messages published before a client unsubscribes are delivered before the reply to the
+/// unsubscription, even if the client publishes and unsubscribes in one write.
 #[test]
 fn a_leaving_client_receives_earlier_messages() {
     let play = |server: &Server| {
@@ -341,8 +343,8 @@ fn a_leaving_client_receives_earlier_messages() {
                 client.call(listens);
                 let words = commands.map(|command| command.split(' ').collect::<Vec<_>>());
                 client.send_together(&words);
-                // The reply to the publication, the message, and the reply to the command that
-                // leaves, which is last: RESET and QUIT reply with one word.
+                // The reply to the publication, the message, and last the reply to the command that
+                // unsubscribes: RESET and QUIT reply with one word.
                 let replies: Vec<String> = (0..3).map(|_| format!("{:?}", client.receive())).collect();
                 let has_payload = |reply: &String| {
                     reply.contains("payload") || reply.contains(&format!("{:?}", b"payload").replace(['[', ']'], ""))
@@ -401,14 +403,14 @@ fn messages_keep_their_order() {
     });
 }
 
-/// A transaction or script may deliver its messages before it ends. A subscriber that reads its
-/// keys then sees all of its changes.
+/// A transaction or script may deliver its messages before it ends. A subscriber that then reads
+/// its keys must see all its changes.
 #[test]
 fn a_message_of_a_transaction_implies_that_it_has_run() {
     const ROUNDS: usize = 200;
     const SCRIPT: &str =
         "redis.call('PUBLISH', 'news', ARGV[1]) for _, key in ipairs(KEYS) do redis.call('SET', key, ARGV[1]) end";
-    // Most likely in several shards.
+    // These keys are most likely in several shards.
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
     for_each_form(|backend, execution| {
         let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
@@ -429,7 +431,7 @@ fn a_message_of_a_transaction_implies_that_it_has_run() {
                 1
             };
             assert_eq!(listener.receive(), Reply::Array(["message", "news", &number].map(Reply::bulk).to_vec()));
-            // In reverse order of the writes.
+            // Reads in reverse order of the writes.
             for key in KEYS.iter().rev() {
                 assert_eq!(reader.call(&format!("GET {key}")), Reply::bulk(&number), "round {round}");
             }
@@ -440,13 +442,13 @@ fn a_message_of_a_transaction_implies_that_it_has_run() {
     });
 }
 
-/// Messages published in one write, on channels in turns and in runs, arrive as from redis-server,
-/// by name and by pattern, as if each was published alone.
+/// Messages published in one write, on alternating and on equal channels, arrive in the same order
+/// as from redis-server, by name and by pattern.
 #[test]
 fn messages_of_one_write_keep_their_order() {
     const CHANNELS: [&str; 12] = ["a", "a", "a", "b", "a", "b", "b", "c", "c", "a", "a", "c"];
     let received = |server: &Server| -> Vec<Vec<Vec<u8>>> {
-        // A subscription, the version of the protocol, and the number of messages.
+        // A subscription, the protocol version, and the number of messages.
         let listeners =
             [("SUBSCRIBE a", 2, 6), ("SUBSCRIBE a b", 3, 9), ("PSUBSCRIBE c*", 2, 3), ("SUBSCRIBE a c", 2, 9)];
         let mut clients: Vec<(Client, usize)> = listeners
@@ -563,15 +565,15 @@ fn subscriptions_of_disconnected_clients_are_removed() {
     });
 }
 
-/// A client with very many patterns unsubscribes from them quickly, in whichever way, and delays no
-/// other client, not even of its worker.
+/// A client with very many patterns unsubscribes from them quickly, with any command, and delays no
+/// other client, not even one of its worker.
 #[test]
 fn very_many_patterns_are_unsubscribed_quickly() {
     const PATTERNS: usize = 100_000;
     /// Patterns per command.
     const TOGETHER: usize = 1000;
-    /// CPU time, many times that of a debug build. A scan of all patterns for each unsubscription
-    /// takes many times this limit.
+    /// Maximum CPU time, many times that of a debug build. A scan of all patterns at each
+    /// unsubscription takes many times this limit.
     const SOON: Duration = Duration::from_secs(5);
     let patterns: Vec<String> = (0..PATTERNS).map(|number| format!("pattern:{number}:*")).collect();
     let exchange = |client: &mut Client, verb: &str, together: usize| {
@@ -614,7 +616,8 @@ fn very_many_patterns_are_unsubscribed_quickly() {
     });
 }
 
-/// A subscriber that doesn't read is closed at the limit of its class; others receive everything.
+/// A subscriber that doesn't read is closed at the limit of its class; other subscribers receive
+/// all messages.
 #[test]
 fn a_silent_listener_is_closed_at_its_limit() {
     for_each_backend(|backend| {
@@ -742,7 +745,7 @@ fn a_transaction_that_unsubscribes_receives_its_own_messages() {
         let commands = ["SSUBSCRIBE c", "MULTI", "SPUBLISH c x", "SUNSUBSCRIBE c", "EXEC", "PING"];
         let got = replies(&mut client, &commands, 7);
         assert_eq!(got[4..], ["*2 :1 >3 $12 sunsubscribe $1 c :0 ", ">3 $8 smessage $1 c $1 x ", "+PONG "]);
-        // Messages aren't replies.
+        // Confirmations and messages aren't replies.
         let commands =
             ["CLIENT REPLY OFF", "MULTI", "SUBSCRIBE c", PUBLISH, "UNSUBSCRIBE c", "EXEC", "CLIENT REPLY ON"];
         let got = replies(&mut client, &commands, 4);

@@ -1,5 +1,5 @@
-//! `MONITOR`, `SLOWLOG` and `LATENCY`, compared with redis-server, and what must hold over several
-//! workers.
+//! `MONITOR`, `SLOWLOG` and `LATENCY`: compares them with redis-server, and checks their properties
+//! with several workers.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -96,7 +96,7 @@ fn a_monitor_sees_commands_as_in_redis() {
     });
 }
 
-/// A call of a script or function is followed by the commands that it runs.
+/// In the output, the commands of a script or function follow its call.
 #[test]
 fn a_monitor_sees_scripts_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
@@ -163,7 +163,7 @@ fn a_monitor_is_a_client_as_in_redis() {
             let mut replies = vec![Reply::Integer(flags as i64)];
             replies
                 .extend(["GET a", "SET a b", "CLIENT LIST TYPE pubsub", "RESET"].map(|command| monitor.call(command)));
-            // Its own commands were shown to it in between; after RESET it sees no more.
+            // The monitor saw its own commands. After RESET it sees no more commands.
             other.call("SET after reset");
             replies.push(monitor.call("GET after"));
             replies
@@ -172,8 +172,9 @@ fn a_monitor_is_a_client_as_in_redis() {
     });
 }
 
-/// Clients on all workers change one key and keys of their own. The monitor sees every command once
-/// and each client's commands in order, and the values of the key are those that this order gives.
+/// Clients on all workers change one shared key and keys of their own. The monitor sees every
+/// command once and each client's commands in order, and the values of the shared key match this
+/// order.
 #[test]
 fn a_monitor_sees_all_commands_in_a_possible_order() {
     const CLIENTS: usize = 6;
@@ -225,7 +226,7 @@ fn a_monitor_sees_all_commands_in_a_possible_order() {
     });
 }
 
-/// Returns entries of the log without id, time and duration, and with `addr` for an address.
+/// Returns entries of the log without ID, time and duration, and with `addr` for an address.
 fn entries(client: &mut Client, command: &str) -> Vec<Vec<String>> {
     let entry = |entry: &Reply| {
         let [_, at, _, args, address, name] = entry.elements() else { panic!("not six parts: {entry:?}") };
@@ -304,7 +305,7 @@ fn the_slow_log_is_that_of_redis() {
     });
 }
 
-/// Entries of several workers form one log, ordered by id.
+/// Entries of several workers form one log, ordered by ID.
 #[test]
 fn the_slow_log_is_one_over_all_workers() {
     for_each_backend(|backend| {
