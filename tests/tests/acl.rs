@@ -1,4 +1,4 @@
-//! Users and permissions: rules, logins, and every way by which a command reaches execution.
+//! Users and permissions: rules, logins, and every path on which a command reaches execution.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ fn start(backend: Backend, more: &[&str]) -> Server {
     Server::pantala(backend, &[&SERVER_ARGS, more].concat())
 }
 
-/// A connection of the administrator.
+/// Returns a connection of the administrator.
 fn admin(server: &Server) -> Client {
     server.connect()
 }
 
-/// A connection that has logged in as `name`, whom these rules make.
+/// Returns a connection that has logged in as `name`, a user created with these rules.
 fn user(server: &Server, name: &str, rules: &str) -> Client {
     let words: Vec<&str> = ["ACL", "SETUSER", name, "reset", "on", ">pw"].into_iter().chain(rules.split(' ')).collect();
     assert_eq!(admin(server).command(&words), Reply::ok(), "{rules}");
@@ -40,7 +40,7 @@ fn assert_key_denied(reply: &Reply) {
     assert_eq!(reply.text(), "NOPERM this user has no permissions to access one of the keys used as arguments");
 }
 
-/// Waits until it is as wanted.
+/// Waits until a condition is true.
 #[track_caller]
 fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -50,7 +50,7 @@ fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Entries of `ACL LOG`: reason, context, object, user, count.
+/// Returns the entries of `ACL LOG`: reason, context, object, user, count.
 fn log(admin: &mut Client) -> Vec<(String, String, String, String, String)> {
     let entries = admin.call("ACL LOG 100");
     let fields = |entry: &Reply| {
@@ -115,7 +115,7 @@ fn a_password_of_the_default_user_locks_new_connections() {
     assert_eq!(server.connect().call("GET k").text(), "NOAUTH Authentication required.");
     set_user(&mut admin, "default on nopass");
     assert_eq!(server.connect().call("GET k"), Reply::bulk("v"));
-    // Who is not logged in is the default user all the same, once that needs no password.
+    // A client that hasn't logged in becomes the default user once that needs no password.
     set_user(&mut admin, "default resetpass >x");
     let mut waiting = server.connect();
     assert!(waiting.call("GET k").is_error());
@@ -186,7 +186,7 @@ fn commands_keys_and_channels_are_checked() {
 fn pipelines_stop_where_a_permission_is_revoked() {
     for_each_backend(|backend| {
         let server = start(backend, &[]);
-        // Unrestricted at first: its commands take the plain way.
+        // Carol is unrestricted at first, so permission checks are skipped.
         let mut carol = user(&server, "carol", "+@all ~* &*");
         let set = |value: &str| vec!["SET".to_owned(), "k".to_owned(), value.to_owned()];
         let rules = |rule: &str| ["ACL", "SETUSER", "carol", rule].map(str::to_owned).to_vec();
@@ -195,7 +195,8 @@ fn pipelines_stop_where_a_permission_is_revoked() {
         assert_denied(&replies[3]);
         assert_denied(&replies[4]);
         assert_eq!(replies[6], Reply::ok());
-        // Revoked by another connection: counts from its reply on, on whatever worker.
+        // Another connection revokes the permission. The change applies from its reply on all
+        // workers.
         let mut others: Vec<Client> = (0..6)
             .map(|_| {
                 let mut client = server.connect();
@@ -244,7 +245,7 @@ fn transactions_are_checked_when_queued_and_when_run() {
         set_user(&mut admin, "dan resetkeys ~k*");
     }
     assert!(log(&mut admin).contains(&entry("command", "multi", "incr", "dan", 2)), "{:?}", log(&mut admin));
-    // Logging in within a transaction counts for what follows.
+    // A login within a transaction applies to the commands after it.
     set_user(&mut admin, "dan +@all");
     for command in ["MULTI", "SET k 1", "AUTH default x", "SET x 1"] {
         assert_eq!(dan.call(command).is_error(), command == "SET x 1", "{command}");
@@ -291,8 +292,8 @@ fn what_waits_for_shards_is_checked_as_it_runs() {
             let last = replies.last().expect("a reply").clone();
             if is_early {
                 match &last {
-                    // If its worker was free the transaction was queued before, and waited as a
-                    // whole.
+                    // If the client's worker wasn't busy, the transaction was queued before the
+                    // change, and waited as a whole.
                     Reply::Array(items) => assert_denied(&items[0]),
                     Reply::Error(text) if text.starts_with("EXECABORT") => {}
                     error => assert_denied(error),
@@ -335,7 +336,7 @@ fn scripts_and_functions_are_checked_call_by_call() {
         assert_eq!(fay.command(&eval("return redis.acl_check_cmd('set')")), Reply::Integer(1));
         assert!(fay.command(&eval("return redis.acl_check_cmd('nosuch')")).is_error());
         assert!(log(&mut admin).contains(&entry("command", "lua", "incr", "fay", 1)), "{:?}", log(&mut admin));
-        // In a transaction, and by someone who could do anything when it was queued.
+        // In a transaction, queued while the user had all permissions.
         for command in [vec!["MULTI"], vec!["EVAL", "return redis.call('set', 'k', 'v')", "0"]] {
             assert!(!fay.command(&command).is_error());
         }
@@ -364,7 +365,7 @@ fn blocked_clients_are_checked_when_they_are_served() {
             assert_eq!(admin.call("DEL list other"), Reply::Integer(1));
             assert_eq!(gil.call("PING").text(), "PONG");
         }
-        // Another change of users takes nothing away.
+        // Another change of users revokes nothing: the client stays blocked.
         let mut gil = user(&server, "gil", "+@all ~list");
         gil.send(&["BLPOP", "list", "0"]);
         eventually("it blocks", || admin.call("INFO clients").text().contains("blocked_clients:1"));
@@ -420,7 +421,7 @@ fn deleted_users_are_disconnected() {
         assert_eq!(admin.call("RPUSH list a"), Reply::Integer(1));
         assert_eq!(admin.call("LLEN list"), Reply::Integer(1));
         assert_eq!(admin.call("ACL DELUSER default").text(), "ERR The 'default' user cannot be removed");
-        // Itself: behind the reply.
+        // A client that deletes its own user receives the reply before it is closed.
         let mut kim = user(&server, "kim", "+@all allkeys allchannels");
         let replies = kim.exchange(&pantala_tests::client::encode(&["ACL", "DELUSER", "kim"]), 1);
         assert_eq!(replies[0].0, Reply::Integer(1));
@@ -547,7 +548,7 @@ fn acl_files() {
     let saved = std::fs::read_to_string(&path).expect("the file");
     assert!(saved.contains("user rob on nopass resetchannels -@all +get\n"), "{saved}");
     assert!(!saved.contains(">pw"), "{saved}");
-    // All or nothing, and the line is named.
+    // The file is applied as a whole or not at all, and the error names the line.
     std::fs::write(&path, "user sam on +get\nuser tim on +nosuch\n").expect("written");
     let before = admin.call("ACL LIST");
     let error = admin.call("ACL LOAD").text();
@@ -569,7 +570,7 @@ fn acl_files() {
     }
 }
 
-/// A word of a rule.
+/// Returns a word of a rule.
 fn random_rule(random: &mut Random, commands: &[String], categories: &[String]) -> String {
     let pick = |random: &mut Random, from: &[String]| from[random.below(from.len())].clone();
     const PATTERNS: [&str; 8] = ["a*", "b*", "?x", "[ab]c", "*", "abc", "a*c", "\\*"];
@@ -590,7 +591,7 @@ fn random_rule(random: &mut Random, commands: &[String], categories: &[String]) 
     }
 }
 
-/// A call of any command: names, words and numbers.
+/// Returns a call of any command: names, words and numbers.
 fn random_call(random: &mut Random, commands: &[String]) -> Vec<String> {
     const WORDS: [&str; 20] = [
         "a", "ab", "abc", "b", "bx", "ac", "bc", "*", "1", "2", "0", "STREAMS", "STORE", "GET", "BY", "KEYS", "LIMIT",
@@ -604,7 +605,8 @@ fn random_call(random: &mut Random, commands: &[String]) -> Vec<String> {
     words
 }
 
-/// Commands of Pantala that Redis 7.0 hasn't: they are in categories, and so in rules made of them.
+/// Commands of Pantala that Redis 7.0 doesn't have. They are in categories, and so in rules derived
+/// from these.
 const LATER: [&str; 11] = [
     "client|no-touch",
     "client|setinfo",
@@ -619,8 +621,8 @@ const LATER: [&str; 11] = [
     "httl",
 ];
 
-/// Returns rules in words, those of single commands sorted: Redis has them in the order of a hash
-/// table.
+/// Returns rules as words, with the rules for single commands sorted, because Redis lists them in
+/// the order of a hash table.
 fn in_order(text: &str) -> String {
     if text.contains(" (") {
         return text
@@ -648,13 +650,13 @@ fn in_order_deep(reply: &Reply) -> String {
     }
 }
 
-/// Returns whether Redis names other keys than the call uses: Pantala checks more.
+/// Returns whether Redis checks other keys than the call uses. Pantala checks more.
 fn is_known_difference(call: &[String]) -> bool {
     let name = call[0].as_str();
     let counts = |word: &str| call.iter().filter(|known| known.eq_ignore_ascii_case(word)).count();
     match name {
         "pfmerge" => call.len() == 2,
-        // If the count of keys doesn't fit, Redis checks no key, and the handler finds none.
+        // If the number of keys is invalid, Redis checks no key, and the command fails.
         "zunionstore" | "zinterstore" | "zdiffstore" => true,
         "sort" => counts("STORE") > 0,
         "georadius" | "georadiusbymember" => counts("STORE") > 0,
@@ -663,7 +665,7 @@ fn is_known_difference(call: &[String]) -> bool {
     }
 }
 
-/// Random rule sets and calls, on both servers.
+/// Compares random rule sets and calls on both servers.
 fn compare_with_redis(sets: usize, calls: usize) {
     let Some(judge) = Server::redis(&[]) else { return };
     let subject = Server::pantala(Backend::Epoll, &["--workers", "1", "--shards", "4"]);
@@ -709,7 +711,7 @@ fn compare_with_redis(sets: usize, calls: usize) {
             let question: Vec<String> =
                 ["ACL", "DRYRUN", "u"].map(str::to_owned).into_iter().chain(call.clone()).collect();
             let (wanted, found) = (right.command(&question), given.command(&question));
-            // What isn't built has no arity and no keys here.
+            // A command that isn't implemented has no arity and no keys in Pantala.
             let is_open = |reply: &Reply| reply.is_error() && reply.text().contains("wrong number of arguments");
             if is_open(&wanted) || is_open(&found) {
                 continue;
@@ -727,7 +729,7 @@ fn random_rules_and_calls_are_judged_as_by_redis() {
     compare_with_redis(300, 20);
 }
 
-/// `PANTALA_ACL_SETS` rule sets (default 50,000) of 20 calls each.
+/// Compares `PANTALA_ACL_SETS` rule sets (default 50,000) with 20 calls each.
 #[test]
 #[ignore = "a million calls: run by .ci/nightly"]
 fn a_million_random_rules_and_calls_are_judged_as_by_redis() {

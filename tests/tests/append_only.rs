@@ -1,5 +1,5 @@
-//! The append-only file: what it keeps through a crash, and that Pantala and redis-server read each
-//! other's.
+//! The append-only file: checks which data it preserves after a crash, and that Pantala and
+//! redis-server read each other's files.
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn start_redis(dir: &Path, more: &[&str]) -> Option<Server> {
     Server::redis(&args)
 }
 
-/// Ends a server as `SHUTDOWN` does.
+/// Ends a server as `SHUTDOWN` does, and waits for its exit.
 fn shut_down(mut server: Server) {
     server.signal(Signal::TERM);
     let status = server.wait_exit(READY_MAX);
@@ -54,7 +54,7 @@ fn must(client: &mut Client, command: &str) -> Reply {
     reply
 }
 
-/// A field of `INFO persistence`.
+/// Returns a field of `INFO persistence`.
 fn info(client: &mut Client, field: &str) -> String {
     let all = client.call("INFO persistence").text();
     let line = all.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -68,7 +68,7 @@ fn wait_for_rewrite(client: &mut Client) {
     assert_eq!(info(client, "aof_last_bgrewrite_status"), "ok");
 }
 
-/// Writes for a while, with many writers, rewriting meanwhile if `rewrites`.
+/// Runs many writers for some time. Rewrites the file `rewrites` times meanwhile.
 fn fill(server: &Server, seed: u64, rewrites: usize) {
     let (is_over, rests) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -131,7 +131,7 @@ fn redis_and_pantala_read_each_others_files() {
             let server =
                 if is_ours { Some(start(Backend::Epoll, dir.path(), more)) } else { start_redis(dir.path(), more) };
             let Some(server) = server else { return };
-            // Effects only, then a base with effects behind it.
+            // At first the file has only effects, later a base followed by effects.
             fill(&server, seed + turn + 10 * round as u64, usize::from(turn > 1));
             let before = digest(&server);
             shut_down(server);
@@ -147,17 +147,17 @@ fn redis_and_pantala_read_each_others_files() {
     }
 }
 
-/// What the writers of [`crash`] were told.
+/// The replies that the writers of [`crash`] received.
 struct Told {
-    /// By writer: the last number sent, and the last one acknowledged.
+    /// Per writer: the last number sent, and the last one acknowledged.
     sent: Vec<AtomicU64>,
     acknowledged: Vec<AtomicU64>,
-    /// By writer: the highest number that a reader has seen.
+    /// Per writer: the highest number that a reader has seen.
     read: Vec<AtomicU64>,
 }
 
-/// Each writer appends ascending numbers to a list of its own, and stores them under two keys in a
-/// transaction; readers read one of those. Ends when the server is killed.
+/// Each writer appends increasing numbers to its own list, and stores them under two keys in a
+/// transaction; readers read one of these. Ends when the server is killed.
 fn write_numbers(server: &Server, told: &Told, base: &[u64], is_over: &AtomicBool) {
     std::thread::scope(|scope| {
         for (writer, base) in base.iter().enumerate() {
@@ -209,8 +209,8 @@ fn write_numbers(server: &Server, told: &Told, base: &[u64], is_over: &AtomicBoo
     });
 }
 
-/// Kills a server that syncs always, `kills` times at random instants, and checks after each what
-/// it has kept.
+/// Kills a server that syncs always, `kills` times at random moments. Checks the preserved data
+/// after each.
 fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
     const WRITERS: usize = 4;
     let mut random = Random::from_seed(seed);
@@ -510,7 +510,7 @@ fn timestamps_are_annotated() {
     assert_eq!(start(Backend::Epoll, dir.path(), &[]).connect().call("GET a").text(), "1");
 }
 
-/// The time that connections wait is that of the disk, not that of the journal.
+/// The time that connections wait is counted as waiting for the disk, not for the journal.
 #[test]
 fn always_syncs_once_for_many_clients() {
     for_each_backend(|backend| {
@@ -530,7 +530,7 @@ fn always_syncs_once_for_many_clients() {
         });
         println!("1000 synced writes of 20 clients took {:?}", began.elapsed());
         let mut client = server.connect();
-        // A pipeline is answered in order, whatever it waits for.
+        // Replies to a pipeline keep their order, although some wait for a sync and some don't.
         let commands: Vec<Vec<String>> = (0..100)
             .flat_map(|number| [vec!["SET".into(), "p".into(), format!("{number}")], vec!["GET".into(), "p".into()]])
             .collect();
@@ -538,7 +538,7 @@ fn always_syncs_once_for_many_clients() {
         for (number, pair) in replies.chunks(2).enumerate() {
             assert_eq!((pair[0].text(), pair[1].text()), ("OK".to_owned(), number.to_string()));
         }
-        // A client that is blocked is served with what is synced.
+        // A blocked client receives an element only after its push is synced.
         let mut blocked = server.connect();
         blocked.send(&["BLPOP", "queue", "0"]);
         pantala_tests::waiting::wait_until_blocked(&mut client, 1);

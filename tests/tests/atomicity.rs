@@ -1,8 +1,8 @@
-//! Commands over several shards are atomic, and other clients see the effects of one connection
-//! in the order in which it sent them: under concurrency, on every backend, in both modes.
+//! Commands over several shards are atomic, and other clients see the effects of one connection in
+//! the order in which it sent them: with concurrent clients, on every backend, in both modes.
 //!
-//! Each scenario also runs *broken*: its clients do the same work with commands that are not
-//! atomic, or in the wrong order. A scenario that does not detect that could not fail.
+//! Each scenario also runs *broken*: its clients do the same work with commands that aren't atomic,
+//! or in the wrong order. The test must detect that.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -109,7 +109,7 @@ fn mget_readers<'a>(server: &Server, database: usize, keys: &[String], changes: 
         .collect()
 }
 
-/// Asserts that the readers saw changes: without any, the scenario proves nothing.
+/// Asserts that the readers saw changes. Without changes the scenario proves nothing.
 fn assert_enough(changes: &AtomicUsize) {
     let changes = changes.load(Ordering::Relaxed);
     assert!(changes >= 10, "readers saw only {changes} changes: the scenario proves nothing");
@@ -119,7 +119,7 @@ fn assert_enough(changes: &AtomicUsize) {
 const ACCOUNTS: usize = 12;
 const BALANCE: i64 = 100;
 
-/// Moves money between accounts with `WATCH` and `MULTI`; every total that is read is the same.
+/// Moves money between accounts with `WATCH` and `MULTI`. Every total read must be the same.
 fn transfers(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     let keys = names("account", ACCOUNTS);
     server.connect().command(&over_with("MSET", &keys, &BALANCE.to_string()));
@@ -189,7 +189,7 @@ fn mset(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
             let value = number.fetch_add(1, Ordering::Relaxed).to_string();
             match writers {
                 Writers::Right => assert_eq!(client.command(&over_with("MSET", &keys, &value)), Reply::ok()),
-                // Not in one pipeline, which a server may run as a unit.
+                // Two pipelines, because a server may run one as a unit.
                 Writers::Broken => {
                     for half in keys.chunks(KEYS / 2) {
                         client.command(&over_with("MSET", half, &value));
@@ -212,8 +212,8 @@ fn transactions_are_isolated() {
 /// `TRANSFER` moves 1 from the first key to the second; `COUNT` returns the sum of its keys.
 const TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2]) return 0";
 const COUNT: &str = "local sum = 0 for _, key in ipairs(KEYS) do sum = sum + redis.call('GET', key) end return sum";
-/// The same with undeclared keys: the server meets the former after a write, the latter in a
-/// script that only reads.
+/// The same with undeclared keys. The server encounters them after a write in the first script, and
+/// in the second, which only reads, before any.
 const HIDDEN_TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', ARGV[1]) return 0";
 const HIDDEN_COUNT: &str =
     "local sum = 0 for i = 0, ARGV[1] - 1 do sum = sum + redis.call('GET', 'account:' .. i) end return sum";
@@ -373,8 +373,8 @@ fn renames_conserve() {
 }
 
 /// One connection writes `a` and then `b`, on different shards, in long pipelines. A client that
-/// sees a new `b` must then see an `a` at least as new. In a mode that orders effects per key only,
-/// [`order_of_a_key`] runs in its place.
+/// sees a new `b` must then see an `a` at least as new. A mode that orders effects per key only
+/// runs [`order_of_a_key`] instead.
 fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     const PAIRS: usize = 8;
     const DEPTH: u64 = 50;
@@ -391,7 +391,7 @@ fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Re
             over_with("SET", std::slice::from_ref(&second), "0"),
         ]);
         if pair % 2 == 0 {
-            // Keeps shards busy, so that commands of other clients are queued.
+            // This client keeps shards busy, so that commands of other clients are queued.
             let (mut client, keys) = (server.connect(), names("noise", KEYS));
             bodies.push(Box::new(move || {
                 client.command(&over_with("MSET", &keys, "x"));
@@ -596,7 +596,7 @@ fn flush_removes_all_keys_at_once() {
     check(flush);
 }
 
-/// Moves keys between databases: none is lost or duplicated. COPY copies the value of one moment.
+/// Moves keys between databases: none is lost or duplicated. COPY copies the value at one moment.
 fn move_and_copy(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     let keys = names("m", 30);
     let mut client = server.connect();
@@ -674,7 +674,8 @@ fn disconnected_clients_leave_no_shard_held() {
             drop(client);
         }
         let mut client = server.connect();
-        // The last client's commands may be pending still: each is whole, before or after this one.
+        // The last client's commands may still be pending. Each is atomic, before or after this
+        // one.
         assert_eq!(client.command(&over_with("MSET", &keys, "end")), Reply::ok());
         for _ in 0..20 {
             if let Err(torn) = all_equal(&client.command(&over("MGET", &keys))) {

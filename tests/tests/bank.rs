@@ -1,5 +1,7 @@
-//! A bank: whatever moves money between accounts and coins between purses, and however many do so at once, whoever counts all of it
-//! finds as much as there was, and so does whoever follows the stream of effects, behind each unit of it. The server's threads pause at bad moments (`DEBUG FAULT`, in builds with debug assertions).
+//! A bank: clients move money between accounts and coins between purses at the same time in many
+//! ways. A client that counts everything always finds the initial sum, and so does a reader of the
+//! stream of effects after each unit. The server's threads pause at bad moments (`DEBUG FAULT`, in
+//! builds with debug assertions).
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -14,9 +16,9 @@ use pantala_tests::effects::{Effect, show_effect};
 use pantala_tests::replica::Replica;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
-/// How long it runs on each kind of server.
+/// Duration of the test on each kind of server.
 const RUN: Duration = Duration::from_millis(1500);
-/// Longest a broken rule may take to be noticed.
+/// Maximum time until a violated invariant is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(30);
 
 const ACCOUNTS: usize = 8;
@@ -32,7 +34,7 @@ fn purse(number: usize) -> String {
     format!("purse:{number}")
 }
 
-/// Moves one from the first account to the second.
+/// Moves one unit of money from the first account to the second.
 const TRANSFER: &str = "redis.call('DECR', from) redis.call('INCR', to) return 1";
 
 /// A way to move money from one account to another.
@@ -46,7 +48,7 @@ fn by_incr(client: &mut Client, from: &str, to: &str, _: &mut Random) -> Reply {
     (0..4).map(|_| client.receive()).last().expect("four replies")
 }
 
-/// What both accounts hold, watched.
+/// Watches both accounts and returns their balances.
 fn watched(client: &mut Client, from: &str, to: &str) -> Option<(i64, i64)> {
     client.command(&["WATCH", from, to]);
     let both = client.command(&["MGET", from, to]);
@@ -80,13 +82,14 @@ fn by_undeclared_script(client: &mut Client, from: &str, to: &str, _: &mut Rando
     client.command(&["EVAL", &format!("local from, to = ARGV[1], ARGV[2] {TRANSFER}"), "0", from, to])
 }
 
-/// A script that the server hasn't met, and that declares half of its keys: it begins, is put back, and runs again.
+/// Transfers with a script that the server hasn't cached, and that declares half of its keys: it
+/// starts, is rolled back, and is rerun.
 fn by_new_script(client: &mut Client, from: &str, to: &str, random: &mut Random) -> Reply {
     let script = format!("local from, to = KEYS[1], ARGV[1] {TRANSFER} -- {}", random.next_u64());
     client.command(&["EVAL", &script, "1", from, to])
 }
 
-/// Two accounts change names.
+/// Exchanges the names of two accounts.
 fn by_rename(client: &mut Client, from: &str, to: &str, random: &mut Random) -> Reply {
     let between = format!("between:{}", random.next_u64());
     client.call("MULTI");
@@ -98,7 +101,7 @@ fn by_rename(client: &mut Client, from: &str, to: &str, random: &mut Random) -> 
 
 const MOVES: [Move; 7] = [by_incr, by_watch, by_mset, by_script, by_undeclared_script, by_new_script, by_rename];
 
-/// Moves a coin from a purse to another, waiting for one where there is none.
+/// Moves a coin from one purse to another. Blocks if the first is empty.
 fn move_coin(client: &mut Client, random: &mut Random) {
     let (from, to) = (purse(random.below(PURSES)), purse(random.below(PURSES)));
     match random.below(3) {
@@ -108,7 +111,7 @@ fn move_coin(client: &mut Client, random: &mut Random) {
     };
 }
 
-/// Sees all accounts at one moment.
+/// Reads all accounts at one moment.
 fn balances(client: &mut Client, random: &mut Random) -> Reply {
     let all: Vec<String> = (0..ACCOUNTS).map(account).collect();
     let over = |words: &[&str]| {
@@ -139,7 +142,7 @@ fn coins(client: &mut Client) -> i64 {
     client.call("EXEC").elements().iter().map(Reply::integer).sum()
 }
 
-/// Runs it. The error is what was counted wrong.
+/// Runs the bank. The error is a wrong sum.
 fn run(server: &Server, limit: Duration, seed: u64) -> Result<(), String> {
     let mut client = server.connect();
     for number in 0..ACCOUNTS {
@@ -193,17 +196,17 @@ fn run(server: &Server, limit: Duration, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// All accounts and purses, as the stream of effects has changed them.
+/// All accounts and purses according to the stream of effects.
 #[derive(Default)]
 struct Books {
     accounts: HashMap<String, i64>,
     purses: HashMap<String, i64>,
-    /// Everybody has got what they start with.
+    /// Whether the initial money has been distributed.
     is_open: bool,
 }
 
 impl Books {
-    /// Enters a unit of the stream, and counts.
+    /// Applies a unit of the stream, and checks the sums.
     fn enter(&mut self, unit: &[Effect]) -> Result<(), String> {
         for effect in unit {
             let words: Vec<String> = effect.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -248,7 +251,7 @@ impl Books {
     }
 }
 
-/// A server whose threads pause. `false`: this build has no faults.
+/// Starts a server whose threads pause. Returns `false` if this build has no faults.
 fn start(backend: Backend, execution: &str, faults: &[(&str, u32)]) -> (Server, bool) {
     let server = Server::pantala(backend, &["--workers", "5", "--shards", "40", "--execution", execution]);
     let mut client = server.connect();

@@ -1,15 +1,15 @@
-//! Blocking `XREAD` and `XREADGROUP`. The scenes also run on redis-server, so that they are true of
-//! it.
+//! Blocking `XREAD` and `XREADGROUP`. The tests also run on redis-server, so that they describe
+//! Redis's behaviour.
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::{PATIENCE, play, wait_until_blocked, waiting};
 use pantala_tests::{Backend, Client, Reply, Server};
 
-/// How long a client is watched that must receive nothing.
+/// How long a test checks that a client receives nothing.
 const QUIET: Duration = Duration::from_millis(60);
 
-/// Returns the text of a reply, its aggregates flattened.
+/// Returns the text of a reply, with its aggregates flattened.
 fn words(reply: &Reply) -> String {
     match reply {
         Reply::Array(elements) | Reply::Map(elements) => elements.iter().map(words).collect::<Vec<_>>().join(" "),
@@ -45,7 +45,7 @@ fn an_entry_wakes_all_readers_and_one_consumer_of_each_group() {
     });
 }
 
-/// Each key has its own id, resolved when the client blocks.
+/// Each key has its own ID, resolved when the client blocks.
 #[test]
 fn a_reader_of_several_streams_waits_for_entries_after_their_ids() {
     play(|server| {
@@ -59,7 +59,7 @@ fn a_reader_of_several_streams_waits_for_entries_after_their_ids() {
         assert!(client.is_open_after(QUIET), "woken by an entry before its id");
         writer.call("XADD a 8-0 f v");
         assert_eq!(words(&client.receive()), "a 8-0 f v");
-        // A key of another type does not wake: the client waits until a stream is created.
+        // A key of another type doesn't wake the client, which waits until a stream is created.
         let mut client = waiting(server, "XREAD BLOCK 0 STREAMS c 0", 1);
         writer.call("SET c string");
         writer.call("DEL c");
@@ -84,7 +84,7 @@ fn a_woken_reader_gets_a_map_in_resp3() {
     });
 }
 
-/// Nothing can arrive any more, so the consumer gets an error.
+/// No entry can arrive any more, so the consumer receives an error.
 #[test]
 fn a_consumer_gets_an_error_when_its_stream_or_group_is_deleted() {
     const KEY_GONE: &str = "error UNBLOCKED the stream key no longer exists";
@@ -107,7 +107,7 @@ fn a_consumer_gets_an_error_when_its_stream_or_group_is_deleted() {
             let mut client = waiting(server, "XREADGROUP GROUP g one BLOCK 0 STREAMS s >", 2);
             writer.call(change);
             assert_eq!(words(&client.receive()), said, "{change}");
-            // A reader keeps waiting for the next stream of that name.
+            // A reader waits for the next stream with that name.
             wait_until_blocked(&mut writer, 1);
             writer.call("DEL s");
             writer.call("XADD s 5-6 f v");
@@ -129,7 +129,7 @@ fn reads_time_out_and_history_never_blocks() {
         }
         assert_eq!(words(&client.call("XREADGROUP GROUP g one BLOCK 0 STREAMS s 0")), "s ");
         assert_eq!(words(&client.call("XREAD BLOCK -1 STREAMS s $")), "error ERR timeout is negative");
-        // None of these commands left a waiter.
+        // None of these commands left a waiter behind.
         wait_until_blocked(&mut client, 0);
         assert_eq!(words(&client.call("XADD s 1-1 f v")), "1-1");
         let mut unblocked = waiting(server, "XREAD BLOCK 0 STREAMS s $", 1);
@@ -143,8 +143,8 @@ fn reads_time_out_and_history_never_blocks() {
     });
 }
 
-/// `+` of Redis 7.4: returns the last entry if there is one, otherwise the first to arrive. Not
-/// compared with redis-server 7.0, which does not know it.
+/// `+` of Redis 7.4 returns the last entry if there is one, otherwise the first to arrive. Not
+/// compared with redis-server 7.0, which doesn't support it.
 #[test]
 fn the_last_entry_or_the_first_to_come() {
     for &backend in Backend::all() {

@@ -1,4 +1,4 @@
-//! The stream of effects and its readers: each at its own position, each with bounded memory.
+//! The stream of effects and its readers: each has its own position and bounded memory.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -18,16 +18,16 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const MIB: usize = 1 << 20;
 
-/// Bytes of a value: a chunk of the stream by itself.
+/// Length of a value, bytes. It fills a chunk of the stream.
 const VALUE_BYTES: usize = 64 * 1024;
 
-/// More than the longest chunk: what is held ends with one.
+/// More than the longest chunk, bytes. The held bytes end with a whole chunk.
 const CHUNK_BYTES_MAX: usize = 512 * 1024;
 
-/// More than the sockets of a connection take by themselves, on both sides.
+/// More than the sockets of a connection can buffer on both sides, bytes.
 const STUCK_BYTES: usize = 24 * MIB;
 
-/// A connection that has sent `SYNC` and reads no further than to the end of the snapshot.
+/// A connection that has sent `SYNC` and stops reading at the end of the snapshot.
 struct SlowFollower(TcpStream);
 
 impl SlowFollower {
@@ -42,7 +42,8 @@ impl SlowFollower {
         SlowFollower(stream)
     }
 
-    /// Returns whether the server has closed it: what the sockets hold can still be read.
+    /// Returns whether the server has closed the connection. Bytes in the sockets can still be
+    /// read.
     fn is_closed(&mut self) -> bool {
         self.0.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket takes a timeout");
         let mut bytes = vec![0; MIB];
@@ -56,7 +57,7 @@ impl SlowFollower {
     }
 }
 
-/// A field of `INFO`.
+/// Returns a field of `INFO`.
 fn figure(client: &mut Client, section: &str, name: &str) -> usize {
     let text = client.call(&format!("INFO {section}")).text();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -67,7 +68,7 @@ fn held_bytes(client: &mut Client) -> usize {
     figure(client, "memory", "mem_total_replication_buffers")
 }
 
-/// How many connections were closed for their output.
+/// Returns the number of connections closed because of their output.
 fn closed_over_limit(server: &Server) -> usize {
     server.log().matches("overcoming of output buffer limits").count()
 }
@@ -76,7 +77,7 @@ fn set_limit(client: &mut Client, limit: &str) {
     assert_eq!(client.command(&["CONFIG", "SET", "client-output-buffer-limit", limit]), Reply::ok());
 }
 
-/// Sets a key to values with ascending numbers, and returns their number behind the last.
+/// Sets a key to values with increasing numbers. Returns the number after the last.
 fn write_values(client: &mut Client, first: usize, bytes: usize) -> usize {
     let end = first + bytes / VALUE_BYTES;
     for number in first..end {
@@ -99,12 +100,12 @@ fn read_values(stream: &mut EffectStream, first: usize, end: usize) {
     }
 }
 
-/// Two followers at different positions: the slow one is cut off when it is as far behind as it may
-/// be, and the other one gets everything. What is held stays bounded all the time.
+/// Two followers at different positions: the slow one is disconnected at its limit, and the other
+/// one receives everything. The held bytes are always bounded.
 #[test]
 fn a_slow_follower_is_cut_off_and_the_other_goes_on() {
     const LIMIT: usize = 8 * MIB;
-    // Beside the limit: what the slow connection has in its output, and the backlog.
+    // Held in addition to the limit: the output of the slow connection, and the backlog.
     const HELD_MAX: usize = LIMIT + 3 * MIB;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2"]);
@@ -122,7 +123,7 @@ fn a_slow_follower_is_cut_off_and_the_other_goes_on() {
         assert!((LIMIT..=HELD_MAX).contains(&most), "{most} bytes were held");
         eventually("the slow one is closed", || closed_over_limit(&server) == 1);
         assert!(slow.is_closed());
-        // Only the backlog is left, and a chunk of which the backlog needs a part.
+        // Only the backlog remains, and a chunk of which the backlog needs a part.
         eventually("what was held for it is freed", || held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
         let grown = server.resident_bytes().saturating_sub(resident_before) as usize;
         assert!(grown < 4 * LIMIT, "{grown} bytes more than before");
@@ -130,8 +131,8 @@ fn a_slow_follower_is_cut_off_and_the_other_goes_on() {
     });
 }
 
-/// As Redis, whose limit is the backlog's size where it is less: with the backlog the replica could
-/// catch up.
+/// As in Redis, the effective limit is at least the backlog's size, because a replica could catch
+/// up from the backlog.
 #[test]
 fn a_follower_may_be_behind_by_the_backlog() {
     const BACKLOG: usize = 16 * MIB;
@@ -140,7 +141,7 @@ fn a_follower_may_be_behind_by_the_backlog() {
     set_limit(&mut client, "replica 100kb 0 0");
     assert_eq!(client.call(&format!("CONFIG SET repl-backlog-size {BACKLOG}")), Reply::ok());
     let mut slow = SlowFollower::attach(&server);
-    // The sockets take some as well.
+    // The sockets also buffer some bytes.
     write_values(&mut client, 0, BACKLOG - MIB);
     assert_eq!(closed_over_limit(&server), 0);
     write_values(&mut client, 0, STUCK_BYTES + MIB);
@@ -168,7 +169,7 @@ fn the_soft_limit_of_a_follower_waits_its_time() {
     read_values(&mut fast, end, next);
 }
 
-/// What is held, and where: the figures that Redis gives in `INFO replication`.
+/// How much is held, and since which offset, as in Redis's `INFO replication`.
 #[test]
 fn the_backlog_is_held_while_a_connection_follows_and_for_its_time() {
     const BACKLOG: usize = 2 * MIB;
@@ -203,7 +204,7 @@ fn the_backlog_is_held_while_a_connection_follows_and_for_its_time() {
     });
 }
 
-/// `DEBUG JOURNAL`: the stream is recorded, and all but the backlog discarded.
+/// `DEBUG JOURNAL` records the stream and discards all but the backlog.
 #[test]
 fn the_stream_can_be_recorded_without_a_follower() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2"]);
@@ -217,16 +218,16 @@ fn the_stream_can_be_recorded_without_a_follower() {
     eventually("nothing is held any more, either", || held_bytes(&mut client) == 0);
 }
 
-/// Writers of this test.
+/// Number of writers in this test.
 const WRITERS: usize = 6;
 
-/// What is held when writers are to wait for the copies, bytes.
+/// Held bytes at which writers wait for the copies.
 const HELD_MAX: usize = 64 * MIB;
 
-/// Follows a server on which writers write until there were so many effects, and compares the copies.
+/// Follows a server while writers write, up to this number of effects. Then compares the copies.
 fn follow_writers(server: &Server, copies: Vec<Server>, effects: u64, seed: u64) -> u64 {
     let mut client = server.connect();
-    // Not what this test is about: writers wait before the copies are far behind.
+    // No limit applies, because writers wait before the copies are far behind.
     set_limit(&mut client, "replica 0 0 0");
     let look = |unit: &[Effect]| if unit.is_empty() { Err("a unit without effects".to_owned()) } else { Ok(()) };
     let replica = Replica::attach(server, copies, Box::new(look));
@@ -261,7 +262,7 @@ fn copies_that_follow_writers_hold_the_same() {
     });
 }
 
-/// Ten million effects from one seed through the merged stream into a fresh Pantala and a fresh
+/// Ten million effects from one seed are replayed from the merged stream to a new Pantala and a new
 /// redis-server.
 #[test]
 #[ignore = "takes minutes: .ci/nightly"]

@@ -1,5 +1,5 @@
-//! What commands propagate to replicas and to the append-only file: as redis-server does, in an
-//! order that rebuilds the dataset, wherever the stream is cut.
+//! The commands that are propagated to replicas and to the append-only file: the same as
+//! redis-server's, in an order that rebuilds the dataset at every cut of the stream.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use pantala_tests::effects::{Effect, EffectStream, delete_expired, difference, d
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend, generator};
 
-/// One scene a line: commands separated by `;;`, words by spaces, `\r`, `\n` and `\x..` escaped in
-/// them. `@wait` in front of a command has another connection send it and wait blocked; `@sleep`
-/// lets so many milliseconds pass.
+/// One scene per line: commands separated by `;;`, words by spaces, with `\r`, `
+/// ` and `\x..` as escapes. A command after `@wait` is sent by another connection, which blocks;
+/// `@sleep` waits this number of milliseconds.
 const SCENES: &str = include_str!("propagation/scenes.txt");
 
 /// Unix times in ms closer than this to the present are shown as `<ms>`.
 const NOW_SLACK_MS: i64 = 1_000_000_000;
 
-/// Commands of a stream that is replayed, unless `PANTALA_EFFECT_COMMANDS` says otherwise.
+/// Default number of commands of a replayed stream; `PANTALA_EFFECT_COMMANDS` overrides it.
 const COMMANDS: usize = 20_000;
 
 fn commands() -> usize {
@@ -27,7 +27,7 @@ fn words_of(command: &str) -> Vec<Vec<u8>> {
     command.split(' ').filter(|word| !word.is_empty()).map(unescaped).collect()
 }
 
-/// The bytes that a word stands for; `_` is a space.
+/// Returns the bytes of a word after unescaping; `_` is a space.
 fn unescaped(word: &str) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::new(), word.as_bytes());
     while let Some((&first, behind)) = rest.split_first() {
@@ -47,7 +47,7 @@ fn unescaped(word: &str) -> Vec<u8> {
     bytes
 }
 
-/// Plays a scene and returns what it propagated.
+/// Runs a scene and returns the effects that it propagated.
 fn play(scene: &str, server: &Server, client: &mut Client, stream: &mut EffectStream) -> Vec<Effect> {
     let mut others = Vec::new();
     for command in scene.split(" ;; ") {
@@ -63,14 +63,15 @@ fn play(scene: &str, server: &Server, client: &mut Client, stream: &mut EffectSt
     stream.take(client)
 }
 
-/// An effect without the present time, ids made of it, and the case of the command's name.
+/// Formats an effect with placeholders for the current time and IDs based on it, and the command's
+/// name in one case.
 fn normalized(effect: &Effect, now_ms: i64) -> String {
     let is_now = |text: &str| text.parse::<i64>().is_ok_and(|ms| (ms - now_ms).abs() < NOW_SLACK_MS);
     let shown = effect.iter().enumerate().map(|(index, word)| {
         let text = String::from_utf8_lossy(word);
         match text.split_once('-') {
             _ if index == 0 => text.to_uppercase(),
-            // Whether two entries share a millisecond is chance.
+            // Two entries may or may not have the same millisecond.
             Some((ms, _)) if is_now(ms) => "<id>".into(),
             _ if is_now(&text) => "<ms>".into(),
             _ => text.into_owned(),
@@ -83,7 +84,7 @@ fn now_ms() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// What each scene propagates on a server.
+/// Returns the effects that each scene propagates on a server.
 fn played(server: &Server) -> Vec<Vec<String>> {
     let (mut client, mut stream) = (server.connect(), EffectStream::attach(server));
     client.call("SET first 1");
@@ -122,7 +123,7 @@ fn a_string_that_only_grew_is_propagated() {
         let (mut client, mut stream) = (subject.connect(), EffectStream::attach(&subject));
         client.call("SET marked 1");
         stream.take(&mut client);
-        // The increment overflows and is rejected; the key exists from then on.
+        // The increment overflows and is rejected, but the key exists afterwards.
         let command = "BITFIELD grown OVERFLOW FAIL INCRBY u8 80 300";
         assert_eq!(client.call(command).elements(), [Reply::Null]);
         assert_eq!(client.call("STRLEN grown"), Reply::Integer(11));
@@ -133,24 +134,24 @@ fn a_string_that_only_grew_is_propagated() {
     });
 }
 
-/// How often two servers' digests are compared before they count as different.
+/// Number of comparisons of two servers' digests before they count as different.
 const DIGESTS_MAX: usize = 3;
 
-/// Replays a stream into a fresh redis-server, where there is one, and a fresh Pantala: they must
-/// hold what the server holds.
+/// Replays a stream to a new redis-server, if it is installed, and to a new Pantala. Asserts that
+/// both have the server's dataset.
 fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
     let mut copies = vec![("pantala", Server::pantala(backend, &["--workers", "2"]))];
     copies.extend(Server::redis(&[]).map(|judge| ("redis-server", judge)));
     for (name, copy) in &copies {
-        // A packed sorted set forgets the sign of a score -0, here as in Redis: what is packed depends
-        // on the limits.
+        // A listpack loses the sign of a score -0, as in Redis, and the limits determine which
+        // sorted sets are listpacks.
         for (limit, _) in generator::LIMITS_AT_FIRST {
             let value = server.connect().call(&format!("CONFIG GET {limit}")).elements()[1].text();
             assert_eq!(copy.connect().call(&format!("CONFIG SET {limit} {value}")), Reply::ok());
         }
         replay(effects, copy);
         let count = effects.len();
-        // A key that expires between the two digests is in one of them only.
+        // A key that expires between the two digests is in only one of them.
         let is_equal = (0..DIGESTS_MAX).any(|_| digest(copy) == digest(server));
         assert!(is_equal, "{name}, from {count} effects: {}", difference(server, copy, effects));
     }
@@ -175,13 +176,13 @@ fn the_stream_of_random_commands_rebuilds_the_dataset() {
     });
 }
 
-/// Clients that write at the same time, each with a pipeline over all shards.
+/// Number of clients that write at the same time, each with a pipeline over all shards.
 const WRITERS: usize = 6;
 
-/// Commands of a writer's pipeline.
+/// Number of commands in a writer's pipeline.
 const PIPELINE: usize = 24;
 
-/// The next commands of a writer: each tells its number by `SET own:<writer>:<key> <number>`.
+/// Returns the next commands of a writer. Each has its number in `SET own:<writer>:<key> <number>`.
 fn pipeline(random: &mut Random, writer: usize, number: &mut u64) -> Vec<Vec<String>> {
     let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let mut all = Vec::new();
@@ -215,7 +216,7 @@ fn pipeline(random: &mut Random, writer: usize, number: &mut u64) -> Vec<Vec<Str
     all
 }
 
-/// Has writers write at the same time until each has sent so many pipelines.
+/// Runs writers at the same time until each has sent `pipelines` pipelines.
 fn write_together(server: &Server, seed: u64, pipelines: usize) {
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -236,8 +237,8 @@ fn is_unexpected(error: &str) -> bool {
     !error.contains("no such key")
 }
 
-/// What is wrong with the order of a stream, wherever it is cut. With `--execution owner` a
-/// connection's commands keep their order by key alone.
+/// Returns the first error in the order of a stream at any cut. With `--execution owner` a
+/// connection's commands keep their order per key only.
 fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
     let mut latest: HashMap<String, u64> = HashMap::new();
     let mut pairs: HashMap<String, String> = HashMap::new();
@@ -272,7 +273,7 @@ fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
     None
 }
 
-/// Arguments of a server whose workers meet often.
+/// Arguments of a server whose workers often use the same shard.
 const CROWDED: [&str; 4] = ["--workers", "4", "--shards", "5"];
 
 #[test]
@@ -287,7 +288,7 @@ fn concurrent_writers_are_propagated_in_an_order_that_holds_at_every_cut() {
             }
             let mut stream = EffectStream::attach(&server);
             write_together(&server, seed, 40);
-            // A copy learns of each expired key, and of none that is yet to expire.
+            // The deletion of each expired key is propagated. No key is left that expires later.
             eventually("all keys with a TTL expire", || client.call("INFO keyspace").text().contains("expires=0"));
             let effects = stream.take(&mut client);
             let wrong = wrong_order(&effects, execution == "owner");
@@ -323,7 +324,7 @@ fn broken_rules_of_propagation_are_noticed() {
     }
 }
 
-/// Replays effects and returns whether one of them is an error there.
+/// Replays effects and returns whether one of them has an error reply.
 fn is_refused(effects: &[Effect], copy: &Server) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| replay(effects, copy))).is_err()
 }

@@ -1,5 +1,5 @@
-//! The wire protocol, byte for byte against redis-server: protocol errors and which of them close
-//! the connection, requests in pieces, inline commands, long pipelines.
+//! The wire protocol, compared byte for byte with redis-server: protocol errors and which of them
+//! close the connection, requests in pieces, inline commands, long pipelines.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use pantala_tests::client::{encode, encode_into};
 use pantala_tests::reply::show;
 use pantala_tests::{Random, Reply, Server, for_each_backend};
 
-/// Longest wait for the server to close the connection.
+/// Maximum wait for the server to close the connection.
 const CLOSE_MAX: Duration = Duration::from_secs(20);
 
 /// What the server does after the input of a case.
@@ -21,8 +21,8 @@ enum Then {
 
 use Then::{Closes, Waits};
 
-/// Sends `input` on a new connection and returns everything received until the connection ends. If
-/// the server is to wait, the client closes its sending side.
+/// Sends `input` on a new connection and returns all bytes received until the connection ends. If
+/// the server should wait, the client closes its sending side.
 fn outcome(server: &Server, input: &[u8], then: Then) -> Vec<u8> {
     let mut client = server.connect();
     // The server may close while it is still receiving a long input.
@@ -36,7 +36,8 @@ fn outcome(server: &Server, input: &[u8], then: Then) -> Vec<u8> {
     client.read_to_end()
 }
 
-/// Runs `body` with Pantala on each backend and with redis-server, all started with `args`.
+/// Runs `body` with Pantala on each backend and with redis-server. All servers are started with
+/// `args`.
 fn beside_judge(args: &[&str], body: impl Fn(&Server, &Server)) {
     for_each_backend(|backend| {
         let Some(judge) = Server::redis(args) else { return };
@@ -152,7 +153,7 @@ fn protocol_errors_and_odd_requests() {
     .iter()
     .map(|(text, then)| (text.as_bytes().to_vec(), *then))
     .collect();
-    // Limits of lines: at 64 KiB and above, without a line end.
+    // Lines of 64 KiB and more, without a line end.
     cases.push((long(b'a', 65_536), Waits));
     cases.push((long(b'a', 70_000), Closes));
     cases.push(([b"*".as_slice(), &long(b'1', 70_000)].concat(), Closes));
@@ -165,7 +166,8 @@ fn protocol_errors_and_odd_requests() {
     beside_judge(&[], |subject, judge| {
         for (input, then) in &cases {
             if input.starts_with(b"HELLO") {
-                // HELLO's reply has identifiers of the server: compare only what follows it.
+                // HELLO's reply contains identifiers of the server, so compare only the bytes after
+                // it.
                 let tail = |bytes: Vec<u8>| bytes[bytes.len().saturating_sub(50)..].to_vec();
                 let (right, given) = (outcome(judge, input, *then), outcome(subject, input, *then));
                 assert_eq!(show(&tail(given)), show(&tail(right)));
@@ -201,7 +203,7 @@ fn limits_before_authentication() {
     });
 }
 
-/// Returns commands of every form as one stream of bytes, and the offsets at which they end.
+/// Returns commands of every form as one stream of bytes, and the offsets of their ends.
 fn sample() -> (Vec<u8>, Vec<usize>) {
     let mut bytes = Vec::new();
     let mut ends = Vec::new();
@@ -241,7 +243,7 @@ fn split_at_each_byte_and_byte_by_byte() {
             let mut client = subject.connect();
             for piece in pieces {
                 client.send_raw(piece);
-                // Most of the time this is long enough for the server to read the piece by itself.
+                // This is mostly long enough for the server to read the piece separately.
                 std::thread::sleep(Duration::from_micros(300));
             }
             client.close_write();
@@ -350,7 +352,7 @@ fn subcommands_of_one_name_and_arity_are_told_apart() {
             encode_into(&mut input, &call.split(' ').collect::<Vec<_>>());
         }
         compare(subject, judge, &input, Waits);
-        // One by one, so that each has a window of its own.
+        // Each call is sent alone, so that it has a window of its own.
         let (mut given, mut right) = (subject.connect(), judge.connect());
         for call in calls.iter().filter(|call| call.contains(' ')) {
             assert_eq!(given.call(call), right.call(call), "{call}");

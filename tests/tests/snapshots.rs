@@ -1,5 +1,5 @@
-//! Snapshots: files go both ways between Pantala and the real redis-server, survive a restart, and
-//! a wrong one is never served.
+//! Snapshots: Pantala and the real redis-server exchange files, data survives a restart, and an
+//! invalid file is never served.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,11 +10,11 @@ use pantala_tests::server::{READY_MAX, run_to_exit};
 use pantala_tests::{Backend, Client, Reply, Server, binary, for_each_backend, tool};
 use tempfile::TempDir;
 
-/// Length of what stands as LONG in a command: past the size of a list's node, and compressible.
+/// Length of the value that replaces LONG in a command, bytes: more than a list's node, and
+/// compressible.
 const LONG_BYTES: usize = 9000;
 
-/// Commands that make a value of each type and form under the key `k`, which gets a name of its own
-/// afterwards.
+/// Commands that create a value of each type and encoding under the key `k`, which is then renamed.
 const VALUES: &[(&str, &[&str])] = &[
     ("string", &["SET k value"]),
     ("empty string", &["SETRANGE k 0 x", "SETRANGE k 0 y"]),
@@ -54,7 +54,7 @@ fn must(client: &mut Client, command: &str) {
     assert!(!matches!(reply, Reply::Error(_)), "{command}: {reply:?}");
 }
 
-/// Fills three databases with values of every kind, at every size of the forms' limits, and a
+/// Fills three databases with values of every kind, with every encoding at its limits, and a
 /// library.
 fn fill(client: &mut Client) {
     for (number, (what, commands)) in VALUES.iter().enumerate() {
@@ -83,10 +83,10 @@ fn fill(client: &mut Client) {
     assert_eq!(client.command(&[b"FUNCTION".as_slice(), b"LOAD", library]).text(), "lib");
 }
 
-/// What a client sees of every key of every database.
+/// Returns all that a client can read of every key of every database.
 fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
     let mut all = BTreeMap::new();
-    // Two compressors' bytes may differ.
+    // The output of two compressors may differ.
     must(client, "CONFIG SET rdbcompression no");
     for db in 0..16 {
         must(client, &format!("SELECT {db}"));
@@ -94,14 +94,14 @@ fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
             let key = key.text();
             let mut seen = ["DEBUG DIGEST-VALUE", "OBJECT ENCODING", "PEXPIRETIME", "TYPE"]
                 .map(|question| client.call(&format!("{question} {key}")));
-            // A short string that was changed is raw until it is loaded.
+            // A short string that was changed is raw before it is loaded, and embstr afterwards.
             let is_text = matches!(seen[1].text().as_str(), "raw" | "embstr");
             if is_text {
                 seen[1] = Reply::Null;
             }
             let stream = (seen[3].text() == "stream").then(|| client.call(&format!("XINFO STREAM {key} FULL COUNT 0")));
-            // Compressed strings may have other bytes, members of tables another order: only the
-            // rest is the same to the byte.
+            // Compressed strings may have different bytes, and members of hash tables a different
+            // order. All other dumps must be equal.
             let is_ordered = !is_text && !matches!(seen[1].text().as_str(), "hashtable" | "quicklist" | "stream");
             let dump = is_ordered.then(|| client.call(&format!("DUMP {key}")));
             all.insert(format!("{db}/{key}"), seen.into_iter().chain(stream).chain(dump).collect());
@@ -127,7 +127,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// Pantala in `folder`.
+/// Starts Pantala in `folder`.
 fn pantala(backend: Backend, folder: &TempDir, args: &[&str]) -> Server {
     Server::pantala(backend, &[&["--dir", path(folder), "--workers", "2", "--shards", "7"], args].concat())
 }
@@ -171,7 +171,7 @@ fn what_redis_saves_is_loaded() {
         must(&mut right, "DEBUG SET-ACTIVE-EXPIRE 0");
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(right.call("SAVE").text(), "OK");
-        // It counts in the digest until a client meets it.
+        // An expired key counts in the digest until a client accesses it.
         must(&mut right, "GET over");
         for_each_backend(|backend| {
             let server = pantala(backend, &folder, &[]);
@@ -235,7 +235,7 @@ fn fields_that_expire_survive() {
     let times = client.call("HPEXPIRETIME h FIELDS 3 a b c");
     assert_eq!(times.elements().iter().map(Reply::text).collect::<Vec<_>>(), ["4102444800123", "4102444800123", "-1"]);
     assert_eq!(client.call("HKEYS soon").elements().len(), 1);
-    // Once they are all gone the file is one of Redis 7.0 again.
+    // If no expiring fields are left, the file has the format of Redis 7.0 again.
     must(&mut client, "HPERSIST h FIELDS 2 a b");
     assert_eq!(client.call("SAVE").text(), "OK");
     let bytes = std::fs::read(folder.path().join("dump.rdb")).expect("a file");
@@ -397,13 +397,13 @@ fn debug_reload_and_its_options() {
             client.call("DEBUG RELOAD FLUSH").text(),
             "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."
         );
-        // A damaged file changes nothing.
+        // A damaged file changes no data.
         let file = folder.path().join("dump.rdb");
         let right = std::fs::read(&file).expect("a file");
         std::fs::write(&file, &right[..right.len() - 9]).expect("the file is written");
         assert_eq!(client.call("DEBUG RELOAD NOSAVE").text(), failed);
         assert_same(&content(&mut client), &before);
-        // A watched key that is loaded again aborts EXEC, as in Redis.
+        // Reloading a watched key aborts EXEC, as in Redis.
         let mut other = server.connect();
         must(&mut client, "WATCH key:0");
         must(&mut other, "DEBUG RELOAD");
@@ -413,7 +413,7 @@ fn debug_reload_and_its_options() {
     });
 }
 
-/// Clients that write while the server ends: what was acknowledged is in the snapshot.
+/// Clients write while the server ends. Acknowledged writes are in the snapshot.
 #[test]
 fn what_was_acknowledged_before_the_end_is_saved() {
     for_each_backend(|backend| {

@@ -1,9 +1,9 @@
-//! Redis's own tests, run on Pantala (`pantala_tests::upstream` tells how).
+//! Runs Redis's own tests on Pantala (see `pantala_tests::upstream`).
 //!
 //! | variable | meaning |
 //! | --- | --- |
 //! | `PANTALA_UPSTREAM_UNITS` | comma-separated units to run (default: all of `tests/upstream/units.txt`) |
-//! | `PANTALA_UPSTREAM_AGAINST` | `redis`: run them on redis-server, with empty skip lists, to know what the suite itself passes here |
+//! | `PANTALA_UPSTREAM_AGAINST` | `redis`: run them on redis-server, with empty skip lists, to find out which tests pass there on this host |
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -15,16 +15,17 @@ use pantala_tests::upstream::report::Report;
 use pantala_tests::upstream::{run, source};
 use pantala_tests::{Backend, Server};
 
-/// Units that run at the same time: most of the time goes into Tcl, which has one thread.
+/// Number of units that run at the same time. Tcl, which has one thread, takes most of the time.
 const AT_ONCE: usize = 2;
-/// Findings that may come of a busy machine. With more of them the unit isn't run again.
+/// Maximum number of findings that a busy machine may cause. With more of them the unit doesn't run
+/// again.
 const UNSTEADY_MAX: usize = 3;
-/// Workers of the server, unless a unit's list says otherwise.
+/// Number of workers of the server, unless a unit's list has another number.
 const WORKERS: usize = 2;
 /// Settings that the suite expects of an external server.
 const ARGS: &[&str] = &["--enable-protected-configs", "yes", "--enable-module-command", "yes"];
 
-/// What the units run on.
+/// The server under test.
 #[derive(Clone, Copy)]
 enum Subject {
     Pantala(Backend),
@@ -58,7 +59,7 @@ impl Subject {
     }
 }
 
-/// What all units together came to.
+/// Sums of the results of all units.
 #[derive(Default)]
 struct Sum {
     passed: usize,
@@ -81,8 +82,9 @@ impl Sum {
     }
 }
 
-/// Runs one unit on a fresh server. When something is amiss that time could have done, once more: a test of a busy machine's
-/// speed is no test of the server. What differs between the two is said, and only what is amiss twice counts.
+/// Runs one unit on a new server. If findings may have been caused by time, runs it again, because
+/// a test of a busy machine's speed isn't a test of the server. Prints the differences between both
+/// runs; only findings in both count.
 fn run_unit(subject: Subject, source: &Path, logs: &Path, unit: &Unit) -> Option<(Report, Vec<Finding>)> {
     let skipped = subject.skipped(unit);
     let mut last: Option<(Report, Vec<Finding>)> = None;
@@ -120,7 +122,7 @@ fn run_unit(subject: Subject, source: &Path, logs: &Path, unit: &Unit) -> Option
     Some((report, found))
 }
 
-/// Runs the tests that want one worker, and puts what they came to into the unit's report.
+/// Runs the tests that require one worker, and adds their results to the unit's report.
 fn run_alone(
     subject: Subject,
     source: &Path,
@@ -171,7 +173,7 @@ fn redis_s_own_tests_pass_or_are_listed() {
         units.retain(|unit| names.split(',').any(|name| name == unit.name));
         assert!(!units.is_empty(), "PANTALA_UPSTREAM_UNITS names no unit of units.txt: {names}");
     }
-    // The longest first, so that none of them runs alone in the end.
+    // The longest units first, so that none of them runs alone at the end.
     units.sort_by_key(|unit| std::cmp::Reverse(unit.limit));
     let subjects: Vec<_> = match std::env::var("PANTALA_UPSTREAM_AGAINST").as_deref() {
         Ok("redis") => vec![Subject::Redis],
