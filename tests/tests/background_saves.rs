@@ -1,4 +1,4 @@
-//! Snapshots in the background: `BGSAVE`, the points of `save`, and what they leave behind.
+//! Snapshots in the background: `BGSAVE`, the points of `save`, and the files that remain.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -195,7 +195,7 @@ fn writes_are_rejected_after_a_failed_snapshot() {
     });
 }
 
-/// Says that something is over, also when a thread panics.
+/// Sets a flag when it is dropped, even if a thread panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -204,8 +204,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Has writers write keys of all types in several databases, with flushes and swaps, while `work`
-/// runs. A snapshot's walk is slowed down, so that many changes come before it.
+/// Runs writers of keys of all types in several databases, with flushes and swaps, during `work`. A
+/// snapshot's walk is slowed down, so that many changes precede it.
 fn under_load(server: &Server, seed: u64, work: impl FnOnce(&mut Client)) {
     let mut client = server.connect();
     for db in [0, 1, 7] {
@@ -225,8 +225,8 @@ fn under_load(server: &Server, seed: u64, work: impl FnOnce(&mut Client)) {
     });
 }
 
-/// A snapshot under load holds what was there when writes were paused for a moment, in which it was
-/// started.
+/// A snapshot under load contains the dataset at its start. The test starts it during a pause of
+/// writes and compares with the dataset of the pause.
 #[test]
 fn a_snapshot_under_load_is_of_one_instant() {
     let seed = Random::seed("a_snapshot_under_load_is_of_one_instant");
@@ -246,7 +246,7 @@ fn a_snapshot_under_load_is_of_one_instant() {
     });
 }
 
-/// The test above notices a snapshot that loses entries which commands change.
+/// Checks that the test above detects a snapshot without the entries that commands change.
 #[test]
 fn a_snapshot_without_changed_entries_is_noticed() {
     let seed = Random::seed("a_snapshot_without_changed_entries_is_noticed");
@@ -259,7 +259,7 @@ fn a_snapshot_without_changed_entries_is_noticed() {
     });
 }
 
-/// Adds collections that are encoded in pieces. Some change often, some hardly ever.
+/// Adds collections that are encoded in pieces. Some change often, some rarely.
 fn add_large(client: &mut Client) {
     for name in 0..8 {
         let mut commands = Vec::new();
@@ -275,7 +275,7 @@ fn add_large(client: &mut Client) {
     }
 }
 
-/// Sets, deletes, flushes and swaps what the other writers leave alone.
+/// Sets, deletes, flushes and swaps keys that the other writers don't use.
 fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
     let mut random = Random::from_seed(Random::seed_of(seed, "databases"));
     let mut client = server.connect();
@@ -309,12 +309,12 @@ fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
     }
 }
 
-/// Starts a snapshot in a pause of all writers, and waits until it is written. Returns the digest
-/// of the dataset in that pause.
+/// Starts a snapshot during a pause of all writers, and waits until it is written. Returns the
+/// digest of the dataset during the pause.
 fn save_in_a_pause(client: &mut Client) -> String {
     let started = field(client, "rdb_saves");
     assert_eq!(client.call("CLIENT PAUSE 20000 WRITE"), Reply::ok());
-    // The writers' TTLs are shorter: a key that has expired counts nowhere.
+    // The writers' TTLs are shorter than this, so expired keys count nowhere.
     std::thread::sleep(Duration::from_millis(150));
     let digest = client.call("DEBUG DIGEST").text();
     assert_eq!(client.call("BGSAVE").text(), "Background saving started");
@@ -337,7 +337,7 @@ fn loaded_digests(backend: Backend, folder: &TempDir) -> String {
     digest
 }
 
-/// A crash while a snapshot is written leaves the last one.
+/// After a crash while a snapshot is written, the last complete one remains.
 #[test]
 fn a_crash_leaves_the_last_snapshot() {
     let folder = folder();
@@ -356,7 +356,7 @@ fn a_crash_leaves_the_last_snapshot() {
     assert_eq!(loaded_digests(backend, &folder), digest);
 }
 
-/// The keys of the file would return after a crash.
+/// FLUSHALL replaces the file; otherwise its keys would return after a crash.
 #[test]
 fn flushall_replaces_the_file() {
     for_each_backend(|backend| {
@@ -378,7 +378,7 @@ fn flushall_replaces_the_file() {
         let server = pantala(backend, &folder, &["--save", "3600 1000000"]);
         let mut client = server.connect();
         assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
-        // Without another snapshot the file is there before the reply.
+        // If no snapshot is running, the file is replaced before the reply.
         for call in ["SET key 1", "SAVE", "FLUSHALL"] {
             assert_eq!(client.call(call), Reply::ok(), "{call}");
         }
@@ -387,7 +387,7 @@ fn flushall_replaces_the_file() {
     });
 }
 
-/// The final snapshot is the one that stays.
+/// The final snapshot replaces the one being written.
 #[test]
 fn shutdown_while_a_snapshot_is_written() {
     for_each_backend(|backend| {

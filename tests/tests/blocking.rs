@@ -1,12 +1,12 @@
-//! Blocking commands: which client is served, in which order, and that none is forgotten. The
-//! scenes also run on redis-server, so that they are true of it.
+//! Blocking commands: which client is served, in which order, and that no client stays blocked by
+//! mistake. The tests also run on redis-server, so that they describe Redis's behaviour.
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::{PATIENCE, pantalas, play, play_together, wait_until_blocked, waiting};
 use pantala_tests::{Client, Random, Reply};
 
-/// How long a client is watched that must receive nothing.
+/// How long a test checks that a client receives nothing.
 const QUIET: Duration = Duration::from_millis(60);
 
 fn info(client: &mut Client, field: &str) -> i64 {
@@ -44,7 +44,8 @@ fn clients_are_served_in_the_order_in_which_they_blocked() {
             assert_eq!(words(&client.receive()), format!("list {}", number + 1));
         }
         wait_until_blocked(&mut pusher, 0);
-        // All elements at once: the first three clients get one each, the rest stays in the list.
+        // All elements arrive at once: the first three clients get one each, and the remaining ones
+        // stay in the list.
         let mut clients: Vec<Client> = (1..=3).map(|count| waiting(server, "BRPOP list 0", count)).collect();
         assert_eq!(pusher.call("RPUSH list a b c d").integer(), 4);
         for (client, element) in clients.iter_mut().zip(["d", "c", "b"]) {
@@ -62,7 +63,7 @@ fn a_served_client_leaves_the_queues_of_all_its_keys() {
             let mut client = waiting(server, "BLPOP a b c b d 0", 1);
             pusher.call(&format!("LPUSH {key} {number}"));
             assert_eq!(words(&client.receive()), format!("{key} {number}"));
-            // It no longer waits at the other keys: elements pushed there stay there.
+            // The client no longer waits for the other keys: elements pushed there remain.
             for other in ["a", "b", "c", "d"] {
                 assert_eq!(pusher.call(&format!("LPUSH {other} x")).integer(), 1);
                 assert_eq!(pusher.call(&format!("LPOP {other}")).text(), "x");
@@ -87,7 +88,8 @@ fn blocked_pops_of_sorted_sets() {
                 .enumerate()
                 .map(|(count, words)| waiting(server, words, count + 1))
                 .collect();
-        // A list at the key does not wake them, and a sorted set does not wake a waiter for lists.
+        // A list at the key doesn't wake clients that wait for a sorted set, and a sorted set
+        // doesn't wake clients that wait for a list.
         assert_eq!(adder.call("RPUSH z x").integer(), 1);
         assert_eq!(adder.call("LPOP z").text(), "x");
         assert_eq!(adder.call("ZADD z 1 one 2 two 3 three 4 four 5 five").integer(), 5);
@@ -97,7 +99,7 @@ fn blocked_pops_of_sorted_sets() {
         assert_eq!(adder.call("EXISTS z").integer(), 0);
         wait_until_blocked(&mut adder, 0);
 
-        // Every command that creates the sorted set wakes.
+        // Every command that creates the sorted set wakes a client.
         adder.call("ZADD other 1.5 m");
         adder.call("SADD plain p");
         for command in ["RENAME other z", "ZUNIONSTORE z 1 plain", "GEOADD z 0 0 place", "ZINCRBY z 2 m"] {
@@ -142,7 +144,7 @@ fn timeouts_are_exact_to_the_millisecond() {
             let took = began.elapsed();
             assert_eq!(raw, b"*-1\r\n", "{command}");
             assert!(took >= Duration::from_millis(50), "{command}: {took:?}");
-            // A loaded machine may be late, but not by that much.
+            // A loaded machine may be late, but not by this much.
             assert!(took < Duration::from_secs(5), "{command}: {took:?}");
             assert_eq!(client.call("PING").text(), "PONG");
         }
@@ -182,7 +184,7 @@ fn client_unblock_unblocks() {
     });
 }
 
-/// A quadratic comparison of these keys takes minutes; [`PATIENCE`] is much shorter.
+/// A quadratic comparison of these keys would take minutes, much longer than [`PATIENCE`].
 #[test]
 fn a_client_blocks_on_very_many_keys() {
     const KEYS: usize = 100_000;
@@ -292,8 +294,7 @@ fn every_command_that_creates_a_list_wakes() {
     });
 }
 
-/// An element that a transaction or a script pushes, and that expires before its end, serves no
-/// client.
+/// If an element that a transaction or a script pushes expires before the end, no client is served.
 #[test]
 fn keys_that_expire_before_their_transaction_ends_wake_nobody() {
     const SCRIPT: &str = "redis.call('RPUSH', KEYS[1], 'x') redis.call('PEXPIRE', KEYS[1], 1) \
@@ -327,7 +328,8 @@ fn keys_that_expire_before_their_transaction_ends_wake_nobody() {
 fn a_move_wakes_the_waiter_of_its_destination() {
     play(|server| {
         let mut other = server.connect();
-        // Keys of different shards: to serve the waiter of one, the server needs another.
+        // The keys are in different shards: to serve the waiter of one key, the server needs
+        // another shard.
         let mut first = waiting(server, "BLMOVE a b LEFT RIGHT 0", 1);
         let mut second = waiting(server, "BRPOPLPUSH b c 0", 2);
         let mut third = waiting(server, "BLPOP c 0", 3);
@@ -336,7 +338,8 @@ fn a_move_wakes_the_waiter_of_its_destination() {
         assert_eq!(second.receive().text(), "x");
         assert_eq!(words(&third.receive()), "c x");
         assert_eq!(other.call("EXISTS a b c").integer(), 0);
-        // The destination is not a list: an error; the element stays for the next waiter.
+        // If the destination isn't a list, the client receives an error and the element stays for
+        // the next waiter.
         other.call("SET s string");
         let mut first = waiting(server, "BLMOVE a s LEFT RIGHT 0", 1);
         let mut second = waiting(server, "BLMOVE a a LEFT RIGHT 0", 2);
@@ -388,8 +391,8 @@ fn a_thousand_blocked_clients_are_served() {
     });
 }
 
-/// Waits until `INFO commandstats` shows these calls and failures of a command: an error that a
-/// blocked client receives may still be in flight.
+/// Waits until `INFO commandstats` has these numbers of calls and failures of a command. The error
+/// of a blocked client may still be in flight.
 #[track_caller]
 fn wait_for_counters(client: &mut Client, command: &str, calls: u64, failed: u64) {
     let began = Instant::now();
@@ -415,7 +418,8 @@ fn late_errors_count_as_failed_calls() {
         other.call("RPUSH a 1");
         assert!(client.receive().text().starts_with("WRONGTYPE "));
         wait_for_counters(&mut other, "blmove", 1, 1);
-        // Also for a command that runs on another worker (`--execution owner`), alone or pipelined.
+        // The same for a command that runs on another worker (`--execution owner`), alone or
+        // pipelined.
         client.call("LPUSH string x");
         client.exchange(b"LPUSH string x\r\nGET none\r\nLPUSH string y\r\n", 3);
         client.call("BLPOP none 0.001");
@@ -442,7 +446,7 @@ fn a_paused_client_counts_as_blocked() {
         drop(leaver);
         wait_until_blocked(&mut other, 1);
         assert_eq!(other.call("CLIENT UNPAUSE").text(), "OK");
-        // It is still blocked, now on the list.
+        // The client is still blocked, now only on the list.
         other.call("RPUSH list x");
         assert_eq!(words(&client.receive()), "list x");
         assert!(client.call(&format!("CLIENT LIST ID {id}")).text().contains(" flags=N "));
@@ -468,8 +472,8 @@ fn timeouts_expire_while_writes_are_paused() {
     });
 }
 
-/// Clients push, pop and block at random on several keys. Each element is popped once or is left
-/// over, and no client stays blocked on a key that has elements.
+/// Clients push, pop and block at random on several keys. Each element is popped once or remains,
+/// and no client stays blocked on a key that has elements.
 #[test]
 fn elements_are_neither_lost_nor_popped_twice() {
     let seed = Random::seed("elements_are_neither_lost_nor_popped_twice");
@@ -496,7 +500,7 @@ fn elements_are_neither_lost_nor_popped_twice() {
         pushed.sort_unstable();
         got.sort_unstable();
         assert_eq!(pushed, got, "seed {seed}");
-        // No wait queue has kept a client.
+        // No wait queue contains a client.
         for key in 0..KEYS {
             assert_eq!(client.call(&format!("RPUSH key:{key} x")).integer(), 1);
             assert_eq!(client.call(&format!("LLEN key:{key}")).integer(), 1);
@@ -514,7 +518,7 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
         let (key, other) = (random.below(KEYS), random.below(KEYS));
         match random.below(9) {
             7 => {
-                // `CLIENT UNBLOCK` races with another and with a push: exactly one wins.
+                // `CLIENT UNBLOCK` races with a second one and with a push; exactly one wins.
                 let line = client.call("CLIENT LIST").text();
                 let waiting = line.lines().find(|line| line.contains(" flags=b ")).unwrap_or_default();
                 let id = waiting.split([' ', '=']).nth(1).unwrap_or("0");
@@ -529,7 +533,7 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
                 pushed.push(element);
             }
             3 => {
-                // Moves between the keys: the element is neither pushed nor popped.
+                // Moves between the keys, without a push or a pop from outside.
                 client.call(&format!("BLMOVE key:{key} key:{other} LEFT RIGHT 0.01"));
             }
             4 => {

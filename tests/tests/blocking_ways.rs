@@ -1,13 +1,13 @@
-//! Every way in which a blocked client's key is created and in which its wait ends: by type,
-//! transaction, timeout, another client, disconnect. The scenes also run on redis-server, so that
-//! they are true of it.
+//! All ways to create a blocked client's key and to end its wait: by type, transaction, timeout,
+//! another client, disconnect. The tests also run on redis-server, so that they describe Redis's
+//! behaviour.
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::{PATIENCE, pantalas, play, wait_until_blocked, waiting};
 use pantala_tests::{Client, Reply};
 
-/// Returns the text of a reply, its aggregates flattened.
+/// Returns the text of a reply, with its aggregates flattened.
 fn words(reply: &Reply) -> String {
     match reply {
         Reply::Array(elements) => elements.iter().map(words).collect::<Vec<_>>().join(" "),
@@ -37,8 +37,8 @@ fn becomes_key(client: &mut Client, way: &str) {
     }
 }
 
-/// A type: the command that blocks on it, the command that makes `from` one, the reply of the
-/// blocked client, and further commands that make `key` one from `from`.
+/// A type: the command that blocks on it, the command that creates `from`, the reply of the blocked
+/// client, and further commands that create `key` from `from`.
 struct Kind {
     waits: &'static str,
     make: &'static str,
@@ -77,7 +77,7 @@ fn only_a_key_of_the_right_type_wakes() {
             let wrong = &KINDS[(number + 1) % KINDS.len()];
             for way in WAYS.iter().chain(kind.stores) {
                 let mut client = waiting(server, kind.waits, 1);
-                // A key of another type is created and deleted: no client is woken.
+                // A key of another type is created and deleted; no client is woken.
                 if WAYS.contains(way) {
                     other.call(wrong.make);
                     becomes_key(&mut other, way);
@@ -98,7 +98,7 @@ fn only_a_key_of_the_right_type_wakes() {
     });
 }
 
-/// Blocked clients are served when the transaction ends, with what it leaves.
+/// Blocked clients are served when the transaction ends, with the elements left at its end.
 #[test]
 fn transactions_wake_when_they_end() {
     play(|server| {
@@ -123,7 +123,8 @@ fn transactions_wake_when_they_end() {
     });
 }
 
-/// Every blocking command, with `{}` for its timeout, and whether that is in seconds, not ms.
+/// Every blocking command, with `{}` for its timeout, and whether the timeout is in seconds, not in
+/// ms.
 const TIMED: &[(&str, bool)] = &[
     ("BLPOP a {}", true),
     ("BRPOP a {}", true),
@@ -140,9 +141,9 @@ const TIMED: &[(&str, bool)] = &[
 #[test]
 fn timeouts_are_exact_for_every_command() {
     const WAIT: Duration = Duration::from_millis(20);
-    /// One clock tick and the round trip.
+    /// The duration of one clock tick and the round trip.
     const LATE_MAX: Duration = Duration::from_millis(4);
-    /// Even on a loaded machine, one of this many tries is on time.
+    /// Even on a loaded machine, at least one of this many tries is on time.
     const TRIES: usize = 60;
     for server in pantalas() {
         let mut client = server.connect();
@@ -168,7 +169,8 @@ fn timeouts_are_exact_for_every_command() {
 fn a_thousand_blocked_clients_cost_no_cpu() {
     const CLIENTS: usize = 1000;
     const WATCHED: Duration = Duration::from_secs(1);
-    /// More than the server's own periodic work, far less than a check of each client every ms.
+    /// More than the server's own periodic work, and much less than a check of each client every
+    /// ms.
     const CPU_MAX: Duration = Duration::from_millis(30);
     for server in pantalas() {
         let waits = ["BLPOP a b 0", "BZPOPMIN z 100", "XREAD BLOCK 100000 STREAMS s $", "BLMOVE c d LEFT LEFT 0"];
@@ -190,8 +192,8 @@ fn a_thousand_blocked_clients_cost_no_cpu() {
     }
 }
 
-/// `CLIENT UNBLOCK`, `CLIENT KILL` and a disconnect, for every type: what arrives then is for
-/// other clients.
+/// `CLIENT UNBLOCK`, `CLIENT KILL` and a disconnect, for every type: elements added afterwards
+/// remain for other clients.
 #[test]
 fn unblocked_and_disconnected_clients_get_nothing_of_any_type() {
     play(|server| {

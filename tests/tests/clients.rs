@@ -118,7 +118,7 @@ fn redis_cli_knows_the_commands() {
     assert!(ran.success && ran.output.contains("summary"), "{ran:?}");
 }
 
-/// Runs redis-benchmark: it reports no error, and every requested test.
+/// Runs redis-benchmark. Asserts that it reports no error, and a result for every requested test.
 fn benchmark(server: &Server, args: &[&str], tests: &[&str]) {
     let Some(program) = tool::find("redis-benchmark") else { return };
     let mut all = vec!["--csv"];
@@ -160,8 +160,8 @@ fn redis_benchmark_runs_without_an_error() {
             ];
             benchmark(&server, &args, TESTS);
         }
-        // A thousand connections at once overflow the listen queue, and some connect a second
-        // later: only two such tests.
+        // A thousand connections at once overflow the listen queue, so some connect a second later.
+        // Only two tests use that many.
         benchmark(&server, &["-t", "get", "-c", "1000", "-n", "20000"], &["GET"]);
         benchmark(
             &server,
@@ -214,7 +214,7 @@ fn redis_benchmark_matrix() {
                 }
             }
         }
-        // Its default list: every kind of command that it has.
+        // Without `-t`, redis-benchmark runs every kind of command that it has.
         let ran = tool::run(&program, server.port(), &["-n", "20000", "-q"], b"", RUN_MAX);
         let failed = |text: &str| text.contains("rror");
         assert!(ran.success && !failed(&ran.output) && !failed(&ran.errors), "redis-benchmark's default list: {ran:?}");

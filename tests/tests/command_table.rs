@@ -1,11 +1,11 @@
-//! COMMAND's replies equal redis-server's for the commands that Pantala has, except for prose:
-//! summaries, complexities and remarks are Pantala's own.
+//! COMMAND's replies equal redis-server's for Pantala's commands, except for prose: summaries,
+//! complexities and remarks are Pantala's own.
 
 use std::collections::BTreeMap;
 
 use pantala_tests::{Backend, Client, Reply, Server};
 
-/// Pantala's commands from later versions of Redis, which 7.0 does not know.
+/// Pantala's commands from later versions of Redis, which 7.0 doesn't have.
 const LATER: &[&str] = &[
     "client|setinfo",
     "client|no-touch",
@@ -45,8 +45,8 @@ fn names(client: &mut Client) -> Vec<String> {
     names
 }
 
-/// Returns a reply as readable text, its sets sorted. The caller has removed subcommands that
-/// Pantala does not have.
+/// Formats a reply as readable text, with its sets sorted. The caller has removed subcommands that
+/// Pantala doesn't have.
 fn show(reply: &Reply) -> String {
     match reply {
         Reply::Array(items) | Reply::Map(items) => {

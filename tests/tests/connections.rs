@@ -1,4 +1,5 @@
-//! CLIENT: what it reports of the connections of all workers, and how they affect each other.
+//! CLIENT: information about the connections of all workers, and commands that affect other
+//! connections.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -129,7 +130,7 @@ fn client_kill_closes_others() {
         }
         assert_eq!(killer.call("PING").text(), "PONG");
         assert_eq!(lines(&mut killer, "CLIENT LIST").len(), 1);
-        // A client that kills itself gets its reply first.
+        // A client that kills itself receives its reply first.
         assert_eq!(killer.call("CLIENT KILL TYPE normal SKIPME no"), Reply::Integer(1));
         assert!(killer.ends_within(PATIENCE));
         assert_eq!(server.connect().call("PING").text(), "PONG");
@@ -145,12 +146,12 @@ fn client_pause_delays_commands() {
         for client in &mut clients {
             client.call("SET a 0");
         }
-        // Writers wait, readers do not.
+        // Writers wait, readers don't.
         assert_eq!(admin.call("CLIENT PAUSE 600 WRITE"), Reply::ok());
         let begin = Instant::now();
         for (number, client) in clients.iter_mut().enumerate() {
             if number % 2 == 0 {
-                // Everything that is propagated to replicas waits.
+                // All commands that are propagated to replicas wait.
                 client.send([&["INCR", "a"][..], &["PUBLISH", "channel", "x"], &["PFCOUNT", "nosuch"]][number / 2]);
             } else {
                 assert_eq!(client.call("GET a"), Reply::bulk("0"));
@@ -177,7 +178,7 @@ fn client_pause_delays_commands() {
             assert_eq!(client.receive().text(), "PONG");
         }
         assert!(begin.elapsed() >= Duration::from_millis(650), "commands didn't wait: {:?}", begin.elapsed());
-        // A pause of writes can be ended early.
+        // A pause of writes can end early.
         assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
         clients[0].send(&["INCR", "a"]);
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
@@ -212,12 +213,13 @@ fn pause_writes(client: &mut Client, in_transaction: bool) {
     }
 }
 
-/// Commands that started before a pause have run when CLIENT PAUSE is answered, however long they
-/// take: scripts, and commands that wait for the shards of scripts. Later commands wait until the
-/// pause ends. This pause is shorter than the script that was running when it was sent.
+/// When CLIENT PAUSE replies, all commands that started before the pause have run, however long
+/// they take: scripts, and commands that wait for the shards of scripts. Later commands wait until
+/// the pause ends. The pause is shorter than the script that was running when it was sent.
 #[test]
 fn the_duration_of_a_pause_counts_from_its_reply() {
-    // On a busy host the reply may be read when half the pause is over: not in every try.
+    // On a busy host the test may read the reply when half of the pause is over, so it tries
+    // several times.
     const TRIES: usize = 8;
     let pause = |server: &Server| {
         let [mut script, mut admin, mut writer] = [(); 3].map(|()| server.connect());
@@ -232,7 +234,7 @@ fn the_duration_of_a_pause_counts_from_its_reply() {
             took > Duration::from_millis(200)
         });
         assert!(is_paused, "the pause was over when it was answered");
-        // If its client disconnects before the reply, a pause lasts as long and no longer.
+        // If its client disconnects before the reply, a pause has the same duration.
         script.send(&["EVAL", &format!("{SPIN} return 1"), "1", "key"]);
         std::thread::sleep(Duration::from_millis(50));
         admin.send(&["CLIENT", "PAUSE", "300", "WRITE"]);
@@ -251,8 +253,8 @@ fn the_duration_of_a_pause_counts_from_its_reply() {
 #[test]
 fn nothing_changes_after_a_pause_is_answered() {
     const WORKERS: usize = 3;
-    // Each writer has its own key, so that DBSIZE, which works while shards are held, counts what
-    // ran.
+    // Each writer has its own key, so that DBSIZE, which works while shards are held, counts the
+    // writers that ran.
     let long = format!("{SPIN} redis.call('SET', '{{held}}long', 1) redis.call('SET', ARGV[1], 1)");
     for_each_backend(|backend| {
         for (execution, in_transaction) in [("inline", false), ("inline", true), ("owner", false), ("owner", true)] {
@@ -293,8 +295,8 @@ fn nothing_changes_after_a_pause_is_answered() {
     });
 }
 
-/// A script that was rolled back when a pause came, and is to be rerun with all shards, waits until
-/// the pause ends.
+/// A script that was rolled back when a pause started, and will be rerun with all shards, waits
+/// until the pause ends.
 #[test]
 fn a_rerun_script_waits_until_a_pause_ends() {
     const TRIES: usize = 12;
@@ -322,7 +324,7 @@ fn a_rerun_script_waits_until_a_pause_ends() {
                 assert_eq!(script.receive(), Reply::Null);
                 assert_eq!(admin.call("GET undeclared"), Reply::bulk(round.to_string()));
                 assert_eq!(admin.call("DEL undeclared"), Reply::Integer(1));
-                // On a busy host the script may have ended before the pause came.
+                // On a busy host the script may have ended before the pause started.
                 if held_back == 2 {
                     break;
                 }
@@ -333,7 +335,7 @@ fn a_rerun_script_waits_until_a_pause_ends() {
     });
 }
 
-/// The same for short commands of all kinds from many clients, at any moment.
+/// The same for short commands of all kinds from many clients at any moment.
 #[test]
 fn commands_in_flight_change_nothing_after_a_pause_is_answered() {
     const WRITERS: usize = 6;
@@ -443,7 +445,7 @@ fn setinfo_and_no_touch() {
     });
 }
 
-/// New connections are spread over all workers: none is left out, none gets most.
+/// New connections are spread over all workers: each has some, none has most.
 #[test]
 fn connections_spread_over_workers() {
     const CLIENTS: usize = 90;
@@ -471,7 +473,7 @@ fn connections_spread_over_workers() {
     });
 }
 
-/// A command that had to wait is parsed again: the contents of its quotes must not have changed.
+/// A command that had to wait must run with its original quoted arguments.
 #[test]
 fn delayed_quoted_lines_run_as_they_were_sent() {
     for_each_backend(|backend| {
@@ -498,7 +500,8 @@ fn a_pause_keeps_expired_keys() {
     for_each_backend(|backend| {
         let server = start(backend);
         let mut client = server.connect();
-        // On a busy host the key may have expired before the pause starts: not in every try.
+        // On a busy host the key may have expired before the pause starts, so the test tries
+        // several times.
         eventually("a key that is there when the pause starts", || {
             client.call("CLIENT UNPAUSE");
             client.call("SET short 1 PX 50");
@@ -513,7 +516,8 @@ fn a_pause_keeps_expired_keys() {
     });
 }
 
-/// A client that connected while a password was set is let in when the password is removed.
+/// A client that connected while a password was required is authenticated when the password is
+/// removed.
 #[test]
 fn a_removed_password_locks_no_client_out() {
     for_each_backend(|backend| {
@@ -527,8 +531,8 @@ fn a_removed_password_locks_no_client_out() {
     });
 }
 
-/// A command without a key, `EXEC` and a script run after everything that their connection sent
-/// before, also if pipelined commands run on the workers of their shards (`--execution owner`).
+/// A command without a key, `EXEC` and a script run after all earlier commands of their connection,
+/// even if pipelined commands run on the workers of their shards (`--execution owner`).
 #[test]
 fn commands_without_keys_run_after_everything_before_them() {
     const KEYS: usize = 40;
@@ -541,7 +545,8 @@ fn commands_without_keys_run_after_everything_before_them() {
         for execution in ["inline", "owner"] {
             let server = Server::pantala(backend, &["--workers", "3", "--shards", "40", "--execution", execution]);
             std::thread::scope(|scope| {
-                // Other clients keep the same shards busy, in another database: requests wait.
+                // Other clients keep the same shards busy, in another database, so that requests
+                // wait.
                 for _ in 0..2 {
                     let mut other = server.connect();
                     let commands = set("other");

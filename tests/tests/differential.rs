@@ -2,7 +2,7 @@
 
 use pantala_tests::{Backend, Random, Server, differential};
 
-/// Commands per run, unless `PANTALA_DIFF_COMMANDS` says otherwise, as in `.ci/run` and
+/// Default number of commands per run. `PANTALA_DIFF_COMMANDS` overrides it, as in `.ci/run` and
 /// `.ci/nightly`.
 const COMMANDS: usize = 25_000;
 
@@ -31,7 +31,8 @@ fn compare(test: &str, args: &[&str], settings: &[&str]) {
     }
 }
 
-/// Returns how many calls of a command succeeded, and how many there were, per `INFO commandstats`.
+/// Returns how many calls of a command succeeded, and the number of calls, from `INFO
+/// commandstats`.
 fn successes(stats: &str, name: &str) -> (i64, i64) {
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:")));
     let number = |field: &str| -> i64 {
@@ -41,12 +42,13 @@ fn successes(stats: &str, name: &str) -> (i64, i64) {
     (number("calls") - number("failed_calls"), number("calls"))
 }
 
-/// A memory limit that is never reached: memory is accounted for each command, without consequence.
+/// A memory limit that is never reached. The server accounts memory for each command, without
+/// effect.
 const FAR_LIMIT: &str = "1000gb";
 
 #[test]
 fn one_shard_answers_as_redis() {
-    // Access frequencies are counted, so that OBJECT FREQ replies; other runs have OBJECT IDLETIME.
+    // Access frequencies are counted, so that OBJECT FREQ works; other runs have OBJECT IDLETIME.
     let counting = ["--maxmemory-policy", "allkeys-lfu", "--maxmemory", FAR_LIMIT];
     compare("one_shard_answers_as_redis", &["--workers", "1", "--shards", "1"], &counting);
 }
@@ -62,14 +64,14 @@ fn owner_execution_answers_as_redis() {
     compare("owner_execution_answers_as_redis", &args, &["--maxmemory", FAR_LIMIT]);
 }
 
-/// Checks the generator: two real servers never differ. If this fails, a stream is not
-/// deterministic and no other failure here means anything. Every command must also succeed often: a
-/// stream of errors would compare nothing.
+/// Checks the generator: two real servers never differ. If this fails, a stream isn't deterministic
+/// and other failures of this file have no meaning. Every command must also succeed often, because
+/// a stream of errors would compare nothing.
 #[test]
 fn two_judges_agree_and_every_command_is_reached() {
     /// The rarest commands succeed about 18 times in this many.
     const JUDGED_MIN: usize = 100_000;
-    /// A quarter of that rate is rarer than chance explains.
+    /// A quarter of that rate is too rare to be chance.
     const JUDGED_PER_SUCCESS: usize = 25_000;
     const COMMANDS_REACHED: &str = "append bitcount bitfield bitfield_ro bitop bitpos getbit setbit \
         pfadd pfcount pfdebug pfmerge blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin sort sort_ro dump restore \

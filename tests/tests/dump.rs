@@ -1,15 +1,15 @@
 //! Compares `DUMP` and `RESTORE` with redis-server: each restores the other's payloads, and both
-//! treat damaged payloads alike.
+//! treat damaged payloads the same way.
 
 use pantala_tests::differential::agree;
 use pantala_tests::generator::Check;
 use pantala_tests::{Backend, Client, Random, Reply, Server};
 
-/// Values per run, unless `PANTALA_DUMP_VALUES` says otherwise, as in `.ci/run`.
+/// Default number of values per run. `PANTALA_DUMP_VALUES` overrides it, as in `.ci/run`.
 const VALUES: usize = 150;
-/// Damaged payloads per value.
+/// Number of damaged payloads per value.
 const DAMAGED_PER_VALUE: usize = 12;
-/// Maximum crashes of redis-server on damaged payloads: 7.0.15 is not free of such bugs.
+/// Maximum number of crashes of redis-server on damaged payloads: 7.0.15 has such bugs.
 const JUDGE_DEATHS_MAX: usize = 5;
 
 fn values() -> usize {
@@ -91,8 +91,8 @@ fn maker(random: &mut Random) -> Vec<Vec<u8>> {
     args
 }
 
-/// Returns commands that create a stream: entries with the same fields and others, some deleted; up
-/// to two groups with consumers and pending entries.
+/// Returns commands that create a stream: entries with equal and other fields, some deleted; up to
+/// two groups with consumers and pending entries.
 fn stream_makers(random: &mut Random) -> Vec<Vec<Vec<u8>>> {
     let words = |line: String| -> Vec<Vec<u8>> { line.split(' ').map(|word| word.as_bytes().to_vec()).collect() };
     let mut commands = Vec::new();
@@ -133,7 +133,7 @@ fn stream_makers(random: &mut Random) -> Vec<Vec<Vec<u8>>> {
 /// A reply and its bytes.
 type Raw = (Reply, Vec<u8>);
 
-/// Returns everything that a client can see of the key `k`.
+/// Returns all that a client can read of the key `k`.
 fn seen(client: &mut Client) -> Vec<Raw> {
     ["TYPE k", "OBJECT ENCODING k", "DEBUG DIGEST-VALUE k", "PTTL k", "XINFO STREAM k FULL COUNT 0"]
         .map(|words| {
@@ -143,7 +143,7 @@ fn seen(client: &mut Client) -> Vec<Raw> {
         .to_vec()
 }
 
-/// Asserts that both saw the same, except for clock times.
+/// Asserts that the replies of both servers are equal, except for clock times.
 #[track_caller]
 fn assert_same(given: &[Raw], right: &[Raw], what: &[u8]) {
     let is_same = given.iter().zip(right).all(|(given, right)| agree(Check::Times, given, right));
@@ -221,11 +221,11 @@ fn packed_sorted_sets_are_dumped_as_redis_dumps_them() {
     server.assert_sound();
 }
 
-/// Maximum damaged payloads of other types that only Redis accepts in one run: it does not check
-/// every bit behind an element of a listpack.
+/// Maximum number of damaged payloads of other types that only Redis accepts in one run: it doesn't
+/// check every bit after an element of a listpack.
 const OTHERS_TAKEN_MAX: usize = 4;
-/// Types of which Redis alone accepts some damaged payloads: textual scores, which it parses
-/// whatever they are, and streams, in whose counters it takes an impossible length for 2^64 - 1.
+/// Types for which only Redis accepts some damaged payloads: with textual scores, because it parses
+/// any text, and streams, because it reads an impossible length in a counter as 2^64 - 1.
 const SOME_TAKEN: [u8; 5] = [3, 12, 15, 17, 19];
 
 /// Returns a value changed in a few places.
@@ -298,7 +298,7 @@ fn damaged_payloads_get_the_same_replies() {
     server.assert_sound();
 }
 
-/// Payloads that claim more contents than they hold are rejected before memory is allocated.
+/// Payloads that declare more contents than they have are rejected before memory is allocated.
 #[test]
 fn claimed_lengths_allocate_no_memory() {
     let server = subject();

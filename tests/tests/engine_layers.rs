@@ -1,4 +1,4 @@
-//! Checks the engine's layers in its source: which top-level modules may refer to which.
+//! Checks the engine's layers in its source: which top-level modules may refer to others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -99,7 +99,7 @@ fn names(rest: &str) -> Vec<String> {
     starts.iter().map(|start| name(&group[*start..])).filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns what each layer refers to, itself excluded, with the files that do.
+/// Returns the references of each layer to others, with the files that contain them.
 fn references_of_layers() -> BTreeMap<String, BTreeMap<String, Vec<String>>> {
     let mut all: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for Source { module, code } in sources() {
@@ -144,7 +144,7 @@ fn the_table_goes_one_way() {
     }
 }
 
-/// Paths are found as text: this test shows which.
+/// Paths are searched as text; this test documents which are found.
 #[test]
 fn paths_are_found() {
     let found = |module: &[&str], code: &str| {

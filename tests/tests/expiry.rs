@@ -1,4 +1,5 @@
-//! Keys expire on access and by the active cycle, never early, and keep their TTL when moved.
+//! Keys expire on access and by the active cycle, never early, and keep their TTL when they are
+//! moved.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,7 +26,7 @@ fn keys_expire_on_access_and_not_before() {
         client.pipeline(&commands);
         let reads: Vec<Vec<String>> = (0..200).map(|n| vec!["GET".into(), format!("k{n}")]).collect();
         let alive = client.pipeline(&reads).iter().filter(|reply| **reply != Reply::Null).count();
-        // The reply means something only if the host ran this test in time.
+        // The reply is meaningful only if the host ran this test in time.
         if begin.elapsed() < Duration::from_millis(400) {
             assert_eq!(alive, 200, "keys expired early");
         }
@@ -63,7 +64,7 @@ fn keys_expire_on_access_and_not_before() {
     });
 }
 
-/// Returns Lua code that runs for this long.
+/// Returns Lua code that runs for `takes_ms` milliseconds.
 fn spin(takes_ms: u32) -> String {
     format!(
         "local function now() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 end \
@@ -71,7 +72,7 @@ fn spin(takes_ms: u32) -> String {
     )
 }
 
-/// TTL of the keys in the next test, ms: longer than a busy host takes.
+/// TTL of the keys in the next test, ms: longer than the test takes on a busy host.
 const LIFE_MS: i64 = 1_000_000;
 
 /// Returns commands that read the time, set a key with a TTL, and read its deadline.
@@ -82,7 +83,7 @@ fn deadline_commands(key: &str) -> Vec<Vec<String>> {
         .into()
 }
 
-/// Returns how much older than TIME's reply the clock was that the `SET` of [`deadline_commands`]
+/// Returns the difference between TIME's reply and the time that the `SET` of [`deadline_commands`]
 /// used, ms.
 fn age_of_clock(client: &mut Client) -> i64 {
     let time: Vec<i64> =
@@ -91,16 +92,16 @@ fn age_of_clock(client: &mut Client) -> i64 {
     time[0] * 1000 + time[1] / 1000 + LIFE_MS - client.receive().integer()
 }
 
-/// A deadline counts from when its command runs, whatever ran before it in its pipeline, in its
-/// worker's turn, or in its own rolled-back run.
+/// A deadline is relative to the time when its command runs, regardless of commands that ran before
+/// it in its pipeline, in its worker's turn, or in its own rolled-back run.
 #[test]
 fn deadlines_count_from_when_their_commands_run() {
-    /// Duration of what runs before, and maximum age of the clock, ms.
+    /// Duration of the commands before it, and maximum difference of the clock, ms.
     const TAKES_MS: u32 = 300;
     const AGE_MS_MAX: i64 = 50;
     let layouts: [&[&str]; 3] = [
         &["--workers", "1", "--shards", "8"],
-        // The worker runs turns within the script.
+        // The worker runs turns during the script.
         &["--workers", "1", "--shards", "8", "--busy-reply-threshold", "50"],
         &["--workers", "2", "--shards", "8", "--execution", "owner"],
     ];
@@ -131,8 +132,7 @@ fn deadlines_count_from_when_their_commands_run() {
             assert!(age_ms < AGE_MS_MAX, "{age_ms} ms behind on {layout:?}");
             client.receive();
             first.receive();
-            // The rolled-back run takes as long as the committed one, which starts when the former
-            // ends.
+            // The rolled-back run takes as long as the committed one, which starts when it ends.
             let script = format!(
                 "local t = redis.call('TIME') {spin} for i = 1, 4 do redis.call('SET', 'made:' .. i, 1, 'PX', ARGV[1]) end \
                  return {{t[1], t[2], redis.call('PEXPIRETIME', 'made:1')}}"
@@ -320,8 +320,8 @@ fn the_ttl_moves_with_the_key() {
     });
 }
 
-/// A lock with a TTL shorter than its client waits for a script: the TTL counts from when the
-/// command runs, alone and in a transaction.
+/// A lock's TTL is shorter than the time that its client waits for a script. The TTL is relative to
+/// the time when the command runs, alone and in a transaction.
 #[test]
 fn ttls_count_from_when_a_command_runs() {
     const TURNS: u64 = 20_000_000;
@@ -334,13 +334,14 @@ fn ttls_count_from_when_a_command_runs() {
         // The first run discovers undeclared keys.
         let began = Instant::now();
         assert_eq!(calling.command(&["EVAL", script, "0", &TURNS.to_string()]), Reply::Integer(1));
-        // The script ran twice. The next runs shall take three times the TTL of the locks.
+        // The script ran twice. The next runs should take three times the TTL of the locks.
         let turns = TURNS as f64 * 2.0 * 0.9 / began.elapsed().as_secs_f64();
         let long = ["EVAL", script, "0", &format!("{turns:.0}")];
         for transaction in [false, true] {
             calling.send(&long);
             std::thread::sleep(Duration::from_millis(200));
-            // PTTL follows directly: the client may receive the reply much later.
+            // PTTL follows in the same pipeline, because the client may receive the reply much
+            // later.
             let commands = |name: &str| {
                 let set = ["SET", name, "v", "PX", "300"].map(str::to_owned).to_vec();
                 let left = ["PTTL", name].map(str::to_owned).to_vec();

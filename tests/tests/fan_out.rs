@@ -33,7 +33,7 @@ fn used_memory(client: &mut Client) -> usize {
     value.trim().parse().expect("a number")
 }
 
-/// Ten thousand subscribers of one channel receive a message each that the server stores once:
+/// Ten thousand subscribers of one channel each receive a message that the server stores once:
 /// copies would take a third of a gigabyte.
 #[test]
 fn ten_thousand_listeners_share_a_message() {
@@ -104,7 +104,7 @@ fn unread_long_messages_are_stored_once() {
         eventually("the output buffers are counted", || {
             waiting(&mut publisher).iter().all(|bytes| *bytes > (MESSAGES - 1) * MB)
         });
-        // Each worker stores its own.
+        // Each worker stores its own copy.
         let allowed = 4 * MESSAGES * MB;
         let taken = used_memory(&mut publisher).saturating_sub(used);
         assert!((MESSAGES * MB..allowed).contains(&taken), "{taken} bytes more are used");
@@ -177,7 +177,8 @@ struct Audience {
     publisher: Client,
 }
 
-/// More commands of one connection than run in two turns of a worker: the second delivers messages.
+/// More commands of one connection than a worker runs in two turns. The second turn delivers
+/// messages.
 const PINGS_OF_TWO_TURNS: usize = 2 * 1024;
 
 impl Audience {
@@ -195,7 +196,7 @@ impl Audience {
         value.trim().parse().expect("a number")
     }
 
-    /// Asserts that each subscriber receives these payloads in order, and nothing else.
+    /// Asserts that each subscriber receives exactly these payloads, in order.
     fn assert_received(&mut self, payloads: &[String]) {
         for listener in &mut self.listeners {
             for payload in payloads {

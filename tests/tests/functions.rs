@@ -1,5 +1,5 @@
-//! Functions: replies equal redis-server's to the byte, and each server restores the other's
-//! libraries.
+//! Functions: replies are byte for byte equal to redis-server's, and each server restores the
+//! other's libraries.
 
 use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
@@ -144,7 +144,7 @@ fn dumps_are_exchanged_with_redis() {
             assert_eq!(restore(there, &payload, &["REPLACE"]), Reply::ok());
             let is_error = |reply: Reply| matches!(reply, Reply::Error(text) if text.contains("already exists"));
             assert!(is_error(restore(there, &payload, &["APPEND"])));
-            // The name of a function of another library conflicts: nothing is replaced.
+            // If a function's name conflicts with another library's, no library is replaced.
             there.call("FUNCTION DELETE two");
             there.command(&["FUNCTION", "LOAD", &library("three", "G", "of three")]);
             assert_eq!(restore(there, &payload, &["REPLACE"]), Reply::Error("ERR Function g already exists".into()));
@@ -217,8 +217,8 @@ fn invalid_payloads_are_rejected_as_in_redis() {
     }
 }
 
-/// A library is loaded once for all workers: each sees it, and its next version, on whichever
-/// worker it was loaded.
+/// A library is loaded once for all workers: each uses it, and its next version, whichever worker
+/// loaded it.
 #[test]
 fn all_workers_see_libraries_change_at_once() {
     for_each_backend(|backend| {
@@ -261,7 +261,7 @@ fn functions_use_undeclared_keys() {
     });
 }
 
-/// A library that never finishes loading is rejected, and the existing one stays.
+/// A library that doesn't finish loading is rejected, and the existing one stays.
 #[test]
 fn a_library_has_half_a_second_to_load() {
     for_each_backend(|backend| {

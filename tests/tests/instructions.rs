@@ -1,11 +1,11 @@
 //! Instructions per operation, counted by callgrind. The count doesn't depend on the load of the
 //! host, so it shows regressions that timings on a busy host hide.
 //!
-//! The count covers all of the server's code for an operation: event loop, parser, window,
-//! dictionary, reply. It leaves the kernel out. `tests/instructions.txt` holds the latest counts; a
-//! case fails at more than [`REGRESSION_PERCENT`] above its count. After a change that is meant to
-//! add or save instructions, update the file. The counts hold for one version of the compiler, on
-//! x86-64.
+//! The count includes all of the server's code for an operation: event loop, parser, window,
+//! dictionary, reply. It excludes the kernel. `tests/instructions.txt` has the latest counts; a
+//! case fails if it exceeds its count by more than [`REGRESSION_PERCENT`]. After a change that adds
+//! or saves instructions on purpose, update the file. The counts are valid for one version of the
+//! compiler, on x86-64.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use pantala_tests::client::encode;
 use pantala_tests::{Reply, Server, tool};
 use rustix::process::Signal;
 
-/// Largest allowed increase over the latest count.
+/// Maximum increase over the latest count.
 const REGRESSION_PERCENT: f64 = 3.0;
-/// Operations of the shorter run. The longer run has three times as many; the difference of the two
-/// excludes startup and shutdown.
+/// Number of operations of the shorter run. The longer run has three times as many; the difference
+/// between the two excludes startup and shutdown.
 const OPERATIONS: usize = 30_000;
 /// All of these keys exist.
 const KEYS: usize = 1_000;
@@ -41,7 +41,7 @@ fn request(case: &Case, key: usize) -> Vec<u8> {
     if case.command == "GET" { encode(&["GET", &key]) } else { encode(&["SET", &key, &value]) }
 }
 
-/// Returns the instructions of one server process that runs the given number of operations.
+/// Returns the number of instructions of a server process that runs `operations` operations.
 fn instructions(case: &Case, operations: usize) -> u64 {
     let valgrind = tool::find("valgrind").expect("the caller checked for it");
     let args = ["--workers", "1", "--shards", "40", "--hz", "1", "--pin-threads", "no", "--save", ""];

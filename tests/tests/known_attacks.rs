@@ -1,14 +1,14 @@
-//! Attacks on Redis that were published since 6.0, tried on Pantala: what docs/security.md names.
-//! Those by scripts are in `scripts/escapes.rs`.
+//! Published attacks on Redis since 6.0, run on Pantala (see docs/security.md). Those by scripts
+//! are in `scripts/escapes.rs`.
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::{Reply, Server, for_each_backend};
 
-/// More than enough for any of these commands on a busy host.
+/// Longer than any of these commands takes on a busy host.
 const COMMAND_MAX: Duration = Duration::from_secs(20);
 
-/// Commands with numbers, sizes and rules that overran something. Each must be answered.
+/// Commands with numbers, sizes and rules that caused an overflow. The server must reply to each.
 const COMMANDS: &[(&str, &str)] = &[
     ("CVE-2023-22458", "HRANDFIELD hash -9223372036854775808 WITHVALUES"),
     ("CVE-2023-22458", "ZRANDMEMBER zset -9223372036854775808 WITHSCORES"),
@@ -65,8 +65,8 @@ fn numbers_and_rules_that_overran_are_answered() {
     });
 }
 
-/// CVE-2022-36021 and CVE-2024-31228: patterns whose matching takes exponential time, or recursion
-/// without bound.
+/// CVE-2022-36021 and CVE-2024-31228: patterns whose matching takes exponential time, or unbounded
+/// recursion.
 #[test]
 fn patterns_take_bounded_time_and_stack() {
     for_each_backend(|backend| {
@@ -86,7 +86,7 @@ fn patterns_take_bounded_time_and_stack() {
     });
 }
 
-/// CVE-2025-32023: a sparse HyperLogLog whose runs exceed its registers.
+/// CVE-2025-32023: a sparse HyperLogLog whose runs exceed its number of registers.
 #[test]
 fn a_hyperloglog_with_too_long_runs_is_rejected() {
     for_each_backend(|backend| {
@@ -104,7 +104,7 @@ fn a_hyperloglog_with_too_long_runs_is_rejected() {
     });
 }
 
-/// CVE-2021-32675: memory that a client takes before it has authenticated.
+/// CVE-2021-32675: memory that a client uses before it has authenticated.
 #[test]
 fn strangers_take_little_memory() {
     for_each_backend(|backend| {

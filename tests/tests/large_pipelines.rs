@@ -54,8 +54,7 @@ fn other_clients_run_between_the_pieces_of_a_pipeline() {
             encode_into(&mut requests, &["INCR", "count"]);
         }
         let mut between = 0;
-        // On a busy host the test may not run while the server does; another pipeline gives another
-        // chance.
+        // On a busy host the test may not run while the server does, so it tries several pipelines.
         eventually("a number between is seen", || {
             assert_eq!(other.command(&["SET", "count", "0"]), Reply::ok());
             let mut client = server.connect();
@@ -138,7 +137,7 @@ fn pending_replies_take_memory_once_and_keep_their_order() {
             assert!((pending..pending + 2 * MIB).contains(&total), "{pending} bytes are pending, {total} in all");
             assert!((least / (2 * MIB)..=TOTAL_BYTES / (60 * KIB)).contains(&pieces), "{pieces} pieces");
             let counted = info(&mut other, "used_memory:") - used;
-            // Includes deltas of the values that the shards had not yet flushed.
+            // Includes deltas of values that the shards haven't flushed yet.
             assert!(
                 (pending..pending + 8 * MIB).contains(&counted),
                 "{pending} bytes are pending, {counted} are counted"
@@ -230,9 +229,9 @@ fn the_hard_limit_applies_to_output_in_pieces() {
 #[test]
 fn output_of_a_closed_client_is_freed_over_several_turns() {
     const COMMANDS: usize = 200;
-    // Less than half of the turns needed, each of which frees 4 MiB.
+    // Less than half of the turns needed; each turn frees 4 MiB.
     const TURNS_MIN: usize = 20;
-    // The server's clock adds few turns meanwhile.
+    // The server's clock adds only a few turns meanwhile.
     const POLLS_MAX: usize = 100;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
@@ -245,7 +244,7 @@ fn output_of_a_closed_client_is_freed_over_several_turns() {
         let (before, mut polls) = (info(&mut other, "turns="), 1);
         drop(client);
         eventually("the output has been freed", || {
-            // Each `INFO` costs a turn or two.
+            // Each `INFO` takes one or two turns.
             polls += 1;
             assert!(polls < POLLS_MAX, "the server makes no turns");
             info(&mut other, "turns=") >= before + 2 * polls + TURNS_MIN

@@ -1,5 +1,5 @@
-//! The layers of the design, compared with the workspace as cargo describes it: the crates that
-//! each crate may import, and those that may contain `unsafe`.
+//! Checks the layers of the design against the workspace as described by cargo: which crates a
+//! crate may import, and which may contain `unsafe`.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -117,7 +117,8 @@ fn unsafe_is_only_where_the_design_allows() {
             continue;
         }
         let folder = package.manifest_path.parent().expect("a manifest lies in a folder");
-        // The fuzz package is below tests/ but not a member: its macro is the fuzzer's.
+        // The fuzz package is in tests/ but isn't a member of the workspace: the fuzzer's macro
+        // contains `unsafe`.
         for (path, text) in tidy::rust_files(folder.as_std_path()) {
             if tidy::has_word(&tidy::code_only(&text), "unsafe") {
                 wrong.push(format!("{}: unsafe in {name}", path.display()));
@@ -198,7 +199,7 @@ fn safe_functions_bind_the_lifetimes_that_they_return() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// [`unbound_lifetimes`] searches the text; these cases show what it finds.
+/// [`unbound_lifetimes`] searches text; these cases document what it finds.
 #[test]
 fn unbound_lifetimes_are_found() {
     for (code, found) in [

@@ -1,6 +1,6 @@
-//! `MIGRATE` between Pantala and redis-server, in both directions: the replies are those of
-//! redis-server, and each key ends up on the same side. Also against targets that reject keys, stop
-//! in the middle, or never reply.
+//! `MIGRATE` between Pantala and redis-server, in both directions: replies are equal to
+//! redis-server's, and each key is on the same side afterwards. Also against targets that reject
+//! keys, stop in the middle, or never reply.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use pantala_tests::waiting::pantalas;
 use pantala_tests::{Backend, Client, Server, for_each_form};
 
 /// Commands in order, sent to the source (`s`) or to the target (`t`; `T` ignores the reply). `@`
-/// stands for host and port of the target.
+/// is replaced by host and port of the target.
 const SCENES: &[&str] = &[
     // One key, of every type.
     "s SET string value",
@@ -65,7 +65,7 @@ const SCENES: &[&str] = &[
     "s MIGRATE @ far 99 5000",
     "s EXISTS far",
     "t EXISTS far",
-    // Passwords: one without need, a wrong one, the right one, and none.
+    // Passwords: an unnecessary one, a wrong one, the right one, and none.
     "s MIGRATE @ far 0 5000 AUTH secret",
     "s EXISTS far",
     "t DEL far",
@@ -153,8 +153,8 @@ fn keys_move_both_ways_as_between_two_redis_servers() {
     });
 }
 
-/// Starts a target that reads until it has received `restores` times `RESTORE`, sends `answer`,
-/// waits and closes. It accepts two connections, since Redis may retry.
+/// Starts a target that reads until it has received `RESTORE` `restores` times, sends `answer`,
+/// waits and closes. It accepts two connections, because Redis may retry.
 fn scripted(restores: usize, answer: &'static str, wait: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -179,9 +179,9 @@ fn serve(mut stream: TcpStream, restores: usize, answer: &str, wait: Duration) {
     std::thread::sleep(wait);
 }
 
-/// Timeout of `MIGRATE`, much longer than a busy host needs to run both sides.
+/// Timeout of `MIGRATE`, much longer than both sides take on a busy host.
 const TIMEOUT_MS: &str = "1000";
-/// How long the target stays open after its reply: not at all, or longer than `MIGRATE` waits.
+/// How long the target stays open after its reply: zero, or longer than `MIGRATE` waits.
 const CLOSES: Duration = Duration::ZERO;
 const STAYS: Duration = Duration::from_millis(3000);
 

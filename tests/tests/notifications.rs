@@ -1,6 +1,6 @@
-//! Keyspace notifications: events and their order are those of redis-server under random commands
-//! of every family; events follow the order of the changes and the time of expiry, and obey
-//! `notify-keyspace-events`.
+//! Keyspace notifications: with random commands of every family, events and their order are the
+//! same as from redis-server. Events follow the order of changes and the time of expiry, and depend
+//! on `notify-keyspace-events`.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -10,10 +10,11 @@ use pantala_tests::differential::Pair;
 use pantala_tests::generator::{CONNECTIONS, Generator, Step};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, for_each_form};
 
-/// Commands of the random comparison, and how many run between two comparisons of the events.
+/// Number of commands of the random comparison, and number between two comparisons of the events.
 const COMMANDS: usize = 12_000;
 const COMMANDS_PER_LOOK: usize = 8;
-/// Differences that are shown. They do not change the data, so the comparison continues after one.
+/// Maximum number of differences shown. They don't change the data, so the comparison continues
+/// after one.
 const DIFFERENCES_SHOWN: usize = 6;
 /// Channel of the message that marks the end of the events.
 const END: &str = "__end__";
@@ -29,8 +30,7 @@ fn listener(server: &Server) -> Client {
     client
 }
 
-/// Returns the events since the last call as `channel message`, up to a marker that `publisher`
-/// sends.
+/// Returns the events since the last call as `channel message`, up to a marker sent by `publisher`.
 fn events(listener: &mut Client, publisher: &mut Client) -> Vec<String> {
     publisher.send(&["PUBLISH", END, ""]);
     publisher.receive();
@@ -74,8 +74,8 @@ fn random_commands_make_the_events_of_redis() {
             while steps.len() < COMMANDS_PER_LOOK || generator.goes_on() {
                 steps.push(Step { connection, ..generator.step() });
             }
-            // redis-server deletes expired keys that it happens to visit, and misses some in the
-            // order of its hash table.
+            // redis-server deletes expired keys that it visits in a walk, and misses some of them
+            // because of the order of its hash table.
             steps.retain(|step| !is_walk(step) && !is_sort_by(step));
             sent += steps.len();
             if let Err(found) = pair.run(&steps) {
@@ -101,7 +101,7 @@ fn random_commands_make_the_events_of_redis() {
     }
 }
 
-/// Returns whether a step walks over keys: redis-server deletes the expired ones that it finds, in
+/// Returns whether a step walks over keys. redis-server deletes the expired ones that it finds, in
 /// no defined order.
 fn is_walk(step: &Step) -> bool {
     ["scan", "keys", "randomkey"].iter().any(|name| step.args[0].eq_ignore_ascii_case(name.as_bytes()))
@@ -114,7 +114,7 @@ fn is_sort_by(step: &Step) -> bool {
     ["sort", "sort_ro"].iter().any(|name| is(&step.args[0], name)) && step.args.iter().any(|word| is(word, "by"))
 }
 
-/// Commands that the generator makes rarely or never. `~` waits until keys with a short TTL have
+/// Commands that the generator creates rarely or never. `~` waits until keys with a short TTL have
 /// expired.
 const SCRIPT: &[&str] = &[
     "SET a 1 PX 40",
@@ -201,8 +201,8 @@ const SCRIPT: &[&str] = &[
     "FLUSHALL",
 ];
 
-/// Asserts that `play` returns the same on each form of Pantala as on redis-server. `play` gets a
-/// client, and a closure that returns the events since its last call; active expiry is off.
+/// Asserts that `play` returns the same with each form of Pantala as with redis-server. `play` gets
+/// a client, and a closure that returns the events since its last call. Active expiry is off.
 fn assert_as_redis<T: PartialEq + Debug>(play: impl Fn(&mut Client, &mut dyn FnMut() -> Vec<String>) -> T) {
     let Some(judge) = Server::redis(&[]) else { return };
     for_each_form(|backend, execution| {
@@ -300,7 +300,7 @@ fn the_setting_is_parsed_as_in_redis() {
     assert_eq!(given, right);
 }
 
-/// Many clients change one key: its events, in order, describe the states that it went through.
+/// Many clients change one key. Its events, in order, describe its states.
 #[test]
 fn events_of_a_key_come_in_the_order_of_its_changes() {
     const CLIENTS: usize = 6;
@@ -322,7 +322,7 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
             }
         });
         let events = events(&mut listener, &mut publisher);
-        // The key is set only while it is missing, and deleted only while it exists.
+        // A client sets the key only if it is missing, and deletes it only if it exists.
         for pair in events.chunks(2) {
             assert_eq!(pair, ["__keyspace@0__:key set", "__keyspace@0__:key del"]);
         }
@@ -330,8 +330,8 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
     });
 }
 
-/// A client that subscribes to the events of its own commands receives the reply first, whichever
-/// worker owns the keys.
+/// A client that subscribes to the events of its own commands receives the reply first, regardless
+/// of the worker that owns the keys.
 #[test]
 fn the_reply_comes_before_the_events_of_the_own_command() {
     for_each_form(|backend, execution| {

@@ -1,9 +1,9 @@
-//! Files of older versions of Redis, made here byte by byte: the real redis-server and Pantala load
-//! the same.
+//! Files of older versions of Redis, constructed byte by byte: the real redis-server and Pantala
+//! load the same dataset from them.
 
 use pantala_tests::{Backend, Client, Reply, Server, tool};
 
-/// A string of a file: a length and bytes.
+/// Returns a string of a file: a length and bytes.
 fn string(bytes: &[u8]) -> Vec<u8> {
     let mut out = if bytes.len() < 64 {
         vec![bytes.len() as u8]
@@ -18,7 +18,7 @@ fn string(bytes: &[u8]) -> Vec<u8> {
 #[derive(Clone, Copy)]
 enum Element<'a> {
     Text(&'a [u8]),
-    /// With the encoding of so many bytes; 0: within the encoding itself.
+    /// An integer, with an encoding of this many bytes; 0 means within the encoding byte itself.
     Int(i64, usize),
 }
 
@@ -74,7 +74,7 @@ fn zipmap(pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut out = vec![pairs.len() as u8];
     for (field, value) in pairs {
         out.extend([len(field), field.to_vec(), len(value)].concat());
-        // Two unused bytes behind the value.
+        // Two unused bytes follow the value.
         out.extend([&[2], *value, &[0, 0]].concat());
     }
     out.push(0xff);
@@ -87,12 +87,12 @@ fn intset(width: u32, values: &[i64]) -> Vec<u8> {
     out
 }
 
-/// An entry without an expiry.
+/// Returns an entry without an expiry.
 fn entry(kind: u8, key: &str, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &string(key.as_bytes()), body].concat()
 }
 
-/// A score as text.
+/// Returns a score as text.
 fn score(text: &str) -> Vec<u8> {
     match text {
         "inf" => vec![254],
@@ -101,7 +101,7 @@ fn score(text: &str) -> Vec<u8> {
     }
 }
 
-/// Entries of every form that came before Redis 7.0.
+/// Returns entries of every form that precedes Redis 7.0.
 fn entries() -> Vec<Vec<u8>> {
     let long = [b'x'; 300];
     let huge = [b'y'; 20_000];
@@ -125,7 +125,7 @@ fn entries() -> Vec<Vec<u8>> {
         .flat_map(|(number, text)| [string(format!("m{number}").as_bytes()), score(text)].concat())
         .collect();
     let listpacked_stream = {
-        // One node with one entry: master fields of it, and the entry itself as the same.
+        // One node with one entry, whose fields are those of the master entry.
         let entries: &[u8] = &[
             1, 1, 0, 1, 1, 1, // count 1, deleted 0, one master field
             0x81, b'f', 2, 0, 1, // its name, and the end of the master entry
@@ -141,7 +141,7 @@ fn entries() -> Vec<Vec<u8>> {
         string(&id),
         string(&listpacked_stream),
         vec![1, 1, 1],
-        // A group that has read it, with one consumer.
+        // A group that has read the entry, with one consumer.
         vec![1],
         string(b"group"),
         vec![1, 1, 1],
@@ -186,7 +186,7 @@ fn entries() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Bytes of the file. Its checksum is none: 0.
+/// Returns the bytes of a file. Its checksum is 0, which means no checksum.
 fn file(version: u32) -> Vec<u8> {
     let mut file = format!("REDIS{version:04}").into_bytes();
     file.extend([254, 0]);

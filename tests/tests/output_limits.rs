@@ -1,5 +1,5 @@
-//! Client output buffer limits: parsed as by redis-server; which clients are closed, when, and with
-//! what effect.
+//! Client output buffer limits: parsed as by redis-server. Which clients are closed, when, and with
+//! which effect.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,10 +9,10 @@ use pantala_tests::client::{encode, encode_into};
 use pantala_tests::transcript::assert_as_redis;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
-/// Longest wait for something that the server does by itself, on a slow host.
+/// Maximum wait for an action of the server, on a slow host.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
-/// More than the socket buffers of both sides of a connection hold.
+/// More than the socket buffers of both sides of a connection hold, bytes.
 const STUCK_BYTES: usize = 16 * MIB;
 /// A server with a small output limit that runs commands inline.
 const NARROW: [&str; 6] =
@@ -99,8 +99,8 @@ fn limits_are_parsed_as_by_redis() {
     });
 }
 
-/// A slow subscriber below a limit that is set after it subscribed stays connected. The message
-/// that exceeds the limit closes it and frees its output.
+/// A slow subscriber that is below a limit set after it subscribed stays connected. The message
+/// that exceeds the limit closes the client and frees its output.
 #[test]
 fn a_slow_listener_is_closed_by_the_message_that_exceeds_the_limit() {
     const ALLOWED_BYTES: usize = 100_000;
@@ -173,8 +173,8 @@ fn the_soft_limit_closes_after_its_time() {
             });
             open.is_empty()
         });
-        // Twice the time, for a host that runs other tests; the server's clock ticks ten times a
-        // second.
+        // Twice the time, for a host that also runs other tests. The server's clock ticks ten times
+        // per second.
         let took = sent.elapsed();
         assert!(took < Duration::from_secs(2 * SOFT_SECONDS + 2), "closed only after {took:?}");
         server.assert_sound();
@@ -229,8 +229,8 @@ fn no_reply_of_a_pipeline_above_the_limit_is_sent() {
     }
 }
 
-/// Commands behind the reply that exceeds the limit do not run; in owner mode, if they belong to
-/// the same shard.
+/// Commands behind the reply that exceeds the limit don't run; in owner mode this applies to
+/// commands of the same shard.
 #[test]
 fn commands_behind_a_reply_above_the_limit_do_not_run() {
     for server in narrow_ones().into_iter().chain(Server::redis(&NARROW[4..])) {
@@ -280,7 +280,7 @@ fn an_endless_reply_is_aborted_at_the_limit() {
         }
         let taken = server.peak_resident_bytes().saturating_sub(peak);
         assert!(taken < 4 * STUCK_BYTES as u64, "{taken} bytes more");
-        // The reply inside of a script has no client whose limit applies.
+        // A reply within a script has no client whose limit applies.
         let script = "return #redis.call('SRANDMEMBER', 'set', -100000)";
         assert_eq!(other.command(&["EVAL", script, "1", "set"]), Reply::Integer(100_000));
     }
@@ -301,7 +301,7 @@ fn an_endless_reply_aborts_no_transaction() {
                 assert!(!client.call(words).is_error());
             }
             client.send(&["EXEC"]);
-            // The connection closes, whatever was sent before.
+            // The connection closes, regardless of the output already sent.
             client.read_to_end();
             eventually("the client is closed", || pending_bytes(&mut other, "transaction").is_none());
             assert_eq!(other.call("MGET before after"), Reply::Array(vec![Reply::bulk("1"), Reply::bulk("1")]));
@@ -317,9 +317,9 @@ fn the_time_of_the_soft_limit_restarts_below_it() {
     // Two of these are longer than the limit's time.
     const ABOVE: Duration = Duration::from_millis(2000);
     const TRIES: usize = 8;
-    // Some rounds of the server's clock.
+    // Several ticks of the server's clock.
     const BELOW: Duration = Duration::from_millis(500);
-    // Below the limit, since Redis checks it when a reply is added.
+    // Less than the limit, because Redis checks it when a reply is added.
     const REPLY_BYTES: usize = MIB / 4;
     const REPLIES: usize = STUCK_BYTES / REPLY_BYTES;
     let soft = format!("normal 0 1mb {SOFT_SECONDS}");
@@ -331,7 +331,7 @@ fn the_time_of_the_soft_limit_restarts_below_it() {
                 let mut other = server.connect();
                 assert_eq!(other.command(&["SET", "big", &"x".repeat(REPLY_BYTES)]), Reply::ok());
                 let requests = encode(&["GET", "big"]).repeat(REPLIES);
-                // Keeps a client's output above the limit for a while. Returns `None` if a busy
+                // Keeps a client's output above the limit for some time. Returns `None` if a busy
                 // host took so long that the server may have closed the client.
                 let mut stay_above = |name: &str, client: &mut Client| {
                     let began = Instant::now();

@@ -1,5 +1,5 @@
 //! Adverse clients: floods, resets, unread replies, a contended shard, failing allocations. None of
-//! them harms other clients.
+//! them affects other clients.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 const MIB: u64 = 1 << 20;
-/// Longest wait for an action of the server, on a slow host.
+/// Maximum wait for an action of the server, on a slow host.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns a connection from 127.0.0.2, which protected mode treats as remote.
@@ -51,8 +51,8 @@ fn commands_of_a_remote_client_that_resets_do_not_run() {
     });
 }
 
-/// While a client's commands are paused, its further input stays in the kernel, not in the server's
-/// memory.
+/// While a client's commands are paused, its further input stays in the kernel and doesn't use the
+/// server's memory.
 #[test]
 fn input_of_a_paused_client_is_not_read() {
     for_each_backend(|backend| {
@@ -98,7 +98,7 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
             assert_eq!(other.command(&["SET", key, &"x".repeat(MIB as usize)]), Reply::ok());
         }
         let before = server.resident_bytes();
-        // One of them is on a worker that doesn't own all of the keys.
+        // One of these clients is on a worker that doesn't own all of the keys.
         let mut silent: Vec<Client> = (0..2).map(|_| server.connect()).collect();
         for client in &mut silent {
             client.set_write_timeout(Duration::from_secs(1));
@@ -115,8 +115,8 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
             std::thread::sleep(Duration::from_millis(20));
         }
         let grown = server.resident_bytes().saturating_sub(before);
-        // Two clients, each with the excess of one window over its limit; without the limit they
-        // would take 1,920 MiB.
+        // Two clients, each with an excess of one window over its limit; without the limit they
+        // would use 1,920 MiB.
         assert!(grown < 700 * MIB, "memory grew by {} MiB", grown / MIB);
         server.assert_sound();
     });
@@ -145,7 +145,7 @@ fn a_contended_shard_starves_no_client() {
                 }
                 let mut slowest = Duration::ZERO;
                 for round in 0..100 {
-                    // One on each worker, the owner among them.
+                    // One client on each worker, including the owner.
                     for client in &mut patient {
                         let start = Instant::now();
                         let reply = if round % 2 == 0 { client.call("GET other") } else { client.call("PING") };
@@ -182,7 +182,7 @@ fn a_command_may_arrive_at_one_byte_per_second() {
     });
 }
 
-/// Where Redis would exit, a failed allocation is an error and changes nothing.
+/// A failed allocation is an error and changes nothing. Redis exits in this case.
 #[test]
 fn a_failed_allocation_is_an_error() {
     for_each_backend(|backend| {
@@ -193,10 +193,11 @@ fn a_failed_allocation_is_an_error() {
         let pid = Pid::from_raw(server.pid() as i32).expect("a process has an id");
         let status = std::fs::read_to_string(format!("/proc/{}/statm", server.pid())).expect("the server runs");
         let pages: u64 = status.split(' ').next().and_then(|word| word.parse().ok()).expect("its size");
-        // Enough for buffers, not for half a gigabyte.
+        // Enough for buffers, but not for half a gigabyte.
         let most = pages * 4096 + 128 * MIB;
         prlimit(Some(pid), Resource::As, Rlimit { current: Some(most), maximum: Some(most) }).expect("a limit");
-        // The allocator reserved some addresses before the limit was set: a few values fit there.
+        // The allocator reserved some addresses before the limit was set, so a few values fit
+        // there.
         let refused =
             (0..20).map(|number| client.call(&format!("SETRANGE new:{number} 500000000 x"))).find(Reply::is_error);
         let refused = refused.expect("10 GB in 128 MB");
@@ -207,7 +208,7 @@ fn a_failed_allocation_is_an_error() {
         assert_eq!(client.call("GET key").text(), "valuex");
         let Reply::Integer(keys) = client.call("DBSIZE") else { panic!("DBSIZE counts") };
         assert!(keys < 21, "a refused key was made");
-        // A reply whose allocation fails: alone, and within a transaction.
+        // A reply whose allocation fails, alone and within a transaction.
         let many = format!("MGET{}", " large".repeat(40));
         let refused = client.call(&many);
         assert!(refused.is_error() && refused.text().starts_with("OOM"), "{:.100}", refused.text());

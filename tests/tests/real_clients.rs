@@ -1,5 +1,5 @@
-//! Job queues, locks and client libraries as users install them, from their registries:
-//! `tests/clients`. See `pantala_tests::ecosystem`. All pass on redis-server 7.0.15 too, with
+//! Job queues, locks and client libraries, installed from their registries as users do:
+//! `tests/clients`. See `pantala_tests::ecosystem`. All also pass on redis-server 7.0.15, with
 //! `PANTALA_CLIENTS_AGAINST=redis`.
 
 use pantala_tests::ecosystem::Ecosystem;
@@ -53,7 +53,8 @@ fn run(ecosystem: &Ecosystem) {
         }
         Ok(other) => panic!("PANTALA_CLIENTS_AGAINST is {other:?}: must be redis"),
         Err(_) => for_each_backend(|backend| {
-            // Two workers and several shards: commands over several shards involve both threads.
+            // With two workers and several shards, commands over several shards involve both
+            // threads.
             ecosystem.run(&folder, &mut Server::pantala(backend, &["--workers", "2", "--shards", "8"]));
         }),
     }

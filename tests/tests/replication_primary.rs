@@ -1,5 +1,5 @@
 //! Pantala as a primary: redis-server 7.0 follows it, and redis-cli copies its dataset.
-//! `PANTALA_SEED` replays what writers send.
+//! `PANTALA_SEED` replays the writers' commands.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,13 +13,13 @@ use pantala_tests::writers::write_until;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, for_each_backend, tool};
 use rustix::process::Signal;
 
-/// Options of a primary whose replicas needn't wait for others.
+/// Options of a primary whose replicas don't wait for others.
 const PRIMARY: [&str; 4] = ["--workers", "2", "--repl-diskless-sync-delay", "0"];
 
-/// Writers at a time.
+/// Number of writers at a time.
 const WRITERS: usize = 4;
 
-/// How long a program may run.
+/// Maximum duration of a program.
 const RUN_MAX: Duration = Duration::from_secs(20);
 
 /// Returns a line of `INFO`.
@@ -50,12 +50,12 @@ fn wait_until_linked(replica: &Server) {
     eventually("the replica is linked", || info(&mut client, "replication", "master_link_status") == "up");
 }
 
-/// Waits until so many replicas have everything, and compares their datasets with the primary's. No
-/// client may write any more.
+/// Waits until these replicas have applied all effects, and compares their datasets with the
+/// primary's. No client may write any more.
 fn assert_equal(primary: &Server, replicas: &[&Server]) {
     wait_for_expiry(primary);
     let mut client = primary.connect();
-    // The last deletions of expired keys are before this in the stream.
+    // The deletions of expired keys precede this command in the stream.
     client.call("SELECT 9");
     client.call("SET fence 1");
     let acked = client.call(&format!("WAIT {} 10000", replicas.len()));
@@ -79,7 +79,7 @@ fn under_load(server: &Server, seed: u64, scene: impl FnOnce()) {
 }
 
 /// Two replicas attach while clients write: one reads a snapshot of unknown length, one loads it
-/// without a file. Then their links are cut, and they continue.
+/// without a file. Then their links are broken, and the replicas continue.
 #[test]
 fn redis_follows_under_load_and_continues_after_a_cut() {
     let seed = Random::seed("redis_follows_under_load_and_continues_after_a_cut");
@@ -115,7 +115,7 @@ fn redis_follows_under_load_and_continues_after_a_cut() {
     });
 }
 
-/// `repl-diskless-sync no`: the snapshot has a length, and goes through a file.
+/// `repl-diskless-sync no`: the snapshot has a length and is written to a file.
 #[test]
 fn redis_follows_by_a_snapshot_of_known_length() {
     for_each_backend(|backend| {
@@ -145,7 +145,7 @@ fn replicas_share_a_snapshot() {
     assert_eq!(primary.log().matches("Starting BGSAVE for SYNC").count(), 1);
 }
 
-/// What `ROLE`, `INFO` and `CLIENT LIST` say of a replica.
+/// The information on a replica in `ROLE`, `INFO` and `CLIENT LIST`.
 #[test]
 fn a_replica_is_reported() {
     for_each_backend(|backend| {
@@ -173,7 +173,7 @@ fn a_replica_is_reported() {
     });
 }
 
-/// `WAIT`: at once, after an acknowledgement, and after its time.
+/// `WAIT` replies immediately, after an acknowledgement, and after its timeout.
 #[test]
 fn wait_counts_the_replicas_that_have_everything() {
     for_each_backend(|backend| {
@@ -191,7 +191,7 @@ fn wait_counts_the_replicas_that_have_everything() {
         let since = Instant::now();
         assert_eq!(client.call("WAIT 2 200"), Reply::Integer(1));
         assert!(since.elapsed() >= Duration::from_millis(200));
-        // A replica that doesn't run acknowledges nothing.
+        // A replica that is stopped acknowledges nothing.
         let id = client.call("CLIENT ID");
         let mut sleeper = replica.connect();
         sleeper.send(&["DEBUG", "SLEEP", "2"]);
@@ -214,8 +214,8 @@ fn wait_counts_the_replicas_that_have_everything() {
     });
 }
 
-/// A replica that reads nothing is cut off at its bound, and memory falls again. The primary serves
-/// its clients all the time.
+/// A replica that doesn't read is disconnected at its limit, and memory is released. The primary
+/// serves its clients meanwhile.
 #[test]
 fn a_slow_replica_is_cut_off() {
     for_each_backend(|backend| {
@@ -244,7 +244,7 @@ fn a_slow_replica_is_cut_off() {
     });
 }
 
-/// A connection by hand: what it is sent, byte for byte.
+/// A raw connection, which receives the stream byte for byte.
 struct ByHand(TcpStream);
 
 impl ByHand {
@@ -259,7 +259,7 @@ impl ByHand {
         self.0.write_all(&encode(&words)).expect("the server reads");
     }
 
-    /// Reads a line; empty lines, which keep a link alive, are skipped.
+    /// Reads a line. Skips empty lines, which keep a link alive.
     fn line(&mut self) -> String {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
@@ -284,7 +284,7 @@ impl ByHand {
     }
 }
 
-/// The handshake by hand: errors, a full sync with a mark, the stream only after an
+/// The handshake in raw bytes: errors, a full sync with a mark, the stream only after an
 /// acknowledgement, a partial sync, and requests that can't be continued.
 #[test]
 fn the_protocol_is_that_of_redis() {
@@ -378,8 +378,8 @@ fn redis_cli_copies_the_dataset() {
     });
 }
 
-/// SIGTERM waits for replicas, and the snapshot says where its history continues: a replica needs
-/// no full sync when the server is back.
+/// SIGTERM waits for replicas, and the snapshot contains the position of its history, so a replica
+/// needs no full sync after the restart.
 #[test]
 fn a_restarted_primary_continues_its_history() {
     for_each_backend(|backend| {

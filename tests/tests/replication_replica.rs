@@ -1,5 +1,5 @@
-//! Pantala as a replica: it follows redis-server, holds what that holds, continues a lost link, and
-//! treats its clients as Redis's replicas do.
+//! Pantala as a replica: it follows redis-server and has its dataset, continues after a broken
+//! link, and treats its clients as Redis's replicas do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use pantala_tests::generator::Generator;
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
-/// Random commands that a primary runs while it is followed.
+/// Number of random commands that a primary runs while it is followed.
 const COMMANDS: usize = 6_000;
 
 const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
@@ -22,7 +22,7 @@ fn now_s() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
-/// Ends the writers of a scene, also one that fails.
+/// Ends the writers of a scene, even if the scene fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -35,8 +35,9 @@ fn error(text: &str) -> Reply {
     Reply::Error(text.to_owned())
 }
 
-/// Sends random commands of all types, whatever the replies. Limits of encodings stay: a packed
-/// sorted set forgets the sign of a score -0, and the replica must pack what its primary packs.
+/// Sends random commands of all types and ignores replies. Doesn't change the limits of encodings:
+/// a listpack loses the sign of a score -0, so the replica must use the same encodings as its
+/// primary.
 fn write_randomly(server: &Server, seed: u64, commands: usize) {
     let mut generator = Generator::new(seed, now_s());
     let mut clients: Vec<Client> = (0..pantala_tests::generator::CONNECTIONS).map(|_| server.connect()).collect();
@@ -48,8 +49,8 @@ fn write_randomly(server: &Server, seed: u64, commands: usize) {
     }
 }
 
-/// Counts under several keys, in transactions and scripts: a command that is applied twice, or not
-/// at all, shows.
+/// Counts in several keys, in transactions and scripts. A command that is applied twice, or not at
+/// all, changes the result.
 fn count(server: &Server, is_over: &AtomicBool, number: usize) {
     let mut client = server.connect();
     let mut round = 0;
@@ -132,7 +133,7 @@ fn a_primary_that_restarts_empty_is_followed_again() {
         follow(&replica, &primary);
         wait_until_applied(&replica, &primary);
         let id = info(&replica, "replication", "master_replid");
-        // The connection breaks instead of a reply.
+        // The connection breaks instead of returning a reply.
         let mut client = primary.connect();
         client.send(&["DEBUG", "RESTART"]);
         client.read_to_end();
@@ -204,7 +205,7 @@ fn clients_of_a_replica_may_not_write() {
             is_same(words);
         }
         assert_eq!(client.call("SET a 2"), error(READ_ONLY));
-        // A pipeline of reads and writes, plain ones among them.
+        // A pipeline of reads and writes.
         let pipeline: Vec<Vec<&str>> =
             ["GET a", "SET a 2", "GET a", "INCR a", "GET a"].map(|it| it.split(' ').collect()).into();
         let one = Reply::bulk("1");
@@ -220,7 +221,7 @@ fn clients_of_a_replica_may_not_write() {
         follow(&replica, &primary);
         let aborted = format!("EXECABORT Transaction discarded because of: {READ_ONLY}");
         assert_eq!(client.call("EXEC"), error(&aborted));
-        // A writable replica takes writes, until the next full sync.
+        // A writable replica accepts writes, but loses them at the next full sync.
         client.call("CONFIG SET replica-read-only no");
         assert_eq!(client.call("SET local 1"), Reply::ok());
         client.call("CONFIG SET replica-read-only yes");
@@ -265,7 +266,7 @@ fn keys_expire_when_the_primary_says_so() {
         }
         assert_eq!(client.call("SCAN 0 COUNT 1000").elements()[1].elements().len(), 0);
         assert_eq!(client.call("DBSIZE"), Reply::Integer(3), "they are hidden, not deleted");
-        // The primary's own commands find them, as long as it has not deleted them.
+        // The primary's own commands find the expired keys until the primary deletes them.
         writer.call("PERSIST none");
         assert_eq!(writer.call("GET short"), Reply::Null);
         writer.call("EXISTS list set");
@@ -327,7 +328,7 @@ fn a_promoted_replica_is_a_primary_of_its_own() {
         {
             assert_eq!(client.call(words), error(reply));
         }
-        // The old primary's stream is not applied any more.
+        // The former primary's stream is no longer applied.
         primary.connect().call("SET a 100");
         assert_eq!(client.call("GET a"), Reply::bulk("2"));
     });
@@ -351,7 +352,7 @@ fn blocked_clients_are_disconnected_from_a_new_replica() {
     });
 }
 
-/// Accounts of the bank.
+/// Number of accounts of the bank.
 const ACCOUNTS: usize = 6;
 
 #[test]
@@ -362,7 +363,7 @@ fn no_reader_of_a_replica_sees_half_a_transaction() {
         let mut replica = Server::pantala(backend, &["--workers", "3", "--shards", "7"]);
         let mut client = replica.connect();
         for fault in ["pause-taking", "pause-holding", "pause-replying"] {
-            // A release build has none.
+            // A release build has no faults.
             client.call(&format!("DEBUG FAULT {fault} 20"));
         }
         let all: Vec<String> = (0..ACCOUNTS).map(|number| format!("account:{number}")).collect();

@@ -145,7 +145,7 @@ fn memory_purge_returns_freed_memory() {
     });
 }
 
-/// A new string takes its length, as in Redis; only growing strings get room to grow.
+/// A new string uses the memory of its length, as in Redis. Only growing strings have room to grow.
 #[test]
 fn new_strings_take_their_length() {
     for_each_backend(|backend| {
@@ -162,7 +162,7 @@ fn new_strings_take_their_length() {
     });
 }
 
-/// A partly received bulk string takes at most its length.
+/// A partly received bulk string uses at most the memory of its length.
 #[test]
 fn partly_received_bulks_take_their_length() {
     for_each_backend(|backend| {
@@ -215,8 +215,8 @@ fn growing_values_are_never_in_memory_twice() {
                 }
             }
             let peak = server.peak_resident_bytes();
-            // The limit does not count the pages of the program, some 10 MiB, nor the buffers that
-            // the value and the input outgrew in these milliseconds: up to 40 MiB in huge pages.
+            // The maximum includes the pages of the program, some 10 MiB, and the buffers that the
+            // value and the input outgrew in the last milliseconds: up to 40 MiB in huge pages.
             // Twice the value would be 192 MiB.
             assert!(peak < 160 * MIB, "{command}: {} MiB", peak / MIB);
         }
@@ -233,13 +233,13 @@ fn large_values_are_stored_without_a_copy() {
         let value = vec![b'x'; 100 * MIB as usize];
         set(&mut client, "k", &value);
         let grown = server.peak_resident_bytes() - before;
-        // Receive buffers add to the value, more of them if the worker is slow.
+        // Receive buffers add to the value, and add more if the worker is slow.
         assert!(grown < 150 * MIB, "{} MiB for 100", grown / MIB);
         assert_eq!(client.call("STRLEN k"), Reply::Integer(value.len() as i64));
     });
 }
 
-/// Large values that are not copied are replied, stored and logged like others.
+/// Large values that aren't copied are returned, stored and logged like others.
 #[test]
 fn values_that_are_not_copied_behave_like_others() {
     for_each_backend(|backend| {
@@ -287,7 +287,7 @@ fn values_that_are_not_copied_behave_like_others() {
         set(&mut client, "seen", &value);
         let line = monitor.receive().text();
         assert!(line.len() > 100_000 && line.contains("\"seen\""), "{} bytes", line.len());
-        // In a transaction, and with more commands behind it in the same write.
+        // In a transaction, followed by more commands in the same write.
         let mut all = encode(&["MULTI"]);
         all.extend(encode(&[b"SET", &b"in"[..], &value]));
         all.extend(encode(&["EXEC"]));
@@ -304,7 +304,7 @@ fn values_that_are_not_copied_behave_like_others() {
     });
 }
 
-/// Emptied shards keep no memory that counts against `maxmemory`: under a small limit it would
+/// Emptied shards keep no memory that counts against `maxmemory`; under a small limit it would
 /// leave no room for keys.
 #[test]
 fn emptied_shards_leave_room_for_new_keys() {
@@ -319,8 +319,8 @@ fn emptied_shards_leave_room_for_new_keys() {
                 (0..1000).map(|key| words(&format!("SETEX key:{key} 1000 value"))).collect();
             let refused = client.pipeline(&commands).iter().filter(|reply| **reply != Reply::ok()).count();
             assert_eq!(refused, 0, "{shards} shards, {execution}");
-            // Also if keys are deleted instead of evicted. With `--execution owner`, the owners
-            // release memory in their next round of periodic work.
+            // The same if keys are deleted instead of evicted. With `--execution owner`, the owners
+            // release memory in their next periodic work.
             assert_eq!(client.call("FLUSHALL"), Reply::ok());
             client.call("CONFIG SET maxmemory-policy noeviction");
             let pairs = |key| [words(&format!("SET key:{key} value")), words(&format!("DEL key:{key}"))];

@@ -1,5 +1,5 @@
-//! The modules of the server (rooms), checked in its source text: which module may import which,
-//! and how large a type may be.
+//! Checks the modules of the server (rooms) in its source text: which module may import others, and
+//! the size of types.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,16 +7,16 @@ use std::path::Path;
 use pantala_tests::binary::workspace_root;
 use pantala_tests::tidy;
 
-/// Rooms from the lowest up. One may import those before it and files outside of all rooms, none
-/// that comes after it.
+/// Rooms, from the lowest to the highest. A room may import earlier ones and files outside of all
+/// rooms, but no later room.
 const ROOMS: [&str; 6] = ["reactor", "clients", "dispatch", "windows", "control", "worker"];
 
-/// Most fields of a type.
+/// Maximum number of fields of a type.
 const FIELDS_MAX: usize = 15;
-/// Most methods of a type, in all its `impl` blocks without a trait.
+/// Maximum number of methods of a type, in all its `impl` blocks without a trait.
 const METHODS_MAX: usize = 40;
 
-/// Settings and statistics, whose fields are read one by one and aren't counted.
+/// Settings and statistics, whose fields are independent and aren't counted.
 const RECORDS: [&str; 2] = ["Settings", "WorkerStats"];
 
 /// Returns the files of a crate: path below `src`, and code without comments, strings and tests.
@@ -33,7 +33,7 @@ fn files(of: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the room of a file, or `None` if it is in none.
+/// Returns the room of a file, or `None` if it is outside of all rooms.
 fn room(file: &str) -> Option<usize> {
     let first = file.split('/').next().unwrap_or_default();
     ROOMS.iter().position(|room| first == *room || first == format!("{room}.rs"))
@@ -102,7 +102,7 @@ fn block(code: &str) -> Option<&str> {
     None
 }
 
-/// Counts the lines at the first level of a block for which `is_wanted` holds.
+/// Counts the lines at the first level of a block for which `is_wanted` returns true.
 fn count_at_first_level(block: &str, is_wanted: impl Fn(&str) -> bool) -> usize {
     let (mut depth, mut count) = (0, 0);
     for line in block.lines() {
@@ -124,7 +124,7 @@ fn is_method(line: &str) -> bool {
     })
 }
 
-/// Adds the types of a file.
+/// Adds the types in a file.
 fn add_sizes(sizes: &mut Sizes, code: &str) {
     for (at, _) in code.match_indices("struct ") {
         let rest = &code[at + "struct ".len()..];
@@ -139,7 +139,7 @@ fn add_sizes(sizes: &mut Sizes, code: &str) {
         }
         let rest = &code[at + "impl".len()..];
         let Some(head) = rest.split('{').next().filter(|head| !head.contains(" for ")) else { continue };
-        // After the generic parameters, if any.
+        // The fields follow the generic parameters, if any.
         let mut depth = 0;
         let after = head.char_indices().find(|(_, c)| {
             depth += i32::from(*c == '<') - i32::from(*c == '>');
@@ -173,7 +173,7 @@ fn types_stay_small() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// [`add_sizes`] reads text; this case shows what it counts.
+/// [`add_sizes`] searches text; this case documents what it counts.
 #[test]
 fn sizes_are_counted() {
     let code = "pub struct One<'a> {\n    pub a: u8,\n    b: [u8; 2],\n    pub(super) c: &'a str,\n}\nstruct Unit;\n\
@@ -184,7 +184,7 @@ fn sizes_are_counted() {
     assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [("One".to_owned(), (3, 3))]);
 }
 
-/// Most files in the path of a GET.
+/// Maximum number of files in the path of a GET.
 const GET_FILES_MAX: usize = 8;
 
 #[test]

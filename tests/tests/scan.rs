@@ -1,5 +1,5 @@
-//! The guarantee of SCAN: a key that exists from the first call to the last is returned, whatever
-//! is added and removed meanwhile; a key that never existed is not.
+//! The guarantee of SCAN: a key that exists from the first call to the last is returned, whichever
+//! keys are added and removed meanwhile; a key that never existed is not.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use pantala_tests::concurrent::{Body, run_for};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
 
-/// Most calls of one iteration; more mean that it doesn't end.
+/// Maximum number of calls of one iteration. More calls mean that it doesn't end.
 const CALLS_MAX: usize = 2_000_000;
 
 fn start(backend: Backend) -> Server {

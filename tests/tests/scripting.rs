@@ -1,4 +1,4 @@
-//! Scripts: replies equal those of redis-server to the byte, and what scripts may not do to the
+//! Scripts: replies are byte for byte equal to those of redis-server, and scripts can't harm the
 //! server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +15,14 @@ mod escapes;
 
 use corpus::CORPUS;
 
-/// More shards than workers, so that keys of one script are in several.
+/// More shards than workers, so that the keys of one script are in several.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// The data set of the scripts.
 const DATA: [&str; 6] =
     ["FLUSHALL", "HSET h f v g w", "SADD s 1 2 3", "ZADD z 1.5 a 2 b", "RPUSH l x y z", "SET k text"];
 
-/// Returns the replies to the corpus, to the byte.
+/// Returns the replies to the corpus, byte for byte.
 fn transcript(server: &Server, version: u8) -> Vec<String> {
     let mut client = server.connect();
     client.call("SCRIPT FLUSH");
@@ -48,7 +48,7 @@ fn scripts_behave_as_in_redis() {
 }
 
 /// Returns calls of each command and subcommand of `server` that it rejects in scripts: because of
-/// the number of arguments, an unknown subcommand, or a command that scripts may not call.
+/// a wrong number of arguments, an unknown subcommand, or a command that scripts may not call.
 fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
     const ARGUMENTS_MAX: usize = 6;
     /// They have an option since Redis 7.2.
@@ -74,8 +74,9 @@ fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
     calls
 }
 
-/// Commands of Redis 7.0 are rejected in scripts as by Redis, implemented or not. Commands that
-/// scripts may call and that are not implemented yet get the same reply as clients.
+/// Commands of Redis 7.0 are rejected in scripts as by Redis, even those that aren't implemented. A
+/// command that scripts may call and that isn't implemented replies in scripts as it does to
+/// clients.
 #[test]
 fn commands_are_rejected_in_scripts_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
@@ -100,14 +101,14 @@ fn commands_are_rejected_in_scripts_as_in_redis() {
     });
 }
 
-/// A pipeline that meets scripts which hold all shards, one directly after the other, does not wait
-/// again for each of its commands: the commands behind the waiting one join it. Replies keep their
-/// order, and each command sees the changes of those before it.
+/// A pipeline runs while scripts hold all shards in immediate succession. It doesn't wait for each
+/// of its commands separately, because the commands behind a waiting one join it. Replies keep
+/// their order, and each command sees the changes of earlier ones.
 #[test]
 fn pipelines_beside_wide_scripts_wait_together() {
     const SCRIPTS: i64 = 4;
     const TRIES_MAX: usize = 20;
-    // Long enough that a pipeline that arrives meanwhile finds all shards held.
+    // Long enough that a pipeline arriving during the script finds all shards held.
     let wide = "for i = 1, 2000000 do end for i = 1, 50 do redis.call('SET', 'key:' .. i, i) end return redis.call('INCR', 'runs')";
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "40"]);
@@ -115,7 +116,7 @@ fn pipelines_beside_wide_scripts_wait_together() {
         // After this run the server knows that the script uses undeclared keys.
         let mut runs = 1;
         assert_eq!(calling.command(&["EVAL", wide, "0"]), Reply::Integer(runs));
-        // At least one of them is on another worker.
+        // At least one of these clients is on another worker.
         let mut others = [server.connect(), server.connect()];
         let words = |key: u32, words: [&str; 2]| vec![words[0].to_owned(), format!("own:{key}"), words[1].to_owned()];
         let pipeline: Vec<Vec<String>> = (1..=20)
@@ -192,8 +193,8 @@ fn undeclared_keys_work() {
     });
 }
 
-/// Scripts that call commands, or have calls rejected, before they use an undeclared key; one
-/// changes a large value, one fails.
+/// Scripts that call commands, successfully or not, before they use an undeclared key. One changes
+/// a large value, one fails.
 const ROLLED_BACK: [&str; 7] = [
     "redis.pcall('nosuch') return redis.call('get','undeclared')",
     "redis.pcall('get') return redis.call('get','undeclared')",
@@ -237,9 +238,9 @@ fn calls_of_scripts_are_counted_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, counts_of_scripts);
 }
 
-/// More keys than have space reserved, values of many lengths, each changed twice, and then one too
-/// large for the undo log. All have their former values when the second run starts, and the next
-/// script on that worker rolls back only its own changes.
+/// More keys than the undo log reserves space for, with values of many lengths, each changed twice,
+/// and then a value too large for the undo log. All have their former values when the second run
+/// starts, and the next script on that worker rolls back only its own changes.
 #[test]
 fn many_keys_are_rolled_back() {
     for_each_backend(|backend| {
@@ -270,8 +271,9 @@ fn many_keys_are_rolled_back() {
     });
 }
 
-/// A call that misses its declared key makes an event, which is kept until the call commits and
-/// then released. However many there were, the next call has room for its own events and runs once.
+/// A call that misses its declared key creates an event, which is kept until the call commits and
+/// then released. After many such calls the next call still has room for its own events and runs
+/// once.
 #[test]
 fn events_of_earlier_calls_take_no_space() {
     const CALLS: u64 = 3000;
@@ -288,8 +290,8 @@ fn events_of_earlier_calls_take_no_space() {
     });
 }
 
-/// Changes that a script made before it failed persist, once, even if it was rolled back and rerun
-/// before.
+/// Changes made by a script before it failed persist, and are applied once even if the script was
+/// rolled back and rerun before.
 #[test]
 fn changes_of_a_script_before_its_error_persist() {
     let fails =
@@ -311,7 +313,7 @@ fn changes_of_a_script_before_its_error_persist() {
     });
 }
 
-/// In a transaction, scripts run with the other commands.
+/// Scripts in a transaction run with its other commands.
 #[test]
 fn scripts_in_transactions() {
     for_each_backend(|backend| {
@@ -340,7 +342,7 @@ fn endless_scripts_are_killed() {
                 let kills = &kills;
                 scope.spawn(move || {
                     while kills.load(Ordering::Relaxed) == 0 {
-                        // Until the script has run for the threshold, there is none to kill.
+                        // SCRIPT KILL finds no script until the script has run for the threshold.
                         let reply = client.call("SCRIPT KILL");
                         if reply == Reply::ok() {
                             kills.fetch_add(1, Ordering::Relaxed);
@@ -359,8 +361,9 @@ fn endless_scripts_are_killed() {
     });
 }
 
-/// A signal ends the server even while a script runs that has written and so cannot be killed. With
-/// save points it waits for the script, as in Redis: the snapshot needs all shards.
+/// A signal ends the server even while a script runs that can't be killed because it has written.
+/// With save points the server waits for the script, as Redis does, because the snapshot needs all
+/// shards.
 #[test]
 fn an_endless_script_does_not_keep_the_server_up() {
     for_each_backend(|backend| {

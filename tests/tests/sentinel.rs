@@ -1,4 +1,4 @@
-//! Sentinel 7.0 monitors Pantala and replaces a primary that has died.
+//! Sentinel 7.0 monitors Pantala and replaces a failed primary.
 
 use std::process::{Child, Command, Stdio};
 
@@ -9,7 +9,7 @@ use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, tool};
 use tempfile::TempDir;
 
-/// How long a primary must be silent before it counts as down, ms.
+/// Time without a reply after which a primary counts as down, ms.
 const DOWN_AFTER_MS: u64 = 1000;
 
 /// A redis-server that runs as a Sentinel; killed when dropped.
@@ -21,7 +21,7 @@ struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts one that monitors a primary by itself; `None` if there is no redis-server.
+    /// Starts a single Sentinel that monitors a primary; `None` if redis-server isn't installed.
     fn of(primary: &Server) -> Option<Sentinel> {
         let program = tool::find("redis-server")?;
         let folder = tempfile::tempdir().expect("a folder");
@@ -52,13 +52,13 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Returns the port of the primary that Sentinel tells clients.
+/// Returns the port of the primary according to Sentinel.
 fn primary_port(client: &mut Client) -> String {
     client.call("SENTINEL GET-MASTER-ADDR-BY-NAME pair").elements()[1].text()
 }

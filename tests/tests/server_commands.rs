@@ -1,5 +1,5 @@
-//! CONFIG, INFO, HELLO, MEMORY and DEBUG, compared with redis-server where the replies are meant to
-//! be equal.
+//! CONFIG, INFO, HELLO, MEMORY and DEBUG. Replies that should be equal are compared with
+//! redis-server's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ fn start() -> Server {
     Server::pantala(Backend::all()[0], &["--workers", "2", "--shards", "8"])
 }
 
-/// Returns names and values of a map, or of an array that stands for one.
+/// Returns names and values of a map, or of an array that represents one.
 fn map(reply: &Reply) -> BTreeMap<String, String> {
     let text = |item: &Reply| match item {
         Reply::Array(_) | Reply::Map(_) | Reply::Set(_) | Reply::Null => item.kind().to_owned(),
@@ -30,11 +30,11 @@ fn info_fields(client: &mut Client, section: &str) -> BTreeSet<String> {
 #[test]
 fn config_get_names_and_defaults_equal() {
     /// Different by design: address and folder of the server, directives of features that Pantala
-    /// lacks, and its own.
+    /// doesn't have, and Pantala's own.
     const DIFFER: &[&str] = &[
         "port",
         "dir",
-        // The judge is started without.
+        // The judge is started without save points.
         "save",
         "logfile",
         "pidfile",
@@ -188,7 +188,7 @@ fn info_has_the_fields_of_redis() {
     for words in ["INFO server clients", "INFO SERVER", "INFO nosuch", "INFO keyspace"] {
         assert_eq!(sections(&mut given, words), sections(&mut right, words), "{words}");
     }
-    // The same order, apart from Pantala's own sections.
+    // The order is the same, apart from Pantala's own sections.
     let known = sections(&mut right, "INFO");
     let ours: Vec<String> = sections(&mut given, "INFO").into_iter().filter(|name| known.contains(name)).collect();
     assert_eq!(ours, known);
@@ -334,7 +334,7 @@ fn debug_populate_fills_and_flush_empties() {
     assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
 }
 
-/// No client reads INFO while memory usage is highest.
+/// The peak is recorded although no client reads INFO while memory usage is highest.
 #[test]
 fn the_peak_of_memory_is_recorded() {
     const VALUE_BYTES: usize = 20_000_000;
@@ -353,7 +353,7 @@ fn the_peak_of_memory_is_recorded() {
     assert!(field("used_memory") < VALUE_BYTES, "{memory}");
 }
 
-/// A sleeping command delays only its own connection and, at most, those of its worker.
+/// A sleeping command delays only its own connection and, at most, other connections of its worker.
 #[test]
 fn debug_sleep_sleeps() {
     let server = start();
@@ -432,7 +432,7 @@ fn renamed_commands_are_listed_by_their_new_names() {
 }
 
 /// Changes the address on which a server listens, and returns its replies. Checks that clients can
-/// connect at the new address and not at the old one, and that open connections stay.
+/// connect to the new address and not to the former one, and that open connections stay.
 fn change_addresses(server: &Server) -> Vec<Reply> {
     let mut client = server.connect();
     let mut replies = Vec::new();
@@ -548,7 +548,7 @@ fn debug_htstats_counts_the_keys_of_a_database() {
     let (keys, expiries) = text.split_once("[Expires HT]\n").expect("there are two parts");
     assert!(keys.starts_with("[Dictionary HT]\n") && keys.contains(" number of elements: 5000\n"), "{text}");
     assert!(keys.contains("of 32 partitions") && expiries.ends_with(" number of elements: 1\n"), "{text}");
-    // Each line gives a number of buckets with that many used slots.
+    // Each line has a number of used slots and the number of buckets with that many.
     let lines = keys.lines().skip_while(|line| !line.contains("distribution")).skip(1);
     let pairs = lines.map(|line| line.trim().split_once(": ").expect("slots and buckets"));
     let number = |text: &str| -> usize { text.split(' ').next().and_then(|text| text.parse().ok()).expect("a number") };
@@ -570,7 +570,7 @@ fn debug_htstats_counts_the_keys_of_a_database() {
     for words in ["DEBUG REPLYBUFFER", "DEBUG REPLYBUFFER x", "DEBUG REPLYBUFFER x 1"] {
         assert_eq!(client.call(words), right.call(words), "{words}");
     }
-    // There is no such setting.
+    // Pantala has no such setting.
     assert!(client.call("DEBUG REPLYBUFFER RESIZING 0").text().starts_with("ERR Pantala has no reply buffers"));
 }
 

@@ -1,23 +1,23 @@
-//! Shards that arrive at a worker while it runs a script are handed over at once: the worker can't
-//! use them before the script ends. No script here ever becomes busy (`busy-reply-threshold 0`), so
-//! a shard that is not handed over would be held forever.
+//! Shards that arrive at a worker while it runs a script are released immediately, because the
+//! worker can't use them before the script ends. No script in these tests becomes busy
+//! (`busy-reply-threshold 0`), so a shard that isn't released would be held forever.
 
 use std::time::Duration;
 
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
-/// Maximum wait for a reply, far longer than it takes.
+/// Maximum wait for a reply, far longer than a reply takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Keys that the holder's function holds, and a key that it does not: their shards differ.
 const HELD: [&str; 8] = ["h0", "h1", "h2", "h3", "h4", "h5", "h6", "h7"];
 const OWN: &str = "own";
 
-/// Clients by their purpose, each kind on its own worker.
+/// Clients by purpose. Each kind has its own worker.
 struct Scene {
     server: Server,
-    /// Holds [`HELD`] with an endless function until that is killed.
+    /// Holds [`HELD`] with an endless function until the function is killed.
     holder: Client,
     /// Clients on the worker that runs an endless script.
     stuck: Vec<Client>,
@@ -28,8 +28,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts a server with this many clients of each kind. The holder sends `behind` in one write
-    /// with the call of its function.
+    /// Starts a server with this number of clients of each kind. The holder sends `behind` in the
+    /// same write as the call of its function.
     fn new(backend: Backend, clients: usize, behind: &[&str]) -> Scene {
         let args = ["--workers", "3", "--shards", "64", "--busy-reply-threshold", "0", "--hz", "1"];
         let server = Server::pantala(backend, &args);
@@ -40,8 +40,8 @@ impl Scene {
             assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
             client
         };
-        // Each new connection goes to the worker with the fewest, of these to the first: round
-        // robin once every worker has one.
+        // A new connection is assigned to the worker with the fewest connections, the first of
+        // these if there are several. The assignment is round robin once every worker has one.
         let mut first = connect();
         eventually("it is the only connection", || {
             first.call("INFO clients").text().contains("connected_clients:1\r\n")
@@ -64,7 +64,7 @@ impl Scene {
         scene
     }
 
-    /// Waits until this command is the last that this many clients have sent.
+    /// Waits until this command is the last one sent by this number of clients.
     fn wait_for_commands(&mut self, command: &str, count: usize) {
         let wanted = format!(" cmd={command} ");
         eventually(command, || self.others[0].call("CLIENT LIST").text().matches(&wanted).count() == count);
@@ -95,7 +95,7 @@ impl Scene {
     }
 }
 
-/// Shards that a request brought for a connection of the worker, for `WATCH` or for a transaction
+/// Shards acquired by a request of a connection of the worker: for `WATCH`, or for a transaction
 /// that needs its session.
 #[test]
 fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
@@ -111,11 +111,11 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
         scene.start_script();
         scene.kill_function();
         for key in HELD {
-            // Once the script is busy, the transaction may have run in a turn within it.
+            // Once the script is busy, the transaction may have run in a turn during the script.
             let reply = scene.others[1].call(&format!("GET {key}"));
             assert!(reply == Reply::Null || reply == Reply::bulk("1"), "{key}: {reply:?}");
         }
-        // The requests get their shards when the script has ended.
+        // The requests acquire their shards when the script has ended.
         let [watcher, exec] = [0, 1].map(|_| scene.stuck.remove(0));
         let (mut watcher, mut exec, mut other) = (watcher, exec, scene.server.connect());
         let killer = &mut scene.others[0];
@@ -130,11 +130,11 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
     });
 }
 
-/// A worker that releases a contended shard sends it to its home worker, or defers it if that is
-/// itself.
+/// A worker that releases a contended shard sends it to its home worker, or defers it if it is the
+/// home worker itself.
 #[test]
 fn shards_sent_home_in_a_script_are_free_for_others() {
-    /// More than one owner runs for other clients in a turn.
+    /// More commands than an owner runs for other clients in a turn.
     const CLIENTS: usize = 100;
     for_each_backend(|backend| {
         let mut scene = Scene::new(backend, CLIENTS, &[]);
@@ -171,7 +171,7 @@ fn shards_deferred_before_a_script_are_free_for_others() {
 /// A key counts as held if a reply takes longer than this.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 
-/// Waits until a script holds a key: its command is running then, which CLIENT LIST does not show.
+/// Waits until a script holds a key, so that its command is running. CLIENT LIST doesn't show this.
 fn wait_until_held(server: &Server, key: &str) {
     eventually("the key is held", || {
         let mut client = server.connect();
@@ -181,7 +181,7 @@ fn wait_until_held(server: &Server, key: &str) {
     });
 }
 
-/// A script that had to wait evicts keys, for lack of memory, before it runs.
+/// A script that waited evicts keys before it runs, because memory exceeds the limit.
 #[test]
 fn shards_that_a_script_evicted_from_are_free_for_others() {
     const KEYS: usize = 200;
@@ -190,7 +190,7 @@ fn shards_that_a_script_evicted_from_are_free_for_others() {
         let mut scene = Scene::new(backend, 2, &[]);
         scene.kill_function();
         assert!(scene.holder.receive().is_error());
-        // Keys in other shards than the script's, whose commands are not rejected because of it.
+        // Keys in other shards than the script's, so that commands on them aren't rejected.
         let value = "v".repeat(VALUE_BYTES);
         scene.holder.send(&["EVAL", "while true do end", "1", HELD[0]]);
         eventually("the script is busy", || scene.others[0].command(&["STRLEN", HELD[0]]).is_error());
@@ -209,8 +209,8 @@ fn shards_that_a_script_evicted_from_are_free_for_others() {
         scene.others[0].call(&format!(
             "CONFIG SET busy-reply-threshold 0 maxmemory-policy allkeys-random maxmemory {limit_bytes}"
         ));
-        // When the script has ended, memory is above its limit by some dozen values, which only the
-        // next command detects.
+        // When the script has ended, memory exceeds its limit by some dozen values. Only the next
+        // command detects this.
         let fills = "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1000000 end \
                      local began = now() while now() - began < 0.5 do end \
                      redis.call('SET', KEYS[1], string.rep('x', ARGV[1]))";

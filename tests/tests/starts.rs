@@ -1,11 +1,12 @@
-//! Starts: what keeps the server from starting, and what the log says when it does.
+//! Starting the server: errors that prevent the start, and the log lines of a start.
 
 use std::process::{Command, Stdio};
 
 use pantala_tests::server::{pantala_with_file, run_to_exit};
 use pantala_tests::{Backend, Reply, Server, tool};
 
-/// A line that can't be ignored safely ends the start; the error names line, directive and reason.
+/// A directive that can't be ignored safely prevents the start; the error names line, directive and
+/// reason.
 #[test]
 fn what_is_unsafe_to_ignore_prevents_the_start() {
     for (line, meaning) in [("tls-replication yes", "encrypted"), ("loadmodule /x.so", "no module")] {
@@ -40,7 +41,7 @@ fn values_that_mean_off_start() {
     assert_eq!(server.connect().call("PING").text(), "PONG");
 }
 
-/// The file that Debian installs, but for where it logs and lives.
+/// Debian's configuration file, apart from its paths.
 #[test]
 fn the_file_of_the_distribution_starts() {
     let Ok(text) = std::fs::read_to_string("/etc/redis/redis.conf") else {
@@ -60,14 +61,14 @@ fn the_log_says_that_maxmemory_leaves_no_room() {
     }
 }
 
-/// A `save` without a word is what Redis's own tests write for `save ""`.
+/// Redis's own tests write `save` without an argument for `save ""`.
 #[test]
 fn a_bare_save_line_starts() {
     let (server, _folder) = pantala_with_file("save\n", &[]);
     assert_eq!(server.connect().command(&["CONFIG", "GET", "save"]).elements()[1].text(), "");
 }
 
-/// Both servers end with the same two last lines: the line that is wrong, and why.
+/// The last two lines of both servers' output are equal: the wrong line, and the reason.
 #[test]
 fn wrong_options_are_refused_in_the_words_of_redis() {
     let Some(redis) = tool::find("redis-server") else { return };

@@ -1,4 +1,4 @@
-//! Rules of the source tree that no lint knows.
+//! Rules of the source tree that lints don't check.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,22 +6,23 @@ use std::path::Path;
 use pantala_tests::binary::workspace_root;
 use pantala_tests::tidy::{self, prose};
 
-/// Lines that no file of Rust may have, tests included.
+/// Maximum number of lines of a Rust file, including tests.
 const LINES_MAX: usize = 1000;
 
-/// Violations that a folder still has, by rule. **A budget that only falls:** lower it with each
-/// folder that is rewritten, and never raise it. A folder that isn't listed has none.
+/// Violations that a folder still has, by rule. **A budget only decreases:** lower it after
+/// rewriting a folder, and never raise it. A folder without an entry has no budget.
 ///
-/// `cargo test -p pantala-tests --test tidy -- --nocapture` prints the table as it should be.
+/// `cargo test -p pantala-tests --test tidy -- --nocapture` prints the table with the current
+/// numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Budget {
-    /// Lines of prose above 100 columns.
+    /// Lines of prose of more than 100 columns.
     wide: usize,
     /// Idioms of [`prose::IDIOMS`].
     idioms: usize,
-    /// Public functions whose doc comment doesn't begin with a verb.
+    /// Public functions whose doc comment doesn't start with a verb.
     verbs: usize,
-    /// Source files above 600 lines.
+    /// Source files of more than 600 lines.
     long: usize,
 }
 
@@ -38,7 +39,7 @@ const BUDGETS: &[(&str, Budget)] = &[
     ("tests", Budget { wide: 29, idioms: 6, verbs: 11, long: 0 }),
 ];
 
-/// Returns the folder that a file counts for: its crate, or the first folder of its path.
+/// Returns the folder whose budget a file uses: its crate, or the first folder of its path.
 fn folder(path: &Path) -> String {
     let mut parts = path.iter().map(|part| part.to_string_lossy());
     match (parts.next(), parts.next()) {
@@ -48,12 +49,13 @@ fn folder(path: &Path) -> String {
     }
 }
 
-/// Tables of data, which may be long: a declarative record per command.
+/// Returns whether a file is a table of data, such as a declarative record per command. These may
+/// be long.
 fn is_data(path: &str) -> bool {
     path.contains("/records/") || path.contains("/config/table")
 }
 
-/// Returns whether a file holds nothing but tests.
+/// Returns whether a file contains only tests.
 fn is_test(path: &str) -> bool {
     path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("tests.rs") || path.ends_with("testing.rs")
 }
@@ -72,7 +74,7 @@ fn prose_keeps_its_rules() {
         }
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         let lines = if is_rust { prose::of_rust(&text) } else { prose::of_markdown(&text) };
-        // The list of idioms can't be written without them.
+        // The list of idioms must contain them.
         let idioms = if name.ends_with("tidy/prose.rs") { Vec::new() } else { prose::idioms(&lines) };
         let (wide, mut verbs, mut long) = (prose::too_wide(&lines), Vec::new(), Vec::new());
         if is_rust {
@@ -104,7 +106,7 @@ fn prose_keeps_its_rules() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Folders of the table exist, so that a renamed one doesn't keep its budget for another.
+/// Folders of the table exist, so that a renamed folder doesn't leave its budget to another.
 #[test]
 fn budgets_are_of_folders_that_exist() {
     for (folder, budget) in BUDGETS {
@@ -125,10 +127,10 @@ fn files_stay_small() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Each machine chooses where packages come from: the tree names no registry's host.
+/// Each machine chooses where packages come from, so the tree names no registry's host.
 #[test]
 fn no_host_of_a_package_registry_is_named() {
-    // Assembled here, so that this file doesn't name them either.
+    // Assembled from parts, so that this file doesn't name them either.
     let hosts = [
         ["crates", ".io"],
         ["pypi", ".org"],
@@ -154,7 +156,7 @@ fn no_host_of_a_package_registry_is_named() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Text files end in one line end, hold no tab in Rust code, and no space before a line end.
+/// Text files end in one line end; Rust code has no tab; no line ends with a space.
 #[test]
 fn whitespace_is_tidy() {
     const KINDS: &[&str] = &["rs", "toml", "md", "conf", "yml"];
@@ -178,8 +180,8 @@ fn whitespace_is_tidy() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A command's record says by flags what it is: only the table itself and fault injection compare
-/// names.
+/// Code checks a command's properties by its flags. Only the table itself and fault injection
+/// compare names.
 #[test]
 fn commands_are_told_apart_by_flags() {
     const FOLDERS: [&str; 4] = ["crates/engine/src", "crates/scripting/src", "crates/server/src", "crates/session/src"];
@@ -221,7 +223,7 @@ fn what_a_newcomer_looks_for_is_there() {
     }
 }
 
-/// docs/semantics.md rests its sentences on tests: each that it names as `file::test` exists.
+/// Every test that docs/semantics.md names as `file::test` exists.
 #[test]
 fn tests_that_the_semantics_name_exist() {
     let root = workspace_root();

@@ -1,15 +1,16 @@
-//! Sorting with ties and a limit: the elements returned depend on the steps of the algorithm.
-//! Compared with redis-server: places at equal distances, and elements of equal weight.
+//! Sorting with ties and a limit, compared with redis-server: places at equal distances, and
+//! elements of equal weight. The returned elements depend on the steps of the algorithm.
 
 use pantala_tests::reply::show;
 use pantala_tests::{Client, Random, Server, for_each_backend};
 
-/// Data sets, and queries for each.
+/// Number of data sets, and of queries for each.
 const ROUNDS: usize = 60;
 const QUERIES: usize = 60;
-/// Lengths at which a step of Redis's quicksort changes, and lengths above a listpack's limit.
+/// Lengths at which a step of Redis's quicksort changes, and lengths greater than a listpack's
+/// limit.
 const LENGTHS: &[usize] = &[1, 2, 3, 6, 7, 8, 9, 15, 40, 41, 42, 48, 90, 127, 128, 129, 200, 500, 1_500];
-/// Any score is a place; extreme ones are at the edge of the map.
+/// Any score is a place; extreme scores are at the edge of the map.
 const FAR_SCORES: &[&str] = &["-1", "inf", "-inf", "1e30", "4503599627370496", "0", "0.5"];
 
 struct Pair {
@@ -47,7 +48,7 @@ fn for_each_pair(test: &str, run: impl Fn(&mut Random, &mut Pair)) {
     });
 }
 
-/// Adds members at places, which may be fewer than the members.
+/// Adds members at places. There may be fewer places than members.
 fn fill_places(random: &mut Random, pair: &mut Pair, len: usize) {
     let places = *random.pick(&[1, 2, 3, 10, 1_000]);
     let center = (random.between(-170, 170), random.between(-80, 80));
@@ -70,7 +71,7 @@ fn fill_places(random: &mut Random, pair: &mut Pair, len: usize) {
         words.push(format!("member:{member}"));
     }
     pair.both(&words.into_iter().map(String::into_bytes).collect::<Vec<_>>());
-    // The middle itself, and its opposite: their distance may be NaN.
+    // The middle itself, and its opposite point: their distance may be NaN.
     pair.call(&format!("GEOADD places {} {} middle", center.0, center.1));
     let opposite = if center.0 > 0 { center.0 - 180 } else { center.0 + 180 };
     pair.call(&format!("GEOADD places {opposite} {} opposite:1 {opposite} {} opposite:2", -center.1, -center.1));
@@ -96,7 +97,7 @@ fn places_at_equal_distances() {
             words += *random.pick(&["", " WITHDIST", " WITHHASH WITHCOORD"]);
             pair.call(&words);
         }
-        // A stored selection shows which members it has.
+        // STORE shows which members were selected.
         for order in ["ASC", "DESC"] {
             pair.call(&format!(
                 "GEOSEARCHSTORE stored places FROMMEMBER middle BYRADIUS 30000 km COUNT {} {order}",

@@ -1,4 +1,5 @@
-//! TLS, on both event loops: the programs of Redis and openssl, and plain clients through a tunnel.
+//! TLS, on both event loops: with the programs of Redis and openssl, and with plain clients through
+//! a tunnel.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +13,7 @@ use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::{Backend, Client, Random, Reply, Server, binary, for_each_backend, tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// No limit on what a tunnel sends at once.
+/// No limit on the bytes that a tunnel sends at once.
 const WHOLE: usize = usize::MAX;
 
 /// A server with an encrypted port.
@@ -22,7 +23,7 @@ struct Encrypted {
 }
 
 impl Encrypted {
-    /// Starts a server that asks clients for certificates as `auth` says, with further arguments.
+    /// Starts a server with `auth` as `tls-auth-clients`, and with further arguments.
     fn start(backend: Backend, certificates: &Certificates, auth: &str, more: &[&str]) -> Encrypted {
         let port = free_port();
         let mut args = certificates.server_args(port, "server");
@@ -32,7 +33,7 @@ impl Encrypted {
         Encrypted { server: Server::pantala(backend, &args), port }
     }
 
-    /// Opens a tunnel to it, presenting the client's certificate.
+    /// Opens a tunnel to the server. The tunnel presents the client's certificate.
     fn tunnel(&self, certificates: &Certificates) -> Tunnel {
         Tunnel::open(self.port, certificates.client_config(Some("client")), WHOLE)
     }
@@ -148,7 +149,7 @@ fn what_clients_do_works_over_tls() {
         let mut encrypted = start(backend, &certificates);
         let tunnel = encrypted.tunnel(&certificates);
         let (mut one, mut two) = (tunnel.connect(), tunnel.connect());
-        // Pub/sub, messages long and short.
+        // Pub/sub, with long and short messages.
         two.send(&["SUBSCRIBE", "news"]);
         two.receive();
         for length in [1, 100_000] {
@@ -167,7 +168,7 @@ fn what_clients_do_works_over_tls() {
         one.call("SET monitored 1");
         let line = two.receive();
         assert!(matches!(&line, Reply::Simple(line) if line.contains("monitored")), "{line:?}");
-        // The clients' list shows the encrypted port; a client is killed by its id.
+        // CLIENT LIST shows the encrypted port, and a client can be killed by its ID.
         let list = one.call("CLIENT LIST").text();
         assert!(list.contains(&format!("laddr=127.0.0.1:{}", encrypted.port)), "{list}");
         assert_eq!(one.call("CLIENT KILL TYPE normal SKIPME yes"), Reply::Integer(1));
@@ -256,11 +257,11 @@ fn a_half_closed_client_gets_its_replies() {
     });
 }
 
-/// Sends bytes to a port, and returns what comes back until the server closes.
+/// Sends bytes to a port. Returns the bytes received until the server closes the connection.
 fn answer_to(port: u16, bytes: &[u8]) -> Vec<u8> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
     socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
-    // The server may close before it has taken everything.
+    // The server may close the connection before it has received all bytes.
     let _ = socket.write_all(bytes);
     let mut answer = Vec::new();
     match socket.read_to_end(&mut answer) {
@@ -281,7 +282,7 @@ fn garbage_is_answered_by_an_alert_at_most() {
             let length = 5 + random.below(400);
             let mut bytes = random.bytes(length);
             if random.below(2) == 0 {
-                // A handshake's header in front of noise that fills its record.
+                // The header of a handshake, followed by random bytes that fill its record.
                 let body = (length - 5) as u16;
                 bytes[..5].copy_from_slice(&[22, 3, 1, (body >> 8) as u8, body as u8]);
                 bytes[5..].first_mut().into_iter().for_each(|kind| *kind |= 0x80);
@@ -313,7 +314,7 @@ fn certificates_are_reloaded_without_closing_connections() {
         second.call("PING");
         let after = tunnel.certificate();
         assert_ne!(before, after, "new connections get the new certificate");
-        // What can't be used changes nothing.
+        // Files that can't be used change nothing.
         let stranger = certificates.key("stranger");
         let missing = certificates.file("missing");
         let garbage = certificates.file("garbage");
@@ -336,7 +337,7 @@ fn certificates_are_reloaded_without_closing_connections() {
         assert!(encrypted.server.log().contains("TLSv1.1"), "{}", encrypted.server.log());
         tunnel.connect().call("PING");
         assert_eq!(tunnel.certificate(), after);
-        // A file that was replaced is read again if it is set again.
+        // A replaced file is read again if the directive is set again.
         let (swapped, swapped_key) = (certificates.cert("swapped"), certificates.key("swapped"));
         let copy = |from: &str| {
             std::fs::copy(certificates.cert(from), &swapped).expect("it is copied");
@@ -376,7 +377,7 @@ fn ports_are_opened_and_closed_at_run_time() {
         assert!(Client::try_tcp(server.port()).is_err(), "the plain port is closed");
         assert_eq!(plain.call("PING"), Reply::Simple("PONG".into()), "its connections are not");
         let info = client.call("INFO server").text();
-        // Signed for thirty days, perhaps in this very second.
+        // The certificate is valid for thirty days, and was signed just before.
         let is_dated = ["29", "30"].iter().any(|days| info.contains(&format!("tls_certificate_days_left:{days}")));
         assert!(info.contains(&format!("tcp_port:{port}")) && is_dated, "{info}");
         assert_eq!(plain.call("CONFIG SET tls-port 0"), Reply::ok());
@@ -514,7 +515,7 @@ fn a_handshake_on_the_plain_port_is_closed() {
     });
 }
 
-/// A hundred handshakes with an RSA key at once: another client is answered meanwhile.
+/// A hundred handshakes with an RSA key start at once. The server serves another client meanwhile.
 #[test]
 fn handshakes_do_not_delay_other_clients() {
     let Some(certificates) = Certificates::make() else { return };

@@ -1,6 +1,6 @@
-//! Client-side caching: replies and invalidations as from redis-server; caches that are never
-//! stale, whichever client writes; the bounds of the tracking table, and of pending output for a
-//! client that doesn't read.
+//! Client-side caching: replies and invalidations are equal to redis-server's; caches are never
+//! stale, whichever client writes; the tracking table is bounded, and so is the pending output for
+//! a client that doesn't read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -13,7 +13,7 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long caches are read and written, for each backend and execution.
+/// How long clients read and write caches, for each backend and execution.
 const CACHING_MAX: Duration = Duration::from_millis(1500);
 
 /// Returns whether a message was sent without a request.
@@ -25,11 +25,11 @@ fn is_unsolicited(reply: &Reply) -> bool {
     }
 }
 
-/// Runs one of the sessions below and returns what each client receives. A script lists clients and
-/// their commands, in order; `@n` is the id of client n.
+/// Runs one of the sessions below and returns the messages that each client receives. A script
+/// lists clients and their commands, in order; `@n` is the ID of client n.
 fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
     const CLIENTS: usize = 4;
-    // Makes ids differ from all other numbers.
+    // Makes IDs differ from all other numbers.
     (0..60).for_each(|_| drop(server.connect()));
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
     let ids: Vec<i64> = clients.iter_mut().map(|client| client.call("CLIENT ID").integer()).collect();
@@ -151,7 +151,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (1, "PING"),
             (2, "SETNX none{t} x"),
             (0, "PING"),
-            // A client is invalidated by its own changes, after the reply; with NOLOOP it is not.
+            // A client's own changes invalidate its keys, after the reply; with NOLOOP they don't.
             (0, "GET a{t}"),
             (1, "GET a{t}"),
             (0, "INCR a{t}"),
@@ -159,8 +159,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (1, "GET a{t}"),
             (1, "INCR a{t}"),
             (1, "PING"),
-            // A command that changes nothing invalidates nothing, and one that isn't a read is not
-            // tracked.
+            // A command that changes nothing invalidates nothing, and only reads are tracked.
             (0, "HGETALL h{t}"),
             (2, "HSET h{t} f v"),
             (0, "HGET h{t} f"),

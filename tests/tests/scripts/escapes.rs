@@ -45,7 +45,7 @@ const REJECTED: &[&str] = &[
     "return loadstring('return [' .. string.rep('=', 1000000) .. '[ never closed')()",
     "return loadstring('--[' .. string.rep('=', 100000) .. '[ never closed')()",
     "return loadstring('return [==[ x ]=] ]=')()",
-    // Bytecode (CVE-2015-4335).
+    // Bytecode can't be loaded (CVE-2015-4335).
     "return load(string.dump(function() end))",
     "return loadstring(string.dump(function() end))()",
     "return loadstring('\\27Lua')()",
@@ -91,9 +91,8 @@ const HARMLESS: &[(&str, &str)] = &[
     ("return #{unpack({1}, 1, 7990)} > 0 and 'all' or 'none'", "all"),
 ];
 
-/// CVE-2025-49844: the name of a chunk was not anchored while it was compiled, so that the
-/// collector could free it. Each round compiles under memory pressure and checks the name in the
-/// error.
+/// CVE-2025-49844: the garbage collector could free the name of a chunk during its compilation.
+/// Each round compiles under memory pressure and checks the name in the error.
 const NAMES_UNDER_PRESSURE: &str = "
     for round = 1, 100 do
         local junk = {}
@@ -138,14 +137,14 @@ fn escapes_from_scripts_fail() {
         // Closing the states, on every worker, runs no code of a script.
         client.call("SCRIPT FLUSH");
         assert_untouched(&mut client);
-        // A table that contains itself is replied up to the limit of depth; the test doesn't read
-        // it.
+        // The reply of a table that contains itself stops at the maximum depth. The test doesn't
+        // read it.
         server.connect().send(&["EVAL", "local t = {} t[1] = t return t", "0"]);
         assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     });
 }
 
-/// Libraries can't change what scripts can't change, neither while they are loaded nor later.
+/// Libraries can't change what scripts can't change, neither during loading nor later.
 #[test]
 fn escapes_from_libraries_fail() {
     for_each_backend(|backend| {
