@@ -1,4 +1,4 @@
-//! Transactions: replies as from redis-server, watches, and isolation over shards (also in
+//! Transactions: replies are equal to redis-server's; watches; isolation over shards (see also
 //! `atomicity.rs`).
 
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use pantala_tests::transcript::{assert_as, assert_as_redis_in_each_form};
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// More shards than workers, so that keys of one transaction are in several.
+/// More shards than workers, so that the keys of one transaction are in several.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
-/// Commands of two clients, each sent after the reply to the former.
+/// Commands of two clients, each sent after the reply to the last one.
 const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "MULTI"),
@@ -55,7 +55,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "EXEC"),
     (0, "WATCH"),
-    // Watched keys changed by another client, by the client itself, by none.
+    // Watched keys are changed by another client, by the client itself, or not at all.
     (0, "WATCH a b"),
     (1, "SET b 7"),
     (0, "MULTI"),
@@ -176,7 +176,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "PING"),
     (0, "EXEC"),
-    // Ended by RESET.
+    // RESET ends a transaction.
     (0, "MULTI"),
     (0, "GET none"),
     (0, "SUBSCRIBE ch"),
@@ -204,7 +204,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (1, "CONFIG SET maxmemory 0"),
 ];
 
-/// Returns the replies to the script, to the byte.
+/// Returns the replies to the script, byte for byte.
 fn transcript(server: &Server, version: u8) -> Vec<String> {
     let mut clients = [server.connect(), server.connect()];
     clients[0].call("FLUSHALL");
@@ -234,7 +234,7 @@ fn counts(line: &str) -> String {
     line.split([',', ':']).filter(|part| !part.starts_with("usec")).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the output of `INFO` and `MONITOR` about a transaction, whichever workers ran it: with
+/// Returns the output of `INFO` and `MONITOR` about a transaction, whichever workers run it. With
 /// `owner` these are always the owners of its shards.
 fn observed(server: &Server) -> Vec<String> {
     let (mut client, mut monitor, mut blocked) = (server.connect(), server.connect(), server.connect());
@@ -307,7 +307,7 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
 }
 
 /// Returns the replies to a client, and its last command in `CLIENT LIST`. Subcommands named
-/// `RESET` do not end a transaction or subscription.
+/// `RESET` don't end a transaction or subscription.
 fn last_commands(server: &Server, version: u8) -> Vec<String> {
     let (mut client, mut other) = (server.connect(), server.connect());
     let id = client.call("CLIENT ID").integer();
@@ -355,7 +355,7 @@ fn last_commands_are_those_of_redis() {
 }
 
 /// Returns whether a transaction runs that watches the missing key `k` of database 0, after
-/// `commands`. Database 1, which is swapped in, has `k`, expired if `is_expired`.
+/// `commands`. Database 1, which SWAPDB exchanges with it, has `k`, expired if `is_expired`.
 fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> bool {
     let (mut client, mut other) = (server.connect(), server.connect());
     for command in ["FLUSHALL", "DEBUG SET-ACTIVE-EXPIRE 0", "SELECT 1", "SET k v"] {
@@ -373,7 +373,7 @@ fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> b
     client.call("EXEC") != Reply::Null
 }
 
-/// An expired key counts as missing, whether SWAPDB brings it in or it is deleted.
+/// An expired key counts as missing, whether SWAPDB moves it to the database or it is deleted.
 #[test]
 fn an_expired_key_does_not_change_a_missing_watched_key() {
     const SWAP: &[&str] = &["SWAPDB", "0", "1"];
@@ -424,7 +424,7 @@ fn the_queue_of_a_disconnected_client_does_not_run() {
 }
 
 /// Memory of queued commands and watched keys is freed soon after clients disconnect before EXEC,
-/// whatever its size.
+/// regardless of its size.
 #[test]
 fn disconnecting_before_exec_frees_the_memory() {
     const CLIENTS: usize = 400;
@@ -452,7 +452,7 @@ fn disconnecting_before_exec_frees_the_memory() {
         let after = used(&mut other);
         assert!(after < before + LONG_BYTES, "{before} bytes before, {after} after");
         let taken = server.resident_bytes().saturating_sub(resident) as usize;
-        // Twice as much if none were freed; the allocator keeps some.
+        // Without freeing, twice as much would be resident; the allocator keeps some.
         assert!(taken < CLIENTS * LONG_BYTES, "{taken} bytes more are resident");
         assert_eq!(other.call("EXISTS a"), Reply::Integer(0));
         server.assert_sound();
@@ -462,13 +462,14 @@ fn disconnecting_before_exec_frees_the_memory() {
 #[test]
 fn very_many_keys_are_watched_quickly() {
     const KEYS: usize = 100_000;
-    /// CPU time, many times what is needed. Comparing each key with every other takes longer.
+    /// Maximum CPU time, many times what is needed. Comparing each key with every other takes
+    /// longer.
     const SOON: Duration = Duration::from_secs(4);
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &SERVER_ARGS);
         let (mut client, mut other) = (server.connect(), server.connect());
         let keys: Vec<String> = (0..KEYS).map(|number| format!("key:{number}")).collect();
-        // Each of them twice.
+        // Each key is watched twice.
         let words: Vec<&str> = std::iter::once("WATCH").chain(keys.iter().chain(&keys).map(String::as_str)).collect();
         let before = server.cpu_time();
         assert_eq!(client.command(&words), Reply::ok());
@@ -513,7 +514,7 @@ fn await_blocked(client: &mut Client, count: usize) {
     }
 }
 
-/// A pause of writes delays an EXEC with a write, and no other.
+/// A pause of writes delays an EXEC with a write, and no other EXEC.
 #[test]
 fn a_pause_of_writes_delays_transactions_that_write() {
     for_each_backend(|backend| {
@@ -570,7 +571,7 @@ fn client_list_shows_a_broken_watch_and_the_queue() {
         assert!(queued_bytes.parse::<u64>().unwrap() > 0);
         server.connect().call("SET key x");
         assert_eq!(shown("flags"), "xd");
-        // Commands queued after the watch is broken will not run, and are not kept.
+        // Commands queued after the watch is invalidated won't run, and aren't kept.
         assert_eq!(watcher.command(&["SET", "c", &"x".repeat(100_000)]).text(), "QUEUED");
         assert_eq!((shown("multi"), shown("multi-mem")), ("1".to_owned(), queued_bytes));
         assert_eq!(watcher.call("EXEC"), Reply::Null);
@@ -583,7 +584,7 @@ fn client_list_shows_a_broken_watch_and_the_queue() {
     });
 }
 
-/// A script that needs more shards than those of its keys is rolled back and rerun: only the
+/// A script that needs more shards than those of its keys is rolled back and rerun. Only the
 /// committed run invalidates watches.
 #[test]
 fn a_rolled_back_script_invalidates_no_watches() {

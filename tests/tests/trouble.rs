@@ -1,5 +1,5 @@
-//! Misbehaving clients, full limits and wrong startup arguments: the server reports the error, and
-//! continues or exits as it should.
+//! Misbehaving clients, limits that are reached and wrong startup arguments: the server reports the
+//! error, and continues or exits as it should.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use pantala_tests::server::{free_port, pantala_with_file, pantala_with_input, ru
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend, tool};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-/// Longest wait for an action of the server, on a slow host.
+/// Maximum wait for an action of the server, on a slow host.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: u64 = 1 << 20;
 
@@ -51,7 +51,7 @@ fn a_client_that_never_reads_is_closed_at_its_limit() {
         }
         eventually("the silent client is closed", || !other.call("CLIENT LIST").text().contains("name=silent"));
         let grown = server.resident_bytes().saturating_sub(before);
-        // Above the limit: the replies to one client in one turn, and the allocator's caches.
+        // The growth is due to the replies to one client in one turn, and the allocator's caches.
         assert!(grown < 100 * MIB, "memory grew by {} MiB", grown / MIB);
         assert_eq!(other.call("PING").text(), "PONG");
         server.assert_sound();
@@ -73,7 +73,7 @@ fn a_client_over_its_soft_limit_is_closed_in_time() {
     });
 }
 
-/// Without a limit a client may be arbitrarily slow, and receives everything.
+/// Without a limit a client may be arbitrarily slow, and receives all replies.
 #[test]
 fn a_slow_client_gets_everything() {
     const REPLIES: usize = 60;
@@ -93,7 +93,7 @@ fn a_slow_client_gets_everything() {
 fn ten_thousand_idle_connections() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
-        // If it fails there are fewer connections, which is printed below.
+        // If this fails, the test has fewer connections and prints their number below.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
@@ -155,8 +155,7 @@ fn startup_fails_if_the_port_is_in_use() {
     );
 }
 
-/// Kills a server with a connected client and starts the next one on the same port, the given
-/// number of times.
+/// Kills a server with a connected client and starts the next one on the same port, `times` times.
 fn restart_after_kill(backend: Backend, times: u32) {
     let port = free_port();
     for time in 0..times {
@@ -168,8 +167,7 @@ fn restart_after_kill(backend: Backend, times: u32) {
     }
 }
 
-/// The kernel closes the sockets of a ring after the process has ended: the port must be free all
-/// the same.
+/// The kernel closes the sockets of a ring after the process has ended, but the port must be free.
 #[test]
 fn the_port_is_free_after_a_kill() {
     for_each_backend(|backend| restart_after_kill(backend, 20));
@@ -429,7 +427,7 @@ fn the_largest_value_and_one_byte_more() {
     });
 }
 
-/// Announced lengths take no memory before their bytes arrive.
+/// Announced lengths use no memory before their bytes arrive.
 #[test]
 fn announced_lengths_take_no_memory() {
     for_each_backend(|backend| {
@@ -450,7 +448,7 @@ fn announced_lengths_take_no_memory() {
     });
 }
 
-/// Complete arguments do not count towards `client-query-buffer-limit`, as in Redis.
+/// Complete arguments don't count towards `client-query-buffer-limit`, as in Redis.
 #[test]
 fn complete_arguments_do_not_count_as_query_buffer() {
     for_each_backend(|backend| {

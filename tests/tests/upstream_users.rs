@@ -1,4 +1,4 @@
-//! Redis's own units on users (acl, acl-v2, auth). They start servers of their own, with
+//! Runs Redis's own units on users (acl, acl-v2, auth). They start servers of their own, with
 //! configurations and ACL files, so a copy of the suite has `pantala` in place of `redis-server`.
 //! All other units run on one server (`upstream.rs`).
 
@@ -11,15 +11,15 @@ use pantala_tests::binary;
 use pantala_tests::server::free_port;
 use pantala_tests::upstream::source;
 
-/// Units, and the suite's options for each. They leave out replication, and limits before a login,
-/// which Pantala does not have yet.
+/// Units, and the suite's options for each. The options exclude replication and limits before a
+/// login.
 const UNITS: &[(&str, &[&str])] = &[
     ("unit/acl", &[]),
     ("unit/acl-v2", &[]),
     ("unit/auth", &["--tags", "-masterauth", "--skiptest", "For unauthenticated clients output buffer is limited"]),
 ];
 
-/// Tests that pass at least, over all units: a suite that runs nothing proves nothing.
+/// Minimum number of passed tests over all units, because a suite that runs nothing proves nothing.
 const PASSED_MIN: usize = 130;
 
 /// Makes a copy of the suite whose `redis-server` is Pantala.
@@ -33,7 +33,7 @@ fn copy_suite(source: &Path, folder: &Path) {
     for program in ["redis-cli", "redis-benchmark"] {
         symlink(source.join("src").join(program), programs.join(program)).expect("a program is linked");
     }
-    // The suite waits for this line, which has to come from the process that it has started.
+    // The suite waits for this line, which must come from the process that it has started.
     let script = format!(
         "#!/bin/sh\nme=$$\n(sleep 0.7; echo \" PID: $me Server initialized\") &\nexec {} \"$@\" --workers 2\n",
         binary::pantala().display()
@@ -67,7 +67,7 @@ fn redis_units_of_users_pass() {
     assert!(passed >= PASSED_MIN, "only {passed} tests have run");
 }
 
-/// A line without the colours of a terminal.
+/// Returns a line without the colours of a terminal.
 fn plain(line: &str) -> String {
     let mut text = String::new();
     let mut bytes = line.chars();

@@ -1,12 +1,12 @@
-//! Which commands abort a transaction that watches a key: exactly those that do so on redis-server.
-//! Not every change does: changes to the groups of a stream don't. Other tests of watches are in
-//! `transactions.rs`.
+//! Checks which commands abort a transaction that watches a key: exactly those that do so on
+//! redis-server. Not every change does, for example not changes to the groups of a stream. Other
+//! tests of watches are in `transactions.rs`.
 
 use std::collections::BTreeSet;
 
 use pantala_tests::{Reply, Server, for_each_backend};
 
-/// The data set, which each change starts from. `''` is the empty string here and below.
+/// The initial data set of each change. `''` is the empty string here and below.
 const DATASET: &[&str] = &[
     "SET s 5",
     "SET t hello",
@@ -30,7 +30,7 @@ const DATASET: &[&str] = &[
     "PFADD hll2 d e",
 ];
 
-/// Most different words in a line of [`CHANGES`].
+/// Maximum number of different words in a line of [`CHANGES`].
 const WORDS_MAX: usize = 10;
 
 /// Changes, and commands that look like changes. Commands of one line run in order.
@@ -255,8 +255,8 @@ const CHANGES: &[&str] = &[
     "SET new 1; DEL new",
 ];
 
-/// Returns each change with those of its words that, watched as keys, it invalidates. `s` is always
-/// watched.
+/// Returns each change with those of its words that it invalidates when they are watched as keys.
+/// `s` is always watched.
 fn invalidated(server: &Server) -> Vec<String> {
     let mut watchers: Vec<_> = (0..WORDS_MAX).map(|_| server.connect()).collect();
     let mut changer = server.connect();
