@@ -192,7 +192,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "GET f{t}"),
             (2, "GETDEL f{t}"),
             (0, "PING"),
-            // The same key of another database: only names count.
+            // The same key of another database: only key names are compared.
             (0, "GET a{t}"),
             (2, "SELECT 5"),
             (2, "SET a{t} there"),
@@ -240,7 +240,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "GET a{t}"),
             (0, "SET a{t} own"),
             (1, "PING"),
-            // It receives invalidations as long as it has any subscription.
+            // The client receives invalidations while it has any subscription.
             (1, "PSUBSCRIBE x*"),
             (1, "UNSUBSCRIBE"),
             (0, "GET a{t}"),
@@ -403,14 +403,14 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "PING"),
             (0, "FCALL both 2 t u{t}"),
             (0, "PING"),
-            // The script changed it last.
+            // The script made the last change.
             (0, "MULTI"),
             (0, "SET t own"),
             (0, "EVAL redis.call('set',KEYS[1],'x') 1 t"),
             (0, "SET u{t} own"),
             (0, "EXEC"),
             (0, "PING"),
-            // The client changed it last.
+            // The client made the last change.
             (0, "MULTI"),
             (0, "FCALL both 2 t u{t}"),
             (0, "SET t own"),
@@ -523,7 +523,7 @@ fn invalidate(keys: &[&str]) -> Reply {
     Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(keys.iter().map(Reply::bulk).collect())])
 }
 
-/// How a client applies invalidations to its cache.
+/// Which invalidations a client applies to its cache.
 #[derive(Clone, Copy, PartialEq)]
 enum Applies {
     All,
@@ -537,7 +537,7 @@ fn key(number: usize) -> String {
     format!("key:{number}")
 }
 
-/// A client with a cache of counters, whose values only grow.
+/// A client with a cache of counters, whose values only increase.
 struct Caching {
     client: Client,
     values: HashMap<String, u64>,
@@ -654,7 +654,7 @@ fn cache(server: &Server, applies: Applies, seed: u64) -> Result<(), String> {
     let mut bodies: Vec<Body<'_>> = Vec::new();
     for (number, options) in ["", "", "BCAST", "", "BCAST PREFIX key:1 PREFIX key:2"].iter().enumerate() {
         let mut caching = Caching::new(server, options, applies, seed.wrapping_add(number as u64));
-        // It can't cache keys that it doesn't track.
+        // The client can't cache keys that it doesn't track.
         let only = options.contains("PREFIX");
         bodies.push(Box::new(move || {
             if only {
