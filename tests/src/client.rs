@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_of_a_reply_is_the_rest_of_its_last_bulk() {
+    fn an_incomplete_reply_lacks_the_rest_of_its_last_bulk() {
         let whole = b"*4\r\n$0\r\n\r\n$-1\r\n:12\r\n$5\r\nhello\r\n";
         for (len, missing) in [(1, 2), (4, 5), (8, 10), (10, 11), (15, 16), (22, 23), (24, 31), (30, 31)] {
             assert_eq!(missing_len(&whole[..len]), missing, "of {len}");

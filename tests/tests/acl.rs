@@ -273,7 +273,7 @@ fn hold_all_shards(server: &Server) -> Client {
 }
 
 #[test]
-fn what_waits_for_shards_is_checked_as_it_runs() {
+fn commands_that_waited_for_shards_are_checked_when_they_run() {
     let server = start(Backend::Epoll, &[]);
     let mut admin = admin(&server);
     for calls in [&["SET waited 1"][..], &["MULTI", "SET waited 1", "EXEC"], &["MSET waited 1 other 2"]] {
@@ -430,7 +430,7 @@ fn deleted_users_are_disconnected() {
 }
 
 #[test]
-fn what_is_denied_is_logged() {
+fn denied_calls_are_logged() {
     let server = start(Backend::Epoll, &["--acllog-max-len", "3"]);
     let mut admin = admin(&server);
     let mut lea = user(&server, "lea", "+@all -incr ~k &c");
@@ -456,7 +456,7 @@ fn what_is_denied_is_logged() {
 }
 
 #[test]
-fn passwords_are_shown_nowhere() {
+fn passwords_are_never_shown() {
     let server = start(Backend::Epoll, &["--slowlog-log-slower-than", "0", "--loglevel", "debug"]);
     let mut monitor = server.connect();
     assert_eq!(monitor.call("MONITOR"), Reply::ok());

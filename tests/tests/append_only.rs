@@ -455,7 +455,7 @@ fn the_file_is_rewritten_when_it_has_grown() {
 }
 
 #[test]
-fn debug_loadaof_restores_what_was_committed() {
+fn debug_loadaof_restores_committed_effects() {
     for_each_backend(|backend| {
         let dir = folder();
         let seed = Random::seed("debug_loadaof");
@@ -476,7 +476,7 @@ fn debug_loadaof_restores_what_was_committed() {
 }
 
 #[test]
-fn an_expired_key_is_there_for_the_commands_behind_it() {
+fn an_expired_key_exists_for_later_commands() {
     let dir = folder();
     fs::create_dir(dir.path().join("appendonlydir")).expect("created");
     fs::write(dir.path().join(MANIFEST), "file appendonly.aof.1.incr.aof seq 1 type i\n").expect("written");

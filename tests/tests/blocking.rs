@@ -236,7 +236,7 @@ fn disconnected_and_killed_clients_get_nothing() {
 }
 
 #[test]
-fn a_disconnect_behind_a_long_pipeline_is_noticed() {
+fn a_disconnect_behind_a_long_pipeline_is_detected() {
     /// More than the server reads ahead from a client whose commands must wait.
     const BYTES: usize = 3 * 1024 * 1024;
     play(|server| {
@@ -351,7 +351,7 @@ fn a_move_wakes_the_waiter_of_its_destination() {
 }
 
 #[test]
-fn another_type_wakes_nobody() {
+fn another_type_wakes_no_client() {
     play(|server| {
         let mut other = server.connect();
         let mut client = waiting(server, "BLPOP key 0", 1);

@@ -146,7 +146,7 @@ fn reads_time_out_and_history_never_blocks() {
 /// `+` of Redis 7.4 returns the last entry if there is one, otherwise the first to arrive. Not
 /// compared with redis-server 7.0, which doesn't support it.
 #[test]
-fn the_last_entry_or_the_first_to_come() {
+fn the_last_entry_or_the_first_to_arrive() {
     for &backend in Backend::all() {
         let server = Server::pantala(backend, &["--workers", "3", "--shards", "12"]);
         let mut writer = server.connect();

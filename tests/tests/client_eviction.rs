@@ -368,7 +368,7 @@ fn no_evict_protects_until_it_is_turned_off() {
 }
 
 #[test]
-fn a_client_that_evicts_itself_is_answered_first() {
+fn a_client_that_evicts_itself_receives_its_reply_first() {
     play(|server| {
         let mut control = control(server);
         let mut client = named(server, "large");

@@ -519,7 +519,7 @@ fn a_pause_keeps_expired_keys() {
 /// A client that connected while a password was required is authenticated when the password is
 /// removed.
 #[test]
-fn a_removed_password_locks_no_client_out() {
+fn a_removed_password_authenticates_waiting_clients() {
     for_each_backend(|backend| {
         let server = start(backend);
         let mut admin = server.connect();

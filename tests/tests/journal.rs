@@ -103,7 +103,7 @@ fn read_values(stream: &mut EffectStream, first: usize, end: usize) {
 /// Two followers at different positions: the slow one is disconnected at its limit, and the other
 /// one receives everything. The held bytes are always bounded.
 #[test]
-fn a_slow_follower_is_cut_off_and_the_other_goes_on() {
+fn a_slow_follower_is_disconnected_and_the_other_continues() {
     const LIMIT: usize = 8 * MIB;
     // Held in addition to the limit: the output of the slow connection, and the backlog.
     const HELD_MAX: usize = LIMIT + 3 * MIB;

@@ -67,7 +67,7 @@ fn layer(package: &str) -> Option<&str> {
 }
 
 #[test]
-fn crates_import_only_what_the_design_allows() {
+fn crates_import_only_allowed_crates() {
     let mut wrong = Vec::new();
     for package in metadata().workspace_packages() {
         let name = package.name.as_str();
@@ -109,7 +109,7 @@ fn the_table_goes_one_way() {
 }
 
 #[test]
-fn unsafe_is_only_where_the_design_allows() {
+fn unsafe_is_only_in_allowed_crates() {
     let mut wrong = Vec::new();
     for package in metadata().workspace_packages() {
         let name = package.name.as_str();

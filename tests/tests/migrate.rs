@@ -136,7 +136,7 @@ fn play(source: &Server, target: &Server) -> Vec<String> {
 }
 
 #[test]
-fn keys_move_both_ways_as_between_two_redis_servers() {
+fn keys_move_as_between_two_redis_servers() {
     let (Some(one), Some(two)) = (Server::redis(&[]), Server::redis(&[])) else { return };
     let right = play(&one, &two);
     for_each_form(|backend, execution| {

@@ -333,7 +333,7 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
 /// A client that subscribes to the events of its own commands receives the reply first, regardless
 /// of the worker that owns the keys.
 #[test]
-fn the_reply_comes_before_the_events_of_the_own_command() {
+fn the_reply_precedes_the_events_of_the_own_command() {
     for_each_form(|backend, execution| {
         let server = Server::pantala(backend, &["--workers", "3", "--shards", "8", "--execution", execution]);
         let mut client = server.connect();

@@ -326,7 +326,7 @@ fn a_hundred_thousand_commands_in_one_write() {
 
 /// The server caches resolved commands by name and number of arguments, which subcommands share.
 #[test]
-fn subcommands_of_one_name_and_arity_are_told_apart() {
+fn subcommands_of_one_name_and_arity_are_distinguished() {
     beside_judge(&[], |subject, judge| {
         let mut input = Vec::new();
         let calls = [

@@ -142,7 +142,7 @@ fn end(mut server: Server, command: &[&str]) {
 }
 
 #[test]
-fn redis_loads_what_is_saved() {
+fn redis_loads_snapshots_of_pantala() {
     for args in [&[][..], &["--rdbcompression", "no", "--rdbchecksum", "no"], &["--maxmemory-policy", "allkeys-lfu"]] {
         let folder = folder();
         let server = pantala(any_backend(), &folder, args);
@@ -161,7 +161,7 @@ fn redis_loads_what_is_saved() {
 }
 
 #[test]
-fn what_redis_saves_is_loaded() {
+fn snapshots_of_redis_are_loaded() {
     for args in [&[][..], &["--rdbcompression", "no", "--rdbchecksum", "no"], &["--maxmemory-policy", "allkeys-lru"]] {
         let folder = folder();
         let Some(judge) = Server::redis(&[&["--dir", path(&folder)], args].concat()) else { return };
@@ -187,7 +187,7 @@ fn what_redis_saves_is_loaded() {
 }
 
 #[test]
-fn a_restart_finds_what_was_there() {
+fn a_restart_restores_the_dataset() {
     for_each_backend(|backend| {
         let folder = folder();
         let server = pantala(backend, &folder, &[]);
@@ -348,7 +348,7 @@ fn check_rdb(file: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn check_rdb_tells_what_is_wrong_and_where() {
+fn check_rdb_reports_the_error_and_its_offset() {
     let folder = folder();
     let server = pantala(any_backend(), &folder, &[]);
     must(&mut server.connect(), "RPUSH list a b c");
@@ -415,7 +415,7 @@ fn debug_reload_and_its_options() {
 
 /// Clients write while the server ends. Acknowledged writes are in the snapshot.
 #[test]
-fn what_was_acknowledged_before_the_end_is_saved() {
+fn acknowledged_writes_are_saved_at_the_end() {
     for_each_backend(|backend| {
         let folder = folder();
         let mut server = pantala(backend, &folder, &[]);

@@ -21,7 +21,7 @@ fn what_is_unsafe_to_ignore_prevents_the_start() {
 }
 
 #[test]
-fn what_is_unsafe_to_ignore_is_ignored_on_demand() {
+fn unsafe_directives_are_ignored_on_demand() {
     let text = "tls-replication yes\nloadmodule /x.so\n";
     let (server, _folder) = pantala_with_file(text, &["--ignore-unsupported", "yes"]);
     for word in ["'tls-replication' isn't served yet, and is ignored", "'loadmodule'", "no module"] {
@@ -70,7 +70,7 @@ fn a_bare_save_line_starts() {
 
 /// The last two lines of both servers' output are equal: the wrong line, and the reason.
 #[test]
-fn wrong_options_are_refused_in_the_words_of_redis() {
+fn wrong_options_are_rejected_with_the_texts_of_redis() {
     let Some(redis) = tool::find("redis-server") else { return };
     for args in [
         &["--shutdown-on-sigint"][..],

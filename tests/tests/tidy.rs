@@ -183,7 +183,7 @@ fn whitespace_is_tidy() {
 /// Code checks a command's properties by its flags. Only the table itself and fault injection
 /// compare names.
 #[test]
-fn commands_are_told_apart_by_flags() {
+fn commands_are_distinguished_by_flags() {
     const FOLDERS: [&str; 4] = ["crates/engine/src", "crates/scripting/src", "crates/server/src", "crates/session/src"];
     const COMPARISONS: [&str; 10] = [
         "command.name ==",

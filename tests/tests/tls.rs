@@ -143,7 +143,7 @@ fn sessions_are_resumed_unless_caching_is_off() {
 }
 
 #[test]
-fn what_clients_do_works_over_tls() {
+fn clients_work_over_tls() {
     let Some(certificates) = Certificates::make() else { return };
     for_each_backend(|backend| {
         let mut encrypted = start(backend, &certificates);
@@ -388,7 +388,7 @@ fn ports_are_opened_and_closed_at_run_time() {
 }
 
 #[test]
-fn what_cannot_be_used_prevents_the_start() {
+fn unusable_files_prevent_the_start() {
     let Some(certificates) = Certificates::make() else { return };
     let args = certificates.server_args(free_port(), "server");
     let args: Vec<&str> = args.iter().map(String::as_str).collect();

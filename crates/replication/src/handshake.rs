@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_says_who_it_is() {
+    fn a_replica_identifies_itself() {
         let mut replica = Handshake::default();
         let said = "listening-port 6380 ip-address 10.0.0.1 capa eof CAPA PSYNC2 capa other rdb-only 1 version 7.2";
         assert_eq!(hear(&mut replica, said), Ok(Heard::Ok));

@@ -230,7 +230,7 @@ fn a_turn_ends_a_piece_at_its_length() {
 }
 
 #[test]
-fn replies_are_dropped_where_they_are_not_wanted_and_messages_are_not() {
+fn unwanted_replies_are_dropped_and_messages_are_kept() {
     let mut connection = connection();
     let reply = |connection: &mut crate::connection::Connection<_, ()>| {
         let before = connection.output.len();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn openssl_lists_select_what_they_say() {
+    fn openssl_lists_select_the_named_suites() {
         assert_eq!(names("").expect("all").len(), 6);
         assert_eq!(names("HIGH:!aNULL:!MD5").expect("all").len(), 6);
         assert_eq!(names("ECDHE+AESGCM:!AES128").expect("two").len(), 2);

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn later_writes_before_earlier_ones_are_seen() {
+    fn later_writes_before_earlier_ones_are_detected() {
         for (is_by_key, is_wrong) in [(false, true), (true, false)] {
             let order = order(is_by_key);
             assert_eq!(order.look(&[effect("SET window7:1 1001")]), Ok(()));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_transactions_are_seen() {
+    fn torn_transactions_are_detected() {
         let order = order(true);
         assert_eq!(order.look(&[effect("SET window7:0 1002")]), Ok(()));
         assert!(order.look(&[effect("SET window7:1 1003")]).is_err());

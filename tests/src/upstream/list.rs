@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_must_be() {
+    fn a_run_must_match_the_lists() {
         let done = |text: &str| Report::parse(&format!("{text}[1/1 done]: unit/x (0 seconds)\n"));
         let good = done("[ok]: a (0 ms)\n[err]: b in tests/unit/x.tcl\nwhy\n[skip]: c\n");
         let list = skipped("reason: r\nb\n!c\n");

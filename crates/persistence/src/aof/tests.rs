@@ -191,7 +191,7 @@ fn check(bytes: &[u8], until_s: Option<i64>) -> Outcome {
 }
 
 #[test]
-fn a_check_says_how_far_a_file_is_right() {
+fn a_check_reports_the_valid_part_of_a_file() {
     let multi = b"*1\r\n$5\r\nMULTI\r\n";
     let exec = b"*1\r\n$4\r\nEXEC\r\n";
     let whole = [SET, multi, SET, exec].concat();

@@ -122,7 +122,7 @@ fn read_all(file: &[u8], step: usize, knows_len: bool) -> Result<Vec<String>, Er
 }
 
 #[test]
-fn what_is_written_is_read_in_any_pieces() {
+fn written_files_are_read_in_any_pieces() {
     let mut all = values();
     for version in [Version::Redis7_0, Version::Redis7_4] {
         if version == Version::Redis7_4 {
@@ -199,7 +199,7 @@ fn headers() {
 }
 
 #[test]
-fn lengths_that_lie_take_no_memory() {
+fn false_lengths_allocate_no_memory() {
     let huge = [0x81, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
     for kind in [kind::LIST, kind::SET, kind::HASH, kind::ZSET_2, kind::LIST_QUICKLIST_2, kind::STREAM_LISTPACKS_3] {
         let file = sealed(b"REDIS0012", &[&[kind, 1, b'k'][..], &huge].concat());
@@ -218,7 +218,7 @@ fn lengths_that_lie_take_no_memory() {
 }
 
 #[test]
-fn what_is_not_read_is_named() {
+fn unsupported_content_is_named() {
     // The number encodes the name's letters, and a version.
     let name = b"MBbloom--";
     let number = name.iter().fold(0u64, |number, letter| {

@@ -81,7 +81,7 @@ fn watched_keys_that_were_changed_refuse_the_transaction() {
 }
 
 #[test]
-fn who_waits_gets_each_element_once() {
+fn blocked_clients_get_each_element_once() {
     let pop = |client, times, reply| event(client, times, Operation::BlockingPop(vec![0, 1]), reply);
     let got = |key: &str, element: &str| Reply::Array(vec![Reply::bulk(key), Reply::bulk(element)]);
     let push = event(0, (5, 6), Operation::One(Command::Push(1, "e".into())), Reply::Integer(1));
@@ -101,7 +101,7 @@ fn who_waits_gets_each_element_once() {
 }
 
 #[test]
-fn what_has_a_time_to_live_is_there_until_it_is_over_and_no_longer() {
+fn keys_exist_until_their_ttl_ends() {
     let one = |client, times, command, reply| event(client, times, Operation::One(command), reply);
     let expire = one(0, (2, 3), Command::Expire(0, 7), Reply::Integer(1));
     let over = event(9, (10, 20), Operation::Expires(0, 7), Reply::Null);
