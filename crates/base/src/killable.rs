@@ -82,8 +82,8 @@ impl Killable {
     /// `false` if the run was killed: then it must change nothing.
     #[must_use = "a run that was killed must change nothing"]
     pub fn change(&self) -> bool {
-        // Relaxed, here and below: only the modification order of this word matters; it guards no
-        // other memory.
+        // Relaxed, as in the methods below: only the modification order of this word matters; it
+        // guards no other memory.
         let mut word = self.word.load(Ordering::Relaxed);
         while word & (CHANGED | KILLED) == 0 {
             match self.word.compare_exchange_weak(word, word | CHANGED, Ordering::Relaxed, Ordering::Relaxed) {

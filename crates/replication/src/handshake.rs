@@ -97,7 +97,7 @@ impl Handshake {
                     None => return Err(error("ERR value is not an integer or out of range", b"")),
                 },
                 b"rdb-filter-only" => self.set_filter(value)?,
-                // Sent by later versions. It informs the primary and has no effect here.
+                // Sent by later versions. It informs the primary and has no effect.
                 b"version" => {}
                 _ => return Err(error("ERR Unrecognized REPLCONF option: ", name)),
             }

@@ -5,7 +5,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | replication ID | 40 hexadecimal digits that name one history of the dataset ([`ReplId`]) |
-//! | offset | number of bytes of a history's stream; `PSYNC` asks for the byte behind it |
+//! | offset | number of bytes of a history's stream; `PSYNC` asks for the byte after it |
 //! | second ID | the history that this one continues, up to an offset ([`History`]) |
 //! | handshake | what a connection states by `REPLCONF` before it asks for data ([`Handshake`]) |
 //! | full sync | a snapshot, then the stream from the snapshot's offset |

@@ -46,9 +46,9 @@ impl<C: Lent, S> Connection<C, S> {
             return false;
         }
         self.input.compact();
-        // An incomplete command must go on arriving; a complete one can wait in the kernel. But not
-        // while the connection may be blocked for ever: the peer's close would go unseen behind
-        // bytes that aren't received. (`parse` has the bound then.)
+        // The rest of an incomplete command must be received; a complete one can wait in the
+        // kernel. A blocked connection keeps receiving, because the peer's close arrives after the
+        // pending bytes. (`parse` limits its input.)
         let has_enough = match self.state {
             State::Open => self.is_ready,
             State::Blocked => false,
@@ -102,7 +102,7 @@ impl<C: Lent, S> Connection<C, S> {
         let Some(piece) = self.ahead.pop() else { return Sends::Nothing };
         self.sending.bytes = piece.bytes().len();
         self.sending.is_shared = matches!(piece, Outgoing::Shared(_));
-        // Output behind it follows as soon as it is sent.
+        // The output after it follows as soon as this send completes.
         let is_last = self.ahead.is_empty() && self.output.is_empty();
         Sends::Now(Send { bytes: piece, is_awaited: !is_last || self.state == State::Closing || self.eof })
     }
@@ -127,7 +127,7 @@ impl<C: Lent, S> Connection<C, S> {
             State::Closing => true,
             // All complete commands have run: the rest can't become a command any more.
             State::Open => self.eof && !self.is_ready,
-            // As in Redis, a close ends the wait, whatever was sent behind the command.
+            // As in Redis, a close ends the wait, even if more commands follow.
             State::Blocked | State::Paused => self.eof,
             State::Parked | State::Yielding | State::Syncing => false,
         };

@@ -1,6 +1,6 @@
 //! The append-only file: effects as commands, in the order in which they were committed.
 //!
-//! As in Redis 7, it consists of several files in a directory of its own. A manifest lists them:
+//! As in Redis 7, it consists of several files in a separate directory. A manifest lists them:
 //!
 //! ```text
 //! appendonlydir/appendonly.aof.1.base.rdb     the dataset at one instant

@@ -43,7 +43,7 @@ pub mod opcode {
     pub const FUNCTION: u8 = 245;
     /// The same in release candidates of Redis 7.0.
     pub const FUNCTION_PRE_GA: u8 = 246;
-    /// Data of a module beside its values.
+    /// Data of a module in addition to its values.
     pub const MODULE_AUX: u8 = 247;
     /// Idle time of the next entry, s.
     pub const IDLE: u8 = 248;

@@ -1,3 +1,5 @@
+//! Tests of RDB files: written files are read in pieces of any size, and damaged files are rejected.
+
 use std::cell::RefCell;
 
 use pantala_base::crc64::crc64;

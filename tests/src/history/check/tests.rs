@@ -1,3 +1,5 @@
+//! Tests of the search: short histories with a known verdict, and random ones against brute force.
+
 use super::*;
 use crate::history::{Command, Operation, Script};
 use crate::{Random, Reply};
