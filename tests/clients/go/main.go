@@ -37,7 +37,7 @@ func ok(err error) {
 	must(err == nil, "%v", err)
 }
 
-// together runs body in goroutines, each with a client of its own.
+// together runs body in goroutines, each with its own client.
 func together(body func(number int, own *redis.Client) error) {
 	var group sync.WaitGroup
 	failed := make(chan error, routines)
@@ -57,7 +57,7 @@ func together(body func(number int, own *redis.Client) error) {
 	ok(<-failed)
 }
 
-// watchRetries moves amounts between accounts; a writer that met another tries again.
+// watchRetries moves amounts between accounts; a writer that conflicts with another retries.
 func watchRetries(rdb *redis.Client) {
 	const accounts = 16
 	account := func(number int) string { return "account:" + strconv.Itoa(number%accounts) }
@@ -101,7 +101,7 @@ func watchRetries(rdb *redis.Client) {
 		sum += value
 	}
 	must(sum == accounts*100, "the accounts hold %d", sum)
-	// Writers may miss each other by luck; this one is met for sure.
+	// The writers above may happen not to conflict; this one always does.
 	err := rdb.Watch(ctx, func(tx *redis.Tx) error {
 		ok(client(3).Incr(ctx, account(0)).Err())
 		_, err := tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error {

@@ -50,7 +50,7 @@ final class JedisWork {
                 wanted.add(Integer.toString(value));
             }
             Check.same(jedis.lrange("history", 0, -1), wanted);
-            // Threads may miss each other by luck; this one is met for sure.
+            // The threads above may happen not to conflict; this one always does.
             jedis.watch("counter");
             try (Jedis other = client()) {
                 other.incr("counter");

@@ -32,7 +32,7 @@ async function open(name) {
       await events.close();
       await queue.obliterate({ force: true });
       await queue.close();
-      // The events are a stream that stays; a limit's counter goes by time.
+      // The stream of events remains; the counter of a limit expires.
       const left = (await redis.keys(`bull:${name}:*`)).filter((key) => !/:(events|limiter)$/.test(key));
       assert.deepEqual(left, [], 'obliterate leaves nothing');
     },
