@@ -45,8 +45,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Crates that may contain `unsafe`.
 const UNSAFE_ALLOWED: &[&str] = &["base", "dict", "types", "engine", "runtime", "scripting"];
 
-/// Packages outside of the table: benches may import any crate, black-box tests
-/// none.
+/// Packages outside of the table: benches may import any crate, black-box tests none.
 const BENCHES: &str = "pantala-benches";
 const TESTS: &str = "pantala-tests";
 

@@ -1,4 +1,4 @@
-//! Tests of RDB files: written files are read in pieces of any size, and damaged files are rejected.
+//! Tests of RDB files: written files are read in pieces of any size; damaged files are rejected.
 
 use std::cell::RefCell;
 
