@@ -45,7 +45,7 @@ impl Scene {
         Scene::computes(|_| bytes)
     }
 
-    /// As [`Scene::answers`], with what `answer` makes of the `PSYNC`.
+    /// Returns a scene like [`Scene::answers`] whose answer is computed from the `PSYNC`.
     #[must_use]
     pub fn computes(answer: impl FnOnce(&Sent) -> Vec<u8> + Send + 'static) -> Scene {
         Scene { replies: Vec::new(), answer: Box::new(answer), end: End::Close }

@@ -27,16 +27,8 @@ struct Budget {
 }
 
 const BUDGETS: &[(&str, Budget)] = &[
-    ("crates/base", Budget { wide: 1, idioms: 0, verbs: 2, long: 0 }),
-    ("crates/commands", Budget { wide: 0, idioms: 0, verbs: 1, long: 0 }),
-    ("crates/dict", Budget { wide: 0, idioms: 0, verbs: 2, long: 0 }),
-    ("crates/engine", Budget { wide: 2, idioms: 5, verbs: 27, long: 0 }),
-    ("crates/resp", Budget { wide: 2, idioms: 0, verbs: 1, long: 0 }),
-    ("crates/scripting", Budget { wide: 38, idioms: 5, verbs: 0, long: 0 }),
-    ("crates/server", Budget { wide: 0, idioms: 0, verbs: 13, long: 3 }),
-    ("crates/session", Budget { wide: 0, idioms: 0, verbs: 1, long: 0 }),
-    ("crates/types", Budget { wide: 0, idioms: 2, verbs: 17, long: 1 }),
-    ("tests", Budget { wide: 29, idioms: 6, verbs: 11, long: 0 }),
+    ("crates/server", Budget { wide: 0, idioms: 0, verbs: 0, long: 3 }),
+    ("crates/types", Budget { wide: 0, idioms: 0, verbs: 0, long: 1 }),
 ];
 
 /// Returns the folder whose budget a file uses: its crate, or the first folder of its path.

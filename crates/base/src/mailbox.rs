@@ -5,7 +5,7 @@
 //! arrival order.
 //!
 //! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps, so the
-//! compare-and-swap that delivers a message also shows its sender whether to ring the doorbell.
+//!   compare-and-swap that delivers a message also shows its sender whether to ring the doorbell.
 //! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
 //! The queues have no bound of their own. A node is a request of a connection that waits for its

@@ -11,7 +11,7 @@ struct Floor {
 }
 
 impl Floor {
-    /// Starts a floor on a free port: another one if a process takes the port before the floor does.
+    /// Starts a floor on a free port, or on another one if a process takes the port first.
     fn start(backend: &str) -> Self {
         const TRIES: usize = 10;
         (0..TRIES).find_map(|_| Self::try_start(backend)).expect("a free port")

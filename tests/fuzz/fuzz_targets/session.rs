@@ -11,10 +11,12 @@ use pantala_session::testing::{Outcome, drive};
 
 const CHOICES: usize = 16;
 
-/// Choices after which the largest one is always made: some sequences never let the rest arrive.
+/// Number of choices after which the largest one is always made: some sequences never deliver the
+/// rest of the input.
 const FREE_CHOICES_MAX: usize = 20_000;
 
-/// Whether the error depends on the pieces, as in Redis: a longer line passes when it is seen together with its end.
+/// Returns whether the error depends on the pieces, as in Redis: a longer line passes if it is
+/// received together with its end.
 fn is_of_length(outcome: &Outcome) -> bool {
     use ProtocolError::{TooBigBulkCount, TooBigCount, TooBigInline};
     matches!(outcome.error, Some(TooBigInline | TooBigCount | TooBigBulkCount))
@@ -28,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
         if next > FREE_CHOICES_MAX {
             return bound - 1;
         }
-        // Each round differs from the one before: no sequence of choices goes on for ever without a send or a byte.
+        // Each round of choices differs from the one before.
         let choice = usize::from(choices[next % CHOICES]).wrapping_add(next / CHOICES);
         choice % bound
     });

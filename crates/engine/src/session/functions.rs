@@ -54,12 +54,13 @@ pub trait Functions {
     fn libraries(&self) -> Vec<LibraryFacts>;
     /// Returns the numbers of libraries and functions.
     fn counts(&self) -> (usize, usize);
-    /// Removes a library; `false` if there is none with this name. The error is the whole error reply.
+    /// Removes a library. Returns `false` if there is none with this name. The error is the whole
+    /// error reply.
     fn delete(&self, name: &[u8]) -> Result<bool, Vec<u8>>;
     /// Removes all libraries. The error is the whole error reply.
     fn flush(&self) -> Result<(), Vec<u8>>;
-    /// Loads all of these, or none. `trouble` is what is wrong behind them: the error if they themselves are right. The error is the whole error
-    /// reply.
+    /// Loads all of these libraries, or none. `trouble` is an error found behind them, which is
+    /// returned if the libraries themselves have none. The error is the whole error reply.
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>>;
     /// Returns the function that has run longest, or `None`. The error is the whole error reply: a
     /// script runs instead.

@@ -140,7 +140,7 @@ fn watch<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32, keys: &[B
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Requests the shards of `EXEC`, `WATCH` or a script.
+    /// Acquires the shards of `EXEC`, `WATCH` or a script.
     pub fn gather(
         &mut self,
         entry: &Entry,
