@@ -141,20 +141,45 @@ pub(crate) fn append_select(bytes: &mut Vec<u8>, db: u32) {
     encode(bytes, 2, [&b"SELECT"[..], db.to_string().as_bytes()].into_iter());
 }
 
-/// What the effects of some commands are to a reply: it must not be sent before they are durable.
+/// The effects that a reply depends on: it must not be sent before they are durable.
+///
+/// One word, because every request carries it: the latest stamp among the units that the commands
+/// have made, or have read the results of (0: none), and a bit that is set if they have made some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// The latest stamp among the units that the commands have made, or have read the results of;
-    /// 0: none.
-    pub stamp: u64,
-    /// They have made some.
-    pub has_written: bool,
-}
+pub struct Seen(u64);
 
 impl Seen {
-    /// Returns what commands have seen that made a unit.
-    pub fn written(stamp: u64) -> Self {
-        Seen { stamp, has_written: true }
+    /// Stamps stay far below: an epoch starts every few milliseconds.
+    const HAS_WRITTEN: u64 = 1 << 63;
+
+    /// Returns the value for commands that have made a unit.
+    pub const fn written(stamp: u64) -> Self {
+        Seen(stamp | Self::HAS_WRITTEN)
+    }
+
+    /// Returns the value for commands that have only read the results of a unit.
+    pub const fn read(stamp: u64) -> Self {
+        Seen(stamp)
+    }
+
+    /// Returns the latest stamp.
+    pub fn stamp(self) -> u64 {
+        self.0 & !Self::HAS_WRITTEN
+    }
+
+    /// Returns whether the commands have made a unit.
+    pub fn has_written(self) -> bool {
+        self.0 & Self::HAS_WRITTEN != 0
+    }
+
+    /// Sets the latest stamp.
+    pub(crate) fn set_stamp(&mut self, stamp: u64) {
+        self.0 = self.0 & Self::HAS_WRITTEN | stamp;
+    }
+
+    /// Keeps the stamp only.
+    pub(crate) fn forget_writes(&mut self) {
+        self.0 = self.stamp();
     }
 }
 

@@ -209,7 +209,7 @@ impl Executor<'_> {
         batch.clear();
         let last = self.stream.clock();
         // The commands may have read only.
-        self.seen.stamp = last;
+        self.seen.set_stamp(last);
         self.set_clocks(owned, last);
     }
 
@@ -243,7 +243,7 @@ impl Executor<'_> {
         let clocks = owned.iter_mut().map(|ownership| keyspace.shard(ownership).waiters.pending.clock);
         let own = self.stream.clock();
         let of_shards = clocks.fold(0, u64::max);
-        self.seen.stamp = self.seen.stamp.max(of_shards);
+        self.seen.set_stamp(self.seen.stamp().max(of_shards));
         let latest = if faults::hits(Fault::UnorderedEffects) { own } else { own.max(of_shards) };
         latest.max(keyspace.journal().epoch_floor()) + 1
     }
@@ -291,7 +291,7 @@ impl Executor<'_> {
         if !self.stream.is_empty() {
             self.keyspace.journal().take(self.worker(), &mut self.stream);
             // Nothing takes it while no reply waits.
-            self.seen.has_written = false;
+            self.seen.forget_writes();
         }
     }
 

@@ -53,8 +53,8 @@ impl Gate {
 
     /// Returns the stamp that the reply to some commands waits for; 0: none.
     pub fn awaited(&self, seen: Seen) -> u64 {
-        let waits = self.awaits_syncs() || seen.has_written;
-        if waits { seen.stamp } else { 0 }
+        let waits = self.awaits_syncs() || seen.has_written();
+        if waits { seen.stamp() } else { 0 }
     }
 
     /// Returns the stamp below which replies may be sent, given that before which all effects are
@@ -100,8 +100,8 @@ impl Gate {
 mod tests {
     use super::*;
 
-    const WRITTEN: Seen = Seen { stamp: 77, has_written: true };
-    const READ: Seen = Seen { stamp: 77, has_written: false };
+    const WRITTEN: Seen = Seen::written(77);
+    const READ: Seen = Seen::read(77);
 
     fn waits(gate: &Gate, seen: Seen) -> bool {
         gate.is_shut() && gate.awaited(seen) >= gate.open_below(|| 50)
@@ -140,7 +140,7 @@ mod tests {
         assert!(!gate.set(true, true));
         assert!(waits(&gate, WRITTEN) && waits(&gate, READ) && !gate.is_behind());
         gate.note_behind();
-        assert!(!gate.is_behind() && !waits(&gate, Seen { stamp: 49, has_written: true }), "syncs decide");
+        assert!(!gate.is_behind() && !waits(&gate, Seen::written(49)), "syncs decide");
         assert!(gate.set(true, false), "those that only syncs held are sent");
         assert!(waits(&gate, WRITTEN) && !waits(&gate, READ));
     }
