@@ -124,3 +124,48 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
         server.assert_sound();
     });
 }
+
+/// The commands of a pipeline that run on another worker are held as well.
+#[test]
+fn a_pipeline_that_runs_elsewhere_is_held() {
+    const WRITES: usize = 400;
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(
+            backend,
+            &[
+                "--workers",
+                "2",
+                "--execution",
+                "owner",
+                "--appendonly",
+                "yes",
+                "--save",
+                "",
+                "--auto-aof-rewrite-percentage",
+                "0",
+            ],
+        );
+        let mut client = server.connect();
+        stick(&mut client, true);
+        let value = vec![b'x'; MIB];
+        // One of them runs on the other worker, whichever that is.
+        let mut writers = [server.connect(), server.connect()];
+        std::thread::scope(|scope| {
+            let mut writing = Vec::new();
+            for (number, writer) in writers.iter_mut().enumerate() {
+                writer.send_raw(&encode(&["CLIENT", "REPLY", "OFF"]));
+                let request = encode(&[b"SET".as_slice(), format!("key{number}").as_bytes(), &value]);
+                writing.push(scope.spawn(move || (0..WRITES).for_each(|_| writer.send_raw(&request))));
+            }
+            eventually("the disk is too far behind", || writes_wait(&mut client));
+            // A pipeline that is not held would go on meanwhile.
+            std::thread::sleep(Duration::from_millis(300));
+            let waiting = buffer(&mut client);
+            assert!(waiting < UNWRITTEN_BYTES_MAX + 64 * MIB as u64, "{waiting} bytes");
+            assert!(writing.iter().any(|writing| !writing.is_finished()));
+            stick(&mut client, false);
+        });
+        eventually("all is written", || buffer(&mut client) == 0);
+        server.assert_sound();
+    });
+}

@@ -99,6 +99,8 @@ pub struct Aof {
     synced: AtomicU64,
     /// Which replies wait.
     gate: Arc<Gate>,
+    /// Held while the gate is set.
+    gate_setter: Mutex<()>,
     /// By worker: it has replies that wait.
     waiting: Box<[AtomicBool]>,
     /// Rewrites.
@@ -125,6 +127,7 @@ impl Aof {
             no_fsync_on_rewrite: AtomicBool::new(false),
             synced: AtomicU64::new(0),
             gate: Arc::default(),
+            gate_setter: Mutex::default(),
             waiting: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             rewrites: Rewrites::default(),
             written: Written::default(),
@@ -167,20 +170,26 @@ impl Aof {
     }
 
     fn set_gates(&self, server: &Server) {
-        let (is_on, is_always) = (self.state() == State::On, self.fsync() == AppendFsync::Always);
-        let awaits_syncs = is_on && is_always;
-        let has_changed = self.gate.awaits_syncs() != awaits_syncs;
-        self.set_gate(server, awaits_syncs);
-        // It must see at once that replies wait for it, or no longer do.
-        if has_changed && let Some(handle) = &*lock(&self.writer) {
+        let awaited_syncs = self.gate.awaits_syncs();
+        self.set_gate(server);
+        // The thread must see at once that replies wait for its syncs, or no longer do.
+        if self.gate.awaits_syncs() != awaited_syncs
+            && let Some(handle) = &*lock(&self.writer)
+        {
             handle.wake();
         }
     }
 
-    /// Sets which replies wait by the state of the file.
-    fn set_gate(&self, server: &Server, awaits_syncs: bool) {
-        let writes = self.state() != State::Off && self.written.error.load(Relaxed) == 0;
-        if self.gate.set(writes, awaits_syncs) {
+    /// Sets which replies wait, by the state of the file, its last error and `appendfsync`.
+    fn set_gate(&self, server: &Server) {
+        let releases = {
+            // One setter at a time: the last one has seen what all of them have stored.
+            let _setter = lock(&self.gate_setter);
+            let writes = self.state() != State::Off && self.written.error.load(Relaxed) == 0;
+            let awaits_syncs = self.state() == State::On && self.fsync() == AppendFsync::Always;
+            self.gate.set(writes, awaits_syncs)
+        };
+        if releases {
             self.release(server);
         }
     }
@@ -203,7 +212,7 @@ impl Aof {
     pub(super) fn set_write_error(&self, server: &Server, number: i32) {
         self.written.error.store(number, Relaxed);
         refuse_writes_on_error(server);
-        self.set_gate(server, self.gate.awaits_syncs());
+        self.set_gate(server);
     }
 
     /// Returns which replies wait.

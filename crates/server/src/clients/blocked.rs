@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pantala_engine::blocking::{Waiter, Woken};
+use pantala_engine::command::Flags;
 use pantala_engine::effect::Seen;
 use pantala_engine::message::Unblock;
 use pantala_engine::slowlog::Sender;
@@ -53,7 +54,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.executor.observe_clock(woken.effect_clock);
         // The connection may have closed meanwhile. The reply is lost, as in Redis.
         let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
-        note_unsynced_until(self, index, Seen::written(woken.effect_clock));
+        let has_written = woken.waiter.command().flags.contains(Flags::WRITE);
+        let seen = if has_written { Seen::written } else { Seen::read };
+        note_unsynced_until(self, index, seen(woken.effect_clock));
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         match &connection.waits.blocked {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
@@ -137,6 +140,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
         connection.end_reply(before);
         connection.release_news();
+        self.reactor.hold_unsynced(index);
+        let Some(connection) = &self.reactor.connections[index as usize] else { return };
         let added_bytes = connection.output.len() - before.min(connection.output.len());
         if self.closed_over_limit(index, added_bytes) {
             return;

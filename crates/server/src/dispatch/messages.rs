@@ -219,6 +219,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if self.clients.closed_over_limit(index, 0) {
             return;
         }
+        self.clients.reactor.hold_unsynced(index);
         self.clients.reactor.make_ready(index);
         self.clients.reactor.touch(index);
     }

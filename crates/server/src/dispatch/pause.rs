@@ -180,6 +180,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, true);
                 continue;
             }
+            self.clients.reactor.hold_unsynced(index);
             self.clients.reactor.make_ready(index);
             self.clients.reactor.touch(index);
         }

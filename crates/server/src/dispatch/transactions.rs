@@ -134,7 +134,8 @@ fn watch<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32, keys: &[B
     };
     let view = session.view();
     let watching = session.watching.get_or_insert_default();
-    watching.add(&mut clients.executor.look(&view, owned, clients.reactor.clock.now_ms), keys);
+    let now_ms = clients.executor.time_of(clients.reactor.clock.now_ms, owned);
+    watching.add(&mut clients.executor.look(&view, owned, now_ms), keys);
     session.client.tell_watch(watching.watch());
     Reply::new(output, view.version).ok();
 }
@@ -352,6 +353,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         let added_bytes = connection.output.len().saturating_sub(before);
         if !self.clients.closed_over_limit(index, added_bytes) {
+            self.clients.reactor.hold_unsynced(index);
             self.clients.reactor.make_ready(index);
             self.clients.reactor.touch(index);
         }

@@ -21,7 +21,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         let Some(connection) = &mut self.connections[index as usize] else { return false };
         // A client without replies (CLIENT REPLY OFF) must not write ahead of the disk either. A
         // primary's writes can't be held back.
-        let may_pass = !connection.has_output() && (!is_behind || connection.session.primary.is_some());
+        let may_pass = if is_behind { connection.session.primary.is_some() } else { !connection.has_output() };
         if connection.socket.unsynced < synced || may_pass {
             connection.socket.unsynced = 0;
             return false;
@@ -33,6 +33,17 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             self.unsynced.push(index);
         }
         true
+    }
+
+    /// Keeps a connection that has just become open from running commands if its replies wait for a
+    /// sync: a pipeline whose commands run elsewhere would otherwise never stop.
+    pub fn hold_unsynced(&mut self, index: u32) {
+        if let Some(connection) = &mut self.connections[index as usize]
+            && connection.socket.is_unsynced
+            && connection.state == State::Open
+        {
+            connection.state = State::Syncing;
+        }
     }
 
     /// Releases the connections whose effects are synced. Returns whether there were any.
