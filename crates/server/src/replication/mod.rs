@@ -44,7 +44,8 @@ mod promotion;
 pub mod replica;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use pantala_base::Random;
@@ -102,6 +103,9 @@ pub struct Replication {
     server: OnceLock<Weak<Server>>,
     /// What an offset of the history is more than that of the log, modulo 2^64.
     base: AtomicU64,
+    /// The offset of the log from which on it is the stream of the history: what it holds from
+    /// before a promotion is other bytes.
+    floor: AtomicU64,
     /// The failover, if there is one.
     pub failovers: Failovers,
     /// A full sync is being prepared or is writing its snapshot.
@@ -133,6 +137,7 @@ impl Replication {
             state: Mutex::new(state),
             server: OnceLock::new(),
             base: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
             failovers: Failovers::default(),
             is_syncing: AtomicBool::new(false),
             syncs: Syncs::default(),
@@ -158,8 +163,18 @@ impl Replication {
 
     /// Returns the offsets of the stream that are held, and whether it is recorded.
     pub fn held(&self, server: &Server) -> (Range<u64>, bool) {
+        // A thread that sees a base also sees its floor.
+        let base = self.base.load(Acquire);
+        let floor = self.floor.load(Relaxed);
         let (held, is_recorded) = server.keyspace().journal().held();
-        (self.offset_of(held.start)..self.offset_of(held.end), is_recorded)
+        let start = held.start.max(floor).min(held.end);
+        (start.wrapping_add(base)..held.end.wrapping_add(base), is_recorded)
+    }
+
+    /// Makes the log the stream of the history from `start` on, which is its `offset`.
+    fn rebase(&self, start: u64, offset: u64) {
+        self.floor.store(start, Relaxed);
+        self.base.store(offset.wrapping_sub(start), Release);
     }
 
     fn server(&self) -> Option<Arc<Server>> {

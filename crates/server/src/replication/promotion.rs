@@ -14,7 +14,7 @@
 //! in it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use pantala_engine::client::Client;
@@ -124,7 +124,7 @@ fn continue_stream(server: &Server, id: ReplId, offset: u64) {
     state.history.shift(own, offset);
     state.has_backlog = true;
     state.alone_since_ms = Some(server.monotonic_ms());
-    replication.base.store(offset.wrapping_sub(start), Relaxed);
+    replication.rebase(start, offset);
 }
 
 /// Records the stream. Returns its offset in the log from which on nothing is missing, and a
