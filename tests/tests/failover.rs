@@ -201,6 +201,37 @@ fn errors_are_those_of_redis() {
     }
 }
 
+/// The pause of all commands ends in its time, though the failover holds writes back.
+#[test]
+fn clients_may_pause_all_commands_during_a_failover() {
+    for_each_backend(|backend| {
+        let server = start(Kind::Pantala, backend).expect("it starts");
+        let Some(replica) = start(Kind::Redis, backend) else { return };
+        follow(&replica, &server);
+        wait_until_applied(&replica, &server);
+        replica.signal(rustix::process::Signal::STOP);
+        let mut client = server.connect();
+        client.call("SET a 1");
+        assert_eq!(client.call("FAILOVER"), Reply::ok());
+        let mut held = held_write(&server);
+        assert_eq!(server.connect().call("CLIENT PAUSE 100 ALL"), Reply::ok());
+        assert_eq!(client.call("GET a"), Reply::bulk("1"));
+        assert_eq!(state(&server), "waiting-for-sync");
+        // A pause that was ended does not come back after the failover.
+        assert_eq!(client.call("CLIENT PAUSE 3600000 WRITE"), Reply::ok());
+        assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
+        assert_eq!(client.call("FAILOVER ABORT"), Reply::ok());
+        assert_eq!(held.receive(), Reply::Integer(1));
+        replica.signal(rustix::process::Signal::CONT);
+        // Replicas are never paused: the failover takes place.
+        wait_until_applied(&replica, &server);
+        assert_eq!(client.call("CLIENT PAUSE 3600000 WRITE"), Reply::ok());
+        assert_eq!(client.call(&format!("FAILOVER TO 127.0.0.1 {}", replica.port())), Reply::ok());
+        assert_eq!(client.call("CLIENT PAUSE 3600000 ALL"), Reply::ok());
+        eventually("the replica has taken over", || role(&replica) == "master");
+    });
+}
+
 fn replica_of_nobody(replica: &Server) -> &Server {
     eventually("it is a primary", || replica.connect().call("REPLICAOF NO ONE") == Reply::ok());
     replica

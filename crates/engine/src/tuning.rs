@@ -127,9 +127,11 @@ pub struct Tuning {
     /// The end of `CLIENT PAUSE` (unix time, ms; 0: not paused). Written by
     /// [`crate::tuning::pause`] only.
     pub paused_until_ms: AtomicI64,
-    /// The remaining state of pauses: locked while `paused_until_ms` and `pause_all` are written.
+    /// The end of the pauses of clients among them.
+    pub clients_paused_until_ms: AtomicI64,
+    /// The remaining state of pauses: locked while the ends and `pause_all` are written.
     pub(crate) pauses: Mutex<Pauses>,
-    /// Whether the pause holds back all commands, not only writes.
+    /// Whether the pauses of clients hold back all commands, not only writes.
     pub pause_all: AtomicBool,
     /// `cluster-enabled`: set before the first command, never changed.
     pub cluster: AtomicBool,
@@ -180,6 +182,7 @@ impl Tuning {
             cron_is_paused: AtomicBool::new(false),
             scripts_may_debug: AtomicBool::new(false),
             paused_until_ms: AtomicI64::new(0),
+            clients_paused_until_ms: AtomicI64::new(0),
             pauses: Mutex::default(),
             pause_all: AtomicBool::new(false),
             cluster: AtomicBool::new(false),
@@ -295,6 +298,11 @@ impl Tuning {
     /// Returns whether `CLIENT PAUSE` holds back writes.
     pub fn is_paused(&self, now_ms: i64) -> bool {
         self.paused_until_ms.load(Relaxed) > now_ms
+    }
+
+    /// Returns whether `CLIENT PAUSE` holds back commands, apart from failovers and promotions.
+    pub fn is_paused_by_clients(&self, now_ms: i64) -> bool {
+        self.clients_paused_until_ms.load(Relaxed) > now_ms
     }
 
     /// Returns the content of access words.

@@ -171,7 +171,10 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
     }
 }
 
-/// Returns whether `CLIENT PAUSE` delays this command. `flags` returns the flags of the call.
+/// Returns whether a pause delays this command. `flags` returns the flags of the call.
+///
+/// Replicas are never paused. The link to the primary is paused by clients only, as in Redis: a
+/// promotion holds writes back until that link has ended.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,
@@ -183,6 +186,12 @@ pub fn held_by_pause(
         (Some(transaction), Handler::Transaction(TransactionPart::Exec)) => command.flags | transaction.flags(),
         _ => flags(),
     };
-    let until = tuning.paused_until_ms.load(Relaxed);
-    until > now_ms && (tuning.pause_all.load(Relaxed) || flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
+    if !tuning.is_paused(now_ms) || session.follows.is_some() {
+        return false;
+    }
+    let by_clients = tuning.is_paused_by_clients(now_ms);
+    if by_clients && tuning.pause_all.load(Relaxed) {
+        return true;
+    }
+    flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && (by_clients || session.primary.is_none())
 }

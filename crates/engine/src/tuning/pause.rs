@@ -4,7 +4,9 @@
 //! when a pause starts: the pausing client gets its reply once they have run
 //! (`server/dispatch/pause.rs`). Until then the pause is *held*: it has no end.
 //!
-//! Commands read two atomics of [`Tuning`]. These are written under the lock of [`Pauses`] only, so
+//! A *lasting* pause of writes belongs to the server: a failover, a promotion. No client ends it.
+//!
+//! Commands read the atomics of [`Tuning`]. These are written under the lock of [`Pauses`] only, so
 //! that pauses of several workers don't overwrite each other's end.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,15 +17,19 @@ use crate::tuning::Tuning;
 /// The end of a held pause.
 const HELD_MS: i64 = i64::MAX;
 
-/// The pauses in force, apart from what commands read of them.
+/// The pauses in force.
 #[derive(Default)]
 pub(crate) struct Pauses {
-    /// Held pauses.
+    /// Held pauses of clients.
     held: u32,
-    /// Those of them that clients can't end.
+    /// Lasting pauses.
     lasting: u32,
-    /// The latest end among the pauses released while others were held (unix time, ms; 0: none).
+    /// The end of the pauses of clients (unix time, ms; 0: there is none).
+    until_ms: i64,
+    /// The latest end among those released while others were held.
     released_until_ms: i64,
+    /// How often clients have ended their pauses. A held pause of before has no effect any more.
+    ends: u64,
 }
 
 /// A pause that has started and whose client has no reply yet.
@@ -32,9 +38,11 @@ pub struct Pause {
     timeout_ms: i64,
     /// Its end, unix time in ms.
     until_ms: i64,
-    /// The end of another pause in force when this one started, and whether that held back all
-    /// commands.
+    /// The end of another client's pause in force when this one started, and whether that held back
+    /// all commands.
     before: (i64, bool),
+    /// How often pauses had been ended when it started.
+    ends: u64,
 }
 
 impl Pause {
@@ -49,25 +57,36 @@ impl Tuning {
         self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Publishes the ends of the pauses to where commands read them.
+    fn publish_pauses(&self, pauses: &Pauses) {
+        let until_ms = if pauses.lasting > 0 { HELD_MS } else { pauses.until_ms };
+        self.clients_paused_until_ms.store(pauses.until_ms, Relaxed);
+        self.paused_until_ms.store(until_ms, Relaxed);
+    }
+
     /// Starts a pause of so many ms, of writes or of `all` commands. Of two at once the longer and
     /// the stricter applies.
     pub fn pause(&self, timeout_ms: i64, all: bool, now_ms: i64) -> Pause {
-        let _pauses = self.pauses();
-        let (paused_until_ms, pauses_all) = (self.paused_until_ms.load(Relaxed), self.pause_all.load(Relaxed));
-        let is_paused = paused_until_ms > now_ms;
+        let mut pauses = self.pauses();
+        let before = (pauses.until_ms, self.pause_all.load(Relaxed));
+        let is_paused = before.0 > now_ms;
         // A deadline out of range lasts for ever, but is not held.
         let own_until_ms = if timeout_ms == 0 { 0 } else { end_of(timeout_ms, now_ms) };
-        let until_ms = if is_paused { own_until_ms.max(paused_until_ms) } else { own_until_ms };
-        self.pause_all.store(all || is_paused && pauses_all, Relaxed);
-        self.paused_until_ms.store(until_ms, Relaxed);
-        Pause { timeout_ms, until_ms, before: (paused_until_ms, pauses_all) }
+        pauses.until_ms = if is_paused { own_until_ms.max(before.0) } else { own_until_ms };
+        self.pause_all.store(all || is_paused && before.1, Relaxed);
+        self.publish_pauses(&pauses);
+        Pause { timeout_ms, until_ms: pauses.until_ms, before, ends: pauses.ends }
     }
 
-    /// Holds a pause that has just started: it lasts at least until it is released.
-    pub fn hold_pause(&self) {
+    /// Holds a pause that has just started: it lasts at least until it is released, or a client
+    /// ends it.
+    pub fn hold_pause(&self, pause: &Pause) {
         let mut pauses = self.pauses();
-        pauses.held += 1;
-        self.paused_until_ms.store(HELD_MS, Relaxed);
+        if pause.ends == pauses.ends {
+            pauses.held += 1;
+            pauses.until_ms = HELD_MS;
+            self.publish_pauses(&pauses);
+        }
     }
 
     /// Releases a held pause when its client gets the reply: its time counts from now, unless it
@@ -77,62 +96,59 @@ impl Tuning {
         // A pause released before this one started keeps its end.
         let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
         let mut pauses = self.pauses();
-        pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
-        self.release_pause(&mut pauses);
+        if pause.ends == pauses.ends {
+            self.release_pause(&mut pauses, until_ms);
+        }
     }
 
     /// Releases a held pause that is rejected: as if it had never started.
     pub fn take_pause_back(&self, pause: &Pause) {
-        let (until_ms, pauses_all) = pause.before;
         let mut pauses = self.pauses();
-        if until_ms != HELD_MS {
-            pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
-            self.pause_all.store(pauses_all, Relaxed);
-        }
-        self.release_pause(&mut pauses);
-    }
-
-    /// Releases one held pause. After the last one, the end is the latest of those released.
-    fn release_pause(&self, pauses: &mut Pauses) {
-        pauses.held -= 1;
-        if pauses.held > 0 {
+        if pause.ends != pauses.ends {
             return;
         }
-        let until_ms = std::mem::take(&mut pauses.released_until_ms);
-        // Any other value is a zero: the pause was ended.
-        if self.paused_until_ms.load(Relaxed) == HELD_MS {
-            self.paused_until_ms.store(until_ms, Relaxed);
+        let (until_ms, pauses_all) = pause.before;
+        if until_ms == HELD_MS {
+            return self.release_pause(&mut pauses, 0);
+        }
+        self.pause_all.store(pauses_all, Relaxed);
+        self.release_pause(&mut pauses, until_ms);
+    }
+
+    /// Releases one held pause, which ends then. After the last one, the end is the latest of those
+    /// released.
+    fn release_pause(&self, pauses: &mut Pauses, until_ms: i64) {
+        pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
+        pauses.held -= 1;
+        if pauses.held == 0 {
+            pauses.until_ms = std::mem::take(&mut pauses.released_until_ms);
+            self.publish_pauses(pauses);
         }
     }
 
     /// Ends all pauses but lasting ones. Returns whether there was any.
     pub fn end_pause(&self) -> bool {
         let mut pauses = self.pauses();
-        pauses.released_until_ms = 0;
+        let was_paused = self.paused_until_ms.load(Relaxed) != 0;
+        (pauses.held, pauses.until_ms, pauses.released_until_ms) = (0, 0, 0);
+        pauses.ends += 1;
         self.pause_all.store(false, Relaxed);
-        let until_ms = if pauses.lasting > 0 { HELD_MS } else { 0 };
-        self.paused_until_ms.swap(until_ms, Relaxed) != 0
+        self.publish_pauses(&pauses);
+        was_paused
     }
 
     /// Holds writes back until [`Tuning::release_lasting_pause`], whatever clients do: a failover.
-    pub fn hold_lasting_pause(&self, now_ms: i64) {
+    pub fn hold_lasting_pause(&self) {
         let mut pauses = self.pauses();
-        let until_ms = self.paused_until_ms.load(Relaxed);
-        if until_ms <= now_ms {
-            self.pause_all.store(false, Relaxed);
-        } else if until_ms != HELD_MS {
-            pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
-        }
-        pauses.held += 1;
         pauses.lasting += 1;
-        self.paused_until_ms.store(HELD_MS, Relaxed);
+        self.publish_pauses(&pauses);
     }
 
     /// Releases a lasting pause. Those of clients go on.
     pub fn release_lasting_pause(&self) {
         let mut pauses = self.pauses();
         pauses.lasting -= 1;
-        self.release_pause(&mut pauses);
+        self.publish_pauses(&pauses);
     }
 }
 
@@ -154,18 +170,18 @@ mod tests {
         let tuning = Tuning::new();
         let pause = tuning.pause(100, false, 1000);
         assert_eq!(state(&tuning), (1100, false));
-        tuning.hold_pause();
+        tuning.hold_pause(&pause);
         assert!(tuning.is_paused(5000), "however long that takes");
         tuning.tell_paused(&pause, 5000);
         assert_eq!(state(&tuning), (5100, false));
         // A longer one, whose client has its reply, stays.
         let pause = tuning.pause(10, true, 5000);
-        tuning.hold_pause();
+        tuning.hold_pause(&pause);
         tuning.tell_paused(&pause, 5050);
         assert_eq!(state(&tuning), (5100, true));
         // A pause that a client has ended stays ended.
         let pause = tuning.pause(100, false, 6000);
-        tuning.hold_pause();
+        tuning.hold_pause(&pause);
         assert!(tuning.end_pause());
         tuning.tell_paused(&pause, 6000);
         assert_eq!(state(&tuning), (0, false));
@@ -175,9 +191,9 @@ mod tests {
     fn it_lasts_until_all_clients_are_told() {
         let tuning = Tuning::new();
         let first = tuning.pause(300, false, 1000);
-        tuning.hold_pause();
+        tuning.hold_pause(&first);
         let second = tuning.pause(100, false, 1000);
-        tuning.hold_pause();
+        tuning.hold_pause(&second);
         tuning.tell_paused(&first, 1010);
         assert!(tuning.is_paused(9000));
         tuning.tell_paused(&second, 1100);
@@ -189,18 +205,18 @@ mod tests {
         let tuning = Tuning::new();
         tuning.pause(100, false, 1000);
         let second = tuning.pause(200, true, 1000);
-        tuning.hold_pause();
+        tuning.hold_pause(&second);
         tuning.take_pause_back(&second);
         assert_eq!(state(&tuning), (1100, false));
         let only = tuning.pause(200, true, 2000);
-        tuning.hold_pause();
+        tuning.hold_pause(&only);
         tuning.take_pause_back(&only);
         assert!(!tuning.is_paused(2000));
         // Another has started meanwhile.
         let first = tuning.pause(200, true, 3000);
-        tuning.hold_pause();
+        tuning.hold_pause(&first);
         let second = tuning.pause(50, false, 3000);
-        tuning.hold_pause();
+        tuning.hold_pause(&second);
         tuning.tell_paused(&second, 3010);
         tuning.take_pause_back(&first);
         assert!(tuning.is_paused(3059) && !tuning.is_paused(3060));
@@ -221,7 +237,7 @@ mod tests {
             });
             for _ in 0..ROUNDS {
                 let pause = tuning.pause(1, false, 1000);
-                tuning.hold_pause();
+                tuning.hold_pause(&pause);
                 tuning.tell_paused(&pause, 1000);
                 if tuning.paused_until_ms.load(Relaxed) == HELD_MS {
                     break;
@@ -236,19 +252,52 @@ mod tests {
     fn clients_do_not_end_a_lasting_pause() {
         let tuning = Tuning::new();
         tuning.pause(100, true, 1000);
-        tuning.hold_lasting_pause(1050);
+        tuning.hold_lasting_pause();
         assert_eq!(state(&tuning), (HELD_MS, true));
         assert!(tuning.end_pause());
         assert_eq!(state(&tuning), (HELD_MS, false));
         let own = tuning.pause(100, false, 2000);
-        tuning.hold_pause();
+        tuning.hold_pause(&own);
         tuning.tell_paused(&own, 2010);
         assert!(tuning.is_paused(9000));
         tuning.release_lasting_pause();
         assert_eq!(state(&tuning), (2110, false), "the client's own");
-        tuning.hold_lasting_pause(5000);
+        tuning.hold_lasting_pause();
         tuning.release_lasting_pause();
         assert!(!tuning.is_paused(5000));
+    }
+
+    #[test]
+    fn a_pause_of_all_commands_ends_during_a_lasting_one() {
+        let tuning = Tuning::new();
+        tuning.hold_lasting_pause();
+        let own = tuning.pause(100, true, 1000);
+        tuning.hold_pause(&own);
+        assert!(tuning.is_paused_by_clients(9000));
+        tuning.tell_paused(&own, 1010);
+        assert!(tuning.is_paused_by_clients(1109) && !tuning.is_paused_by_clients(1110));
+        assert!(tuning.is_paused(1110), "writes");
+        tuning.release_lasting_pause();
+        assert!(!tuning.is_paused(1110));
+    }
+
+    #[test]
+    fn a_pause_that_was_ended_does_not_come_back() {
+        let tuning = Tuning::new();
+        tuning.pause(1000, true, 1000);
+        tuning.hold_lasting_pause();
+        let held = tuning.pause(2000, true, 1000);
+        tuning.hold_pause(&held);
+        assert!(tuning.end_pause());
+        tuning.tell_paused(&held, 1010);
+        tuning.release_lasting_pause();
+        assert!(!tuning.is_paused(1010));
+        // It was ended before it was held.
+        let late = tuning.pause(2000, true, 1000);
+        assert!(tuning.end_pause());
+        tuning.hold_pause(&late);
+        tuning.take_pause_back(&late);
+        assert!(!tuning.is_paused(1010));
     }
 
     #[test]
@@ -256,7 +305,7 @@ mod tests {
         let tuning = Tuning::new();
         tuning.pause(i64::MAX, false, 1000);
         let held = tuning.pause(5, false, 1000);
-        tuning.hold_pause();
+        tuning.hold_pause(&held);
         tuning.tell_paused(&held, 1000);
         assert!(tuning.is_paused(5000), "the longer one holds");
     }

@@ -68,6 +68,8 @@ pub struct Dispatcher<'s, L: EventLoop> {
     undo: Undo,
     /// Indexes of the connections that `CLIENT PAUSE` holds back.
     paused: Vec<u32>,
+    /// A pause of clients holds back some of them.
+    clients_pause: bool,
     mail: Mail,
 }
 
@@ -86,6 +88,7 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
             above: Some(above),
             undo: Undo::default(),
             paused: Vec::new(),
+            clients_pause: false,
             mail: Mail::default(),
             clients,
         }
@@ -103,8 +106,7 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
     pub fn wait_us(&self, wait_us: i64) -> i64 {
         let mut wait_us = wait_us;
         if !self.paused.is_empty() {
-            let reactor = &self.clients.reactor;
-            let paused_ms = (reactor.server.paused_until_ms() - reactor.clock.now_ms).max(1);
+            let paused_ms = (self.resumes_at_ms() - self.clients.reactor.clock.now_ms).max(1);
             wait_us = wait_us.min(paused_ms.saturating_mul(1000));
         }
         self.clients.times_out_us().map_or(wait_us, |until_us| wait_us.min(until_us))

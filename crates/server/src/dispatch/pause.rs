@@ -54,6 +54,10 @@ impl PauseAnswer {
         PauseAnswer { pause, unsettled: 0, reply: Vec::new(), timed, may_be_refused }
     }
 
+    fn pause(&self) -> &Pause {
+        &self.pause
+    }
+
     /// Rolls back the pause because a busy script holds shards.
     pub(super) fn refuse(&self, server: &Server) {
         server.keyspace().tuning.take_pause_back(&self.pause);
@@ -83,7 +87,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         answer.unsettled = self.clients.reactor.server.keyspace().ports().len() - 1;
         let is_alone = answer.unsettled == 0;
         let to = connection.session.listener();
-        self.clients.reactor.server.keyspace().tuning.hold_pause();
+        self.clients.reactor.server.keyspace().tuning.hold_pause(answer.pause());
         connection.socket.held = Some(Held::Pause(answer));
         connection.park(1, 0);
         for worker in (0..self.clients.reactor.server.keyspace().ports().len() as u32)
@@ -150,20 +154,30 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         connection.session.client.paused.store(true, Relaxed);
         self.clients.reactor.stats.paused.add(1);
         self.paused.push(index);
+        self.clients_pause |= self.clients.reactor.server.is_paused_by_clients(self.clients.reactor.clock.now_ms);
         self.clients.reactor.touch(index);
     }
 
     /// Resumes the connections held back, if the pause has ended.
     #[inline]
     pub fn resume_paused(&mut self) {
-        if !self.paused.is_empty() && self.clients.reactor.server.paused_until_ms() <= self.clients.reactor.clock.now_ms
-        {
+        if !self.paused.is_empty() && self.resumes_at_ms() <= self.clients.reactor.clock.now_ms {
             self.resume_all();
         }
     }
 
+    /// Returns when commands held back must be checked again. A failover may outlast the pause of
+    /// clients that holds back more than writes.
+    #[cold]
+    pub(super) fn resumes_at_ms(&self) -> i64 {
+        let server = self.clients.reactor.server;
+        let until_ms = server.paused_until_ms();
+        if self.clients_pause { until_ms.min(server.clients_paused_until_ms()) } else { until_ms }
+    }
+
     #[cold]
     fn resume_all(&mut self) {
+        self.clients_pause = false;
         for index in std::mem::take(&mut self.paused) {
             let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { continue };
             if connection.state != State::Paused {

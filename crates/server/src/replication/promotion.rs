@@ -154,7 +154,7 @@ fn record(server: &Server) -> Option<u64> {
 
 /// Holds writes back, whatever clients do.
 pub(super) fn hold_writes(server: &Server) {
-    server.keyspace().tuning.hold_lasting_pause(server.now_ms());
+    server.keyspace().tuning.hold_lasting_pause();
     look_at_pause(server);
 }
 

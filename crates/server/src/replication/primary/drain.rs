@@ -64,7 +64,7 @@ impl Replication {
         }
         let tuning = &server.keyspace().tuning;
         let pause = tuning.pause(0, false, server.now_ms());
-        tuning.hold_pause();
+        tuning.hold_pause(&pause);
         self.state().drain = Some(pause);
         server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
         let journal = server.keyspace().journal();
