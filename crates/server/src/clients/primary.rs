@@ -70,13 +70,19 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
     }
 }
 
-/// Checks the link, a few times a second. Returns whether it must be closed: the primary has been
-/// silent for too long, or has sent a command that blocks.
+/// Checks the link, a few times a second. Returns whether it must be closed: the server follows
+/// another primary by now, or none; the primary has been silent for too long, or has sent a command
+/// that blocks.
 pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
     let (now_ms, timeout_s) = (clients.reactor.clock.now_ms, clients.reactor.settings.primary.timeout_s);
+    let term = clients.reactor.server.replication().replica.term();
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return false };
     let silent_ms = now_ms - connection.session.client.active_ms.load(Relaxed);
     let Some(link) = &mut connection.session.primary else { return false };
+    if link.number != term {
+        // The role changed when it was being handed over: nobody has closed it.
+        return true;
+    }
     if silent_ms > i64::try_from(timeout_s).unwrap_or(i64::MAX).saturating_mul(1000) {
         tracing::warn!("MASTER timeout: no data nor PING received...");
         return true;
