@@ -68,6 +68,14 @@ pub struct Syncs {
     pub partial_err: AtomicU64,
 }
 
+/// Where a replica may continue.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    offset: u64,
+    /// The history, and the base of its offsets.
+    of: (ReplId, u64),
+}
+
 /// The state behind the lock.
 pub struct State {
     /// The history of the dataset.
@@ -156,9 +164,9 @@ impl Replication {
         log_offset.wrapping_add(self.base.load(Relaxed))
     }
 
-    /// Returns the offset of the log for one of the history.
-    fn log_offset_of(&self, offset: u64) -> u64 {
-        offset.wrapping_sub(self.base.load(Relaxed))
+    /// Returns the history and the base of its offsets.
+    fn stream_of(&self, state: &State) -> (ReplId, u64) {
+        (state.history.id(), self.base.load(Relaxed))
     }
 
     /// Returns the offsets of the stream that are held, and whether it is recorded.

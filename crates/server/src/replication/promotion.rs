@@ -111,13 +111,14 @@ fn continue_stream(server: &Server, id: ReplId, offset: u64) {
         return replication.drop_replicas("the history continues under another ID");
     }
     if !replication.state().replicas.is_empty() {
-        tracing::info!(
-            "The stream of this server continues for its replicas: those of its former master need a full sync"
-        );
-        return;
+        return log_kept();
     }
     let Some(start) = record(server) else { return };
     let mut state = replication.state();
+    if !state.replicas.is_empty() {
+        // One that has asked before the promotion began.
+        return log_kept();
+    }
     // An ID that a replica may know stands for other offsets.
     let own = if state.has_backlog { state.new_id() } else { state.history.id() };
     state.history.change(id);
@@ -125,6 +126,10 @@ fn continue_stream(server: &Server, id: ReplId, offset: u64) {
     state.has_backlog = true;
     state.alone_since_ms = Some(server.monotonic_ms());
     replication.rebase(start, offset);
+}
+
+fn log_kept() {
+    tracing::info!("The stream of this server continues for its replicas: those of its former master need a full sync");
 }
 
 /// Records the stream. Returns its offset in the log from which on nothing is missing, and a

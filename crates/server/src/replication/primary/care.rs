@@ -9,14 +9,17 @@ use pantala_replication::{Replica, ReplicaState};
 use super::Link;
 use crate::config::primary::PrimarySettings;
 use crate::host::Server;
-use crate::replication::Replication;
+use crate::replication::{Place, Replication};
 
 impl Replication {
     /// Adds a replica. If there is no backlog, starts a new history, because no stream was kept so
-    /// far.
-    pub(super) fn added(&self, server: &Server, replica: Replica, link: Arc<Link>) {
+    /// far. Returns `false` if it is to continue at a place of another history.
+    pub(super) fn added(&self, server: &Server, replica: Replica, link: Arc<Link>, at: Option<Place>) -> bool {
         {
             let mut state = self.state();
+            if at.is_some_and(|place| place.of != self.stream_of(&state)) {
+                return false;
+            }
             if !state.has_backlog {
                 let id = state.new_id();
                 state.history.change(id);
@@ -32,6 +35,7 @@ impl Replication {
         }
         self.settle_pings(server);
         self.look_at_good_replicas(server);
+        true
     }
 
     /// Decides whether the stream has a `PING` from time to time: it must not grow while a replica

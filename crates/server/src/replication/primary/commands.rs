@@ -13,7 +13,7 @@ use super::following::LinkReader;
 use super::{Asker, Link, Phase};
 use crate::host::Server;
 use crate::replication::replica::Phase as ReplicaPhase;
-use crate::replication::{Replication, Shown, failover, promotion};
+use crate::replication::{Place, Replication, Shown, failover, promotion};
 
 /// Returns the address of a client's peer, without its port.
 fn peer(endpoint: &Endpoint) -> String {
@@ -156,11 +156,13 @@ impl Replicator for Server {
 }
 
 impl Replication {
-    /// Returns the offset at which a replica may continue the stream.
-    fn continued(&self, server: &Server, asked: Asked<'_>) -> Result<u64, NotContinued> {
-        let (held, is_recorded) = self.held(server);
+    /// Returns where a replica may continue the stream.
+    fn continued(&self, server: &Server, asked: Asked<'_>) -> Result<Place, NotContinued> {
+        // The base changes under this lock.
         let state = self.state();
-        state.history.continues(asked, (is_recorded && state.has_backlog).then_some(held))
+        let (held, is_recorded) = self.held(server);
+        let offset = state.history.continues(asked, (is_recorded && state.has_backlog).then_some(held))?;
+        Ok(Place { offset, of: self.stream_of(&state) })
     }
 
     fn log_not_continued(&self, name: &str, asked: Asked<'_>, why: &NotContinued) {
@@ -191,15 +193,14 @@ impl Replication {
     /// # Errors
     /// The thread of the stream can't be started.
     pub(in crate::replication) fn attach(&self, server: &Server, asker: Asker) -> std::io::Result<()> {
-        let Asker { link, mut replica, name, asked } = asker;
+        let Asker { link, replica, name, asked } = asker;
         if let Some((id, offset)) = &asked {
             let asked = Asked { id, offset: *offset };
             match self.continued(server, asked) {
-                Ok(offset) => {
-                    if self.continue_at(server, &link, &replica, offset) {
+                Ok(place) => {
+                    let online = Replica { state: ReplicaState::Online, ..replica.clone() };
+                    if self.continue_at(server, &link, online, place) {
                         self.syncs.partial_ok.fetch_add(1, Relaxed);
-                        replica.state = ReplicaState::Online;
-                        self.added(server, replica, Arc::clone(&link));
                         self.forget_gone(server, &link);
                         return Ok(());
                     }
@@ -211,7 +212,7 @@ impl Replication {
         }
         server.keyspace().keep_journal(true)?;
         self.syncs.full.fetch_add(1, Relaxed);
-        self.added(server, replica, Arc::clone(&link));
+        self.added(server, replica, Arc::clone(&link), None);
         self.forget_gone(server, &link);
         Ok(())
     }
@@ -223,25 +224,30 @@ impl Replication {
         }
     }
 
-    /// Makes a link continue at an offset. Returns `false` if the stream is not held there any
-    /// more.
-    fn continue_at(&self, server: &Server, link: &Link, replica: &Replica, offset: u64) -> bool {
+    /// Adds a replica that continues at a place. Returns `false` if the stream is not held there
+    /// any more, or is that of another history by now.
+    fn continue_at(&self, server: &Server, link: &Arc<Link>, replica: Replica, place: Place) -> bool {
+        let Place { offset, of: (id, base) } = place;
         let bound = server.keyspace().journal().replica_bound();
-        let start = Start::At(self.log_offset_of(offset));
+        let start = Start::At(offset.wrapping_sub(base));
         let Ok(Ok(stream)) = server.keyspace().read_journal(start, bound, Arc::clone(&link.wake)) else {
             return false;
         };
         let behind_bytes = stream.behind_bytes();
-        let id = self.state().history.id();
+        let knows_shifts = replica.handshake.knows_shifts;
+        if !self.added(server, replica, Arc::clone(link), Some(place)) {
+            server.keyspace().leave_journal(&stream);
+            return false;
+        }
         let mut part = link.part();
-        if part.is_gone {
+        if part.is_gone || matches!(part.phase, Phase::Failed(_)) {
             drop(part);
             server.keyspace().leave_journal(&stream);
             return true;
         }
         part.stream = Some(stream);
         part.phase = Phase::Stream;
-        part.lines = match replica.handshake.knows_shifts {
+        part.lines = match knows_shifts {
             true => format!("+CONTINUE {id}\r\n").into_bytes(),
             false => b"+CONTINUE\r\n".to_vec(),
         };
