@@ -9,7 +9,9 @@
 //!                                              rejected: the server is the primary again
 //! ```
 //!
-//! `FAILOVER ABORT`, and the timeout unless `FORCE` is given, end it in any state.
+//! `FAILOVER ABORT` ends it in any state. The timeout counts in waiting-for-sync only: it ends that
+//! state, with `FORCE` by entering the next one. In failover-in-progress the server tries to reach
+//! the target until it replies, as in Redis: if the target is gone, only `ABORT` ends it.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -327,10 +329,13 @@ pub(super) fn own_end(server: &Arc<Server>, is_wanted: &dyn Fn() -> bool) -> Opt
         }
     }
     let (held, is_recorded) = replication.held(server);
+    // The target of a failover knows the current ID.
+    let is_failover = replication.failovers.is_running();
     let state = replication.state();
     let id = match state.history.second() {
-        // Nothing was written since: another server knows the stream by its former ID.
-        Some((former, end)) if end == held.end + 1 => former,
+        // Nothing was written since, and no replica has the current ID: another server knows the
+        // stream by its former one.
+        Some((former, end)) if end == held.end + 1 && !state.has_told_id && !is_failover => former,
         _ => state.history.id(),
     };
     (is_recorded && state.has_backlog).then(|| Known::at(id, held.end))

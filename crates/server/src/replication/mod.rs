@@ -24,7 +24,8 @@
 //! | the stream | the journal's log, which replicas share |
 //! | the state of a failover | a lock of its own |
 //!
-//! No thread holds two of these locks at a time.
+//! No thread holds two of these locks at a time, except that [`Replication`]'s may be held when
+//! that of the log or of a failover is taken.
 //!
 //! # Offsets
 //!
@@ -87,6 +88,8 @@ pub struct State {
     /// Promotions in progress, and the connections that have asked for data meanwhile.
     promotions: u32,
     deferred: Vec<Asker>,
+    /// A replica has attached since the history got its ID.
+    has_told_id: bool,
     /// The stream is kept for replicas, attached or not.
     has_backlog: bool,
     /// The pause that holds back writes before a shutdown.
@@ -102,6 +105,12 @@ impl State {
     /// Returns a new random ID.
     pub fn new_id(&mut self) -> ReplId {
         ReplId::random(&mut self.random)
+    }
+
+    /// Continues the history under another ID from `offset` on.
+    fn shift(&mut self, own: ReplId, offset: u64) {
+        self.history.shift(own, offset);
+        self.has_told_id = false;
     }
 }
 
@@ -135,6 +144,7 @@ impl Replication {
             waits: Vec::new(),
             promotions: 0,
             deferred: Vec::new(),
+            has_told_id: false,
             has_backlog: false,
             drain: None,
             is_drained: false,

@@ -106,7 +106,7 @@ fn continue_stream(server: &Server, id: ReplId, offset: u64) {
         // A failover was aborted, and the stream has stood still.
         let mut state = replication.state();
         let own = state.new_id();
-        state.history.shift(own, offset);
+        state.shift(own, offset);
         drop(state);
         return replication.drop_replicas("the history continues under another ID");
     }
@@ -122,7 +122,7 @@ fn continue_stream(server: &Server, id: ReplId, offset: u64) {
     // An ID that a replica may know stands for other offsets.
     let own = if state.has_backlog { state.new_id() } else { state.history.id() };
     state.history.change(id);
-    state.history.shift(own, offset);
+    state.shift(own, offset);
     state.has_backlog = true;
     state.alone_since_ms = Some(server.monotonic_ms());
     replication.rebase(start, offset);

@@ -30,6 +30,7 @@ impl Replication {
                 );
             }
             state.alone_since_ms = None;
+            state.has_told_id = true;
             state.replicas.add(replica);
             state.links.push(link);
         }
@@ -41,12 +42,10 @@ impl Replication {
     /// Decides whether the stream has a `PING` from time to time: it must not grow while a replica
     /// is to receive all of it.
     pub(in crate::replication) fn settle_pings(&self, server: &Server) {
-        let is_closing = self.failovers.is_running();
-        let has_replicas = {
-            let state = self.state();
-            !state.replicas.is_empty() && state.drain.is_none()
-        };
-        server.keyspace().journal().set_replicas(has_replicas && !is_closing);
+        // What is decided last is stored last.
+        let state = self.state();
+        let is_closing = self.failovers.is_running() || state.drain.is_some();
+        server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
     }
 
     /// Notes that a replica has been sent its snapshot.

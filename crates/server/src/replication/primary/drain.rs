@@ -67,8 +67,7 @@ impl Replication {
         tuning.hold_pause(&pause);
         self.state().drain = Some(pause);
         server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
-        let journal = server.keyspace().journal();
-        journal.set_replicas(false);
+        self.settle_pings(server);
         let (sender, receiver) = mpsc::channel();
         // The receiver may have stopped waiting.
         quiesce(server, true, move |offset| _ = sender.send(offset));
@@ -90,14 +89,14 @@ impl Replication {
 
     /// Admits writes again after a shutdown that has failed.
     pub fn resume_writes(&self, server: &Server) {
-        let (pause, has_replicas) = {
+        let pause = {
             let mut state = self.state();
             state.is_drained = false;
-            (state.drain.take(), !state.replicas.is_empty())
+            state.drain.take()
         };
         if let Some(pause) = pause {
             server.keyspace().tuning.tell_paused(&pause, server.now_ms());
-            server.keyspace().journal().set_replicas(has_replicas);
+            self.settle_pings(server);
             server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
         }
     }
@@ -146,7 +145,7 @@ impl Replication {
         let mut state = self.state();
         let own = state.new_id();
         state.history.change(id);
-        state.history.shift(own, offset);
+        state.shift(own, offset);
         state.has_backlog = true;
         state.alone_since_ms = Some(server.monotonic_ms());
         tracing::info!("The snapshot's history {id} continues as {own} at offset {offset}");
