@@ -246,11 +246,17 @@ pub fn difference(server: &Server, copy: &Server, effects: &[Effect]) -> String 
     found.unwrap_or_else(|| "no key differs".into())
 }
 
+/// Returns a key as it is: it need not be text.
+fn bytes_of(key: &Reply) -> Vec<u8> {
+    let Reply::Bulk(bytes) = key else { panic!("a key, not {key:?}") };
+    bytes.clone()
+}
+
 fn difference_in(database: usize, server: &Server, copy: &Server, effects: &[Effect]) -> Option<String> {
     let digests = |server: &Server| -> BTreeMap<Vec<u8>, String> {
         let mut client = server.connect();
         client.call(&format!("SELECT {database}"));
-        let keys = client.call("KEYS *").elements().iter().map(|key| key.text().into_bytes()).collect::<Vec<_>>();
+        let keys = client.call("KEYS *").elements().iter().map(bytes_of).collect::<Vec<_>>();
         let digest = |key: Vec<u8>| {
             let digest = client.command(&[&b"DEBUG"[..], b"DIGEST-VALUE", &key]).elements()[0].text();
             (key, digest)
