@@ -37,13 +37,16 @@ fn error(text: &str) -> Reply {
 
 /// Sends random commands of all types and ignores replies. Doesn't change the limits of encodings:
 /// a listpack loses the sign of a score -0, so the replica must use the same encodings as its
-/// primary.
+/// primary. Leaves out BITFIELD with OVERFLOW FAIL, which redis-server 7.0 does not propagate if it
+/// has only extended its string.
 fn write_randomly(server: &Server, seed: u64, commands: usize) {
     let mut generator = Generator::new(seed, now_s());
     let mut clients: Vec<Client> = (0..pantala_tests::generator::CONNECTIONS).map(|_| server.connect()).collect();
     for _ in 0..commands {
         let step = generator.step();
-        if !step.args[0].eq_ignore_ascii_case(b"CONFIG") {
+        let is = |at: usize, word: &[u8]| step.args[at].eq_ignore_ascii_case(word);
+        let is_unsafe = is(0, b"BITFIELD") && (0..step.args.len()).any(|at| is(at, b"FAIL"));
+        if !is(0, b"CONFIG") && !is_unsafe {
             clients[step.connection].command(&step.args);
         }
     }
