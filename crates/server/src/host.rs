@@ -234,16 +234,6 @@ impl Server {
         self.keyspace.tuning.paused_until_ms.load(Relaxed)
     }
 
-    /// Returns the end of the pauses of clients among them.
-    pub fn clients_paused_until_ms(&self) -> i64 {
-        self.keyspace.tuning.clients_paused_until_ms.load(Relaxed)
-    }
-
-    /// Returns whether clients have paused the server.
-    pub fn is_paused_by_clients(&self, now_ms: i64) -> bool {
-        self.keyspace.tuning.is_paused_by_clients(now_ms)
-    }
-
     /// Returns whether a pause holds back this call of a command. `flags` is called only during a
     /// pause.
     #[inline]

@@ -18,6 +18,7 @@ use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
 use super::{Abandon, Blocked, Clients, State, note_unsynced_until, slow};
+use crate::reactor::hold_unsynced;
 use crate::stats::WorkerStats;
 
 /// The error of a command that `CLIENT UNBLOCK … ERROR` has unblocked.
@@ -140,7 +141,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
         connection.end_reply(before);
         connection.release_news();
-        self.reactor.hold_unsynced(index);
+        hold_unsynced(&mut self.reactor, index);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };
         let added_bytes = connection.output.len() - before.min(connection.output.len());
         if self.closed_over_limit(index, added_bytes) {

@@ -16,6 +16,7 @@ use pantala_session::replies::replies_wanted;
 use super::{Connection, Dispatcher, State, ending, loading, whole};
 use crate::clients::primary::{self, note_error};
 use crate::clients::{note_unsynced_until, slow};
+use crate::reactor::hold_unsynced;
 use crate::reactor::{index_of, kind_of};
 
 impl<L: EventLoop> Dispatcher<'_, L> {
@@ -219,7 +220,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if self.clients.closed_over_limit(index, 0) {
             return;
         }
-        self.clients.reactor.hold_unsynced(index);
+        hold_unsynced(&mut self.clients.reactor, index);
         self.clients.reactor.make_ready(index);
         self.clients.reactor.touch(index);
     }

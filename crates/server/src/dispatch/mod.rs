@@ -106,7 +106,7 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
     pub fn wait_us(&self, wait_us: i64) -> i64 {
         let mut wait_us = wait_us;
         if !self.paused.is_empty() {
-            let paused_ms = (self.resumes_at_ms() - self.clients.reactor.clock.now_ms).max(1);
+            let paused_ms = (pause::resumes_at_ms(self) - self.clients.reactor.clock.now_ms).max(1);
             wait_us = wait_us.min(paused_ms.saturating_mul(1000));
         }
         self.clients.times_out_us().map_or(wait_us, |until_us| wait_us.min(until_us))

@@ -34,6 +34,7 @@ use pantala_runtime::EventLoop;
 use super::transactions::Held;
 use super::{Dispatcher, State};
 use crate::host::Server;
+use crate::reactor::hold_unsynced;
 
 /// The pending reply to `CLIENT PAUSE`, or to a transaction with it.
 pub struct PauseAnswer {
@@ -154,25 +155,17 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         connection.session.client.paused.store(true, Relaxed);
         self.clients.reactor.stats.paused.add(1);
         self.paused.push(index);
-        self.clients_pause |= self.clients.reactor.server.is_paused_by_clients(self.clients.reactor.clock.now_ms);
+        let reactor = &self.clients.reactor;
+        self.clients_pause |= reactor.server.keyspace().tuning.is_paused_by_clients(reactor.clock.now_ms);
         self.clients.reactor.touch(index);
     }
 
     /// Resumes the connections held back, if the pause has ended.
     #[inline]
     pub fn resume_paused(&mut self) {
-        if !self.paused.is_empty() && self.resumes_at_ms() <= self.clients.reactor.clock.now_ms {
+        if !self.paused.is_empty() && resumes_at_ms(self) <= self.clients.reactor.clock.now_ms {
             self.resume_all();
         }
-    }
-
-    /// Returns when commands held back must be checked again. A failover may outlast the pause of
-    /// clients that holds back more than writes.
-    #[cold]
-    pub(super) fn resumes_at_ms(&self) -> i64 {
-        let server = self.clients.reactor.server;
-        let until_ms = server.paused_until_ms();
-        if self.clients_pause { until_ms.min(server.clients_paused_until_ms()) } else { until_ms }
     }
 
     #[cold]
@@ -194,9 +187,19 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, true);
                 continue;
             }
-            self.clients.reactor.hold_unsynced(index);
+            hold_unsynced(&mut self.clients.reactor, index);
             self.clients.reactor.make_ready(index);
             self.clients.reactor.touch(index);
         }
     }
+}
+
+/// Returns when commands held back must be checked again. A failover may outlast the pause of
+/// clients that holds back more than writes.
+#[cold]
+pub(super) fn resumes_at_ms<L: EventLoop>(d: &Dispatcher<'_, L>) -> i64 {
+    let server = d.clients.reactor.server;
+    let until_ms = server.paused_until_ms();
+    let clients_until_ms = || server.keyspace().tuning.clients_paused_until_ms.load(Relaxed);
+    if d.clients_pause { until_ms.min(clients_until_ms()) } else { until_ms }
 }

@@ -40,6 +40,7 @@ use crate::clients::slow::{self, Words};
 use crate::clients::{Abandon, Clients, note_unsynced};
 use crate::host::Server;
 use crate::reactor::Reactor;
+use crate::reactor::hold_unsynced;
 use crate::stats::Outcome;
 
 /// The work that a connection does on the shards that it has requested.
@@ -353,7 +354,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         let added_bytes = connection.output.len().saturating_sub(before);
         if !self.clients.closed_over_limit(index, added_bytes) {
-            self.clients.reactor.hold_unsynced(index);
+            hold_unsynced(&mut self.clients.reactor, index);
             self.clients.reactor.make_ready(index);
             self.clients.reactor.touch(index);
         }

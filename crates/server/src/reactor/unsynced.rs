@@ -35,17 +35,6 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         true
     }
 
-    /// Keeps a connection that has just become open from running commands if its replies wait for a
-    /// sync: a pipeline whose commands run elsewhere would otherwise never stop.
-    pub fn hold_unsynced(&mut self, index: u32) {
-        if let Some(connection) = &mut self.connections[index as usize]
-            && connection.socket.is_unsynced
-            && connection.state == State::Open
-        {
-            connection.state = State::Syncing;
-        }
-    }
-
     /// Releases the connections whose effects are synced. Returns whether there were any.
     pub fn release_synced(&mut self) -> bool {
         let synced = self.server.snapshots().aof.synced();
@@ -69,5 +58,16 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             released = true;
         }
         released
+    }
+}
+
+/// Keeps a connection that has just become open from running commands if its replies wait for a
+/// sync: a pipeline whose commands run elsewhere would otherwise never stop.
+pub fn hold_unsynced<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32) {
+    if let Some(connection) = &mut reactor.connections[index as usize]
+        && connection.socket.is_unsynced
+        && connection.state == State::Open
+    {
+        connection.state = State::Syncing;
     }
 }
