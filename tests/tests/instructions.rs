@@ -13,8 +13,9 @@ use pantala_tests::client::encode;
 use pantala_tests::{Reply, Server, tool};
 use rustix::process::Signal;
 
-/// Maximum increase over the latest count.
-const REGRESSION_PERCENT: f64 = 3.0;
+/// Maximum increase over the latest count. Two builds of one commit in different folders differ by
+/// up to 2.5%: the names of symbols contain the folder, and inlining follows their order.
+const REGRESSION_PERCENT: f64 = 5.0;
 /// Number of operations of the shorter run. The longer run has three times as many; the difference
 /// between the two excludes startup and shutdown.
 const OPERATIONS: usize = 30_000;
