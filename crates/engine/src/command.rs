@@ -326,7 +326,7 @@ pub struct Command {
     pub since: &'static str,
     /// Time complexity.
     pub complexity: &'static str,
-    /// What the command does, in our own words.
+    /// A description of the command, not copied from Redis.
     pub summary: &'static str,
     /// (version, change) pairs.
     pub history: &'static [(&'static str, &'static str)],

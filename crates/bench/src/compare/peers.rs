@@ -153,7 +153,7 @@ impl From<io::Error> for Absent {
     }
 }
 
-/// What a start needs besides the peer.
+/// The surroundings of a start: all that it needs besides the peer.
 pub(super) struct Ground<'a> {
     pub(super) dir: &'a Path,
     pub(super) cpus: &'a [usize],

@@ -101,7 +101,7 @@ pub(super) struct PeerResult {
 /// Resident memory of collections.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Footprint {
-    /// What is counted: members, entries and the like.
+    /// Name of the counted things: members, entries and the like.
     pub(super) what: &'static str,
     pub(super) count: u64,
     /// Resident memory after the rejected requests, before the filling.

@@ -642,7 +642,7 @@ mod tests {
         log.log.warn_beyond(id, 10, &warn);
         log.epoch(10);
         assert_eq!(warnings.load(Relaxed), 0);
-        // What workers have handed over counts.
+        // Bytes that workers have handed over count.
         log.log.cut_off(1);
         assert_eq!(warnings.load(Relaxed), 1);
         log.epoch(1);

@@ -225,8 +225,8 @@ impl Executor<'_> {
     fn commit_unit(&mut self, owned: &mut [Ownership]) {
         let stamp = self.stamp(owned);
         if self.unit.batch.is_empty() {
-            // What this worker has read may cause writes of its connections, which must be stamped
-            // later.
+            // Later writes of this worker's connections may depend on the values just read: their
+            // stamps must be later.
             self.stream.observe(stamp - 1);
             return;
         }

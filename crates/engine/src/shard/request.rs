@@ -70,7 +70,7 @@ pub struct Request {
     pub shards: Vec<u32>,
     /// Shards taken so far, which are the first ones of `shards`.
     pub(crate) owned: Vec<Ownership>,
-    /// What to do when all shards are taken.
+    /// The work to do once all shards are taken.
     pub(crate) task: Task,
     /// Whether the request may be rejected while a script holds one of its shards for too long.
     pub(crate) may_be_refused: bool,

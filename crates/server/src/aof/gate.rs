@@ -5,8 +5,8 @@
 //! | with `appendfsync always` | commands that have written, or read what is not on disk | it is on disk |
 //! | while the disk is slower than the writers | commands that have written | it has caught up |
 //!
-//! The latter bounds memory: effects that are not written yet are in memory. Redis blocks the whole
-//! server when its disk is behind; here reads go on.
+//! The second row bounds memory: unwritten effects are in memory. Redis blocks the whole server
+//! while its disk is behind; Pantala still answers reads.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 

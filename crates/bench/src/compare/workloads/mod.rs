@@ -43,7 +43,7 @@ pub(crate) struct Command {
     pub(crate) weight: u32,
 }
 
-/// What is measured, and the length of a round.
+/// The measured quantity, and the length of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
     /// Commands, for `--test-time`.
@@ -110,7 +110,7 @@ impl fmt::Display for Clients {
     }
 }
 
-/// What a peer must support.
+/// A feature that a peer must support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     Nothing,
