@@ -205,15 +205,8 @@ fn errors_are_those_of_redis() {
 #[test]
 fn clients_may_pause_all_commands_during_a_failover() {
     for_each_backend(|backend| {
-        let server = start(Kind::Pantala, backend).expect("it starts");
-        let Some(replica) = start(Kind::Redis, backend) else { return };
-        follow(&replica, &server);
-        wait_until_applied(&replica, &server);
-        replica.signal(rustix::process::Signal::STOP);
+        let Some((server, replica, mut held)) = stuck_failover(backend) else { return };
         let mut client = server.connect();
-        client.call("SET a 1");
-        assert_eq!(client.call("FAILOVER"), Reply::ok());
-        let mut held = held_write(&server);
         assert_eq!(server.connect().call("CLIENT PAUSE 100 ALL"), Reply::ok());
         assert_eq!(client.call("GET a"), Reply::bulk("1"));
         assert_eq!(state(&server), "waiting-for-sync");
@@ -248,18 +241,26 @@ fn held_write(server: &Server) -> Client {
     client
 }
 
+/// Starts a failover to a stopped redis-server. Returns both servers, and a client whose write is
+/// held back.
+fn stuck_failover(backend: Backend) -> Option<(Server, Server, Client)> {
+    let server = start(Kind::Pantala, backend).expect("it starts");
+    let replica = start(Kind::Redis, backend)?;
+    follow(&replica, &server);
+    wait_until_applied(&replica, &server);
+    replica.signal(rustix::process::Signal::STOP);
+    let mut client = server.connect();
+    client.call("SET a 1");
+    assert_eq!(client.call("FAILOVER"), Reply::ok());
+    let held = held_write(&server);
+    Some((server, replica, held))
+}
+
 #[test]
 fn an_aborted_failover_lets_writes_run() {
     for_each_backend(|backend| {
-        let server = start(Kind::Pantala, backend).expect("it starts");
-        let Some(replica) = start(Kind::Redis, backend) else { return };
-        follow(&replica, &server);
-        wait_until_applied(&replica, &server);
-        replica.signal(rustix::process::Signal::STOP);
+        let Some((server, replica, mut held)) = stuck_failover(backend) else { return };
         let mut client = server.connect();
-        client.call("SET a 1");
-        assert_eq!(client.call("FAILOVER"), Reply::ok());
-        let mut held = held_write(&server);
         assert_eq!(state(&server), "waiting-for-sync");
         assert_eq!(client.call("GET a"), Reply::bulk("1"), "reads run");
         // Clients can't end this pause.
