@@ -99,6 +99,12 @@ fn deadlines_count_from_when_their_commands_run() {
     /// Duration of the commands before it, and maximum difference of the clock, ms.
     const TAKES_MS: u32 = 300;
     const AGE_MS_MAX: i64 = 50;
+    /// Asserts that the clock is current in one of ten measurements. A busy host can delay the
+    /// server between the commands of one measurement; a stale clock is late in all of them.
+    fn assert_current(layout: &[&str], mut age_ms: impl FnMut() -> i64) {
+        let ages: Vec<i64> = (0..10).map(|_| age_ms()).take_while(|age| *age >= AGE_MS_MAX).collect();
+        assert!(ages.len() < 10, "{ages:?} ms behind on {layout:?}");
+    }
     let layouts: [&[&str]; 3] = [
         &["--workers", "1", "--shards", "8"],
         // The worker runs turns during the script.
@@ -117,36 +123,38 @@ fn deadlines_count_from_when_their_commands_run() {
                 vec![words(&["MULTI"]), words(&["EVAL", &spin, "1", "a"]), words(&["SET", "a", "1"]), words(&["EXEC"])],
             ];
             for commands in before {
-                let count = commands.len();
-                client.send_together(&[commands, deadline_commands("b")].concat());
-                (0..count).for_each(|_| assert!(!client.receive().is_error()));
-                let age_ms = age_of_clock(&mut client);
-                assert!(age_ms < AGE_MS_MAX, "{age_ms} ms behind on {layout:?}");
+                assert_current(layout, || {
+                    client.send_together(&[&commands[..], &deadline_commands("b")].concat());
+                    commands.iter().for_each(|_| assert!(!client.receive().is_error()));
+                    age_of_clock(&mut client)
+                });
             }
             // Both arrive in one turn, behind the script of a third client.
             let mut first = server.connect();
-            first.send(&["EVAL", &spin, "1", "a"]);
-            client.send(&["EVAL", &spin, "1", "a"]);
-            other.send_together(&deadline_commands("c"));
-            let age_ms = age_of_clock(&mut other);
-            assert!(age_ms < AGE_MS_MAX, "{age_ms} ms behind on {layout:?}");
-            client.receive();
-            first.receive();
+            assert_current(layout, || {
+                first.send(&["EVAL", &spin, "1", "a"]);
+                client.send(&["EVAL", &spin, "1", "a"]);
+                other.send_together(&deadline_commands("c"));
+                let age_ms = age_of_clock(&mut other);
+                client.receive();
+                first.receive();
+                age_ms
+            });
             // The rolled-back run takes as long as the committed one, which starts when it ends.
             let script = format!(
                 "local t = redis.call('TIME') {spin} for i = 1, 4 do redis.call('SET', 'made:' .. i, 1, 'PX', ARGV[1]) end \
                  return {{t[1], t[2], redis.call('PEXPIRETIME', 'made:1')}}"
             );
-            let reply = client.command(&["EVAL", &script, "1", "a", &LIFE_MS.to_string()]);
-            let [seconds, us, at_ms] = reply.elements() else { panic!("{reply:?}") };
-            let [seconds, us]: [i64; 2] = [seconds, us].map(|part| part.text().parse().expect("a number"));
-            let age_ms = seconds * 1000 + us / 1000 + LIFE_MS - at_ms.integer();
-            assert!(age_ms < AGE_MS_MAX, "{age_ms} ms behind on {layout:?}");
+            assert_current(layout, || {
+                let reply = client.command(&["EVAL", &script, "1", "a", &LIFE_MS.to_string()]);
+                let [seconds, us, at_ms] = reply.elements() else { panic!("{reply:?}") };
+                let [seconds, us]: [i64; 2] = [seconds, us].map(|part| part.text().parse().expect("a number"));
+                seconds * 1000 + us / 1000 + LIFE_MS - at_ms.integer()
+            });
         }
     });
 }
 
-/// As in Redis, a transaction and a script see one time, however long they take.
 /// Workers read the clock at different instants. A client that finds a key missing, because a
 /// worker with a newer time has deleted it, finds no key with the same deadline alive afterwards.
 #[test]
@@ -199,6 +207,7 @@ fn a_deadline_passes_for_all_keys_at_once() {
     });
 }
 
+/// As in Redis, a transaction and a script see one time, however long they take.
 #[test]
 fn a_transaction_or_a_script_sees_one_time() {
     for_each_backend(|backend| {

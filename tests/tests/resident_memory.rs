@@ -1,9 +1,14 @@
 //! Resident memory of the process: freed memory is returned to the system, and growing values are
 //! never in memory twice.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
 use pantala_tests::client::encode;
 use pantala_tests::waiting::eventually;
-use pantala_tests::{Client, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+use rustix::process::Signal;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -14,10 +19,10 @@ fn memory_field(client: &mut Client, name: &str) -> u64 {
     line.trim().parse().expect("a number")
 }
 
-/// Returns the allowed resident memory of an empty server: 20 MiB and 10% above the accounted
+/// Returns the allowed resident memory of an empty server: 20 MB and 10% above the accounted
 /// memory.
 fn resident_max(client: &mut Client) -> u64 {
-    memory_field(client, "used_memory") * 11 / 10 + 20 * MIB
+    memory_field(client, "used_memory") * 11 / 10 + 20_000_000
 }
 
 fn words(command: &str) -> Vec<String> {
@@ -28,6 +33,21 @@ fn words(command: &str) -> Vec<String> {
 /// which must return memory also while it is idle.
 fn wait_until_returned(server: &Server, resident_max: u64, what: &str) {
     eventually(what, || server.resident_bytes() <= resident_max);
+}
+
+/// Time within which freed memory is returned.
+const RETURNED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Runs a scene that ends by freeing memory, and waits until the memory has been returned. Repeats
+/// the scene until this took at most `RETURNED_WITHIN`: on a busy host some rounds take longer.
+fn returns_in_time(server: &Server, resident_max: u64, what: &str, mut scene: impl FnMut()) {
+    let is_in_time = (0..10).any(|_| {
+        scene();
+        let freed = Instant::now();
+        wait_until_returned(server, resident_max, what);
+        freed.elapsed() <= RETURNED_WITHIN
+    });
+    assert!(is_in_time, "{what}: never within {RETURNED_WITHIN:?}");
 }
 
 fn set(client: &mut Client, key: &str, value: &[u8]) {
@@ -50,23 +70,97 @@ fn freed_memory_is_returned_without_a_command() {
         let resident_max = resident_max(&mut client);
         // No purge interrupts a script, but one that has ended delays none.
         assert_eq!(client.command(&["EVAL", "return 1", "0"]), Reply::Integer(1));
-        let large = vec![b'x'; 30 * MIB as usize];
-        for key in ["a", "b", "c", "d"] {
-            set(&mut client, key, &large);
+        // 30 MiB are mapped separately; 5 MiB come from the allocator's arenas.
+        for bytes in [30 * MIB, 5 * MIB] {
+            let large = vec![b'x'; bytes as usize];
+            returns_in_time(&server, resident_max, "large values are returned", || {
+                for key in ["a", "b", "c", "d"] {
+                    set(&mut client, key, &large);
+                }
+                assert_eq!(client.call("DEL a b c d"), Reply::Integer(4));
+            });
         }
-        assert_eq!(client.call("DEL a b c d"), Reply::Integer(4));
-        wait_until_returned(&server, resident_max, "large values are returned");
         // Several workers allocate; one frees memory allocated by the others.
         let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
-        for other in &mut others {
-            set_all(other, 16_000, &vec![b'x'; 5 * KIB as usize]);
-        }
-        assert!(server.resident_bytes() > 80 * MIB);
-        assert_eq!(client.call("FLUSHALL SYNC"), Reply::ok());
-        wait_until_returned(&server, resident_max, "small values are returned");
-        set_all(&mut client, 16_000, &vec![b'x'; 5 * KIB as usize]);
-        assert_eq!(client.call("FLUSHALL ASYNC"), Reply::ok());
-        wait_until_returned(&server, resident_max, "memory freed by the background thread is returned");
+        returns_in_time(&server, resident_max, "small values are returned", || {
+            for other in &mut others {
+                set_all(other, 16_000, &vec![b'x'; 5 * KIB as usize]);
+            }
+            assert!(server.resident_bytes() > 80 * MIB);
+            assert_eq!(client.call("FLUSHALL SYNC"), Reply::ok());
+        });
+        returns_in_time(&server, resident_max, "memory freed by the background thread is returned", || {
+            set_all(&mut client, 16_000, &vec![b'x'; 5 * KIB as usize]);
+            assert_eq!(client.call("FLUSHALL ASYNC"), Reply::ok());
+        });
+    });
+}
+
+/// Scripts that run all the time delay no purge.
+#[test]
+fn freed_memory_is_returned_beside_scripts() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let mut client = server.connect();
+        let resident_max = resident_max(&mut client);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                let mut other = server.connect();
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    let script = "for i = 1, 100000 do end return 1";
+                    while !is_over.load(Ordering::Relaxed) {
+                        assert_eq!(other.command(&["EVAL", script, "0"]), Reply::Integer(1));
+                    }
+                });
+            }
+            returns_in_time(&server, resident_max, "memory is returned beside scripts", || {
+                set_all(&mut client, 16_000, &vec![b'x'; 5 * KIB as usize]);
+                assert_eq!(client.call("FLUSHALL SYNC"), Reply::ok());
+            });
+            is_over.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+/// The figures of the reports that led to the purge: minutes long, and a gigabyte large.
+#[test]
+#[ignore = "takes a gigabyte: run by .ci/nightly"]
+fn large_frees_are_returned_within_a_second() {
+    for_each_backend(|backend| {
+        let scenes = |server: &Server, resident_max: u64| {
+            let mut client = server.connect();
+            returns_in_time(server, resident_max, "four values of 200 MB", || {
+                let large = vec![b'x'; 200_000_000];
+                for key in ["a", "b", "c", "d"] {
+                    set(&mut client, key, &large);
+                }
+                assert_eq!(client.call("DEL a b c d"), Reply::Integer(4));
+            });
+            returns_in_time(server, resident_max, "80,000 values of 5 KB", || {
+                set_all(&mut client, 80_000, &vec![b'x'; 5_000]);
+                assert_eq!(client.call("FLUSHALL"), Reply::ok());
+            });
+        };
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let resident_max = resident_max(&mut server.connect());
+        scenes(&server, resident_max);
+        // Threads that load the dataset at start allocate too, and end before it is deleted.
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let dir = folder.path().to_str().expect("its name is UTF-8");
+        let args = ["--workers", "2", "--appendonly", "yes", "--dir", dir];
+        let mut server = Server::pantala(backend, &args);
+        scenes(&server, resident_max);
+        set_all(&mut server.connect(), 80_000, &vec![b'x'; 5_000]);
+        server.signal(Signal::TERM);
+        assert!(server.wait_exit(Duration::from_secs(60)).success());
+        let server = Server::pantala(backend, &args);
+        let mut client = server.connect();
+        eventually("the dataset is loaded", || client.call("DBSIZE") == Reply::Integer(80_000));
+        returns_in_time(&server, resident_max, "a dataset loaded at start", || {
+            assert_eq!(client.call("FLUSHALL"), Reply::ok());
+        });
     });
 }
 
@@ -239,6 +333,46 @@ fn large_values_are_stored_without_a_copy() {
     });
 }
 
+/// A value of 530 MB, and a string that grows until it reaches `maxmemory`, peak at most as high as
+/// in redis-server. A list of elements of 200 KiB peaks higher: `used_memory` counts the elements
+/// without the unused rest of the allocator's blocks, which redis-server includes.
+#[test]
+#[ignore = "takes half a gigabyte in each of two servers: run by .ci/nightly"]
+fn peaks_are_at_most_those_of_redis() {
+    const LIMITED: &[&str] = &["--maxmemory", "200mb", "--maxmemory-policy", "noeviction"];
+    fn grow(client: &mut Client, command: &str) {
+        let piece = vec![b'x'; 200 * KIB as usize];
+        while !client.command(&[command.as_bytes(), b"k", &piece]).is_error() {}
+    }
+    // The last number: the allowed peak, in percent of that of redis-server.
+    let scenes: [(&str, &[&str], fn(&mut Client), u64); 3] = [
+        (
+            "SET",
+            &[],
+            |client| {
+                client.call("CONFIG SET proto-max-bulk-len 600mb");
+                set(client, "k", &vec![b'x'; 530_000_000]);
+            },
+            100,
+        ),
+        ("APPEND", LIMITED, |client| grow(client, "APPEND"), 100),
+        ("RPUSH", LIMITED, |client| grow(client, "RPUSH"), 140),
+    ];
+    for (what, args, scene, percent_max) in scenes {
+        let peak = |server: &Server| {
+            scene(&mut server.connect());
+            server.peak_resident_bytes()
+        };
+        let Some(judge) = Server::redis(args) else { return };
+        let theirs = peak(&judge);
+        for &backend in Backend::all() {
+            let ours = peak(&Server::pantala(backend, args));
+            println!("{what}: {ours} bytes with {backend:?}, redis-server {theirs}");
+            assert!(100 * ours <= percent_max * theirs, "{what}: {ours} bytes, redis-server {theirs}");
+        }
+    }
+}
+
 /// Large values that aren't copied are returned, stored and logged like others.
 #[test]
 fn values_that_are_not_copied_behave_like_others() {
@@ -316,7 +450,7 @@ fn emptied_shards_leave_room_for_new_keys() {
             client.call("CONFIG SET maxmemory-policy allkeys-random");
             assert_eq!(client.call(&format!("CONFIG SET maxmemory {limit}")), Reply::ok());
             let commands: Vec<Vec<String>> =
-                (0..1000).map(|key| words(&format!("SETEX key:{key} 1000 value"))).collect();
+                (0..6000).map(|key| words(&format!("SETEX key:{key} 1000 value"))).collect();
             let refused = client.pipeline(&commands).iter().filter(|reply| **reply != Reply::ok()).count();
             assert_eq!(refused, 0, "{shards} shards, {execution}");
             // The same if keys are deleted instead of evicted. With `--execution owner`, the owners

@@ -198,6 +198,29 @@ fn info_has_the_fields_of_redis() {
     }
 }
 
+/// After the same commands, a field of `INFO memory` is 0 only where redis-server's is 0 too.
+#[test]
+fn fields_of_info_memory_are_counted() {
+    /// Fields that describe redis-server's allocator, or that vary with the moment.
+    const OTHERS: &[&str] = &["allocator_frag_bytes", "rss_overhead_bytes", "mem_fragmentation_bytes"];
+    let Some(judge) = Server::redis(&[]) else { return };
+    let server = start();
+    let mut nonzero: Vec<BTreeSet<String>> = Vec::new();
+    for server in [&server, &judge] {
+        let mut client = server.connect();
+        client.command(&["EVAL", "return redis.call('SET', KEYS[1], 1)", "1", "k"]);
+        client.command(&["FUNCTION", "LOAD", "#!lua name=l\nredis.register_function('f', function() return 1 end)"]);
+        let _idle = server.connect().call("PING");
+        let text = client.call("INFO memory").text();
+        let is_nonzero = |value: &str| value.parse::<f64>().map_or(!value.is_empty(), |number| number != 0.0);
+        let fields = text.lines().filter_map(|line| line.trim().split_once(':'));
+        nonzero.push(fields.filter(|(_, value)| is_nonzero(value)).map(|(name, _)| name.to_owned()).collect());
+    }
+    let missing: Vec<&String> =
+        nonzero[1].difference(&nonzero[0]).filter(|name| !OTHERS.contains(&name.as_str())).collect();
+    assert!(missing.is_empty(), "0 in Pantala alone: {missing:?}");
+}
+
 #[test]
 fn info_keyspace_and_stats_count() {
     for_each_backend(|backend| {
@@ -571,7 +594,8 @@ fn debug_htstats_counts_the_keys_of_a_database() {
         assert_eq!(client.call(words), right.call(words), "{words}");
     }
     // Pantala has no such setting.
-    assert!(client.call("DEBUG REPLYBUFFER RESIZING 0").text().starts_with("ERR Pantala has no reply buffers"));
+    assert_eq!(client.call("DEBUG REPLYBUFFER RESIZING 0"), Reply::ok());
+    assert!(client.call("DEBUG REPLYBUFFER RESIZING 1").text().starts_with("ERR Pantala has no reply buffers"));
 }
 
 /// Replies to `MODULE` with each value of `enable-module-command`, for a library that is missing.

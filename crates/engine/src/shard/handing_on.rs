@@ -13,7 +13,6 @@
 //! the worker's next turn. It thereby loses its places in the gates, which could repeat while
 //! scripts follow each other. So the time until it may be reset again doubles each time, until a
 //! script ends first.
-//! later the script ends first.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

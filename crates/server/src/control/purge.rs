@@ -28,6 +28,10 @@ const WATCH_MS: i64 = 200;
 const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const UNUSED_SHARE: u64 = 20;
 
+/// Checks that are skipped in a row while a script runs or memory is being freed in the background.
+/// With `WATCH_MS`, a server that always runs scripts still checks within 600 ms.
+const SKIPS_MAX: u32 = 2;
+
 /// Minimum and maximum interval after a purge that changed little, ms.
 const REPEAT_MS: i64 = 2 * WATCH_MS;
 const REPEAT_MS_MAX: i64 = 64_000;
@@ -36,6 +40,8 @@ const REPEAT_MS_MAX: i64 = 64_000;
 #[derive(Default)]
 pub(super) struct Watch {
     next_look_ms: i64,
+    /// Checks skipped in a row.
+    skipped: u32,
     /// Resident but unaccounted memory before the last purge, bytes; 0: nothing to purge.
     level_bytes: u64,
     next_purge_ms: i64,
@@ -51,9 +57,7 @@ impl Watch {
             return;
         }
         self.next_look_ms = now_ms + WATCH_MS;
-        // The comparison would be wrong now: scripts publish their memory usage only when they end,
-        // and memory that is being freed isn't resident for long.
-        if server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0 {
+        if self.is_skipped(server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0) {
             return;
         }
         let Some(resident_bytes) = process::resident_bytes() else { return };
@@ -64,6 +68,18 @@ impl Watch {
         if self.is_due(resident_bytes, server.accounted_bytes(), now_ms) {
             server.purge_memory();
         }
+    }
+
+    /// Returns whether to skip this check, given whether a script runs or memory is being freed.
+    ///
+    /// Resident memory is hard to compare then: scripts publish their memory usage only when they
+    /// end, and memory that is being freed isn't resident for long. But a script may be running at
+    /// every check, so only a few checks in a row are skipped. A purge that was not needed changes
+    /// little, so it is repeated less and less often.
+    fn is_skipped(&mut self, is_unsettled: bool) -> bool {
+        let is_skipped = is_unsettled && self.skipped < SKIPS_MAX;
+        self.skipped = if is_skipped { self.skipped + 1 } else { 0 };
+        is_skipped
     }
 
     /// Returns whether to purge, given resident and accounted memory, bytes.
@@ -108,6 +124,14 @@ mod tests {
         assert!(watch.is_due(400 * MIB, 10 * MIB, 1_400));
         assert!(!watch.is_due(15 * MIB, 10 * MIB, 1_600));
         assert!(watch.is_due(400 * MIB, 10 * MIB, 1_800));
+    }
+
+    #[test]
+    fn scripts_at_every_check_skip_only_some_of_them() {
+        let mut watch = Watch::default();
+        let skipped: Vec<bool> = (0..6).map(|_| watch.is_skipped(true)).collect();
+        assert_eq!(skipped, [true, true, false, true, true, false]);
+        assert!(!watch.is_skipped(false));
     }
 
     #[test]
