@@ -266,6 +266,46 @@ fn a_report_is_written_after_each_workload() {
     interrupted(child, Signal::INT, &dir);
 }
 
+/// Drives the floor at all rates of a sweep.
+#[test]
+fn a_sweep_measures_every_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let arguments = ["--rate-sweep", "--peer", "floor", "--peer", "dead=/bin/false {port}", "--rounds", "1"];
+    let mut command = compare(&out, &arguments);
+    command.args(["--workload", "dragonfly-get1", "--scale", "0.001", "--test-time", "1"]);
+    let output = wait(command.spawn().unwrap());
+    assert!(text(&output.stderr).contains("1 rows are invalid"), "{}", text(&output.stderr));
+    let results = results(&out);
+    let workload = &results["workloads"][0];
+    let [floor, dead] = workload["peers"].as_array().unwrap().as_slice() else { panic!("{workload:#}") };
+    assert_measured(floor, 1);
+    assert!(dead["invalid"].is_string() && dead["sweep"].as_array().unwrap().is_empty(), "{dead:#}");
+    let peak = floor["summary"]["operations_per_s"]["median"].as_f64().unwrap();
+    let points = floor["sweep"].as_array().unwrap();
+    let percents: Vec<Option<u64>> = points.iter().map(|point| point["percent"].as_u64()).collect();
+    assert_eq!(percents, [Some(5), Some(10), Some(20), Some(40), Some(60), Some(80), Some(95), None]);
+    for point in points {
+        let rate = point["percent"].as_u64().map_or(peak, |percent| peak * percent as f64 / 100.0);
+        assert_eq!(point["rate_per_s"].as_u64().unwrap(), rate as u64);
+        let operations = point["rounds"][0]["load"]["operations"].as_f64().unwrap();
+        assert!(operations > 0.0 && operations <= rate * 1.05 + 100.0, "{operations} at {rate}: {point:#}");
+        let summary = &point["summary"];
+        for figure in ["p50_us", "p99_us", "p99_9_us", "max_us", "voluntary_switches"] {
+            assert!(summary[figure].as_f64().unwrap() > 0.0, "{figure}: {point:#}");
+        }
+        assert!(summary["involuntary_switches"].is_number() && summary["cpu_us_per_operation"]["median"].is_number());
+        // The host counts them for all rates, or says why it doesn't.
+        let counts = &point["counts"];
+        let are_counted = counts["system_calls"].as_u64().is_some_and(|calls| calls > 0);
+        assert_eq!(are_counted, workload["uncounted"].is_null(), "{counts:#} {:#}", workload["uncounted"]);
+    }
+    let markdown = std::fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(markdown.contains("| own peak: ") && markdown.contains("peaks without a rate"), "{markdown}");
+    let html = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(html.contains("p99 latency over operations/s"));
+}
+
 #[test]
 fn missing_programs_are_reported() {
     let folder = tempfile::tempdir().unwrap();

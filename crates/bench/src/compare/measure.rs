@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::options::Setup;
+use super::options::{Rate, Setup};
 use super::peers::{Absent, Ground, Peer, Ports, Spec, check_interrupted};
 use super::process::{Spent, Usage};
 use super::report::rate;
 use super::results::{PeerResult, Round, WorkloadResult};
 use super::say;
+use super::trace::{Counts, Tracer, Tracing};
 use super::workloads::{Clients, Measured, Needs, Step, Workload, expanded};
 use crate::load::control::{Login, Target};
 use crate::load::data::Sizes;
@@ -35,15 +36,35 @@ const CURVE_TICKS_PER_HALF: u32 = 4;
 /// The settings that all workloads share.
 pub(super) struct Course<'a> {
     pub(super) setup: &'a Setup,
-    pub(super) seconds: u64,
     pub(super) seed: u64,
+    /// Counts system calls, or why it can't.
+    pub(super) tracer: &'a Result<Tracer, String>,
     pub(super) stop: &'a Arc<AtomicBool>,
 }
 
 /// A peer and its results so far.
-struct Entrant {
+pub(super) struct Entrant {
     peer: Option<Peer>,
-    result: PeerResult,
+    pub(super) result: PeerResult,
+}
+
+/// One load of a peer.
+#[derive(Clone, Copy)]
+pub(super) struct Pass {
+    /// From 1. Round 0 is the warm-up.
+    pub(super) round: u64,
+    pub(super) rate_per_s: Option<u64>,
+    pub(super) amount: Amount,
+}
+
+/// Results of a pass.
+pub(super) struct Driven {
+    pub(super) round: Round,
+    peak_bytes: u64,
+    /// System calls and wake-ups, if they were to be counted.
+    pub(super) counts: Option<io::Result<Counts>>,
+    /// An error if a reply or a step afterwards was not as expected.
+    pub(super) verdict: io::Result<()>,
 }
 
 impl Course<'_> {
@@ -55,10 +76,14 @@ impl Course<'_> {
         let has_rounds = !matches!(workload.measured, Measured::Resident(..));
         for round in (0..=self.setup.rounds).filter(|_| has_rounds) {
             for entrant in &mut entrants {
-                if check_interrupted(self.stop).is_ok() {
-                    self.turn(entrant, workload, round);
-                }
+                self.turn(entrant, &format!("round {round}"), |peer, result| {
+                    self.measure(peer, result, workload, round)
+                });
             }
+        }
+        let sweeps = self.setup.rate == Rate::Sweep;
+        if sweeps {
+            self.sweep(&mut entrants, workload);
         }
         let mut result = WorkloadResult {
             name: workload.name.to_owned(),
@@ -67,12 +92,13 @@ impl Course<'_> {
             parameters: self.parameters(workload),
             scale: self.setup.scale,
             against: self.setup.against.clone(),
+            uncounted: self.tracer.as_ref().err().filter(|_| sweeps).cloned(),
             peers: entrants.into_iter().map(Entrant::leave).collect(),
         };
         result.summarize();
         result.peers.iter_mut().for_each(|peer| {
             check_latency(workload, peer);
-            check_rate(self.setup.rate_per_s, peer);
+            check_rate(self.setup.rate.fixed(), peer);
         });
         result
     }
@@ -130,47 +156,66 @@ impl Course<'_> {
         Entrant { peer: Some(peer), result }
     }
 
-    /// Measures a peer once. Round 0 is the warm-up.
-    fn turn(&self, entrant: &mut Entrant, workload: &Workload, round: u64) {
+    /// Continues a peer while `drive` measures it. A failure makes its row invalid.
+    pub(super) fn turn(
+        &self,
+        entrant: &mut Entrant,
+        when: &str,
+        drive: impl FnOnce(&Peer, &mut PeerResult) -> io::Result<()>,
+    ) {
         let Entrant { peer: Some(peer), result } = entrant else { return };
-        if result.invalid.is_some() {
+        if result.invalid.is_some() || check_interrupted(self.stop).is_err() {
             return;
         }
         peer.pause(false);
-        let driven = self.drive(peer, result, workload, round);
+        let driven = drive(peer, result);
         peer.pause(true);
         match driven {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                result.invalid = Some(death_or(peer, &format!("round {round}: {error}")));
+                result.invalid = Some(death_or(peer, &format!("{when}: {error}")));
                 say_trouble(result);
             }
             _ => {}
         }
     }
 
-    /// Runs the steps before the round, the round, and the steps after it.
-    fn drive(&self, peer: &Peer, result: &mut PeerResult, workload: &Workload, round: u64) -> io::Result<()> {
+    /// Measures a peer once. Round 0 is the warm-up.
+    fn measure(&self, peer: &Peer, result: &mut PeerResult, workload: &Workload, round: u64) -> io::Result<()> {
+        let pass = Pass { round, rate_per_s: self.setup.rate.fixed(), amount: self.amount(workload, round) };
+        let driven = self.drive(peer, workload, &pass, None)?;
+        result.resident_peak_bytes = result.resident_peak_bytes.max(driven.peak_bytes);
+        if round > 0 {
+            say_round(&format!("{}: round {round}, {}", workload.name, result.name), &driven.round);
+            result.rounds.push(driven.round);
+        }
+        driven.verdict
+    }
+
+    /// Runs the steps before the pass, the pass, and the steps after it.
+    pub(super) fn drive(
+        &self,
+        peer: &Peer,
+        workload: &Workload,
+        pass: &Pass,
+        tracer: Option<&Tracer>,
+    ) -> io::Result<Driven> {
         self.take(peer, workload, workload.before)?;
         let mut plan = self.plan(peer, workload);
-        plan.seed = plan.seed.wrapping_add(round.wrapping_mul(u64::from(plan.clients)));
-        plan.rate_per_s = self.setup.rate_per_s;
-        plan.amount = self.amount(workload, round);
-        let mut account = Account::of(peer);
-        let driven = load::run(&plan, self.stop, &mut account);
-        let spent = account.spent;
-        result.resident_peak_bytes = result.resident_peak_bytes.max(account.peak_bytes);
-        let outcome = driven?;
+        plan.seed = plan.seed.wrapping_add(pass.round.wrapping_mul(u64::from(plan.clients)));
+        plan.rate_per_s = pass.rate_per_s;
+        plan.amount = pass.amount;
+        let mut account = Account::of(peer, tracer);
+        let outcome = load::run(&plan, self.stop, &mut account)?;
         check_interrupted(self.stop)?;
-        let trouble = outcome.trouble();
-        if round > 0 {
-            say_round(workload, &result.name, round, &outcome, &spent);
-            result.rounds.push(measured(round, outcome, &spent));
-        }
-        if let Some(trouble) = trouble {
-            return Err(io::Error::other(trouble));
-        }
-        let after = self.take(peer, workload, workload.after);
-        after.map(|_| ()).map_err(|error| io::Error::new(error.kind(), format!("after it {error}")))
+        let verdict = match outcome.trouble() {
+            Some(trouble) => Err(io::Error::other(trouble)),
+            None => {
+                let after = self.take(peer, workload, workload.after);
+                after.map(|_| ()).map_err(|error| io::Error::new(error.kind(), format!("after it {error}")))
+            }
+        };
+        let round = measured(pass.round, outcome, &account.spent);
+        Ok(Driven { round, peak_bytes: account.peak_bytes, counts: account.counts, verdict })
     }
 
     /// Returns the length of a round. Round 0 is the warm-up.
@@ -180,7 +225,7 @@ impl Course<'_> {
             Measured::EachNumber => Amount::AllKeys,
             Measured::EveryNumbers(numbers) => Amount::Shared(keys.div_ceil(numbers)),
             Measured::Operations(operations) => Amount::Shared(if round == 0 { 1 } else { operations }),
-            _ => Amount::Time(if round == 0 { WARM_UP } else { Duration::from_secs(self.seconds) }),
+            _ => Amount::Time(if round == 0 { WARM_UP } else { Duration::from_secs(self.setup.seconds) }),
         }
     }
 
@@ -270,7 +315,11 @@ impl Course<'_> {
             Measured::Operations(operations) => format!(", {operations} operations a round"),
             _ => String::new(),
         };
-        let rate = self.setup.rate_per_s.map_or_else(String::new, |rate| format!(", {rate} operations/s"));
+        let rate = match self.setup.rate {
+            Rate::Unlimited => String::new(),
+            Rate::Fixed(rate) => format!(", {rate} operations/s"),
+            Rate::Sweep => ", at rates up to the peaks".to_owned(),
+        };
         format!(
             "{}; {}{values}, {clients}, pipeline {pipeline}{round}{rate}",
             commands.join(", "),
@@ -308,16 +357,21 @@ struct Account<'a> {
     before: Usage,
     spent: Spent,
     peak_bytes: u64,
+    tracer: Option<&'a Tracer>,
+    tracing: Option<io::Result<Tracing>>,
+    counts: Option<io::Result<Counts>>,
 }
 
 impl<'a> Account<'a> {
-    fn of(peer: &'a Peer) -> Self {
-        Self { peer, before: Usage::default(), spent: Spent::default(), peak_bytes: 0 }
+    fn of(peer: &'a Peer, tracer: Option<&'a Tracer>) -> Self {
+        let (before, spent) = (Usage::default(), Spent::default());
+        Self { peer, before, spent, peak_bytes: 0, tracer, tracing: None, counts: None }
     }
 }
 
 impl Watch for Account<'_> {
     fn begins(&mut self) {
+        self.tracing = self.tracer.map(|tracer| tracer.start(&self.peer.threads()));
         self.before = self.peer.usage();
     }
 
@@ -327,6 +381,7 @@ impl Watch for Account<'_> {
 
     fn ends(&mut self) {
         self.spent = self.peer.spent_since(&self.before);
+        self.counts = self.tracing.take().map(|tracing| tracing.and_then(Tracing::end));
     }
 }
 
@@ -338,6 +393,8 @@ fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
         server_busy_max: spent.busiest_s / load.elapsed_s,
         server_wanting_max: spent.wanting_s / load.elapsed_s,
         server_cpu_us_per_operation: spent.cpu_s * 1e6 / load.operations.max(1) as f64,
+        server_voluntary_switches: spent.voluntary,
+        server_involuntary_switches: spent.involuntary,
         hit_rate: load.hit_rate(),
         load,
     }
@@ -370,11 +427,16 @@ fn check_latency(workload: &Workload, peer: &mut PeerResult) {
 /// Notes a peer that did not reach the requested rate.
 fn check_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
     let (Some(rate_per_s), Some(summary)) = (rate_per_s, &peer.summary) else { return };
-    if summary.operations_per_s.min < rate_per_s as f64 * RATE_KEPT {
+    if !keeps_rate(rate_per_s, summary.operations_per_s.min) {
         peer.notes.push(format!(
             "didn't keep the rate of {rate_per_s} operations/s in every round: its latencies are those of a queue that grew"
         ));
     }
+}
+
+/// Returns whether a peer that served `operations_per_s` kept the rate that was asked for.
+pub(super) fn keeps_rate(rate_per_s: u64, operations_per_s: f64) -> bool {
+    operations_per_s >= rate_per_s as f64 * RATE_KEPT
 }
 
 /// Returns how a process died, if it did; otherwise `trouble`.
@@ -393,13 +455,13 @@ fn say_trouble(result: &PeerResult) {
     }
 }
 
-fn say_round(workload: &Workload, peer: &str, round: u64, outcome: &Outcome, spent: &Spent) {
+/// Prints the result of a round; `what` names workload, round and peer.
+pub(super) fn say_round(what: &str, round: &Round) {
     say(&format!(
-        "{}: round {round}, {peer}: {} ops/s, {:.2} us of CPU per operation, p99 {:.0} us",
-        workload.name,
-        rate(outcome.operations_per_s),
-        spent.cpu_s * 1e6 / outcome.operations.max(1) as f64,
-        outcome.latency.p99_us
+        "{what}: {} ops/s, {:.2} us of CPU per operation, p99 {:.0} us",
+        rate(round.load.operations_per_s),
+        round.server_cpu_us_per_operation,
+        round.load.latency.p99_us
     ));
 }
 
@@ -431,7 +493,7 @@ mod tests {
         let script =
             format!("(head -c {CHILD_BYTES} /dev/zero; sleep 5) | tail -c {CHILD_BYTES} > tail; exec sleep 600");
         let peer = Peer::of_shell(&script, dir.path());
-        let mut account = Account::of(&peer);
+        let mut account = Account::of(&peer, None);
         let sample = Sample { at_s: 0.0, operations_per_s: 0.0, p99_us: 0.0 };
         let begin = std::time::Instant::now();
         // Until the child has ended.

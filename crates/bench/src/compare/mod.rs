@@ -7,6 +7,7 @@
 //! | peer | a server to compare: one process, or the processes of a cluster ([`peers`]) |
 //! | workload | commands, keys, sizes and clients, by a name ([`workloads`]) |
 //! | round | every peer is measured once, in turn. Ratios of two peers are taken *within* a round |
+//! | sweep | rounds at fixed rates, from 5% of the slowest peer's peak to each peer's own ([`sweep`]) |
 //! | invalid | a row with error replies, lost connections or a dead server: it has no results |
 //! | skipped | a row whose server cannot do what the workload needs |
 //!
@@ -30,6 +31,8 @@ mod report;
 mod resident;
 mod results;
 mod steps;
+mod sweep;
+mod trace;
 mod workloads;
 
 use std::io::{self, Write};
@@ -40,8 +43,10 @@ use pantala_base::Random;
 
 use self::measure::Course;
 pub(crate) use self::options::Options;
+use self::options::Rate;
 use self::peers::Ports;
 use self::results::{Results, WorkloadResult};
+use self::trace::Tracer;
 
 /// Returns every workload's name, with the reason if it is not modelled.
 pub(crate) fn modelled_workloads() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
@@ -58,19 +63,23 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     report::prepare(&setup.out)?;
     process::kill_at_panic();
     let mut ports = Ports::new(options.port, &mut Random::from_entropy());
+    let tracer = match setup.rate {
+        Rate::Sweep => Tracer::new(Options::perf()),
+        _ => Err("only a sweep counts them".to_owned()),
+    };
     let mut results = Results {
         host: host::look(),
         command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         server_cpus: setup.server_cpus.clone(),
         client_cpus: setup.client_cpus.clone(),
         client_threads: setup.threads,
-        seconds: options.test_time,
+        seconds: setup.seconds,
         rounds: setup.rounds,
         workloads_planned: setup.workloads.len(),
         workloads: Vec::new(),
         interrupted: false,
     };
-    let course = Course { setup: &setup, seconds: options.test_time, seed: options.seed, stop };
+    let course = Course { setup: &setup, seed: options.seed, tracer: &tracer, stop };
     for workload in &setup.workloads {
         if !stop.load(Ordering::Relaxed) {
             let result = course.run(workload, &mut ports);

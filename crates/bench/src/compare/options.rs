@@ -6,7 +6,7 @@ use clap::Args;
 use pantala_resp::split_line;
 
 use super::peers::{Kind, Spec};
-use super::workloads::Workload;
+use super::workloads::{Measured, Workload};
 use crate::cpus::List;
 
 /// Maximum processes of a cluster, and shards of Pantala.
@@ -21,6 +21,10 @@ pub(super) const SCALE_MAX: f64 = 100.0;
 const RATE_MAX: u64 = 1_000_000_000;
 /// Maximum peers in one comparison.
 const PEERS_MAX: usize = 32;
+/// Workloads unless options name others.
+const WORKLOADS: &[&str] = &["dragonfly-get1", "dragonfly-get30", "dragonfly-set1", "dragonfly-set30"];
+/// Workloads of a sweep unless options name others.
+const SWEPT: &[&str] = &["dragonfly-get1", "dragonfly-set1", "elasticache", "enterprise", "mixed-types"];
 
 /// Options of a comparison.
 #[derive(Args, Clone, Debug)]
@@ -38,7 +42,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=SHARDS_MAX))]
     shards: u64,
     /// A named workload; repeat for several. `--workload list` lists them [default: the four of
-    /// Dragonfly]
+    /// Dragonfly; with --rate-sweep two of these, elasticache, enterprise and mixed-types]
     #[arg(long)]
     workload: Vec<String>,
     /// Rounds, in each of which every peer is measured once, in turn. Workloads memory-… have none:
@@ -47,11 +51,15 @@ pub(crate) struct Options {
     rounds: u64,
     /// Seconds of one measurement, for workloads without an end of their own
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
-    pub(super) test_time: u64,
+    test_time: u64,
     /// Operations per second of all clients together, the same for every peer; latency then counts
     /// from the time when an operation was due [default: as many as they can]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
     rate_limiting: Option<u64>,
+    /// After the rounds without a rate, also drive every peer at 5, 10, 20, 40, 60, 80 and 95% of
+    /// the slowest peer's peak and at its own peak; latency as with --rate-limiting
+    #[arg(long, conflicts_with = "rate_limiting")]
+    rate_sweep: bool,
     /// Part of the workload's keys to use (and of its connections, for workloads about connections)
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
@@ -89,8 +97,9 @@ pub(super) struct Setup {
     pub(super) against: Vec<String>,
     pub(super) workloads: Vec<&'static Workload>,
     pub(super) rounds: u64,
-    /// Operations per second of all clients together.
-    pub(super) rate_per_s: Option<u64>,
+    /// Length of a round.
+    pub(super) seconds: u64,
+    pub(super) rate: Rate,
     pub(super) scale: f64,
     /// Empty: any.
     pub(super) server_cpus: Vec<usize>,
@@ -98,6 +107,27 @@ pub(super) struct Setup {
     pub(super) threads: u32,
     pub(super) out: PathBuf,
     pub(super) dir: PathBuf,
+}
+
+/// The rates at which peers are driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rate {
+    /// As many operations as they can.
+    Unlimited,
+    /// Operations per second of all clients together.
+    Fixed(u64),
+    /// No limit first, and then parts of the peaks.
+    Sweep,
+}
+
+impl Rate {
+    /// Returns the rate of every round, if it is the same for all.
+    pub(super) fn fixed(self) -> Option<u64> {
+        match self {
+            Self::Fixed(rate_per_s) => Some(rate_per_s),
+            Self::Unlimited | Self::Sweep => None,
+        }
+    }
 }
 
 impl Options {
@@ -127,13 +157,20 @@ impl Options {
             let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
             return Err(format!("--against {nobody}: no peer of this run; {} are", names.join(", ")));
         }
-        let workloads =
-            default(&self.workload, &["dragonfly-get1", "dragonfly-get30", "dragonfly-set1", "dragonfly-set30"]);
+        let others = if self.rate_sweep { SWEPT } else { WORKLOADS };
         let workloads: Vec<&'static Workload> =
-            workloads.iter().map(|name| Workload::named(name)).collect::<Result<_, _>>()?;
+            default(&self.workload, others).iter().map(|name| Workload::named(name)).collect::<Result<_, _>>()?;
         if let Some(driven) = workloads.iter().find(|workload| self.rate_limiting.is_some() && !workload.has_rate()) {
             return Err(format!("--rate-limiting has no effect on {}", driven.name));
         }
+        if let Some(driven) = workloads.iter().find(|workload| workload.measured != Measured::Time && self.rate_sweep) {
+            return Err(format!("--rate-sweep needs workloads that run for a time: {} doesn't", driven.name));
+        }
+        let rate = match self.rate_limiting {
+            _ if self.rate_sweep => Rate::Sweep,
+            Some(rate_per_s) => Rate::Fixed(rate_per_s),
+            None => Rate::Unlimited,
+        };
         let cpus = |list: &Option<List>| list.clone().unwrap_or_default().0;
         let client_cpus = cpus(&self.client_cpus);
         let threads = if client_cpus.is_empty() { available_cpus() } else { client_cpus.len() };
@@ -142,7 +179,8 @@ impl Options {
             against: self.against.clone(),
             workloads,
             rounds: self.rounds,
-            rate_per_s: self.rate_limiting,
+            seconds: self.test_time,
+            rate,
             scale: self.scale,
             server_cpus: cpus(&self.server_cpus),
             client_cpus,
@@ -150,6 +188,11 @@ impl Options {
             out: self.out.clone(),
             dir: self.dir.clone().unwrap_or_else(std::env::temp_dir),
         })
+    }
+
+    /// Returns the `perf` executable, if there is one.
+    pub(super) fn perf() -> Option<PathBuf> {
+        program(None, "perf", None)
     }
 
     fn spec(&self, text: &str) -> Result<Spec, String> {
@@ -253,6 +296,18 @@ mod tests {
     }
 
     #[test]
+    fn a_sweep_has_workloads_of_its_own() {
+        let names = |options: &str| {
+            let setup = setup(options).unwrap();
+            (setup.rate, setup.workloads.iter().map(|workload| workload.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names("--peer|floor|--rate-sweep"), (Rate::Sweep, SWEPT.to_vec()));
+        assert_eq!(names("--peer|floor|--rate-sweep|--workload|flash"), (Rate::Sweep, vec!["flash"]));
+        assert_eq!(names("--peer|floor|--rate-limiting|7").0.fixed(), Some(7));
+        assert_eq!(names("--peer|floor"), (Rate::Unlimited, WORKLOADS.to_vec()));
+    }
+
+    #[test]
     fn wrong_options_are_reported() {
         for (options, expected) in [
             ("--peer|nobody", "name=command"),
@@ -270,6 +325,8 @@ mod tests {
             ("--peer|floor|--rate-limiting|9|--workload|hset|--workload|blpop", "no effect on blpop"),
             ("--peer|floor|--rate-limiting|9|--workload|memory-zset", "no effect on memory-zset"),
             ("--peer|floor|--server-cpus|x", "'x'"),
+            ("--peer|floor|--rate-sweep|--rate-limiting|9", "cannot be used with"),
+            ("--peer|floor|--rate-sweep|--workload|xack", "run for a time: xack doesn't"),
         ] {
             let error = setup(options).unwrap_err();
             assert!(error.contains(expected), "{options}: {error}");

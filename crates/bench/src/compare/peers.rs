@@ -14,7 +14,7 @@ use pantala_resp::value::Value;
 use tempfile::TempDir;
 
 use super::cluster;
-use super::process::{Process, Spent, Usage, resident_bytes};
+use super::process::{Process, Spent, Usage, resident_bytes, threads_of};
 use super::workloads::{Clients, Measured, Needs, Workload};
 use crate::load::control::{Control, Login, Target};
 
@@ -278,6 +278,11 @@ impl Peer {
 
     fn ids(&self) -> Vec<u32> {
         self.processes.iter().map(Process::id).collect()
+    }
+
+    /// Returns the IDs of all threads.
+    pub(super) fn threads(&self) -> Vec<u32> {
+        threads_of(&self.ids())
     }
 
     pub(super) fn usage(&self) -> Usage {

@@ -172,13 +172,25 @@ impl Drop for Process {
     }
 }
 
-/// CPU time of a set of processes and their descendants at one time.
+/// CPU time and context switches of a set of processes and their descendants at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
-    /// On-CPU time and run-queue time, by process and thread.
-    threads: BTreeMap<(u32, u32), (u64, u64)>,
+    /// Counters by process and thread.
+    threads: BTreeMap<(u32, u32), Counters>,
     /// CPU time of children that have ended.
     reaped_ns: u64,
+}
+
+/// Counters of one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counters {
+    cpu_ns: u64,
+    /// Time in the run queue.
+    wait_ns: u64,
+    /// Context switches because the thread waited.
+    voluntary: u64,
+    /// Context switches because the thread lost its CPU.
+    involuntary: u64,
 }
 
 /// Difference of two [`Usage`]s.
@@ -191,6 +203,10 @@ pub(super) struct Spent {
     pub(super) busiest_s: f64,
     /// Sum of on-CPU and run-queue time of the thread with the largest sum.
     pub(super) wanting_s: f64,
+    /// Context switches of all threads because they waited.
+    pub(super) voluntary: u64,
+    /// Context switches of all threads because they lost their CPU.
+    pub(super) involuntary: u64,
 }
 
 impl Usage {
@@ -204,8 +220,10 @@ impl Usage {
                 usage.reaped_ns += (stat_field(&stat, 16) + stat_field(&stat, 17)) * TICK_NS;
             }
             for thread in numbers_in(&format!("/proc/{pid}/task")) {
-                if let Some(times) = thread_times(pid, thread) {
-                    usage.threads.insert((pid, thread), times);
+                if let Some((cpu_ns, wait_ns)) = thread_times(pid, thread) {
+                    let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).unwrap_or_default();
+                    let [voluntary, involuntary] = switches(&status);
+                    usage.threads.insert((pid, thread), Counters { cpu_ns, wait_ns, voluntary, involuntary });
                 }
             }
         }
@@ -215,12 +233,14 @@ impl Usage {
     pub(super) fn since(&self, before: &Self) -> Spent {
         let mut spent =
             Spent { cpu_s: self.reaped_ns.saturating_sub(before.reaped_ns) as f64 / 1e9, ..Spent::default() };
-        for (thread, (cpu_ns, wait_ns)) in &self.threads {
-            let (cpu_before_ns, wait_before_ns) = before.threads.get(thread).copied().unwrap_or_default();
-            let cpu_s = cpu_ns.saturating_sub(cpu_before_ns) as f64 / 1e9;
+        for (thread, now) in &self.threads {
+            let before = before.threads.get(thread).copied().unwrap_or_default();
+            let cpu_s = now.cpu_ns.saturating_sub(before.cpu_ns) as f64 / 1e9;
             spent.cpu_s += cpu_s;
-            let wait_s = wait_ns.saturating_sub(wait_before_ns) as f64 / 1e9;
+            let wait_s = now.wait_ns.saturating_sub(before.wait_ns) as f64 / 1e9;
             spent.wait_s += wait_s;
+            spent.voluntary += now.voluntary.saturating_sub(before.voluntary);
+            spent.involuntary += now.involuntary.saturating_sub(before.involuntary);
             spent.busiest_s = spent.busiest_s.max(cpu_s);
             spent.wanting_s = spent.wanting_s.max(cpu_s + wait_s);
         }
@@ -259,6 +279,16 @@ fn numbers_in(folder: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// Returns the voluntary and involuntary context switches in a thread's `status`.
+fn switches(status: &str) -> [u64; 2] {
+    ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|name| status_number(status, name))
+}
+
+/// Returns the IDs of all threads of `roots` and their descendants.
+pub(super) fn threads_of(roots: &[u32]) -> Vec<u32> {
+    family(roots).iter().flat_map(|pid| numbers_in(&format!("/proc/{pid}/task"))).collect()
+}
+
 /// Returns `roots` and all their descendants.
 fn family(roots: &[u32]) -> Vec<u32> {
     let mut found = roots.to_vec();
@@ -283,8 +313,13 @@ pub(super) fn resident_bytes(roots: &[u32]) -> (u64, u64) {
 }
 
 fn status_bytes(status: &str, name: &str) -> u64 {
+    status_number(status, name) * 1024
+}
+
+/// Returns the number behind `name` in a `status` file, or 0 if it is missing.
+fn status_number(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
-    line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default() * 1024
+    line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default()
 }
 
 /// Held by each test that starts a process, because a panic in one test kills the processes of all.
@@ -305,20 +340,27 @@ mod tests {
         assert_eq!((stat_field(stat, 14), stat_field(stat, 15), stat_field(stat, 17)), (70, 30, 6));
         assert_eq!(stat_field(stat, 99), 0);
         assert_eq!(status_bytes("VmPeak:\t 9 kB\nVmRSS:\t    12 kB\n", "VmRSS:"), 12 * 1024);
+        let status = "Threads:\t1\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
+        assert_eq!((switches(status), switches("Threads:\t1\n")), ([150, 545], [0, 0]));
     }
 
     #[test]
     fn differences_are_by_thread() {
-        let usage = |threads: &[(u32, u64, u64)], reaped_ns| Usage {
+        let usage = |threads: &[(u32, [u64; 4])], reaped_ns| Usage {
             threads: threads
                 .iter()
-                .map(|(thread, cpu_ms, wait_ms)| ((1, *thread), (cpu_ms * 1_000_000, wait_ms * 1_000_000)))
+                .map(|(thread, [cpu_ms, wait_ms, voluntary, involuntary])| {
+                    let (cpu_ns, wait_ns) = (cpu_ms * 1_000_000, wait_ms * 1_000_000);
+                    let (voluntary, involuntary) = (*voluntary, *involuntary);
+                    ((1, *thread), Counters { cpu_ns, wait_ns, voluntary, involuntary })
+                })
                 .collect(),
             reaped_ns,
         };
-        let before = usage(&[(1, 5_000, 1_000), (2, 7_000, 0)], 0);
-        let after = usage(&[(1, 6_000, 2_500), (3, 2_000, 0)], 500_000_000);
-        assert_eq!(after.since(&before), Spent { cpu_s: 3.5, wait_s: 1.5, busiest_s: 2.0, wanting_s: 2.5 });
+        let before = usage(&[(1, [5_000, 1_000, 70, 5]), (2, [7_000, 0, 9, 9])], 0);
+        let after = usage(&[(1, [6_000, 2_500, 90, 5]), (3, [2_000, 0, 3, 4])], 500_000_000);
+        let expected = Spent { cpu_s: 3.5, wait_s: 1.5, busiest_s: 2.0, wanting_s: 2.5, voluntary: 23, involuntary: 4 };
+        assert_eq!(after.since(&before), expected);
     }
 
     #[test]

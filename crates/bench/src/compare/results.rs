@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::sweep::Point;
 use crate::load::outcome::Outcome;
 
 /// Part of the time that a thread must be on a CPU or ready to run to count as always busy.
@@ -65,6 +66,8 @@ pub(super) struct WorkloadResult {
     pub(super) scale: f64,
     /// Names of the peers that the reports compute ratios to.
     pub(super) against: Vec<String>,
+    /// Why a sweep has no system calls and wake-ups.
+    pub(super) uncounted: Option<String>,
     pub(super) peers: Vec<PeerResult>,
 }
 
@@ -94,6 +97,8 @@ pub(super) struct PeerResult {
     pub(super) footprint: Option<Footprint>,
     pub(super) rounds: Vec<Round>,
     pub(super) summary: Option<Summary>,
+    /// Results at fixed rates, with `--rate-sweep`.
+    pub(super) sweep: Vec<Point>,
     /// Latencies of all rounds together: quantile and microseconds.
     pub(super) percentiles: Vec<(f64, f64)>,
 }
@@ -126,7 +131,7 @@ impl Footprint {
 }
 
 /// One measurement.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Round {
     /// From 1.
     pub(super) round: u64,
@@ -139,6 +144,10 @@ pub(super) struct Round {
     /// elapsed time.
     pub(super) server_wanting_max: f64,
     pub(super) server_cpu_us_per_operation: f64,
+    /// Context switches because a thread of the server waited.
+    pub(super) server_voluntary_switches: u64,
+    /// Context switches because a thread of the server lost its CPU.
+    pub(super) server_involuntary_switches: u64,
     pub(super) hit_rate: Option<f64>,
     pub(super) load: Outcome,
 }
@@ -241,6 +250,7 @@ impl WorkloadResult {
                 footprint.ratios = ratios;
             }
         }
+        super::sweep::summarize(&mut self.peers);
     }
 }
 
@@ -330,6 +340,8 @@ pub(super) mod tests {
             server_busy_max: 0.5,
             server_wanting_max: 0.5,
             server_cpu_us_per_operation: cpu_us,
+            server_voluntary_switches: 0,
+            server_involuntary_switches: 0,
             hit_rate: Some(1.0),
             load,
         }
@@ -347,6 +359,7 @@ pub(super) mod tests {
             parameters: "p".into(),
             scale: 1.0,
             against: Vec::new(),
+            uncounted: None,
             peers,
         }
     }

@@ -3,6 +3,7 @@
 mod html;
 mod markdown;
 mod plots;
+mod sweep;
 
 use std::fs;
 use std::io::{self, Write};
@@ -53,6 +54,7 @@ const READING: &[&str] = &[
     "MB are resident memory, summed over a peer's processes (shared pages count once in each): with the keys loaded before the first round, and at each process's peak.",
     "Bytes of memory-… workloads are resident memory two seconds after the filling, less that after 25,000 requests like the filling's that were rejected (before), divided by the number of collections, members or entries.",
     "Clients and servers share this host and use loopback: no network is measured, and if they share CPUs, throughput depends on the generator's cost too.",
+    "A sweep's rates are parts of the slowest peer's peak, and each peer's own. Latencies count from the time when an operation was due. Context switches (voluntary: a thread waited; involuntary: it lost its CPU), system calls, and wake-ups are those of the server's threads, per operation; the last two are counted in loads of their own, because counting takes CPU time.",
     "A row with errors, lost connections or a process that ended has no figures.",
 ];
 
@@ -82,10 +84,9 @@ fn told(path: &Path, error: &io::Error) -> io::Error {
 pub(super) fn print(result: &WorkloadResult, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{}: {}", result.name, result.parameters)?;
     for Table { head, rows } in tables(result) {
-        let rows: Vec<Vec<String>> =
-            std::iter::once(head.iter().map(ToString::to_string).collect()).chain(rows).collect();
+        let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
         let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..head.len()).map(width).collect();
+        let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
         for row in &rows {
             let cells = row.iter().zip(&widths).enumerate();
             let cells = cells
@@ -101,7 +102,7 @@ pub(super) fn print(result: &WorkloadResult, out: &mut impl Write) -> io::Result
 
 /// A table: column names, and rows with a cell for each column. The first column is text.
 struct Table {
-    head: Vec<&'static str>,
+    head: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
@@ -109,6 +110,9 @@ struct Table {
 fn tables(workload: &WorkloadResult) -> Vec<Table> {
     if workload.peers.iter().any(|peer| peer.footprint.is_some()) {
         return footprints(workload);
+    }
+    if sweep::is_swept(workload) {
+        return vec![sweep::table(workload)];
     }
     let measured = || workload.peers.iter().filter_map(|peer| Some((peer, peer.summary.as_ref()?)));
     let figures = measured().map(|(peer, summary)| {
@@ -123,7 +127,9 @@ fn tables(workload: &WorkloadResult) -> Vec<Table> {
             }));
         }
     }
-    let head = |first, others: Vec<&'static str>| std::iter::once(first).chain(others).collect();
+    let head = |first: &str, others: Vec<&str>| {
+        std::iter::once(first).chain(others).map(str::to_owned).collect::<Vec<String>>()
+    };
     let mut tables =
         vec![Table { head: head("peer", COLUMNS.iter().map(|column| column.0).collect()), rows: figures.collect() }];
     if !ratios.is_empty() {
@@ -146,8 +152,8 @@ fn footprints(workload: &WorkloadResult) -> Vec<Table> {
             megabytes(peer.resident_peak_bytes),
         ]
     });
-    let head = vec!["peer", "bytes each", "of", "MB before", "MB loaded", "MB peak"];
-    let mut tables = vec![Table { head, rows: figures.collect() }];
+    let head = ["peer", "bytes each", "of", "MB before", "MB loaded", "MB peak"].map(str::to_owned);
+    let mut tables = vec![Table { head: head.to_vec(), rows: figures.collect() }];
     let mut ratios = Vec::new();
     for against in &workload.against {
         for (peer, footprint) in measured_footprint() {
@@ -158,7 +164,7 @@ fn footprints(workload: &WorkloadResult) -> Vec<Table> {
         }
     }
     if !ratios.is_empty() {
-        tables.push(Table { head: vec!["ratio", "× bytes"], rows: ratios });
+        tables.push(Table { head: ["ratio", "× bytes"].map(str::to_owned).to_vec(), rows: ratios });
     }
     tables
 }
@@ -182,7 +188,7 @@ fn remarks(workload: &WorkloadResult) -> Vec<String> {
     let figureless = |name: &&String| workload.peers.iter().any(|peer| peer.name == **name && !peer.is_measured());
     let no_ratios = workload.against.iter().filter(figureless);
     let no_ratios = no_ratios.map(|name| format!("no ratios to {name}: it has no figures here"));
-    workload.peers.iter().flat_map(peer_remarks).chain(no_ratios).collect()
+    sweep::remarks(workload).into_iter().chain(workload.peers.iter().flat_map(peer_remarks)).chain(no_ratios).collect()
 }
 
 /// Returns remarks on a peer's results, or the reason why it has none.
@@ -440,7 +446,10 @@ mod tests {
         let [figures, ratios] = tables(&result).try_into().unwrap_or_else(|_| panic!("not two"));
         let rows = |table: &Table| table.rows.iter().map(|row| row.join("; ")).collect::<Vec<_>>();
         assert_eq!(rows(&figures), ["a; 500.0; 10,000 sorted sets; 2; 7; 0", "b; 300.0; 10,000 sorted sets; 2; 5; 0"]);
-        assert_eq!((rows(&ratios), ratios.head), (vec!["b / a; 0.600".to_owned()], vec!["ratio", "× bytes"]));
+        assert_eq!(
+            (rows(&ratios), ratios.head),
+            (vec!["b / a; 0.600".to_owned()], vec!["ratio".to_owned(), "× bytes".to_owned()])
+        );
         assert_eq!(remarks(&result), ["c: INVALID: errors", "no ratios to c: it has no figures here"]);
         assert_eq!(plots::of(&result).unwrap().len(), 1);
     }

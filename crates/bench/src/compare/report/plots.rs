@@ -3,10 +3,12 @@
 use std::error::Error;
 use std::io;
 
+use plotters::coord::ranged1d::ValueFormatter;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 use super::super::results::{PeerResult, Summary, WorkloadResult};
-use super::{megabytes, microseconds, thousands};
+use super::{megabytes, microseconds, sweep, thousands};
 
 /// Width of a plot, in its own units.
 const WIDTH: u32 = 620;
@@ -42,8 +44,28 @@ struct Bar {
     behind: f64,
 }
 
+/// A line of a plot.
+pub(super) struct Line {
+    /// Index among the peers, which determines the colour.
+    pub(super) peer: usize,
+    pub(super) name: String,
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// Scale of a vertical axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scale {
+    /// From zero.
+    Linear,
+    /// Shows the tail.
+    Logarithmic,
+}
+
 /// Returns all plots of a workload, or none if nothing was measured.
 pub(super) fn of(workload: &WorkloadResult) -> io::Result<Vec<String>> {
+    if sweep::is_swept(workload) {
+        return sweep::plots(workload);
+    }
     let measured: Vec<(usize, &PeerResult, &Summary)> = workload
         .peers
         .iter()
@@ -169,50 +191,92 @@ fn bars(title: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
 
 /// Draws latency over percentiles. Both axes are logarithmic to show the tail.
 fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<String, Box<dyn Error>> {
-    let points = |peer: &PeerResult| -> Vec<(f64, f64)> {
+    let line = |(at, peer, _): &(usize, &PeerResult, &Summary)| {
         let nines = |quantile: f64| -(1.0 - quantile).max(1e-12).log10();
-        let inside = peer.percentiles.iter().map(|(quantile, us)| (nines(*quantile), us.max(0.1)));
-        inside.filter(|(nines, _)| *nines <= NINES_MAX).collect()
+        let inside = peer.percentiles.iter().map(|(quantile, us)| (nines(*quantile), *us));
+        Line { peer: *at, name: peer.name.clone(), points: inside.filter(|(nines, _)| *nines <= NINES_MAX).collect() }
     };
-    let all: Vec<f64> = peers.iter().flat_map(|(_, peer, _)| points(peer)).map(|(_, us)| us).collect();
+    let lines: Vec<Line> = peers.iter().map(line).collect();
+    draw(title, Scale::Logarithmic, NINES_MAX, percentile, &lines)
+}
+
+/// Draws lines over operations per second.
+pub(super) fn over_rate(title: &str, scale: Scale, lines: &[Line]) -> io::Result<String> {
+    let all = lines.iter().flat_map(|line| &line.points);
+    let end = all.map(|(rate, _)| *rate).fold(1.0, f64::max) * 1.04;
+    draw(title, scale, end, label, lines).map_err(|error| undrawn(&*error))
+}
+
+/// Draws lines over an axis from 0 to `end`, with a legend. Their vertical axis is in microseconds.
+fn draw(
+    title: &str,
+    scale: Scale,
+    end: f64,
+    format_x: fn(f64) -> String,
+    lines: &[Line],
+) -> Result<String, Box<dyn Error>> {
+    let all: Vec<f64> = lines.iter().flat_map(|line| &line.points).map(|(_, us)| us.max(0.1)).collect();
     let low = all.iter().copied().fold(f64::MAX, f64::min).min(1e9) * 0.8;
-    let high = all.iter().copied().fold(low * 10.0, f64::max) * 1.25;
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, CURVES_HEIGHT)).into_drawing_area();
         root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&root)
+        let mut builder = ChartBuilder::on(&root);
+        builder
             .caption(title, (FONT, TITLE_SIZE))
             .margin(12)
             .margin_right(36)
             .x_label_area_size(26)
-            .y_label_area_size(66)
-            .build_cartesian_2d(0.0..NINES_MAX, (low..high).log_scale())?;
-        chart
-            .configure_mesh()
-            .x_labels(6)
-            .x_label_formatter(&|nines| percentile(*nines))
-            .y_label_formatter(&|us| microseconds(*us))
-            .label_style((FONT, TEXT_SIZE))
-            .light_line_style(TRANSPARENT)
-            .draw()?;
-        for (at, peer, _) in peers {
-            let style = color(*at).stroke_width(2);
-            chart
-                .draw_series(LineSeries::new(points(peer), style))?
-                .label(peer.name.clone())
-                .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], style));
+            .y_label_area_size(66);
+        match scale {
+            Scale::Linear => {
+                let high = all.iter().copied().fold(f64::MIN_POSITIVE, f64::max) * 1.1;
+                let legend = SeriesLabelPosition::LowerLeft;
+                draw_into(builder.build_cartesian_2d(0.0..end, 0.0..high)?, legend, format_x, lines)?;
+            }
+            Scale::Logarithmic => {
+                let high = all.iter().copied().fold(low * 10.0, f64::max) * 1.25;
+                let legend = SeriesLabelPosition::UpperLeft;
+                draw_into(builder.build_cartesian_2d(0.0..end, (low..high).log_scale())?, legend, format_x, lines)?;
+            }
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.2))
-            .label_font((FONT, TEXT_SIZE))
-            .draw()?;
         root.present()?;
     }
     Ok(svg)
+}
+
+/// A chart whose vertical axis has the scale `Y`.
+type Chart<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>;
+
+fn draw_into<'a, 'b: 'a, Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
+    mut chart: Chart<'a, 'b, Y>,
+    legend: SeriesLabelPosition,
+    format_x: fn(f64) -> String,
+    lines: &[Line],
+) -> Result<(), Box<dyn Error>> {
+    chart
+        .configure_mesh()
+        .x_labels(6)
+        .x_label_formatter(&|x| format_x(*x))
+        .y_label_formatter(&|us| microseconds(*us))
+        .label_style((FONT, TEXT_SIZE))
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    for line in lines {
+        let style = color(line.peer).stroke_width(2);
+        chart
+            .draw_series(LineSeries::new(line.points.iter().map(|(x, us)| (*x, us.max(0.1))), style))?
+            .label(line.name.clone())
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], style));
+    }
+    chart
+        .configure_series_labels()
+        .position(legend)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.2))
+        .label_font((FONT, TEXT_SIZE))
+        .draw()?;
+    Ok(())
 }
 
 /// Formats a label on an axis of amounts.
