@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// CPU numbers, ascending, without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +33,13 @@ pub(crate) fn parse(text: &str) -> Result<List, String> {
     Ok(List(cpus))
 }
 
+/// Returns the CPUs on which the calling thread may run, ascending.
+pub(crate) fn allowed() -> Vec<usize> {
+    // A host with more CPUs than the set holds refuses the call.
+    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
 /// Restricts the calling thread, and the threads and processes that it starts, to `cpus`.
 pub(crate) fn run_on(cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
@@ -44,12 +51,6 @@ pub(crate) fn run_on(cpus: &[usize]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::thread::sched_getaffinity;
-
-    fn allowed() -> Vec<usize> {
-        let set = sched_getaffinity(None).unwrap();
-        (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
-    }
 
     #[test]
     fn lists_are_read() {

@@ -306,6 +306,39 @@ fn a_sweep_measures_every_rate() {
     assert!(html.contains("p99 latency over operations/s"));
 }
 
+/// Runs a preset at a small scale, as on any host that is smaller than the published one.
+#[test]
+fn a_preset_runs_and_says_what_is_scaled_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let arguments = ["--preset", "elasticache-7.1", "--peer", "floor", "--scale", "0.001", "--rounds", "1"];
+    let output = wait(compare(&out, &arguments).args(["--test-time", "1"]).spawn().unwrap());
+    let errors = text(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("elasticache-7.1: AWS Database Blog") && errors.contains("  load: "), "{errors}");
+    let results = results(&out);
+    assert_measured_of(&results["workloads"][0]["peers"][0], 1, 3_000);
+    let cpus = |name: &str| results[name].as_array().unwrap().clone();
+    let available = std::thread::available_parallelism().unwrap().get();
+    let shared = cpus("server_cpus").iter().any(|cpu| cpus("client_cpus").contains(cpu));
+    assert!(!cpus("server_cpus").is_empty() && shared == (available == 1), "{results:#}");
+    let preset = &results["preset"];
+    let lines = |name: &str| -> Vec<String> {
+        preset[name].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect()
+    };
+    let scaled_down = lines("scaled_down");
+    for expected in ["3000 keys; published 3000000", "rounds of 1 s", "the peer redis is left out"] {
+        assert!(scaled_down.iter().any(|line| line.contains(expected)), "{expected}: {scaled_down:?}");
+    }
+    assert!(lines("differences")[0].contains("loopback"));
+    let settings: Vec<&str> =
+        preset["findings"].as_array().unwrap().iter().map(|finding| finding["what"].as_str().unwrap()).collect();
+    for setting in ["frequency governor", "interrupts", "net.core.somaxconn", "open files", "mitigations", "load"] {
+        assert!(settings.contains(&setting), "{setting}: {settings:?}");
+    }
+    assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("## Preset elasticache-7.1"));
+}
+
 #[test]
 fn missing_programs_are_reported() {
     let folder = tempfile::tempdir().unwrap();

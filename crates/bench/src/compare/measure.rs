@@ -293,6 +293,7 @@ impl Course<'_> {
         let pipeline = workload.pipeline_of(clients);
         let clients = match workload.clients {
             Clients::Connections(all) => scaled("connections", u64::from(all), u64::from(clients)),
+            Clients::Servers { .. } => workload.clients.to_string(),
             _ => count_of(clients, "client"),
         };
         let clients = format!("{clients} on {}", count_of(threads, "thread"));

@@ -8,6 +8,7 @@
 //! | workload | commands, keys, sizes and clients, by a name ([`workloads`]) |
 //! | round | every peer is measured once, in turn. Ratios of two peers are taken *within* a round |
 //! | sweep | rounds at fixed rates, from 5% of the slowest peer's peak to each peer's own ([`sweep`]) |
+//! | preset | a published set-up: peers, workloads, sizes and CPUs, with a check of the host ([`presets`]) |
 //! | invalid | a row with error replies, lost connections or a dead server: it has no results |
 //! | skipped | a row whose server cannot do what the workload needs |
 //!
@@ -26,12 +27,15 @@ mod host;
 mod measure;
 mod options;
 mod peers;
+mod preflight;
+mod presets;
 mod process;
 mod report;
 mod resident;
 mod results;
 mod steps;
 mod sweep;
+mod topology;
 mod trace;
 mod workloads;
 
@@ -45,7 +49,7 @@ use self::measure::Course;
 pub(crate) use self::options::Options;
 use self::options::Rate;
 use self::peers::Ports;
-use self::results::{Results, WorkloadResult};
+use self::results::{PresetReport, Results, WorkloadResult};
 use self::trace::Tracer;
 
 /// Returns every workload's name, with the reason if it is not modelled.
@@ -63,12 +67,15 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     report::prepare(&setup.out)?;
     process::kill_at_panic();
     let mut ports = Ports::new(options.port, &mut Random::from_entropy());
+    let preset = setup.preset.map(|preset| preset.report(&setup));
+    preset.iter().for_each(say_preset);
     let tracer = match setup.rate {
         Rate::Sweep => Tracer::new(Options::perf()),
         _ => Err("only a sweep counts them".to_owned()),
     };
     let mut results = Results {
         host: host::look(),
+        preset,
         command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         server_cpus: setup.server_cpus.clone(),
         client_cpus: setup.client_cpus.clone(),
@@ -110,13 +117,25 @@ fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// Prints how a preset fits this host, before hours of measurements start.
+fn say_preset(preset: &PresetReport) {
+    say(&format!("{}: {}", preset.name, preset.source));
+    for line in preset.scaled_down.iter().chain(&preset.placement) {
+        say(&format!("  {line}"));
+    }
+    for finding in &preset.findings {
+        let advice = finding.advice.as_ref().map_or_else(String::new, |advice| format!(" -> {advice}"));
+        say(&format!("  {}: {}{advice}", finding.what, finding.found));
+    }
+}
+
 fn invalid_rows(workloads: &[WorkloadResult]) -> usize {
     workloads.iter().flat_map(|workload| &workload.peers).filter(|peer| peer.invalid.is_some()).count()
 }
 
 /// Lists all workloads.
 fn list(out: &mut impl Write) -> io::Result<()> {
-    for workload in workloads::ALL {
+    for workload in workloads::ALL.iter().chain(workloads::PUBLISHED) {
         writeln!(
             out,
             "{:<20} {}. {}{}",

@@ -6,8 +6,10 @@ use clap::Args;
 use pantala_resp::split_line;
 
 use super::peers::{Kind, Spec};
+use super::presets::Preset;
+use super::topology::{self, Split};
 use super::workloads::{Measured, Workload};
-use crate::cpus::List;
+use crate::cpus::{List, allowed};
 
 /// Maximum processes of a cluster, and shards of Pantala.
 const SHARDS_MAX: u64 = 1024;
@@ -21,37 +23,46 @@ pub(super) const SCALE_MAX: f64 = 100.0;
 const RATE_MAX: u64 = 1_000_000_000;
 /// Maximum peers in one comparison.
 const PEERS_MAX: usize = 32;
-/// Workloads unless options name others.
+/// Shards and processes, and seconds of a round, unless options or a preset say otherwise.
+const SHARDS: u64 = 40;
+const SECONDS: u64 = 5;
+/// Workloads unless options or a preset name others.
 const WORKLOADS: &[&str] = &["dragonfly-get1", "dragonfly-get30", "dragonfly-set1", "dragonfly-set30"];
-/// Workloads of a sweep unless options name others.
+/// Workloads of a sweep unless options or a preset name others.
 const SWEPT: &[&str] = &["dragonfly-get1", "dragonfly-set1", "elasticache", "enterprise", "mixed-types"];
 
 /// Options of a comparison.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// A server to compare; repeat for each: redis, redis-cluster (of --shards processes),
-    /// redis-cluster:N, pantala, floor, or 'name=command with {port} and {dir}' [default:
-    /// redis-cluster and pantala]
+    /// redis-cluster:N, pantala, dragonfly, floor, or 'name=command with {port} and {dir}'
+    /// [default: redis-cluster and pantala]
     #[arg(long)]
     peer: Vec<String>,
     /// Name of a peer to compute the tables' ratios to; repeat for several. results.json has the
     /// ratios of every pair [default: the first peer]
     #[arg(long, value_name = "NAME")]
     against: Vec<String>,
-    /// Shards of Pantala, and processes of the Redis cluster
-    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=SHARDS_MAX))]
-    shards: u64,
+    /// Shards of Pantala, and processes of the Redis cluster [default: 40, or the preset's]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SHARDS_MAX))]
+    shards: Option<u64>,
     /// A named workload; repeat for several. `--workload list` lists them [default: the four of
     /// Dragonfly; with --rate-sweep two of these, elasticache, enterprise and mixed-types]
     #[arg(long)]
     workload: Vec<String>,
+    /// A published set-up: dragonfly-2022, redis-2022, elasticache-7.1 or enterprise-200m. It
+    /// chooses peers, shards, workloads, seconds, and CPUs by the host's topology, unless other
+    /// options do, and checks the host first
+    #[arg(long, value_name = "NAME", value_parser = Preset::named, conflicts_with = "workload")]
+    preset: Option<&'static Preset>,
     /// Rounds, in each of which every peer is measured once, in turn. Workloads memory-… have none:
     /// they are filled once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: u64,
-    /// Seconds of one measurement, for workloads without an end of their own
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
-    test_time: u64,
+    /// Seconds of one measurement, for workloads without an end of their own [default: 5, or the
+    /// preset's]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
+    test_time: Option<u64>,
     /// Operations per second of all clients together, the same for every peer; latency then counts
     /// from the time when an operation was due [default: as many as they can]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
@@ -96,6 +107,8 @@ pub(super) struct Setup {
     /// Names of peers. If empty, the first peer that takes part.
     pub(super) against: Vec<String>,
     pub(super) workloads: Vec<&'static Workload>,
+    pub(super) preset: Option<&'static Preset>,
+    pub(super) shards: u64,
     pub(super) rounds: u64,
     /// Length of a round.
     pub(super) seconds: u64,
@@ -105,6 +118,8 @@ pub(super) struct Setup {
     pub(super) server_cpus: Vec<usize>,
     pub(super) client_cpus: Vec<usize>,
     pub(super) threads: u32,
+    /// How a preset divided the CPUs.
+    pub(super) placement: Vec<String>,
     pub(super) out: PathBuf,
     pub(super) dir: PathBuf,
 }
@@ -143,11 +158,18 @@ impl Options {
         let default = |given: &[String], others: &[&str]| {
             if given.is_empty() { others.iter().map(ToString::to_string).collect() } else { given.to_vec() }
         };
-        let names = default(&self.peer, &["redis-cluster", "pantala"]);
+        let split = self.split()?;
+        let shards = self.shards_on(split.server.len());
+        let mut names =
+            default(&self.peer, self.preset.map_or(&["redis-cluster", "pantala"][..], |preset| preset.peers));
+        if self.peer.is_empty() && program(None, "dragonfly", None).is_none() {
+            names.retain(|name| name != "dragonfly");
+        }
         if names.len() > PEERS_MAX {
             return Err(format!("{} peers: at most {PEERS_MAX}", names.len()));
         }
-        let peers = names.iter().map(|text| self.spec(text)).collect::<Result<Vec<_>, _>>()?;
+        let peers =
+            names.iter().map(|text| self.spec(text, shards, split.server.len())).collect::<Result<Vec<_>, _>>()?;
         if let Some(twice) =
             peers.iter().enumerate().find(|(at, peer)| peers[..*at].iter().any(|p| p.name == peer.name))
         {
@@ -157,7 +179,11 @@ impl Options {
             let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
             return Err(format!("--against {nobody}: no peer of this run; {} are", names.join(", ")));
         }
-        let others = if self.rate_sweep { SWEPT } else { WORKLOADS };
+        let others = match (self.preset, self.rate_sweep) {
+            (Some(preset), _) => preset.workloads,
+            (None, true) => SWEPT,
+            (None, false) => WORKLOADS,
+        };
         let workloads: Vec<&'static Workload> =
             default(&self.workload, others).iter().map(|name| Workload::named(name)).collect::<Result<_, _>>()?;
         if let Some(driven) = workloads.iter().find(|workload| self.rate_limiting.is_some() && !workload.has_rate()) {
@@ -171,23 +197,54 @@ impl Options {
             Some(rate_per_s) => Rate::Fixed(rate_per_s),
             None => Rate::Unlimited,
         };
-        let cpus = |list: &Option<List>| list.clone().unwrap_or_default().0;
-        let client_cpus = cpus(&self.client_cpus);
-        let threads = if client_cpus.is_empty() { available_cpus() } else { client_cpus.len() };
+        let threads = if split.client.is_empty() { available_cpus() } else { split.client.len() };
         Ok(Setup {
             peers,
             against: self.against.clone(),
             workloads,
+            preset: self.preset,
+            shards,
             rounds: self.rounds,
-            seconds: self.test_time,
+            seconds: self.test_time.or(self.preset.map(|preset| preset.seconds)).unwrap_or(SECONDS),
             rate,
             scale: self.scale,
-            server_cpus: cpus(&self.server_cpus),
-            client_cpus,
+            server_cpus: split.server,
+            client_cpus: split.client,
             threads: threads as u32,
+            placement: split.notes,
             out: self.out.clone(),
             dir: self.dir.clone().unwrap_or_else(std::env::temp_dir),
         })
+    }
+
+    /// Returns the CPUs of both sides: the given ones; with a preset, the others by topology.
+    fn split(&self) -> Result<Split, String> {
+        let given = |list: &Option<List>| list.clone().map(|list| list.0);
+        let (server, client) = (given(&self.server_cpus), given(&self.client_cpus));
+        let Some(preset) = self.preset else {
+            let [server, client] = [server, client].map(Option::unwrap_or_default);
+            return Ok(Split { server, client, notes: Vec::new() });
+        };
+        let all = allowed();
+        let rest = |taken: &[usize]| all.iter().copied().filter(|cpu| !taken.contains(cpu)).collect::<Vec<_>>();
+        let (server, client) = match (server, client) {
+            (None, None) => {
+                let file = |path: &str| std::fs::read_to_string(format!("/sys/devices/system/{path}")).ok();
+                return Ok(topology::split(&topology::read(file, &all), preset.server_cpus));
+            }
+            (Some(server), None) => (server.clone(), rest(&server)),
+            (None, Some(client)) => (rest(&client), client),
+            (Some(server), Some(client)) => (server, client),
+        };
+        if server.is_empty() || client.is_empty() || server.iter().any(|cpu| client.contains(cpu)) {
+            return Err("a preset needs different CPUs for servers and generator: --server-cpus, --client-cpus".into());
+        }
+        Ok(Split { server, client, notes: Vec::new() })
+    }
+
+    /// Returns the number of shards and processes for servers on `cpus` CPUs.
+    fn shards_on(&self, cpus: usize) -> u64 {
+        self.shards.or(self.preset.map(|preset| preset.shards_on(cpus))).unwrap_or(SHARDS)
     }
 
     /// Returns the `perf` executable, if there is one.
@@ -195,14 +252,16 @@ impl Options {
         program(None, "perf", None)
     }
 
-    fn spec(&self, text: &str) -> Result<Spec, String> {
+    /// Returns the peer that `text` describes, with `shards` shards or processes, on `cpus` CPUs
+    /// (0: any).
+    fn spec(&self, text: &str, shards: u64, cpus: usize) -> Result<Spec, String> {
+        let threads = if cpus == 0 { available_cpus() } else { cpus };
         let kind = match text {
-            "pantala" => Kind::Pantala { program: self.pantala_program()?, shards: self.shards },
+            "pantala" => Kind::Pantala { program: self.pantala_program()?, shards },
             "redis" => Kind::Redis { program: self.redis_program()? },
-            "redis-cluster" => Kind::RedisCluster { program: self.redis_program()?, nodes: self.shards },
-            "floor" => {
-                Kind::Floor { threads: self.server_cpus.as_ref().map_or_else(available_cpus, |list| list.0.len()) }
-            }
+            "redis-cluster" => Kind::RedisCluster { program: self.redis_program()?, nodes: shards },
+            "dragonfly" => Kind::Command(dragonfly(threads)?),
+            "floor" => Kind::Floor { threads },
             _ => return self.other_spec(text),
         };
         Ok(Spec { name: text.to_owned(), kind })
@@ -220,7 +279,7 @@ impl Options {
         }
         let unknown = || {
             format!(
-                "--peer '{text}': redis, redis-cluster, redis-cluster:N, pantala, floor, or 'name=command with {{port}} and {{dir}}'"
+                "--peer '{text}': redis, redis-cluster, redis-cluster:N, pantala, dragonfly, floor, or 'name=command with {{port}} and {{dir}}'"
             )
         };
         let (name, command) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(unknown)?;
@@ -253,6 +312,15 @@ impl Options {
             "no pantala executable beside this one or on the search path: cargo build --release -p pantala (or --pantala PATH)".to_owned()
         })
     }
+}
+
+/// Returns the command line of Dragonfly with `threads` threads, without snapshots.
+fn dragonfly(threads: usize) -> Result<Vec<String>, String> {
+    let program = program(None, "dragonfly", None)
+        .ok_or("dragonfly is not on the search path: its releases have an executable for each architecture")?;
+    let threads = threads.to_string();
+    let words = ["--port", "{port}", "--dir", "{dir}", "--dbfilename=", "--proactor_threads", &threads];
+    Ok(std::iter::once(program.display().to_string()).chain(words.map(str::to_owned)).collect())
 }
 
 /// Returns the path of the executable `name`: `given` if there is one, otherwise the first match in
@@ -308,6 +376,20 @@ mod tests {
     }
 
     #[test]
+    fn options_override_a_preset() {
+        let default = setup("--peer|floor|--preset|enterprise-200m").unwrap();
+        assert_eq!((default.seconds, default.workloads[0].name), (60, "enterprise-node"));
+        assert!(default.shards <= 10 && !default.server_cpus.is_empty());
+        assert_eq!(default.threads as usize, default.client_cpus.len());
+        let options =
+            "--peer|floor|--preset|enterprise-200m|--shards|3|--test-time|2|--server-cpus|4,5|--client-cpus|0";
+        let given = setup(options).unwrap();
+        assert_eq!((given.shards, given.seconds, given.server_cpus, given.client_cpus), (3, 2, vec![4, 5], vec![0]));
+        let none = setup("--peer|floor").unwrap();
+        assert_eq!((none.shards, none.seconds, none.server_cpus, none.preset.is_none()), (40, 5, vec![], true));
+    }
+
+    #[test]
     fn wrong_options_are_reported() {
         for (options, expected) in [
             ("--peer|nobody", "name=command"),
@@ -327,6 +409,9 @@ mod tests {
             ("--peer|floor|--server-cpus|x", "'x'"),
             ("--peer|floor|--rate-sweep|--rate-limiting|9", "cannot be used with"),
             ("--peer|floor|--rate-sweep|--workload|xack", "run for a time: xack doesn't"),
+            ("--peer|floor|--preset|x", "no preset 'x': dragonfly-2022"),
+            ("--peer|floor|--preset|redis-2022|--workload|hset", "cannot be used with"),
+            ("--peer|floor|--preset|redis-2022|--server-cpus|0|--client-cpus|0-1", "different CPUs"),
         ] {
             let error = setup(options).unwrap_err();
             assert!(error.contains(expected), "{options}: {error}");

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::preflight::Finding;
 use super::sweep::Point;
 use crate::load::outcome::Outcome;
 
@@ -12,6 +13,7 @@ const BUSY: f64 = 0.9;
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
     pub(super) host: Host,
+    pub(super) preset: Option<PresetReport>,
     /// The command line.
     pub(super) command: Vec<String>,
     pub(super) server_cpus: Vec<usize>,
@@ -36,6 +38,21 @@ impl Results {
             (measured < planned).then(|| format!("Not complete: {measured} of {planned} workloads are measured."))
         }
     }
+}
+
+/// A published set-up, and how this run differs from it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PresetReport {
+    pub(super) name: &'static str,
+    pub(super) source: &'static str,
+    /// What is smaller here than published, or left out.
+    pub(super) scaled_down: Vec<String>,
+    /// What differs on every host.
+    pub(super) differences: Vec<String>,
+    /// How servers and generator were placed.
+    pub(super) placement: Vec<String>,
+    /// The host's settings that affect the results.
+    pub(super) findings: Vec<Finding>,
 }
 
 #[derive(Debug, Serialize)]

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::super::results::{Results, WorkloadResult};
-use super::{READING, Table, commands, host_lines, is_bad, plots, remarks, tables};
+use super::super::results::{PresetReport, Results, WorkloadResult};
+use super::{READING, Table, commands, findings, host_lines, is_bad, plots, preset_lines, remarks, tables};
 
 const STYLE: &str = "\
 body { font: 15px/1.45 system-ui, sans-serif; color: #1c2430; margin: 2rem auto; max-width: 1320px; padding: 0 1rem; }
@@ -24,6 +24,7 @@ pub(super) fn report(results: &Results) -> io::Result<String> {
     if let Some(incomplete) = results.incomplete() {
         text.push_str(&format!("<p class=\"bad\">{incomplete}</p>\n"));
     }
+    results.preset.iter().for_each(|preset| preset_section(&mut text, preset));
     for workload in &results.workloads {
         section(&mut text, workload)?;
     }
@@ -44,6 +45,23 @@ pub(super) fn report(results: &Results) -> io::Result<String> {
     Ok(text)
 }
 
+fn preset_section(text: &mut String, preset: &PresetReport) {
+    text.push_str(&format!("<h2>Preset {}</h2>\n<table>\n", escaped(preset.name)));
+    for (name, line) in preset_lines(preset) {
+        text.push_str(&format!("<tr><td>{name}</td><td class=\"text\">{}</td></tr>\n", escaped(&line)));
+    }
+    text.push_str("</table>\n<h3>The host</h3>\n<table>\n<tr>");
+    let Table { head, rows } = findings(preset);
+    head.iter().for_each(|name| text.push_str(&format!("<th>{name}</th>")));
+    text.push_str("</tr>\n");
+    for row in rows {
+        text.push_str("<tr>");
+        row.iter().for_each(|cell| text.push_str(&format!("<td class=\"text\">{}</td>", escaped(cell))));
+        text.push_str("</tr>\n");
+    }
+    text.push_str("</table>\n");
+}
+
 fn section(text: &mut String, workload: &WorkloadResult) -> io::Result<()> {
     text.push_str(&format!(
         "<h2>{}</h2>\n<p>{}.</p>\n<p class=\"small\">",
@@ -56,7 +74,7 @@ fn section(text: &mut String, workload: &WorkloadResult) -> io::Result<()> {
     text.push_str(&format!("Ours: {}.</p>\n", escaped(&workload.ours)));
     for Table { head, rows } in tables(workload) {
         text.push_str("<div class=\"scroll\"><table>\n<tr>");
-        head.iter().for_each(|name| text.push_str(&format!("<th>{name}</th>")));
+        head.iter().for_each(|name| text.push_str(&format!("<th>{}</th>", escaped(name))));
         text.push_str("</tr>\n");
         for row in rows {
             text.push_str("<tr>");

@@ -1,13 +1,14 @@
 //! The Markdown report, `report.md`.
 
-use super::super::results::{Results, WorkloadResult};
-use super::{READING, Table, commands, host_lines, is_bad, remarks, tables};
+use super::super::results::{PresetReport, Results, WorkloadResult};
+use super::{READING, Table, commands, findings, host_lines, is_bad, preset_lines, remarks, tables};
 
 pub(super) fn report(results: &Results) -> String {
     let mut text = String::from("# pantala-bench compare\n\n");
     if let Some(incomplete) = results.incomplete() {
         text.push_str(&format!("**{incomplete}**\n\n"));
     }
+    results.preset.iter().for_each(|preset| preset_section(&mut text, preset));
     for workload in &results.workloads {
         section(&mut text, workload);
     }
@@ -24,23 +25,36 @@ pub(super) fn report(results: &Results) -> String {
     text
 }
 
+fn preset_section(text: &mut String, preset: &PresetReport) {
+    text.push_str(&format!("## Preset {}\n\n", preset.name));
+    for (name, line) in preset_lines(preset) {
+        text.push_str(&format!("- {name}: {line}\n"));
+    }
+    text.push_str("\n### The host\n\n");
+    table(text, &findings(preset), " --- |");
+}
+
 fn section(text: &mut String, workload: &WorkloadResult) {
     text.push_str(&format!("## {}\n\n{}.\n\n", workload.name, workload.parameters));
     if !workload.source.is_empty() {
         text.push_str(&format!("Source: {}. ", workload.source));
     }
     text.push_str(&format!("Ours: {}.\n\n", workload.ours));
-    for Table { head, rows } in tables(workload) {
-        text.push_str(&format!("| {} |\n| --- |{}\n", head.join(" | "), " ---: |".repeat(head.len() - 1)));
-        for row in rows {
-            text.push('|');
-            row.iter().for_each(|cell| text.push_str(&format!(" {} |", emphasized(&escaped(cell)))));
-            text.push('\n');
-        }
-        text.push('\n');
-    }
+    tables(workload).iter().for_each(|rows| table(text, rows, " ---: |"));
     for remark in remarks(workload) {
         text.push_str(&format!("- {}\n", emphasized(&escaped(&remark))));
+    }
+    text.push('\n');
+}
+
+/// Writes a table. `mark` aligns all columns but the first.
+fn table(text: &mut String, Table { head, rows }: &Table, mark: &str) {
+    let head: Vec<String> = head.iter().map(|name| escaped(name)).collect();
+    text.push_str(&format!("| {} |\n| --- |{}\n", head.join(" | "), mark.repeat(head.len() - 1)));
+    for row in rows {
+        text.push('|');
+        row.iter().for_each(|cell| text.push_str(&format!(" {} |", emphasized(&escaped(cell)))));
+        text.push('\n');
     }
     text.push('\n');
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::results::{PeerResult, Ratios, Results, Spread, Summary, WorkloadResult};
+use super::results::{PeerResult, PresetReport, Ratios, Results, Spread, Summary, WorkloadResult};
 
 /// Heading of a column, and the function that formats its cell for a peer.
 type Column = (&'static str, fn(&PeerResult, &Summary) -> String);
@@ -268,6 +268,28 @@ fn spread(spread: &Spread) -> String {
     format!("{:.2} ({:.2}–{:.2})", spread.median, spread.min, spread.max)
 }
 
+/// Describes a preset and its differences: name and text of each line.
+fn preset_lines(preset: &PresetReport) -> Vec<(&'static str, String)> {
+    let several = |name: &'static str, lines: &[String]| lines.iter().map(move |line| (name, line.clone())).collect();
+    let lines: [Vec<_>; 4] = [
+        vec![("published", preset.source.to_owned())],
+        several("scaled down", &preset.scaled_down),
+        several("differs", &preset.differences),
+        several("CPUs", &preset.placement),
+    ];
+    lines.concat()
+}
+
+/// Returns the table of the host's settings.
+fn findings(preset: &PresetReport) -> Table {
+    let row = |finding: &super::preflight::Finding| {
+        let advice = finding.advice.clone().unwrap_or_else(|| "–".to_owned());
+        vec![finding.what.to_owned(), finding.found.clone(), advice]
+    };
+    let head = ["setting", "found", "advice"].map(str::to_owned).to_vec();
+    Table { head, rows: preset.findings.iter().map(row).collect() }
+}
+
 /// Describes the host.
 fn host_lines(results: &Results) -> Vec<(&'static str, String)> {
     let host = &results.host;
@@ -338,6 +360,18 @@ mod tests {
         host.load_after = "1.5".into();
         Results {
             host,
+            preset: Some(PresetReport {
+                name: "published",
+                source: "a <blog>",
+                scaled_down: vec!["CPUs of servers: 1".into()],
+                differences: vec!["one host".into()],
+                placement: vec!["a cache is shared".into()],
+                findings: vec![super::super::preflight::Finding {
+                    what: "load",
+                    found: "9.0|".into(),
+                    advice: Some("stop <it>".into()),
+                }],
+            }),
             command: ["pantala-bench", "compare", "--peer", "x=s --port {port} --save \"\""]
                 .map(str::to_owned)
                 .to_vec(),
@@ -405,6 +439,10 @@ mod tests {
             "<td>third / second</td><td>2.00 (2.00–2.00)</td>",
             "<td class=\"bad\">2,000 MISSED (limit 1,000)</td>",
             "<p class=\"bad\">third: MISSED its latency limit",
+            "<h2>Preset published</h2>",
+            "<td>published</td><td class=\"text\">a &lt;blog&gt;</td>",
+            "<td>scaled down</td><td class=\"text\">CPUs of servers: 1</td>",
+            "<td class=\"text\">9.0|</td><td class=\"text\">stop &lt;it&gt;</td>",
         ] {
             assert!(html.contains(told), "{told}");
         }
@@ -417,6 +455,9 @@ mod tests {
             "| second / a\\|b | 0.00",
             "| third / second | 2.00",
             "**2,000 MISSED",
+            "## Preset published",
+            "- differs: one host\n",
+            "| load | 9.0\\| | stop <it> |",
         ] {
             assert!(markdown.contains(told), "{told}: {markdown}");
         }

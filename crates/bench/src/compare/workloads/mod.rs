@@ -1,9 +1,11 @@
 //! The named workloads: published ones with their parameters, and our own (`table`).
 
+mod published;
 mod table;
 
 use std::fmt;
 
+pub(crate) use self::published::ALL as PUBLISHED;
 pub(crate) use self::table::ALL;
 
 /// A workload: commands with weights, keys, sizes and clients.
@@ -95,6 +97,12 @@ pub(crate) enum Clients {
     PerThread(u32),
     /// Clients on all threads together.
     Total(u32),
+    /// Clients on all threads together: of one server, and of a cluster, where each has a
+    /// connection to every node.
+    Servers {
+        one: u32,
+        cluster: u32,
+    },
     /// Connections of all threads, multiplied by the scale and divided by the nodes of a cluster.
     Connections(u32),
 }
@@ -105,6 +113,7 @@ impl fmt::Display for Clients {
             Clients::One => out.write_str("1 client"),
             Clients::PerThread(clients) => write!(out, "{clients} clients per thread"),
             Clients::Total(clients) => write!(out, "{clients} clients"),
+            Clients::Servers { one, cluster } => write!(out, "{one} clients ({cluster} of a cluster)"),
             Clients::Connections(connections) => write!(out, "{connections} connections"),
         }
     }
@@ -127,8 +136,9 @@ pub(crate) enum Needs {
 impl Workload {
     /// Returns the workload called `name`.
     pub(crate) fn named(name: &str) -> Result<&'static Workload, String> {
-        ALL.iter().find(|workload| workload.name == name).ok_or_else(|| {
-            let names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
+        let all = || ALL.iter().chain(PUBLISHED);
+        all().find(|workload| workload.name == name).ok_or_else(|| {
+            let names: Vec<&str> = all().map(|workload| workload.name).collect();
             format!("no workload '{name}': {}", names.join(", "))
         })
     }
@@ -151,6 +161,7 @@ impl Workload {
             Clients::One => 1,
             Clients::PerThread(clients) => clients.saturating_mul(threads),
             Clients::Total(clients) => clients.max(threads),
+            Clients::Servers { one, cluster } => if nodes > 1 { cluster } else { one }.max(threads),
             Clients::Connections(all) => {
                 let all = (f64::from(all) * scale).round() as u32;
                 (all / nodes.max(1)).max(threads)
@@ -219,15 +230,16 @@ mod tests {
 
     #[test]
     fn every_record_is_sound() {
-        let mut names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
+        let all = || ALL.iter().chain(PUBLISHED);
+        let mut names: Vec<&str> = all().map(|workload| workload.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), ALL.len(), "two have the same name");
+        assert_eq!(names.len(), ALL.len() + PUBLISHED.len(), "two have the same name");
         let compile = |text: &str, prefix: &str| {
             let words: Vec<Vec<u8>> = expanded(text).split(' ').map(|word| word.as_bytes().to_vec()).collect();
             Template::compile(&words, prefix.as_bytes()).unwrap_or_else(|why| panic!("{text}: {why}"))
         };
-        for workload in ALL {
+        for workload in all() {
             let name = workload.name;
             assert!(!workload.source.is_empty() || !workload.ours.is_empty(), "{name}");
             for command in workload.commands {
@@ -300,6 +312,7 @@ mod tests {
         assert_eq!(shape("dragonfly-get30"), "1000000 keys, 256 bytes, pipeline 30, 30 clients per thread");
         assert_eq!(shape("sunionstore"), "500000 keys, 256 bytes, pipeline 1, 1 client");
         assert!(ALL.iter().all(|workload| !workload.shape().contains('(')));
+        assert!(shape("2022-get1").ends_with("1650 clients (48 of a cluster)"));
     }
 
     #[test]
@@ -314,6 +327,8 @@ mod tests {
         assert_eq!(figures("enterprise"), (10_000_000, 100, 9, Clients::PerThread(50)));
         assert_eq!(figures("aof"), (20_000, 10_240, 25, Clients::Total(50)));
         assert_eq!(figures("flash"), (2_000_000, 500, 11, Clients::Total(20)));
+        assert_eq!(figures("2022-set30"), (1_000_000, 256, 30, Clients::Servers { one: 1_650, cluster: 48 }));
+        assert_eq!(figures("enterprise-node"), (10_000_000, 100, 9, Clients::Connections(1_800)));
         let elasticache = Workload::named("elasticache").unwrap();
         let most = elasticache.keys_at(super::super::options::SCALE_MAX);
         for key in [elasticache.key_minimum, elasticache.key_minimum + most - 1] {
@@ -327,6 +342,9 @@ mod tests {
         let many = Workload::named("many-connections").unwrap();
         assert_eq!((many.keys_at(0.5), many.clients_at(0.5, 2, 1), many.clients_at(1.0, 2, 40)), (50_000, 5_000, 250));
         assert_eq!(many.clients_at(0.00001, 2, 40), 2);
+        let both = Workload::named("2022-get1").unwrap();
+        assert_eq!([1, 40].map(|nodes| both.clients_at(0.5, 24, nodes)), [1_650, 48]);
+        assert_eq!(both.clients_at(0.5, 64, 40), 64);
         let get = Workload::named("dragonfly-get1").unwrap();
         assert_eq!((get.keys_at(1e-9), get.clients_at(0.1, 2, 40), get.pipeline_of(60)), (1, 60, 1));
         let union = Workload::named("sunionstore").unwrap();

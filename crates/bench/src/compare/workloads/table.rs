@@ -3,10 +3,10 @@
 use super::Step::{Count, Each, Every, InOrder, Once};
 use super::{Clients, Command, Measured, Needs, Step, Workload};
 
-const SET: &str = "SET __key__ __data__";
-const GET: &str = "GET __key__";
+pub(super) const SET: &str = "SET __key__ __data__";
+pub(super) const GET: &str = "GET __key__";
 
-const fn uniform(text: &'static str, weight: u32) -> Command {
+pub(super) const fn uniform(text: &'static str, weight: u32) -> Command {
     Command { text, pattern: "R", weight }
 }
 
@@ -16,7 +16,7 @@ const fn parallel(text: &'static str) -> Command {
 }
 
 /// Default values, which the records below override.
-const BASE: Workload = Workload {
+pub(super) const BASE: Workload = Workload {
     name: "",
     source: "",
     ours: "",
