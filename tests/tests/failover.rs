@@ -369,44 +369,8 @@ fn the_other_replica_of_a_dead_primary_continues() {
     });
 }
 
-/// The log of a promoted replica that keeps an append-only file holds bytes that are not its former
-/// primary's: they are sent to nobody.
-#[test]
-fn a_replica_that_is_behind_is_not_sent_other_bytes() {
-    for_each_backend(|backend| {
-        let primary = start(Kind::Pantala, backend).expect("it starts");
-        let args = [&ARGS[..], &["--workers", "2", "--appendonly", "yes"]].concat();
-        let next = Server::pantala(backend, &args);
-        // It is a primary first, whose backlog stays.
-        let asked = |id: &str, offset: u64| next.connect().call(&format!("PSYNC {id} {offset}")).text();
-        assert!(next.connect().call("PSYNC ? -1").text().starts_with("FULLRESYNC"));
-        for number in 0..200 {
-            next.connect().call(&format!("SET own:{number} {}", "x".repeat(50)));
-        }
-        eventually("it has no replica", || info(&next, "replication", "connected_slaves") == "0");
-        follow(&next, &primary);
-        let mut client = primary.connect();
-        for number in 0..20 {
-            client.call(&format!("SET key:{number} value"));
-        }
-        assert_eq!(client.call("WAIT 1 10000"), Reply::Integer(1));
-        wait_until_applied(&next, &primary);
-        let id = info(&primary, "replication", "master_replid");
-        let offset: u64 = info(&primary, "replication", "master_repl_offset").parse().expect("a number");
-        assert_eq!(next.connect().call("REPLICAOF NO ONE"), Reply::ok());
-        assert_eq!(next.connect().call("SET after 1"), Reply::ok());
-        assert_eq!(info(&next, "replication", "master_replid2"), id);
-        assert_eq!(info(&next, "replication", "repl_backlog_first_byte_offset"), (offset + 1).to_string());
-        for behind in [1, 13, offset / 2] {
-            let reply = asked(&id, offset + 1 - behind);
-            assert!(reply.starts_with("FULLRESYNC"), "{behind}: {reply}\n{}", next.log());
-        }
-        assert!(asked(&id, offset + 1).starts_with("CONTINUE"), "{}", next.log());
-    });
-}
-
-/// Replicas that are not the target stay linked to the server that has handed its role over. When
-/// that is promoted again, they keep their link, and the others do a full sync.
+/// Replicas that are not the target stay with the server that has handed its role over. When that
+/// is promoted again, all continue.
 #[test]
 fn other_replicas_stay_with_the_former_primary() {
     for_each_backend(|backend| {
@@ -430,6 +394,8 @@ fn other_replicas_stay_with_the_former_primary() {
             assert_equal(&second, &first);
             eventually("it has come to all", || other.connect().call("GET c") == Reply::bulk("1"));
             assert_eq!(other.connect().call("DEBUG DIGEST"), first.connect().call("DEBUG DIGEST"));
+            assert_eq!(info(&first, "stats", "sync_full"), "2", "no more full syncs: {}", first.log());
+            assert_eq!(info(&second, "stats", "sync_full"), "0", "{}", second.log());
             first.assert_sound();
         }
     });

@@ -54,9 +54,26 @@ impl History {
         self.second
     }
 
-    /// Starts another history, which no replica of the current one can continue.
-    pub fn change(&mut self, id: ReplId) {
-        *self = History::new(id);
+    /// Starts another history, which no replica of the current one can continue. Returns whether
+    /// the ID has changed.
+    pub fn change(&mut self, id: ReplId) -> bool {
+        let former = std::mem::replace(self, History::new(id));
+        former.id != id
+    }
+
+    /// Continues the history of a primary, which is called `id` there. The primary has accepted
+    /// `asked`, the current ID or the former one, at `offset`. Returns whether the current ID has
+    /// changed.
+    pub fn follow(&mut self, asked: ReplId, id: ReplId, offset: u64) -> bool {
+        let current = self.id;
+        if asked != current {
+            // The dataset has not changed since the former history ended.
+            *self = History::new(asked);
+        }
+        if id != self.id {
+            self.shift(id, offset);
+        }
+        self.id != current
     }
 
     /// Continues the current history under another ID, because a replica was promoted. `offset` is
@@ -133,8 +150,24 @@ mod tests {
         assert_eq!(asks(&history, id(1), 16), Ok(15));
         assert_eq!(asks(&history, id(1), 17), Err(NotContinued::BehindSecond(16)));
         assert_eq!(asks(&history, id(2), 17), Ok(16));
-        history.change(id(3));
+        assert!(history.change(id(3)));
         assert_eq!(asks(&history, id(1), 16), Err(NotContinued::OtherHistory));
         assert_eq!(asks(&history, id(2), 16), Err(NotContinued::OtherHistory));
+    }
+
+    #[test]
+    fn a_followed_primary_gives_the_history_its_name() {
+        let mut history = History::new(id(1));
+        assert!(!history.follow(id(1), id(1), 15));
+        assert_eq!(history, History::new(id(1)));
+        assert!(history.follow(id(1), id(2), 15));
+        assert_eq!((history.id(), history.second()), (id(2), Some((id(1), 16))));
+        // A promoted server goes back to where it was.
+        history.shift(id(3), 18);
+        assert!(history.follow(id(2), id(2), 18));
+        assert_eq!(history, History::new(id(2)));
+        history.shift(id(3), 18);
+        assert!(history.follow(id(2), id(4), 18));
+        assert_eq!((history.id(), history.second()), (id(4), Some((id(2), 19))));
     }
 }

@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How far a replica has come, for other threads.
 #[derive(Debug, Default)]
@@ -18,6 +18,11 @@ pub struct Progress {
     pub heard_ms: AtomicI64,
     /// Commands of the stream that were answered with an error.
     pub errors: AtomicU64,
+    /// No command of the stream runs while work of the server has all shards: the dataset has
+    /// exactly what was applied.
+    pub is_resting: AtomicBool,
+    /// The database that the stream has selected, while the link rests.
+    pub db: AtomicU32,
 }
 
 /// The link, which belongs to its connection's session.
@@ -27,6 +32,10 @@ pub struct PrimaryLink {
     pub number: u64,
     received: u64,
     applied: u64,
+    /// The last received bytes, which were not passed on to the server's own replicas.
+    unrelayed: Vec<u8>,
+    /// Work of the server waits for all shards, between two commands of the stream.
+    pub wants_rest: bool,
     /// When the offset was last sent, unix time in ms.
     acknowledged_ms: i64,
     /// The offset is to be sent at the end of the turn.
@@ -41,12 +50,23 @@ impl PrimaryLink {
         progress.applied.store(offset, Relaxed);
         progress.received.store(offset, Relaxed);
         let (received, applied) = (offset, offset);
-        PrimaryLink { number, received, applied, acknowledged_ms: 0, wants_ack: true, is_broken: false, progress }
+        PrimaryLink {
+            number,
+            received,
+            applied,
+            unrelayed: Vec::new(),
+            wants_rest: false,
+            acknowledged_ms: 0,
+            wants_ack: true,
+            is_broken: false,
+            progress,
+        }
     }
 
-    /// Counts received bytes of the stream.
-    pub fn receive(&mut self, bytes: usize, now_ms: i64) {
-        self.received += bytes as u64;
+    /// Counts received bytes of the stream, and keeps them until they have been applied.
+    pub fn receive(&mut self, bytes: &[u8], now_ms: i64) {
+        self.received += bytes.len() as u64;
+        self.unrelayed.extend_from_slice(bytes);
         self.progress.received.store(self.received, Relaxed);
         self.progress.heard_ms.store(now_ms, Relaxed);
     }
@@ -55,6 +75,23 @@ impl PrimaryLink {
     pub fn apply_but(&mut self, pending: usize) {
         self.applied = self.received - pending as u64;
         self.progress.applied.store(self.applied, Relaxed);
+    }
+
+    /// Returns the bytes applied since the last call.
+    pub fn take_applied(&mut self) -> Vec<u8> {
+        let pending = (self.received - self.applied) as usize;
+        let applied = self.unrelayed.len() - pending;
+        if applied == 0 {
+            return Vec::new();
+        }
+        let rest = self.unrelayed.split_off(applied);
+        std::mem::replace(&mut self.unrelayed, rest)
+    }
+
+    /// Notes that the link rests, with this database selected, or no longer does.
+    pub fn rest(&self, db: Option<u32>) {
+        self.progress.db.store(db.unwrap_or(0), Relaxed);
+        self.progress.is_resting.store(db.is_some(), Relaxed);
     }
 
     /// Counts a command that was answered with an error.
@@ -121,11 +158,18 @@ mod tests {
             |link: &mut PrimaryLink, now_ms| link.acknowledge(now_ms).map(|ack| String::from_utf8(ack).expect("text"));
         assert_eq!(ack(&mut link, 5000).expect("at once"), "*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$4\r\n1000\r\n");
         assert_eq!((ack(&mut link, 5000), link.is_ack_due(5999), link.is_ack_due(6000)), (None, false, true));
-        link.receive(120, 5500);
+        link.receive(&[1; 120], 5500);
+        assert!(link.take_applied().is_empty());
         link.apply_but(20);
+        assert_eq!(link.take_applied(), [1; 100]);
+        assert!(link.take_applied().is_empty());
         assert_eq!((link.applied(), progress.received.load(Relaxed)), (1100, 1120));
         assert_eq!(link.continues_at(), Some(1100));
+        link.receive(&[2; 3], 5500);
+        link.apply_but(0);
+        assert_eq!(link.take_applied(), [&[1; 20][..], &[2; 3]].concat());
+        assert_eq!(link.continues_at(), Some(1123));
         link.break_off();
-        assert_eq!((link.applied(), link.continues_at()), (1100, None));
+        assert_eq!((link.applied(), link.continues_at()), (1123, None));
     }
 }

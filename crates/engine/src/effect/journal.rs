@@ -5,9 +5,9 @@
 //! | the epoch | the journal's thread | workers, once a turn and at each stamp |
 //! | a worker's attendance: its epoch between two turns, or [`ASLEEP`] | that worker | the thread |
 //! | a worker's segment, behind a lock | that worker, at the end of a turn | the thread |
-//! | the log ([`log`](crate::effect::log)), behind a lock | the thread | readers |
+//! | the two logs ([`logs`]), behind a lock | the thread; on a replica also the worker with its link | readers |
 //!
-//! Both locks are rarely contended. Workers that write take the log's lock at most once an epoch.
+//! Both locks are rarely contended. Workers that write take the logs' lock at most once an epoch.
 //!
 //! Attendance and epoch are a Dekker pair: a worker that wakes writes its attendance and then reads
 //! the epoch again; the thread writes the epoch and then reads the attendance. All operations are
@@ -29,12 +29,15 @@ use std::time::Duration;
 use crossbeam::utils::CachePadded;
 use pantala_base::Outgoing;
 
-use crate::effect::log::{Aftermath, Ahead, Log, NotHeld, ReaderId, Start, Wake};
+use crate::effect::log::{Aftermath, Ahead, NotHeld, ReaderId, Start, Wake};
 use crate::effect::segment::{Segment, Stream};
 use crate::tuning::Tuning;
 
+mod logs;
 mod merger;
 
+use logs::Logs;
+pub use logs::Which;
 use merger::Merger;
 
 /// Bits of a stamp below its epoch: units that one epoch's Lamport clock can count before it runs
@@ -62,11 +65,9 @@ const HANDED_OVER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 
 struct Control {
-    log: Log,
+    logs: Logs,
     is_stopping: bool,
     thread: Option<JoinHandle<()>>,
-    /// Reader of [`Journal::keep`].
-    keeper: Option<ReaderId>,
     /// Marks ([`Journal::mark`]) that the stream has not reached.
     marks: Vec<Mark>,
 }
@@ -79,6 +80,9 @@ struct Mark {
     asks: bool,
     reached: Box<dyn FnOnce(u64) + Send>,
 }
+
+/// Command in the stream that shows replicas a live link.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// Command in the stream that asks replicas for an acknowledgement.
 const GET_ACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
@@ -131,13 +135,7 @@ impl Journal {
             has_replicas: AtomicBool::new(false),
             ping_period_ms: AtomicU64::new(PING_PERIOD_MS_DEFAULT),
             replica_bytes_max: Arc::new(AtomicU64::new(u64::MAX)),
-            control: Mutex::new(Control {
-                log: Log::new(),
-                is_stopping: false,
-                thread: None,
-                keeper: None,
-                marks: Vec::new(),
-            }),
+            control: Mutex::new(Control { logs: Logs::new(), is_stopping: false, thread: None, marks: Vec::new() }),
             work: Condvar::new(),
             merging_bytes: AtomicU64::new(0),
             is_demanded: AtomicBool::new(false),
@@ -165,7 +163,7 @@ impl Journal {
     /// Makes the stream start at `offset`, at which a former stream has ended, when recording
     /// starts. Must be called before there are readers.
     pub fn continue_at(&self, offset: u64) {
-        lock(&self.shared.control).log.continue_at(offset);
+        lock(&self.shared.control).logs.of_mut(Which::Stream).continue_at(offset);
     }
 
     /// Calls `reached` with an offset behind everything that was committed before this call, once
@@ -174,8 +172,8 @@ impl Journal {
     /// called at once.
     pub fn mark(&self, asks: bool, reached: Box<dyn FnOnce(u64) + Send>) {
         let mut control = lock(&self.shared.control);
-        if control.thread.is_none() || !control.log.is_wanted() {
-            let end = control.log.held().end;
+        if control.thread.is_none() || !control.logs.want_units() {
+            let end = control.logs.held().0.end;
             drop(control);
             return reached(end);
         }
@@ -186,7 +184,7 @@ impl Journal {
     /// Sets how many bytes of the stream are held for later readers while [`Journal::keep`] asks
     /// for it.
     pub fn set_backlog(&self, bytes: u64) {
-        lock(&self.shared.control).log.set_backlog(bytes);
+        lock(&self.shared.control).logs.of_mut(Which::Stream).set_backlog(bytes);
     }
 
     /// Sets how many bytes a replica may be behind before it is cut off.
@@ -199,17 +197,27 @@ impl Journal {
         Arc::clone(&self.shared.replica_bytes_max)
     }
 
-    /// Returns the range of offsets that are held, and whether the stream has readers. Without
-    /// readers nothing is held, and offsets do not advance.
+    /// Returns the range of offsets of the stream that are held, and whether the stream has
+    /// readers. Without readers nothing is held, and offsets do not advance.
     pub fn held(&self) -> (Range<u64>, bool) {
-        let control = lock(&self.shared.control);
-        (control.log.held(), control.log.has_readers())
+        lock(&self.shared.control).logs.held()
+    }
+
+    /// Appends bytes of the primary's stream, which were applied.
+    pub fn relay(&self, bytes: Vec<u8>) {
+        let aftermath = lock(&self.shared.control).logs.relay(bytes);
+        aftermath.settle();
+    }
+
+    /// Returns whether the stream consists of this server's units, and not of a primary's bytes.
+    pub fn has_own_stream(&self) -> bool {
+        lock(&self.shared.control).logs.are_own()
     }
 
     /// Returns the memory usage of the stream in bytes: data that is held for readers and the
     /// backlog, or is being sent.
     pub fn memory_bytes(&self) -> u64 {
-        lock(&self.shared.control).log.memory_bytes()
+        lock(&self.shared.control).logs.of(Which::Stream).memory_bytes()
     }
 
     /// Returns a stamp that is not below those of all answered units without a shard (`FUNCTION
@@ -305,14 +313,15 @@ impl Journal {
     #[cold]
     fn warn(&self, handed_over: u64) {
         let merging = self.shared.merging_bytes.load(Ordering::Relaxed);
-        lock(&self.shared.control).log.warn(merging + handed_over);
+        lock(&self.shared.control).logs.of(Which::Effects).warn(merging + handed_over);
     }
 }
 
-/// A reader of the merged stream, at a position of its own. Must be passed to [`Journal::leave`] in
+/// A reader of one of the logs, at a position of its own. Must be passed to [`Journal::leave`] in
 /// the end.
 pub struct Reader {
     shared: Arc<Shared>,
+    which: Which,
     id: ReaderId,
 }
 
@@ -323,7 +332,8 @@ impl Reader {
     pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let (ahead, aftermath) = {
             let mut control = lock(&self.shared.control);
-            (control.log.read(self.id, bytes, into), control.log.free())
+            let log = control.logs.of_mut(self.which);
+            (log.read(self.id, bytes, into), log.free())
         };
         aftermath.settle();
         ahead
@@ -332,7 +342,7 @@ impl Reader {
     /// Returns the offset of the next byte to read, or `None` before the reader has started and
     /// after it was cut off. An offset identifies the same byte for as long as the server runs.
     pub fn position(&self) -> Option<u64> {
-        lock(&self.shared.control).log.position(self.id)
+        lock(&self.shared.control).logs.of(self.which).position(self.id)
     }
 
     /// Does the same as [`Reader::read`]. Also returns a stamp if all units with earlier stamps
@@ -340,8 +350,9 @@ impl Reader {
     pub fn read_through(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> (Ahead, Option<u64>) {
         let (ahead, before, aftermath, is_awaited) = {
             let mut control = lock(&self.shared.control);
-            let ahead = control.log.read(self.id, bytes, into);
-            (ahead, control.log.read_before(self.id), control.log.free(), control.log.is_awaited())
+            let log = control.logs.of_mut(self.which);
+            let ahead = log.read(self.id, bytes, into);
+            (ahead, log.read_before(self.id), log.free(), log.is_awaited())
         };
         aftermath.settle();
         if is_awaited {
@@ -354,41 +365,42 @@ impl Reader {
     /// has read everything, and the reader is woken at each end. Otherwise units are collected for
     /// a millisecond.
     pub fn set_eager(&self, is_eager: bool) {
-        lock(&self.shared.control).log.set_eager(self.id, is_eager);
+        lock(&self.shared.control).logs.of_mut(self.which).set_eager(self.id, is_eager);
     }
 
     /// Returns the number of unread bytes.
     pub fn behind_bytes(&self) -> u64 {
-        lock(&self.shared.control).log.behind_bytes(self.id)
+        lock(&self.shared.control).logs.of(self.which).behind_bytes(self.id)
     }
 
     /// Calls `warn` again and again while it is more than `bytes` behind, those included that
     /// workers have handed over. It must be cheap and take no lock.
     pub fn warn_beyond(&self, bytes: u64, warn: &Wake) {
-        lock(&self.shared.control).log.warn_beyond(self.id, bytes, warn);
+        lock(&self.shared.control).logs.of_mut(self.which).warn_beyond(self.id, bytes, warn);
     }
 
     /// Returns the number of bytes it has not read, whenever it is asked.
     pub fn behind(&self) -> Behind {
-        Behind { shared: Arc::clone(&self.shared), id: self.id }
+        Behind { shared: Arc::clone(&self.shared), which: self.which, id: self.id }
     }
 }
 
 /// How far a [`Reader`] is behind, for other threads than its own.
 pub struct Behind {
     shared: Arc<Shared>,
+    which: Which,
     id: ReaderId,
 }
 
 impl Behind {
     /// Returns the number of bytes that the reader has not read; 0 if it has left.
     pub fn bytes(&self) -> u64 {
-        lock(&self.shared.control).log.behind_bytes(self.id)
+        lock(&self.shared.control).logs.of(self.which).behind_bytes(self.id)
     }
 }
 
 impl Journal {
-    /// Adds a reader of the merged stream. It is cut off when it is more than `bytes_max` bytes
+    /// Adds a reader of one of the logs. It is cut off when it is more than `bytes_max` bytes
     /// behind.
     ///
     /// # Errors
@@ -396,18 +408,17 @@ impl Journal {
     pub(crate) fn join(
         &self,
         tuning: &Tuning,
-        start: Start,
+        (which, start): (Which, Start),
         bytes_max: Arc<AtomicU64>,
         wake: Wake,
     ) -> std::io::Result<Result<Reader, NotHeld>> {
-        self.with_thread(tuning, |log| log.join(start, bytes_max, wake))
-            .map(|joined| joined.map(|id| Reader { shared: Arc::clone(&self.shared), id }))
+        self.with_thread(tuning, |logs| logs.join(which, start, bytes_max, wake))
+            .map(|joined| joined.map(|id| Reader { shared: Arc::clone(&self.shared), which, id }))
     }
 
     /// Removes a reader. Without readers nothing is recorded.
     pub(crate) fn leave(&self, tuning: &Tuning, reader: &Reader) {
-        let aftermath = self.remove_reader(tuning, &mut lock(&self.shared.control), reader.id);
-        aftermath.settle();
+        self.change(tuning, |logs| logs.of_mut(reader.which).leave(reader.id));
     }
 
     /// Starts or stops recording and merging the stream, and keeping its backlog, even without
@@ -416,23 +427,41 @@ impl Journal {
     /// # Errors
     /// The journal's thread cannot be started.
     pub(crate) fn keep(&self, tuning: &Tuning, is_kept: bool) -> std::io::Result<()> {
-        let control = &self.shared.control;
-        if is_kept && lock(control).keeper.is_none() {
-            let id = self.with_thread(tuning, Log::join_discarding)?;
-            lock(control).keeper = Some(id);
-        } else if !is_kept {
-            let mut control = lock(control);
-            if let Some(id) = control.keeper.take() {
-                let aftermath = self.remove_reader(tuning, &mut control, id);
-                drop(control);
-                aftermath.settle();
-            }
+        if is_kept {
+            self.with_thread(tuning, |logs| _ = logs.keep())
+        } else {
+            self.change(tuning, Logs::stop_keeping);
+            Ok(())
         }
-        Ok(())
     }
 
-    /// Adds a reader to the log, and starts or wakes the thread.
-    fn with_thread<T>(&self, tuning: &Tuning, join: impl FnOnce(&mut Log) -> T) -> std::io::Result<T> {
+    /// Ends the stream of this server's units. Returns its end.
+    pub fn hold_stream(&self, tuning: &Tuning) -> u64 {
+        let mut end = 0;
+        self.change(tuning, |logs| {
+            end = logs.hold();
+            Aftermath::default()
+        });
+        end
+    }
+
+    /// Makes the stream that of a primary from `offset` on ([`Journal::relay`]). What is held stays
+    /// if it is the same stream and ends there.
+    pub fn relay_from(&self, tuning: &Tuning, offset: u64, is_same: bool) {
+        self.change(tuning, |logs| logs.relay_from(offset, is_same));
+    }
+
+    /// Makes the stream consist of this server's units again, soon: see
+    /// [`Journal::has_own_stream`]. Until then none may be committed.
+    ///
+    /// # Errors
+    /// The journal's thread cannot be started.
+    pub fn resume_stream(&self, tuning: &Tuning) -> std::io::Result<()> {
+        self.with_thread(tuning, Logs::resume)
+    }
+
+    /// Changes the logs with a thread that merges, and wakes it.
+    fn with_thread<T>(&self, tuning: &Tuning, change: impl FnOnce(&mut Logs) -> T) -> std::io::Result<T> {
         let shared = &self.shared;
         let mut control = lock(&shared.control);
         if control.thread.is_none() {
@@ -440,24 +469,31 @@ impl Journal {
             let run = move || Merger::new(&of_thread).run();
             control.thread = Some(std::thread::Builder::new().name("pantala-journal".into()).spawn(run)?);
         }
-        let joined = join(&mut control.log);
-        if control.log.is_wanted() {
-            // Both are set before the thread ends the next epoch, which needs this lock.
-            shared.is_wanted.store(true, Ordering::Relaxed);
-            tuning.set_journaled(true);
-        }
-        shared.work.notify_one();
-        Ok(joined)
+        let changed = change(&mut control.logs);
+        self.settle(tuning, &control);
+        Ok(changed)
     }
 
-    fn remove_reader(&self, tuning: &Tuning, control: &mut Control, id: ReaderId) -> Aftermath {
-        let aftermath = control.log.leave(id);
-        if !control.log.is_wanted() {
+    /// Changes the logs.
+    fn change(&self, tuning: &Tuning, change: impl FnOnce(&mut Logs) -> Aftermath) {
+        let mut control = lock(&self.shared.control);
+        let aftermath = change(&mut control.logs);
+        self.settle(tuning, &control);
+        drop(control);
+        aftermath.settle();
+    }
+
+    /// Publishes whether units are to be recorded, and wakes the thread.
+    fn settle(&self, tuning: &Tuning, control: &Control) {
+        // Both are set before the thread ends the next epoch, which needs the lock that is held.
+        if control.logs.want_units() {
+            self.shared.is_wanted.store(true, Ordering::Relaxed);
+            tuning.set_journaled(true);
+        } else {
             tuning.set_journaled(false);
             self.shared.is_wanted.store(false, Ordering::Relaxed);
         }
         self.shared.work.notify_one();
-        aftermath
     }
 }
 

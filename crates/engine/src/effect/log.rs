@@ -156,6 +156,12 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
+    /// Adds the work that another log has left.
+    pub(crate) fn add(&mut self, other: Aftermath) {
+        self.wakes.extend(other.wakes);
+        self.freed.extend(other.freed);
+    }
+
     /// Wakes readers and frees memory. Must be called without the lock, which workers take to read.
     pub(crate) fn settle(self) {
         drop(self.freed);
@@ -387,6 +393,26 @@ impl Log {
         self.tail.clear();
         // Leaves a gap, so that no reader can continue where bytes were not recorded.
         self.end += u64::from(std::mem::replace(&mut self.skips_offset, true));
+    }
+
+    /// Drops everything, and continues at this offset of another stream. Cuts off the readers of
+    /// the former one, except those that discard.
+    pub(crate) fn reset(&mut self, offset: u64) -> Aftermath {
+        let freed = self.chunks.drain(..).collect();
+        self.tail.clear();
+        self.end = offset;
+        for place in &mut self.places {
+            if place.discards {
+                place.state = State::At(offset);
+            } else {
+                let bytes_max = place.bytes_max.load(Relaxed);
+                place.state = State::CutOff(CutOff { behind_bytes: 0, bytes_max });
+                place.is_waiting = true;
+            }
+        }
+        let mut aftermath = self.free();
+        aftermath.add(Aftermath { wakes: Vec::new(), freed });
+        aftermath
     }
 
     /// Cuts off readers that are behind by more than their bound, and warns of others, given the

@@ -71,6 +71,8 @@ pub enum AllShards {
     Shutdown(Shutdown),
     /// `DEBUG LOADAOF`: loads the append-only file.
     LoadAof,
+    /// Pending work of the server, between two commands of the link to the primary.
+    Pending,
 }
 
 /// The memory usage of the process, bytes (`MEMORY STATS`, `INFO memory`). That of the data is in

@@ -24,7 +24,7 @@ use pantala_base::mailbox::{Mailbox, Node};
 use crate::acl::Catalog;
 use crate::clients::listener::Listener;
 use crate::effect::log::{NotHeld, Start, Wake};
-use crate::effect::{Journal, Reader};
+use crate::effect::{Journal, Reader, Which};
 use crate::events::Workers;
 use crate::events::pubsub::Published;
 use crate::shard::message::Message;
@@ -343,10 +343,10 @@ impl Keyspace {
         bytes_max: Arc<AtomicU64>,
         wake: Wake,
     ) -> std::io::Result<Result<Reader, NotHeld>> {
-        self.journal.join(&self.tuning, start, bytes_max, wake)
+        self.journal.join(&self.tuning, (Which::Stream, start), bytes_max, wake)
     }
 
-    /// Removes a reader of the stream. Without readers nothing is recorded.
+    /// Removes a reader of a log of the journal. Without readers nothing is recorded.
     pub fn leave_journal(&self, reader: &Reader) {
         self.journal.leave(&self.tuning, reader);
     }

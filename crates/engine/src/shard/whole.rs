@@ -13,8 +13,8 @@ use pantala_types::rdb_value::Loaded;
 use pantala_types::{OutOfMemory, Value};
 
 use crate::command::{Key, SessionView};
-use crate::effect::Reader;
 use crate::effect::log::{Start, Wake};
+use crate::effect::{Reader, Which};
 use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Keyspace;
@@ -119,7 +119,7 @@ impl<'a> Whole<'a> {
         self.keyspace
     }
 
-    /// Starts a reader of the stream of effects at this point: it reads every unit that is
+    /// Starts a reader of one of the journal's logs at this point: it reads every unit that is
     /// committed after the shards are released, and none that was committed before. It is cut off
     /// when it is more than `bytes_max` bytes behind.
     ///
@@ -133,6 +133,7 @@ impl<'a> Whole<'a> {
     pub fn cut_journal(
         &mut self,
         _order: &MutexGuard<'_, ()>,
+        which: Which,
         bytes_max: Arc<AtomicU64>,
         wake: Wake,
     ) -> io::Result<Reader> {
@@ -145,7 +146,7 @@ impl<'a> Whole<'a> {
             keyspace.shard(ownership).waiters.pending.clock = stamp;
         }
         journal.note_without_shards(stamp);
-        let joined = journal.join(&keyspace.tuning, Start::Cut(stamp), bytes_max, wake)?;
+        let joined = journal.join(&keyspace.tuning, (which, Start::Cut(stamp)), bytes_max, wake)?;
         Ok(joined.expect("the present is always held"))
     }
 

@@ -72,6 +72,12 @@ impl EntryForm {
         EntryForm { access, compresses, keeps_expired: false, now_ms }
     }
 
+    /// Returns the form of a file that has expired keys as well.
+    #[must_use]
+    pub fn keeping_expired(self, keeps_expired: bool) -> Self {
+        EntryForm { keeps_expired, ..self }
+    }
+
     /// Returns the value and attributes to write for an entry; `None` if its key counts as missing.
     fn value<'e>(&self, entry: &EntryRef<'e, Value>) -> Option<(ValueRef<'e>, Attributes)> {
         let now_ms = self.now_ms;

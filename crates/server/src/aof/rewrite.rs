@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pantala_engine::effect::Which;
 use pantala_engine::whole::Whole;
 use pantala_persistence::aof::{Commands, names};
 
@@ -131,7 +132,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         Err(error) => return note_ended(server, &Err(error.to_string())),
     };
     let is_written = aof.state() != State::Off;
-    let journal = is_written.then(|| JournalStart { bytes_max: unbounded(), wake: waking(&inbox) });
+    let journal =
+        is_written.then(|| JournalStart { which: Which::Effects, bytes_max: unbounded(), wake: waking(&inbox) });
     let reader = match start_snapshot(server, whole, Purpose::Rewrite, journal, Box::new(consumer)) {
         Ok(reader) => reader,
         Err(NotStarted::Running(_)) => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{Client, Endpoint, Session};
+use pantala_engine::effect::Which;
 use pantala_engine::executor::Executor;
 use pantala_engine::functions::Functions;
 use pantala_engine::ownership::Ownership;
@@ -74,7 +75,7 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: Files) -> io::Result
     *aof.place() = Some(place);
     let inbox = Arc::new(Inbox::default());
     let order = server.keyspace().journal().order_libraries();
-    let reader = whole.cut_journal(&order, unbounded(), waking(&inbox))?;
+    let reader = whole.cut_journal(&order, Which::Effects, unbounded(), waking(&inbox))?;
     drop(order);
     *lock(&aof.writer) = Some(writer::start(server, inbox, reader, Output::new(file, len))?);
     aof.set_state(server, State::On);

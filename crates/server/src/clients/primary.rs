@@ -45,6 +45,7 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
         return server.replication().replica.link_ended(server, number, Some(offset), db);
     };
     clients.has_primary = true;
+    server.replication().replica.set_link_worker(Some(clients.reactor.number));
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
     connection.session.follow_primary(server.keyspace().users(), link, db);
     connection.input.preload(rest);
@@ -52,8 +53,41 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
     clients.reactor.touch(index);
 }
 
-/// Ends a turn of the link: drops replies, counts what was applied, and sends the offset if it
-/// is due. Does nothing for other connections.
+/// Lets the link acquire all shards for pending work of the server before its next command. Returns
+/// `false` if none of these connections is the link.
+pub fn ask_to_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) -> bool {
+    for index in 0..clients.reactor.connections.len() as u32 {
+        let Some(connection) = &mut clients.reactor.connections[index as usize] else { continue };
+        if let Some(link) = &mut connection.session.primary {
+            link.wants_rest = true;
+            clients.reactor.make_ready(index);
+            return true;
+        }
+    }
+    false
+}
+
+/// Notes that the link rests: work of the server has all shards.
+pub fn begin_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
+    let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
+    note_applied(connection);
+    relay(clients.reactor.server, connection);
+    let Session { primary, db, .. } = &mut connection.session;
+    if let Some(link) = primary {
+        link.rest(Some(*db));
+    }
+}
+
+/// Notes that the link no longer rests.
+pub fn end_rest<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
+    let connection = clients.reactor.connections[index as usize].as_ref();
+    if let Some(link) = connection.and_then(|connection| connection.session.primary.as_ref()) {
+        link.rest(None);
+    }
+}
+
+/// Ends a turn of the link: drops replies, counts what was applied, passes it on to this server's
+/// replicas, and sends the offset if it is due. Does nothing for other connections.
 #[cold]
 pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let now_ms = clients.reactor.clock.now_ms;
@@ -62,6 +96,7 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
         return;
     }
     note_applied(connection);
+    relay(clients.reactor.server, connection);
     connection.output.clear();
     drop(connection.ahead.take());
     connection.news.clear();
@@ -163,12 +198,26 @@ fn note_applied<H>(connection: &mut Connection<H>) {
     }
 }
 
+/// Appends the bytes that were applied to the stream for this server's replicas.
+fn relay<H>(server: &Server, connection: &mut Connection<H>) {
+    let applied = connection.session.primary.as_mut().map(|link| link.take_applied());
+    if let Some(bytes) = applied.filter(|bytes| !bytes.is_empty()) {
+        server.keyspace().journal().relay(bytes);
+    }
+}
+
 /// Reports the end of a link whose connection was closed.
 #[cold]
 pub(super) fn end<H>(server: &Server, connection: &mut Connection<H>) {
     note_applied(connection);
+    relay(server, connection);
     let db = connection.session.db;
     if let Some(link) = connection.session.primary.take() {
+        server.replication().replica.set_link_worker(None);
+        if link.wants_rest {
+            // The work acquires the shards without it.
+            server.port(0).send(Message::Whole);
+        }
         server.replication().replica.link_ended(server, link.number, link.continues_at(), db);
     }
 }

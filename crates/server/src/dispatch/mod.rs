@@ -16,7 +16,7 @@ mod pause;
 mod permissions;
 mod scripts;
 mod transactions;
-mod whole;
+pub mod whole;
 pub mod window;
 
 use pantala_engine::ownership::Ownership;

@@ -396,6 +396,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
             Some(Held::All(AllShards::Shutdown(how))) => return ending::end(self, Some(index), how, owned),
             Some(Held::All(AllShards::LoadAof)) => return ending::load_aof(self, index, owned),
+            Some(Held::All(AllShards::Pending)) => return whole::run_at_rest(self, index, owned),
             Some(Held::Pause(answer)) => {
                 let ran = self.end_pause_answer(index, answer);
                 self.clients.executor.give_back(owned, now_ms);

@@ -1,20 +1,51 @@
 //! Work of the server itself that needs all shards, such as the start of a snapshot: see
 //! [`with_all_shards`](crate::snapshot::with_all_shards).
+//!
+//! On a replica the shards are acquired by the worker with the link to the primary, between two
+//! commands of the stream, which rests meanwhile. So the work knows at which offset the dataset is.
 
+use pantala_engine::client::AllShards;
+use pantala_engine::executor::Ran;
+use pantala_engine::message::Message;
 use pantala_engine::ownership::Ownership;
 use pantala_runtime::EventLoop;
 
 use super::Dispatcher;
 use super::ending::NO_SESSION;
+use super::transactions::Held;
+use crate::clients::primary;
 
 /// The token of requests for all shards for the server's own work. No connection has it.
 pub(super) const WHOLE: u64 = u64::MAX - 1;
 
-/// Acquires all shards.
+/// Acquires all shards, or lets the link to the primary do it.
 pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
+    let (server, number) = (d.clients.reactor.server, d.clients.reactor.number);
+    match server.replication().replica.link_worker() {
+        Some(worker) if worker != number => return server.port(worker).send(Message::Whole),
+        Some(_) if primary::ask_to_rest(&mut d.clients) => return,
+        _ => {}
+    }
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
     d.clients.executor.bring(&d.shards, NO_SESSION, WHOLE, d.clients.reactor.clock.now_ms, false);
+}
+
+/// Acquires all shards for the link at `index`, none of whose commands is in flight.
+#[cold]
+pub fn rest<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32) {
+    d.shards.clear();
+    d.shards.extend(0..d.clients.executor.keyspace().partition_count());
+    // If the link is parked, it continues when the shards have arrived and the work is done.
+    let _ = d.gather_for(index, Held::All(AllShards::Pending), false);
+}
+
+/// Runs all pending work while the link at `index` rests, and releases the shards.
+pub(super) fn run_at_rest<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, owned: Vec<Ownership>) -> Ran {
+    primary::begin_rest(&mut d.clients, index);
+    run_jobs(d, owned);
+    primary::end_rest(&mut d.clients, index);
+    d.clients.executor.done()
 }
 
 /// Runs all pending work on all shards, and releases them.

@@ -69,6 +69,8 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
 }
 
 pub(super) fn replication(text: &mut Text, server: &Server) {
+    // Before the history: a promotion that ends in between shows as one that has ended.
+    let promoted = server.replication().replica.former();
     let primary = server.replication().primary_info(server);
     let is_replica = super::replica::replica(text, server);
     text.field("connected_slaves", primary.replicas);
@@ -79,10 +81,10 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     text.field("master_failover_state", server.replication().failovers.state());
     let replica = &server.replication().replica;
     let (own, former, former_offset) = primary.ids;
-    let (id, second, second_offset) = match (replica.followed_id(), replica.former()) {
-        (Some(id), _) => (id.to_string(), "0".repeat(40), -1),
-        (None, Some((id, offset))) => (own, id.to_string(), offset as i64 + 1),
-        (None, None) => (own, former, former_offset),
+    // A promotion in progress shows the result.
+    let (id, second, second_offset) = match promoted {
+        Some((id, offset)) => (primary.next_id.unwrap_or(own), id.to_string(), offset as i64 + 1),
+        None => (own, former, former_offset),
     };
     text.field("master_replid", id);
     text.field("master_replid2", second);

@@ -79,7 +79,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                     }
                     connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
                     if let Some(link) = &mut connection.session.primary {
-                        link.receive(chunk.len(), self.clock.now_ms);
+                        link.receive(self.io.bytes(&chunk), self.clock.now_ms);
                     }
                     connection.input.receive(&mut self.io, chunk);
                     // The same as `make_ready` and `touch`, without another lookup.

@@ -246,8 +246,7 @@ impl Run {
             return;
         }
         // Unless a write is still in flight, the replica is to have this, and no more.
-        let end = || Known::at(replication.state().history.id(), replication.held(server).0.end);
-        let known = is_quiet.then(end);
+        let known = is_quiet.then(|| Known::at(replication.state().history.id(), hold_stream(server)));
         server.config().note_replica_of(Some((&target.host, target.port)));
         let term = replication.replica.hand_over_role(server, target, known);
         if replication.failovers.lock().aborted == self.number && replication.replica.term() == term {
@@ -312,31 +311,44 @@ impl Run {
     }
 }
 
-/// Returns where the stream of this server ends: all writes are in it, and none is in flight.
-/// Another primary that has followed it may continue there. `None` if the server stops, or
-/// nothing is recorded.
-pub(super) fn own_end(server: &Arc<Server>, is_wanted: &dyn Fn() -> bool) -> Option<Known> {
+/// Ends the stream of this server's units. Returns its end.
+fn hold_stream(server: &Server) -> u64 {
+    server.keyspace().journal().hold_stream(&server.keyspace().tuning)
+}
+
+/// Ends the stream of this server when no write is in flight, and notes where: another primary that
+/// has followed it may continue there. Returns this position; `None` if the server follows another
+/// primary by then, stops, or records nothing.
+pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     let replication = server.replication();
+    let replica = &replication.replica;
     if !replication.state().has_backlog {
+        replica.know_own(term, || None);
         return None;
     }
     let (sender, receiver) = mpsc::channel();
     // Not one byte more: the other must not be asked for what it can't have.
     quiesce(server, false, move |_| _ = sender.send(()));
     while receiver.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        if !is_wanted() {
+        if replica.term() != term || server.is_stopping() {
             return None;
         }
     }
     let (held, is_recorded) = replication.held(server);
-    // The target of a failover knows the current ID.
-    let is_failover = replication.failovers.is_running();
-    let state = replication.state();
-    let id = match state.history.second() {
-        // Nothing was written since, and no replica has the current ID: another server knows the
-        // stream by its former one.
-        Some((former, end)) if end == held.end + 1 && !state.has_told_id && !is_failover => former,
-        _ => state.history.id(),
+    let place = {
+        // The target of a failover knows the current ID.
+        let is_failover = replication.failovers.is_running();
+        let state = replication.state();
+        match state.history.second() {
+            _ if !is_recorded || !state.has_backlog => None,
+            // Nothing was written since, and no replica has the current ID: another server knows
+            // the stream by its former one.
+            Some((former, end)) if end == held.end + 1 && !state.has_told_id && !is_failover => {
+                Some((former, state.former_db))
+            }
+            // Another primary selects a database first.
+            _ => Some((state.history.id(), 0)),
+        }
     };
-    (is_recorded && state.has_backlog).then(|| Known::at(id, held.end))
+    replica.know_own(term, || place.map(|(id, db)| Known { db, ..Known::at(id, hold_stream(server)) }))
 }

@@ -16,6 +16,7 @@ use pantala_engine::client::{NewPrimary, PrimaryLink};
 use pantala_persistence::rdb::{Check, Reader};
 use pantala_replication::replica::{Credentials, Handshake, Header, Identity, Outcome, Payload, Position, Step};
 
+use super::relay::Origin;
 use super::replica::{Address, Known, Phase, Replica, Transfer, Wanted};
 use super::{failover, load};
 use crate::config::{ReplicaSettings, Settings};
@@ -65,8 +66,7 @@ pub(super) fn run(server: &Weak<Server>) {
         }
         let replication = strong.replication();
         if is_own {
-            known = failover::own_end(&strong, &|| replication.replica.term() == term && !strong.is_stopping());
-            replication.replica.know_own(term, known);
+            known = failover::own_end(&strong, term);
         }
         let failover = replication.failovers.in_progress();
         let attempt = Attempt { server: &strong, term, known, failover, settings: strong.config().settings() };
@@ -122,9 +122,9 @@ impl Attempt<'_> {
             Outcome::Failed(why) | Outcome::NotYet(why) => Err(End::Failed(why)),
             Outcome::Continues(id) => {
                 let Some(Known { position, db }) = self.known else { return Err(End::Unwanted) };
-                let position = Position { id, ..position };
-                self.replica().know(self.term, Some(Known { position, db }));
-                self.hand_over(wire, position.offset, db)
+                let known = Known { position: Position { id, ..position }, db };
+                let origin = Origin { known: Some(known), offset: position.offset, asked: Some(position.id) };
+                self.hand_over(wire, origin, db)
             }
             Outcome::Full(position) => {
                 self.enter(Phase::Sync)?;
@@ -134,14 +134,11 @@ impl Attempt<'_> {
                 // The offset of a primary without PSYNC is unknown; it counts from 0.
                 let offset = position.map_or(0, |position| position.offset);
                 let known = position.map(|position| Known { position, db: stream_db });
-                if !self.replica().know(self.term, known) {
-                    return Err(End::Unwanted);
-                }
                 tracing::info!("MASTER <-> REPLICA sync: Finished with success");
                 process::notify(
                     "STATUS=MASTER <-> REPLICA sync: Finished with success. Ready to accept connections in read-write mode.",
                 );
-                self.hand_over(wire, offset, stream_db)
+                self.hand_over(wire, Origin { known, offset, asked: None }, stream_db)
             }
         }
     }
@@ -268,13 +265,16 @@ impl Attempt<'_> {
         Ok(received)
     }
 
-    fn hand_over(&self, wire: Wire, offset: u64, db: u32) -> Result<(), End> {
+    fn hand_over(&self, wire: Wire, origin: Origin, db: u32) -> Result<(), End> {
+        if !self.server.replication().relay(self.server, self.term, origin) {
+            return Err(End::Unwanted);
+        }
         let rest = wire.buffer[wire.at..].to_vec();
         wire.stream.set_read_timeout(None)?;
         wire.stream.set_write_timeout(None)?;
         wire.stream.set_nonblocking(true)?;
-        let mut link = PrimaryLink::new(self.term, offset, Arc::clone(self.replica().progress()));
-        link.receive(rest.len(), self.server.now_ms());
+        let mut link = PrimaryLink::new(self.term, origin.offset, Arc::clone(self.replica().progress()));
+        link.receive(&rest, self.server.now_ms());
         let new = NewPrimary { socket: wire.stream.into(), rest, db, link, is_placed: false };
         net::prepare(&new.socket, &self.settings)?;
         if self.replica().hand_over(self.server, self.term, new) { Ok(()) } else { Err(End::Unwanted) }

@@ -61,8 +61,7 @@ pub(super) fn load(
     let loaded = match replica.take_all(server) {
         None => Err(None),
         Some(mut owned) => {
-            let loaded = if replica.term() == term {
-                replica.forget();
+            let loaded = if replica.forget(server, term) {
                 server.replication().start_history("the server follows another stream");
                 let replaced = while_alive(stream, || replace(server, received, &mut owned)).map_err(Some);
                 // The append-only file contains effects on the former dataset.
@@ -96,7 +95,7 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
         access.flush(0..keyspace.databases(), false);
     }
     access.whole().measure();
-    // The load is not propagated: replicas of this server need a full sync.
+    // The load is not propagated: the replicas of this server were disconnected.
     access.propagate_nothing();
     if let Ok(counts) = &mut loaded {
         server.snapshots().note_loaded(counts);

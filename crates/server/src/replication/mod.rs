@@ -11,6 +11,7 @@
 //! | `replica` | the state of a replica, and `REPLICAOF` |
 //! | `link` | the thread that connects to a primary, shakes hands and receives a snapshot |
 //! | `load` | replaces the dataset by that of a primary |
+//! | `relay` | the stream of a replica: its primary's bytes |
 //! | `promotion` | continues the stream of the former primary after `REPLICAOF NO ONE` |
 //! | `failover` | `FAILOVER`: hands the role over to a replica |
 //! | `primary/care` | timeouts, the backlog's end, replicas that are good enough for writes |
@@ -21,17 +22,18 @@
 //! | --- | --- |
 //! | history, table of replicas, pending `WAIT`s | [`Replication`], behind a lock |
 //! | what a replica is sent next ([`Link`]) | a lock, shared by its worker and the full sync |
-//! | the stream | the journal's log, which replicas share |
+//! | the stream | a log of the journal, which replicas share |
 //! | the state of a failover | a lock of its own |
 //!
 //! No thread holds two of these locks at a time, except that [`Replication`]'s may be held when
-//! that of the log or of a failover is taken.
+//! that of the log or of a failover is taken, and [`Replica`]'s when that of the log or
+//! [`Replication`]'s is taken.
 //!
 //! # Offsets
 //!
-//! An offset of a history is an offset of the log plus a base. The base changes when a promoted
-//! replica continues its primary's history: the log stays, since other readers may have positions
-//! in it. While the base may change, no replica has a position.
+//! An offset of the history is an offset of the stream. The stream consists of the server's own
+//! units, or of the bytes of its primary (`relay`). A promotion, or its reverse, switches from one
+//! to the other at the stream's end, and keeps what is held of it.
 //!
 //! When the stream of a primary starts, the thread hands the socket over to a worker, which runs
 //! its commands as those of any client ([`pantala_engine::client::PrimaryLink`],
@@ -42,10 +44,11 @@ mod link;
 mod load;
 mod primary;
 mod promotion;
+mod relay;
 pub mod replica;
 
 use std::ops::Range;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -73,8 +76,8 @@ pub struct Syncs {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     offset: u64,
-    /// The history, and the base of its offsets.
-    of: (ReplId, u64),
+    /// The history.
+    id: ReplId,
 }
 
 /// The state behind the lock.
@@ -90,6 +93,10 @@ pub struct State {
     deferred: Vec<Asker>,
     /// A replica has attached since the history got its ID.
     has_told_id: bool,
+    /// The ID that the history gets at the end of a promotion.
+    next_id: Option<ReplId>,
+    /// The database that the stream of the former ID has selected at its end.
+    former_db: u32,
     /// The stream is kept for replicas, attached or not.
     has_backlog: bool,
     /// The pause that holds back writes before a shutdown.
@@ -107,9 +114,11 @@ impl State {
         ReplId::random(&mut self.random)
     }
 
-    /// Continues the history under another ID from `offset` on.
-    fn shift(&mut self, own: ReplId, offset: u64) {
+    /// Continues the history under another ID from `offset` on, where the stream has selected the
+    /// database `db`.
+    fn shift(&mut self, own: ReplId, offset: u64, db: u32) {
         self.history.shift(own, offset);
+        self.former_db = db;
         self.has_told_id = false;
     }
 }
@@ -118,11 +127,6 @@ impl State {
 pub struct Replication {
     state: Mutex<State>,
     server: OnceLock<Weak<Server>>,
-    /// What an offset of the history is more than that of the log, modulo 2^64.
-    base: AtomicU64,
-    /// The offset of the log from which on it is the stream of the history: what it holds from
-    /// before a promotion is other bytes.
-    floor: AtomicU64,
     /// The failover, if there is one.
     pub failovers: Failovers,
     /// A full sync is being prepared or is writing its snapshot.
@@ -145,6 +149,8 @@ impl Replication {
             promotions: 0,
             deferred: Vec::new(),
             has_told_id: false,
+            next_id: None,
+            former_db: 0,
             has_backlog: false,
             drain: None,
             is_drained: false,
@@ -154,8 +160,6 @@ impl Replication {
         Replication {
             state: Mutex::new(state),
             server: OnceLock::new(),
-            base: AtomicU64::new(0),
-            floor: AtomicU64::new(0),
             failovers: Failovers::default(),
             is_syncing: AtomicBool::new(false),
             syncs: Syncs::default(),
@@ -169,30 +173,9 @@ impl Replication {
         let _ = self.server.set(server);
     }
 
-    /// Returns the offset of the history for one of the log.
-    fn offset_of(&self, log_offset: u64) -> u64 {
-        log_offset.wrapping_add(self.base.load(Relaxed))
-    }
-
-    /// Returns the history and the base of its offsets.
-    fn stream_of(&self, state: &State) -> (ReplId, u64) {
-        (state.history.id(), self.base.load(Relaxed))
-    }
-
     /// Returns the offsets of the stream that are held, and whether it is recorded.
     pub fn held(&self, server: &Server) -> (Range<u64>, bool) {
-        // A thread that sees a base also sees its floor.
-        let base = self.base.load(Acquire);
-        let floor = self.floor.load(Relaxed);
-        let (held, is_recorded) = server.keyspace().journal().held();
-        let start = held.start.max(floor).min(held.end);
-        (start.wrapping_add(base)..held.end.wrapping_add(base), is_recorded)
-    }
-
-    /// Makes the log the stream of the history from `start` on, which is its `offset`.
-    fn rebase(&self, start: u64, offset: u64) {
-        self.floor.store(start, Relaxed);
-        self.base.store(offset.wrapping_sub(start), Release);
+        server.keyspace().journal().held()
     }
 
     fn server(&self) -> Option<Arc<Server>> {

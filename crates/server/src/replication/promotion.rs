@@ -1,24 +1,22 @@
 //! A replica becomes a primary: its stream continues that of its primary under another ID. Other
-//! replicas that have come as far continue without a full sync.
+//! replicas continue without a full sync if the backlog has what they lack.
 //!
 //! ```text
 //! REPLICAOF NO ONE,        pantala-promotion
 //! PSYNC … FAILOVER
-//!   writes are held back ─► the link has ended: the last offset of the primary's stream is known
-//!                           the stream is recorded from here on: offset = that of the log + base
+//!   writes are held back ─► the link has ended: the stream has all bytes that were applied
+//!                           the stream goes on with the server's own units, under another ID
 //!                           writes run
 //!                           connections that have sent PSYNC meanwhile get their replies
 //! ```
 //!
 //! Writes are held back until the stream is recorded: what a client wrote before would be missing
-//! in it.
+//! in it. The replicas of the server are disconnected, as in Redis: they learn the ID when they
+//! attach again, without a full sync.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use pantala_engine::client::Client;
-use pantala_engine::effect::log::Start;
 use pantala_engine::message::Message;
 use pantala_replication::ReplId;
 
@@ -51,17 +49,24 @@ pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(
 
 /// Starts a promotion: holds back writes and requests for data. [`run`] must follow.
 pub(super) fn begin(server: &Server) {
-    server.replication().state().promotions += 1;
+    {
+        let mut state = server.replication().state();
+        state.promotions += 1;
+        state.next_id = Some(state.new_id());
+    }
     hold_writes(server);
 }
 
-/// Continues the former primary's stream on a thread of its own, once the server has its role.
+/// Makes the stream consist of this server's units again, on a thread of its own, once the server
+/// has its role.
 pub(super) fn run(server: &Server, term: u64) {
     let Some(shared) = server.replication().server() else { return end(server) };
     let run = move || {
-        if let Some((id, offset)) = shared.replication().replica.ended_at(&shared, term) {
-            continue_stream(&shared, id, offset);
-            shared.replication().replica.forget_former(term);
+        let replica = &shared.replication().replica;
+        let is_own = replica.wait_for_end(&shared, term) && !is_unchanged(&shared) && resume(&shared, term);
+        if is_own && replica.end_promotion(&shared, term) {
+            // They attach again, and learn the ID.
+            shared.replication().drop_replicas("the history continues under another ID");
         }
         end(&shared);
     };
@@ -99,62 +104,30 @@ fn end(server: &Server) {
     replication.sync_if_due(server);
 }
 
-/// Makes the stream of this server continue that of `id`, of which it has `offset` bytes.
-fn continue_stream(server: &Server, id: ReplId, offset: u64) {
-    let replication = server.replication();
-    if replication.state().history.id() == id {
-        // A failover was aborted, and the stream has stood still.
-        let mut state = replication.state();
-        let own = state.new_id();
-        state.shift(own, offset);
-        drop(state);
-        return replication.drop_replicas("the history continues under another ID");
-    }
-    if !replication.state().replicas.is_empty() {
-        return log_kept();
-    }
-    let Some(start) = record(server) else { return };
-    let mut state = replication.state();
-    if !state.replicas.is_empty() {
-        // One that has asked before the promotion began.
-        return log_kept();
-    }
-    // An ID that a replica may know stands for other offsets.
-    let own = if state.has_backlog { state.new_id() } else { state.history.id() };
-    state.history.change(id);
-    state.shift(own, offset);
-    state.has_backlog = true;
-    state.alone_since_ms = Some(server.monotonic_ms());
-    replication.rebase(start, offset);
+/// Returns whether the server has followed no primary since it was one: the stream is its own.
+fn is_unchanged(server: &Server) -> bool {
+    server.replication().replica.former().is_none() && server.keyspace().journal().has_own_stream()
 }
 
-fn log_kept() {
-    tracing::info!("The stream of this server continues for its replicas: those of its former master need a full sync");
-}
-
-/// Records the stream. Returns its offset in the log from which on nothing is missing, and a
-/// database is selected first.
-fn record(server: &Server) -> Option<u64> {
-    let keyspace = server.keyspace();
-    let joined = keyspace
-        .keep_journal(true)
-        .and_then(|()| keyspace.read_journal(Start::Now, Arc::new(AtomicU64::new(u64::MAX)), Arc::new(|| {})));
-    let reader = match joined {
-        Ok(reader) => reader.ok()?,
+/// Makes the stream consist of this server's units, and waits until it does. Returns `false` if the
+/// server follows a primary by then, or stops.
+fn resume(server: &Server, term: u64) -> bool {
+    let (replica, journal) = (&server.replication().replica, server.keyspace().journal());
+    match replica.resume_stream(server, term) {
+        Ok(true) => {}
+        Ok(false) => return false,
         Err(error) => {
             tracing::warn!("Can't record the stream: {error}. Replicas need a full sync.");
-            return None;
+            return false;
         }
-    };
-    let start = loop {
-        match reader.position() {
-            Some(start) => break Some(start),
-            None if server.is_stopping() => break None,
-            None => std::thread::sleep(LOOK),
+    }
+    while !journal.has_own_stream() {
+        if replica.term() != term || server.is_stopping() {
+            return false;
         }
-    };
-    keyspace.leave_journal(&reader);
-    start
+        std::thread::sleep(LOOK);
+    }
+    true
 }
 
 /// Holds writes back, whatever clients do.

@@ -5,7 +5,9 @@
 //! Each `REPLICAOF` starts another *term*. An attempt to connect, a snapshot or a link of an
 //! earlier term ends as soon as it detects the change, and must not change the state.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+mod stream;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -117,10 +119,11 @@ struct State {
     /// The dataset was that of a primary until now: the end of its stream may be known.
     is_own: bool,
     down_since: Instant,
-    /// Since the server was promoted: the stream that the dataset continues, and the offset at
-    /// which it ended.
-    former: Option<(ReplId, u64)>,
+    /// While a promotion is in progress: where the stream has ended that the dataset continues.
+    former: Option<Known>,
     has_thread: bool,
+    /// No link is made: the server is about to stop.
+    is_held: bool,
     /// The term of the link that a worker owns.
     link: Option<u64>,
     /// Shards acquired for the link thread.
@@ -134,6 +137,8 @@ pub struct Replica {
     /// Number of the current term.
     term: AtomicU64,
     progress: Arc<Progress>,
+    /// The worker that has the link; [`NO_WORKER`]: none.
+    link_worker: AtomicU32,
     server: OnceLock<Weak<Server>>,
 }
 
@@ -148,6 +153,7 @@ impl Default for Replica {
             down_since: Instant::now(),
             former: None,
             has_thread: false,
+            is_held: false,
             link: None,
             shards: None,
         };
@@ -156,6 +162,7 @@ impl Default for Replica {
             changed: Condvar::new(),
             term: AtomicU64::new(0),
             progress: Arc::default(),
+            link_worker: AtomicU32::new(NO_WORKER),
             server: OnceLock::new(),
         }
     }
@@ -197,7 +204,7 @@ impl Replica {
 
     /// Returns the stream that the dataset continues, and its offset, if the server was a replica.
     pub fn former(&self) -> Option<(ReplId, u64)> {
-        self.lock().former
+        self.lock().former.map(|Known { position, .. }| (position.id, position.offset))
     }
 
     /// Returns whether the server is a replica without a link. Such a replica can't serve
@@ -267,12 +274,6 @@ impl Replica {
         self.change_to(server, Some(primary), end)
     }
 
-    /// Forgets the stream that the server had as a replica: the history has it by now, if replicas
-    /// may continue it.
-    pub(super) fn forget_former(&self, term: u64) {
-        self.in_term(term, |state| state.former = None);
-    }
-
     fn change_to(&self, server: &Server, primary: Option<Address>, own: Option<Known>) -> u64 {
         let is_replica = primary.is_some();
         let mut is_promoted = false;
@@ -283,17 +284,21 @@ impl Replica {
             let was_replica = state.primary.is_some();
             if was_replica && !is_replica {
                 // The stream ends at the applied offset.
-                let known = state.known.take();
-                let applied = |known: Known| match state.link {
-                    Some(_) => self.applied(),
-                    None => known.position.offset,
-                };
-                state.former = known.map(|known| (known.position.id, applied(known)));
+                let has_link = state.link.is_some();
+                state.former = state.known.take().map(|mut known| {
+                    if has_link {
+                        known.position.offset = self.applied();
+                    }
+                    known
+                });
+                state.is_own = false;
                 log_promotion(state.former);
-                is_promoted = state.former.is_some();
+                is_promoted = true;
             } else if !was_replica {
-                // What clients have written may be the stream of this server.
-                (state.known, state.former, state.is_own) = (own, None, own.is_none());
+                // A promotion may be in progress: nothing was written then. Otherwise, what clients
+                // have written may be the stream of this server.
+                state.known = own.or(state.former.take());
+                state.is_own = state.known.is_none();
             }
             state.primary = primary;
             state.phase = Phase::Connect;
@@ -372,7 +377,8 @@ impl Replica {
                 return None;
             }
             // Waits until the last link has ended, which determines where the stream continues.
-            if let (Some(primary), Phase::Connect, None) = (&state.primary, state.phase, state.link) {
+            let is_free = state.link.is_none() && !state.is_held;
+            if let (Some(primary), Phase::Connect, true) = (&state.primary, state.phase, is_free) {
                 let (primary, term) = (primary.clone(), self.term());
                 return Some(Wanted { primary, term, known: state.known, is_own: state.is_own });
             }
@@ -421,33 +427,6 @@ impl Replica {
         self.progress.heard_ms.store(now_ms, Relaxed);
     }
 
-    /// Records where the stream continues; `None` if it can't be continued. Returns whether the
-    /// term is still the current one.
-    pub(super) fn know(&self, term: u64, known: Option<Known>) -> bool {
-        self.in_term(term, |state| state.known = known)
-    }
-
-    /// Notes where the stream of this server ends, of which the dataset is part.
-    pub(super) fn know_own(&self, term: u64, known: Option<Known>) {
-        self.in_term(term, |state| (state.known, state.is_own) = (known, false));
-    }
-
-    /// Notes that the dataset is no longer that of a stream.
-    pub(super) fn forget(&self) {
-        let mut state = self.lock();
-        (state.known, state.is_own) = (None, false);
-    }
-
-    /// Waits until a link of an earlier term has ended. Returns the stream that the dataset
-    /// continues, and its offset; `None` if the server follows another primary by then, or stops.
-    pub(super) fn ended_at(&self, server: &Server, term: u64) -> Option<(ReplId, u64)> {
-        let mut state = self.lock();
-        while state.link.is_some() && self.term() == term && !server.is_stopping() {
-            state = self.changed.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        if self.term() == term { state.former } else { None }
-    }
-
     /// Returns the counters of the link.
     pub(super) fn progress(&self) -> &Arc<Progress> {
         &self.progress
@@ -487,9 +466,9 @@ impl Replica {
                 }
                 (None, known) => (*known, state.former) = (None, None),
                 (Some(offset), None) => {
-                    if let (None, Some((_, former_offset))) = (&state.primary, &mut state.former) {
+                    if let (None, Some(former)) = (&state.primary, &mut state.former) {
                         // It was promoted, and a command of the stream has ended after that.
-                        *former_offset = offset;
+                        *former = Known { position: Position { offset, ..former.position }, db };
                     }
                 }
             }
@@ -531,13 +510,15 @@ pub(super) fn shown(client: &Client) -> String {
     })
 }
 
+/// [`Replica::link_worker`] without a link.
+const NO_WORKER: u32 = u32::MAX;
 /// How often waiting threads check whether the server stops.
 const WAKE_EVERY: Duration = Duration::from_millis(200);
 /// Time between two attempts to connect, as in Redis.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-fn log_promotion(former: Option<(ReplId, u64)>) {
-    if let Some((id, offset)) = former {
+fn log_promotion(former: Option<Known>) {
+    if let Some(Known { position: Position { id, offset }, .. }) = former {
         tracing::warn!("Setting secondary replication ID to {id}, valid up to offset: {}.", offset + 1);
     }
 }

@@ -18,8 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mp
 use std::time::{Duration, Instant};
 
 use pantala_engine::EntryRef;
-use pantala_engine::effect::Reader;
 use pantala_engine::effect::log::Wake;
+use pantala_engine::effect::{Reader, Which};
 use pantala_engine::message::Message;
 use pantala_engine::snapshot::{Encoder, Input, Next, Part, Progress};
 use pantala_engine::whole::Whole;
@@ -92,8 +92,10 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// A reader of the stream of effects that starts where the snapshot ends.
+/// A reader of a log of the journal that starts where the snapshot ends.
 pub struct JournalStart {
+    /// The log.
+    pub which: Which,
     /// The reader is cut off when it is more bytes behind than this.
     pub bytes_max: Arc<AtomicU64>,
     /// Called when there is more to read.
@@ -287,7 +289,7 @@ pub fn start_filtered(
         server.snapshots().background.end();
         NotStarted::Thread(error)
     };
-    let reader = journal.map(|start| whole.cut_journal(&order, start.bytes_max, start.wake));
+    let reader = journal.map(|start| whole.cut_journal(&order, start.which, start.bytes_max, start.wake));
     let reader = reader.transpose().map_err(failed)?;
     drop(order);
     // The thread is started first: a snapshot that has started must be read to its end.
@@ -303,7 +305,10 @@ pub fn start_filtered(
         reader.iter().for_each(|reader| server.keyspace().leave_journal(reader));
         return Err(failed(error));
     }
-    let form = |compresses| EntryForm::new(&whole.keyspace().tuning, compresses, whole.now_ms());
+    // On a replica the primary may still use an expired key: its commands are on the way.
+    let tuning = &whole.keyspace().tuning;
+    let keeps_expired = purpose != Purpose::Rewrite && tuning.is_replica();
+    let form = |compresses| EntryForm::new(tuning, compresses, whole.now_ms()).keeping_expired(keeps_expired);
     let encoder: Box<dyn Encoder> = match filter.without_keys {
         true => Box::new(NoKeys),
         false => Box::new(Parts { walked: form(facts.compresses), forced: form(false) }),

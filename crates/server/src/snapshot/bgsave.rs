@@ -176,7 +176,8 @@ fn start_now(server: &Server, whole: &mut Whole<'_>) -> Result<(), NotStarted> {
     let shared =
         server.snapshots().background.server().ok_or_else(|| NotStarted::Thread(io::ErrorKind::Other.into()))?;
     let changes = server.snapshots().all_changes(server.keyspace());
-    let consumer = Saving { server: shared, changes, target: Target::of(&settings, 1), file: None };
+    let place = server.replication().saved_place(server);
+    let consumer = Saving { server: shared, changes, place, target: Target::of(&settings, 1), file: None };
     match start(server, whole, Purpose::Save, None, Box::new(consumer)) {
         Ok(_) => {
             tracing::info!("Background saving started");
@@ -248,6 +249,8 @@ struct Saving {
     server: Arc<Server>,
     /// Number of changes that the snapshot contains.
     changes: u64,
+    /// The place in a replication history, if it is known.
+    place: Vec<(&'static str, String)>,
     target: Target,
     file: Option<Unfinished>,
 }
@@ -255,7 +258,7 @@ struct Saving {
 impl Consumer for Saving {
     fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
         self.file = Some(self.target.clone().create()?);
-        Ok(Vec::new())
+        Ok(std::mem::take(&mut self.place))
     }
 
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
@@ -264,7 +267,7 @@ impl Consumer for Saving {
     }
 
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration) {
-        let Saving { server, changes, target, file } = *self;
+        let Saving { server, changes, target, file, .. } = *self;
         let saves = &server.snapshots().saves;
         saves.last_took_s.store(took.as_secs() as i64, Relaxed);
         // This snapshot is still the running one.

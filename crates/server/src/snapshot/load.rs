@@ -100,11 +100,13 @@ pub struct Counts {
     place: Mutex<Place>,
 }
 
-/// A file's place in the replication history (`repl-id`, `repl-offset`).
+/// A file's place in the replication history: the values of `repl-id` and other fields.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     id: Option<ReplId>,
     offset: Option<u64>,
+    /// The selected database (`repl-stream-db`).
+    db: Option<u32>,
 }
 
 impl Counts {
@@ -114,6 +116,7 @@ impl Counts {
         match name {
             b"repl-id" => place.id = ReplId::parse(value),
             b"repl-offset" => place.offset = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()),
+            b"repl-stream-db" => place.db = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()),
             _ => {}
         }
         self.continues.store(place.id.is_some() && place.offset.is_some(), Relaxed);
@@ -146,8 +149,9 @@ pub fn load_at_start(server: &Server) -> Result<(), String> {
     server.snapshots().note_loaded(&counts);
     server.snapshots().set_unsaved_changes(server.keyspace(), 0);
     let place = *counts.place.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Place { id: Some(id), offset: Some(offset) } = place {
-        server.replication().continue_saved(server, id, offset);
+    if let Place { id: Some(id), offset: Some(offset), db } = place {
+        let db = db.filter(|db| *db < server.keyspace().databases()).unwrap_or(0);
+        server.replication().continue_saved(server, id, offset, db);
     }
     tracing::info!("DB loaded from disk: {:.3} seconds", began.elapsed().as_secs_f64());
     Ok(())

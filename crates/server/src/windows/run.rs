@@ -29,6 +29,7 @@ use crate::clients::primary::{self, note_error};
 use crate::clients::slow::LARGE_BYTES;
 use crate::config::Settings;
 use crate::dispatch::ending::take_all_for;
+use crate::dispatch::whole::rest;
 use crate::dispatch::window::{Entry, What, Window, classify};
 use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseAnswer, flags_of};
 use crate::reactor::token;
@@ -56,6 +57,8 @@ enum Fill {
     Blocked,
     /// The connection is closed, or runs no commands for another reason.
     NotOpen,
+    /// The link to the primary rests before its next command.
+    Rest,
 }
 
 impl Windows {
@@ -87,6 +90,7 @@ impl Windows {
         loop {
             match self.fill(d, index, &mut left) {
                 Fill::Incomplete | Fill::NotOpen => return false,
+                Fill::Rest => rest(d, index),
                 Fill::Window => {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
@@ -129,7 +133,10 @@ impl Windows {
         let is_alone = !connection.session.is_authenticated();
         let (keyspace, renames, db) = (reactor.server.keyspace(), reactor.server.renames(), connection.session.db);
         let mut max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
-        if connection.session.primary.is_some() {
+        if let Some(link) = &mut connection.session.primary {
+            if std::mem::take(&mut link.wants_rest) {
+                return Fill::Rest;
+            }
             // Its limit may be another one.
             max_bulk_len = Limits::PRIMARY_BULK_LEN;
         }

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use pantala_base::ThreadHeap;
 
-use super::{ATTENDANCE_POLL, Control, EPOCH_SHIFT, EPOCH_TIME, GET_ACK, Mark, POLLS_PER_BOUND, Shared, lock};
+use super::{
+    ATTENDANCE_POLL, Control, EPOCH_SHIFT, EPOCH_TIME, GET_ACK, Mark, PING, POLLS_PER_BOUND, Shared, Which, lock,
+};
+use crate::effect::log::Aftermath;
 use crate::effect::merge::merge;
 use crate::effect::segment::Segment;
 
@@ -49,11 +52,7 @@ impl<'s> Merger<'s> {
             self.shared.merging_bytes.store(taken as u64, Ordering::Relaxed);
             let end = epoch << EPOCH_SHIFT;
             self.deliver_cuts(end);
-            let mut merged = merge(&mut self.segments, end, &mut self.selected);
-            if self.shared.has_replicas.load(Ordering::Relaxed) && self.ping_due_in().is_zero() {
-                self.pinged = Instant::now();
-                merged.push(b"*1\r\n$4\r\nPING\r\n".to_vec());
-            }
+            let merged = merge(&mut self.segments, end, &mut self.selected);
             self.deliver(merged, end);
             self.shared.merging_bytes.store(0, Ordering::Relaxed);
         }
@@ -62,7 +61,7 @@ impl<'s> Merger<'s> {
     /// Gathers units for a while, unless an eager reader waits for them.
     fn gather(&self) {
         let control = lock(&self.shared.control);
-        let is_early = |control: &mut Control| !control.is_stopping && !control.log.is_awaited();
+        let is_early = |control: &mut Control| !control.is_stopping && !control.logs.of(Which::Effects).is_awaited();
         drop(self.shared.work.wait_timeout_while(control, EPOCH_TIME, is_early));
     }
 
@@ -88,9 +87,9 @@ impl<'s> Merger<'s> {
                 continue;
             }
             let has_replicas = self.shared.has_replicas.load(Ordering::Relaxed);
-            let (ping_due_in, has_readers) = (self.ping_due_in(), has_replicas && control.log.has_readers());
+            let (ping_due_in, has_readers) = (self.ping_due_in(), has_replicas && control.logs.need_pings());
             let is_ping_due = ping_due_in.is_zero() && has_readers;
-            let is_awaited = control.log.has_joining() || !control.marks.is_empty();
+            let is_awaited = control.logs.have_joining() || !control.marks.is_empty();
             let is_due =
                 self.shared.has_units.load(Ordering::Acquire) || self.shared.is_demanded.load(Ordering::Acquire);
             if is_awaited || is_due || is_ping_due {
@@ -118,7 +117,7 @@ impl<'s> Merger<'s> {
         // Readers that join later may see only a part of the commands running when they did.
         {
             let mut control = lock(&self.shared.control);
-            control.log.end_of_epoch_comes();
+            control.logs.end_of_epoch_comes();
             control.marks.iter_mut().for_each(|mark| mark.is_due = true);
         }
         let epoch = self.shared.epoch.fetch_add(1, Ordering::SeqCst) + 1;
@@ -145,9 +144,9 @@ impl<'s> Merger<'s> {
         let handed_over: usize = self.shared.segments.iter().map(|segment| lock(segment).bytes.len()).sum();
         let aftermath = {
             let mut control = lock(&self.shared.control);
-            control.log.cut_off((own + handed_over) as u64);
+            control.logs.cut_off((own + handed_over) as u64);
             self.drop_unwanted(&control);
-            control.log.free()
+            control.logs.free()
         };
         aftermath.settle();
     }
@@ -155,7 +154,7 @@ impl<'s> Merger<'s> {
     /// Makes workers drop what they record, if no reader is left: the last one was cut off, and its
     /// owner has not removed it yet.
     fn drop_unwanted(&self, control: &Control) {
-        if !control.log.is_wanted() {
+        if !control.logs.want_units() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);
             self.shared.segments.iter().for_each(|segment| lock(segment).clear());
         }
@@ -165,12 +164,12 @@ impl<'s> Merger<'s> {
     /// A cut is made in a worker's turn, so all cuts before the end of the epoch are known.
     fn deliver_cuts(&mut self, end: u64) {
         loop {
-            let next = lock(&self.shared.control).log.next_cut();
+            let next = lock(&self.shared.control).logs.next_cut();
             let Some(cut) = next.filter(|cut| *cut < end) else { return };
             let merged = merge(&mut self.segments, cut + 1, &mut self.selected);
             // A reader that starts has selected no database yet.
             self.selected = None;
-            let aftermath = lock(&self.shared.control).log.append_to_cut(merged, cut);
+            let aftermath = lock(&self.shared.control).logs.append_to_cut(merged, cut);
             aftermath.settle();
         }
     }
@@ -179,13 +178,17 @@ impl<'s> Merger<'s> {
     fn deliver(&mut self, merged: Vec<Vec<u8>>, end: u64) {
         let (aftermath, eager) = {
             let mut control = lock(&self.shared.control);
-            let (has_started, aftermath) = control.log.append(merged);
+            let (has_started, mut aftermath) = control.logs.append(merged);
             if has_started {
                 // A reader that starts has selected no database yet.
                 self.selected = None;
             }
+            if self.shared.has_replicas.load(Ordering::Relaxed) && self.ping_due_in().is_zero() {
+                self.pinged = Instant::now();
+                aftermath.add(control.logs.append_own(PING));
+            }
             self.drop_unwanted(&control);
-            (aftermath, control.log.complete(end))
+            (aftermath, control.logs.of_mut(Which::Effects).complete(end))
         };
         aftermath.settle();
         eager.iter().for_each(|wake| wake());
@@ -203,9 +206,9 @@ impl<'s> Merger<'s> {
             if reached.is_empty() {
                 return;
             }
-            let end = control.log.held().end;
+            let end = control.logs.held().0.end;
             let asks = reached.iter().any(|mark| mark.asks);
-            let (_, aftermath) = control.log.append(if asks { vec![GET_ACK.to_vec()] } else { Vec::new() });
+            let aftermath = if asks { control.logs.append_own(GET_ACK) } else { Aftermath::default() };
             (reached, end, aftermath)
         };
         // Before the replicas can answer.

@@ -17,7 +17,7 @@ impl Replication {
     pub(super) fn added(&self, server: &Server, replica: Replica, link: Arc<Link>, at: Option<Place>) -> bool {
         {
             let mut state = self.state();
-            if at.is_some_and(|place| place.of != self.stream_of(&state)) {
+            if at.is_some_and(|place| place.id != state.history.id()) {
                 return false;
             }
             if !state.has_backlog {
@@ -78,7 +78,9 @@ impl Replication {
         {
             let mut state = self.state();
             let is_due = |since_ms: i64| server.monotonic_ms() - since_ms > ttl_ms;
-            if ttl_ms == 0 || !state.has_backlog || !state.alone_since_ms.is_some_and(is_due) {
+            // A replica keeps it: another replica of its primary may need it after a promotion.
+            let is_kept = ttl_ms == 0 || !state.has_backlog || server.keyspace().tuning.is_replica();
+            if is_kept || !state.alone_since_ms.is_some_and(is_due) {
                 return;
             }
             let id = state.new_id();

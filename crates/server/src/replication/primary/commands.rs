@@ -158,11 +158,10 @@ impl Replicator for Server {
 impl Replication {
     /// Returns where a replica may continue the stream.
     fn continued(&self, server: &Server, asked: Asked<'_>) -> Result<Place, NotContinued> {
-        // The base changes under this lock.
         let state = self.state();
         let (held, is_recorded) = self.held(server);
         let offset = state.history.continues(asked, (is_recorded && state.has_backlog).then_some(held))?;
-        Ok(Place { offset, of: self.stream_of(&state) })
+        Ok(Place { offset, id: state.history.id() })
     }
 
     fn log_not_continued(&self, name: &str, asked: Asked<'_>, why: &NotContinued) {
@@ -227,10 +226,9 @@ impl Replication {
     /// Adds a replica that continues at a place. Returns `false` if the stream is not held there
     /// any more, or is that of another history by now.
     fn continue_at(&self, server: &Server, link: &Arc<Link>, replica: Replica, place: Place) -> bool {
-        let Place { offset, of: (id, base) } = place;
+        let Place { offset, id } = place;
         let bound = server.keyspace().journal().replica_bound();
-        let start = Start::At(offset.wrapping_sub(base));
-        let Ok(Ok(stream)) = server.keyspace().read_journal(start, bound, Arc::clone(&link.wake)) else {
+        let Ok(Ok(stream)) = server.keyspace().read_journal(Start::At(offset), bound, Arc::clone(&link.wake)) else {
             return false;
         };
         let behind_bytes = stream.behind_bytes();

@@ -10,11 +10,15 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use pantala_engine::message::Message;
-use pantala_replication::ReplicaState;
+use pantala_replication::{ReplId, ReplicaState};
 
 use crate::host::Server;
 use crate::replication::Replication;
+use crate::replication::replica::Known;
 use crate::snapshot;
+
+/// How long a replica that stops waits for the last command of its link.
+const LINK_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often acknowledgements are checked.
 const LOOK: Duration = Duration::from_millis(5);
@@ -75,7 +79,6 @@ impl Replication {
             tracing::warn!("Shutdown: writes could not be held back in time");
             return;
         };
-        let offset = self.offset_of(offset);
         self.state().is_drained = true;
         while self.is_behind(offset) && Instant::now() < until {
             std::thread::sleep(LOOK);
@@ -87,8 +90,9 @@ impl Replication {
         }
     }
 
-    /// Admits writes again after a shutdown that has failed.
+    /// Admits writes again, and follows the primary again, after a shutdown that has failed.
     pub fn resume_writes(&self, server: &Server) {
+        self.replica.resume_following();
         let pause = {
             let mut state = self.state();
             state.is_drained = false;
@@ -102,14 +106,23 @@ impl Replication {
     }
 
     /// Stops the server when replicas have the whole stream, at the latest after
-    /// `shutdown-timeout`.
+    /// `shutdown-timeout`. A replica ends its link instead: the stream is its primary's.
     pub fn drain_and_end(&self, server: &Server) {
         let timeout = Duration::from_secs(server.config().settings().shutdown_timeout_s.into());
         let (has_replicas, shared) = (!self.state().replicas.is_empty(), self.server());
-        if let (true, false, Some(shared)) = (has_replicas, timeout.is_zero(), shared) {
-            tracing::info!("{} replicas are waited for before shutting down", self.state().replicas.len());
+        let is_replica = server.keyspace().tuning.is_replica();
+        if let (true, Some(shared)) = (is_replica || has_replicas && !timeout.is_zero(), shared) {
             let run = move || {
-                shared.replication().drain(&shared, Instant::now() + timeout);
+                let replication = shared.replication();
+                if is_replica {
+                    replication.replica.stop_following(&shared, Instant::now() + LINK_ENDS_WITHIN);
+                } else {
+                    tracing::info!(
+                        "{} replicas are waited for before shutting down",
+                        replication.state().replicas.len()
+                    );
+                    replication.drain(&shared, Instant::now() + timeout);
+                }
                 end(&shared);
             };
             if std::thread::Builder::new().name("pantala-shutdown".into()).spawn(run).is_ok() {
@@ -120,20 +133,27 @@ impl Replication {
     }
 
     /// Returns the auxiliary fields that allow a server to continue this history after it has
-    /// loaded the snapshot. None unless the stream is complete.
+    /// loaded the snapshot. None unless the offset of the dataset is known: the stream is complete,
+    /// or on a replica no command of its link is in flight.
     pub fn saved_place(&self, server: &Server) -> Vec<(&'static str, String)> {
+        let fields = |id: ReplId, offset: u64, db: u32| {
+            vec![("repl-stream-db", db.to_string()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())]
+        };
+        if let Some(Known { position, db }) = self.replica.known_at_rest() {
+            return fields(position.id, position.offset, db);
+        }
         let state = self.state();
         if !state.is_drained {
             return Vec::new();
         }
         let offset = self.held(server).0.end;
-        let id = state.history.id().to_string();
-        vec![("repl-stream-db", "0".to_owned()), ("repl-id", id), ("repl-offset", offset.to_string())]
+        fields(state.history.id(), offset, 0)
     }
 
     /// Continues the history of the snapshot loaded at startup, so that replicas that have all of
-    /// it need no full sync. Must be called before any worker runs.
-    pub fn continue_saved(&self, server: &Server, id: pantala_replication::ReplId, offset: u64) {
+    /// it need no full sync, nor does this server if it is a replica. `db` is the database that
+    /// the stream has selected. Must be called before any worker runs.
+    pub fn continue_saved(&self, server: &Server, id: ReplId, offset: u64, db: u32) {
         server.keyspace().journal().continue_at(offset);
         if server.keyspace().keep_journal(true).is_err() {
             return;
@@ -145,7 +165,7 @@ impl Replication {
         let mut state = self.state();
         let own = state.new_id();
         state.history.change(id);
-        state.shift(own, offset);
+        state.shift(own, offset, db);
         state.has_backlog = true;
         state.alone_since_ms = Some(server.monotonic_ms());
         tracing::info!("The snapshot's history {id} continues as {own} at offset {offset}");

@@ -25,8 +25,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pantala_base::Outgoing;
-use pantala_engine::effect::Reader;
 use pantala_engine::effect::log::Start;
+use pantala_engine::effect::{Reader, Which};
 use pantala_engine::whole::Whole;
 use pantala_replication::{Feed, FeedAhead, FeedReader, Filter, Framing, Replica, ReplicaState};
 
@@ -147,6 +147,8 @@ struct FullSync {
     anchor: Arc<Anchor>,
     links: Vec<Arc<Link>>,
     target: Target,
+    /// The database that the stream has selected at the snapshot's offset.
+    stream_db: u32,
 }
 
 impl Replication {
@@ -166,6 +168,11 @@ impl Replication {
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let replication = server.replication();
     let Some(shared) = replication.server() else { return };
+    let Some(stream_db) = replication.replica.stream_db_at_rest() else {
+        // The offset of the dataset is not known: the link was made meanwhile. `sync_if_due`
+        // retries.
+        return replication.is_syncing.store(false, Relaxed);
+    };
     let now_ms = server.monotonic_ms();
     let (links, is_direct, filter) = {
         let mut state = replication.state();
@@ -210,12 +217,13 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let anchor = Arc::new(Anchor::default());
     let started = Arc::clone(&anchor);
     let journal = JournalStart {
+        which: Which::Stream,
         bytes_max: server.keyspace().journal().replica_bound(),
         wake: Arc::new(move || started.started.notify_all()),
     };
     let target_name = if is_direct { "replicas sockets" } else { "disk" };
     tracing::info!("Starting BGSAVE for SYNC with target: {target_name}");
-    let sync = FullSync { server: shared, anchor: Arc::clone(&anchor), links: links.clone(), target };
+    let sync = FullSync { server: shared, anchor: Arc::clone(&anchor), links: links.clone(), target, stream_db };
     match snapshot::start_filtered(server, whole, Purpose::Replicas, filter, Some(journal), Box::new(sync)) {
         Ok(reader) => {
             *anchor.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
@@ -243,9 +251,8 @@ impl Consumer for FullSync {
     fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
         let server = &*self.server;
         let start = self.anchor.offset(server)?;
-        let offset = server.replication().offset_of(start);
         let id = server.replication().state().history.id();
-        let lines = format!("+FULLRESYNC {id} {offset}\r\n");
+        let lines = format!("+FULLRESYNC {id} {start}\r\n");
         for link in &self.links {
             let bound = server.keyspace().journal().replica_bound();
             let stream = server.keyspace().read_journal(Start::At(start), bound, Arc::clone(&link.wake))?;
@@ -267,7 +274,8 @@ impl Consumer for FullSync {
             let id = server.replication().state().new_id();
             feed.send_to(server, &self.links, &Framing::mark(&id));
         }
-        Ok(vec![("repl-stream-db", "0".to_owned()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())])
+        let db = self.stream_db.to_string();
+        Ok(vec![("repl-stream-db", db), ("repl-id", id.to_string()), ("repl-offset", start.to_string())])
     }
 
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
@@ -278,7 +286,7 @@ impl Consumer for FullSync {
     }
 
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) {
-        let FullSync { server, anchor, links, target } = *self;
+        let FullSync { server, anchor, links, target, .. } = *self;
         if let Some(reader) = anchor.reader.lock().unwrap_or_else(PoisonError::into_inner).take() {
             server.keyspace().leave_journal(&reader);
         }

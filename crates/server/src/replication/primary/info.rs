@@ -13,6 +13,8 @@ pub struct PrimaryInfo {
     pub lines: String,
     /// The current ID, the former ID, and the offset behind the former one's last byte.
     pub ids: (String, String, i64),
+    /// The ID that the history gets at the end of a promotion.
+    pub next_id: Option<String>,
     /// The journal keeps the stream for replicas.
     pub has_backlog: bool,
 }
@@ -33,6 +35,7 @@ impl Replication {
             good,
             lines: state.replicas.info(now_ms),
             ids: (state.history.id().to_string(), second, second_offset),
+            next_id: state.next_id.map(|id| id.to_string()),
             has_backlog: state.has_backlog,
         }
     }

@@ -39,7 +39,7 @@ impl Replication {
                 if let Some(wait) =
                     server.replication().state().waits.iter_mut().find(|wait| wait.waiter.ticket() == ticket)
                 {
-                    wait.offset = Some(server.replication().offset_of(offset));
+                    wait.offset = Some(offset);
                 }
                 server.replication().answer_waits(&server);
             }),

@@ -1,0 +1,330 @@
+//! The two logs of the journal: the effects, which the append-only file reads, and the stream,
+//! which replicas read.
+//!
+//! On a primary both have the same units; the stream also has `PING`s and requests for
+//! acknowledgements. On a replica the stream consists of the bytes of its primary, at the primary's
+//! offsets ([`Journal::relay`](super::Journal::relay)), while the effects are its own. So replicas
+//! of a replica may continue at any server that has the same history.
+//!
+//! ```text
+//!                 hold, relay_from                      resume                epoch ends
+//! Source::Own ────────────────────► Source::Relayed ──────────► Source::Joining ──────► Source::Own
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::effect::log::{Aftermath, Log, NotHeld, ReaderId, Start, Wake};
+
+/// A log of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The effects of this server's commands.
+    Effects,
+    /// The bytes for replicas.
+    Stream,
+}
+
+/// What the stream consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The units of this server.
+    Own,
+    /// The same after the end of an epoch, because no unit is partly recorded then. Set to `true`
+    /// when an epoch starts to end.
+    Joining(bool),
+    /// The bytes of a primary.
+    Relayed,
+}
+
+/// See the head of this module.
+pub(super) struct Logs {
+    effects: Log,
+    stream: Log,
+    source: Source,
+    /// The reader that keeps the stream's backlog.
+    keeper: Option<ReaderId>,
+}
+
+impl Logs {
+    pub(super) fn new() -> Self {
+        Logs { effects: Log::new(), stream: Log::new(), source: Source::Own, keeper: None }
+    }
+
+    pub(super) fn of(&self, which: Which) -> &Log {
+        match which {
+            Which::Effects => &self.effects,
+            Which::Stream => &self.stream,
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, which: Which) -> &mut Log {
+        match which {
+            Which::Effects => &mut self.effects,
+            Which::Stream => &mut self.stream,
+        }
+    }
+
+    /// Returns whether workers must record their units.
+    pub(super) fn want_units(&self) -> bool {
+        self.effects.is_wanted() || self.source != Source::Relayed && self.stream.is_wanted()
+    }
+
+    /// Returns whether the stream has a `PING` from time to time: a replica gets its primary's.
+    pub(super) fn need_pings(&self) -> bool {
+        self.source == Source::Own && self.stream.has_readers()
+    }
+
+    /// Returns whether the end of an epoch is awaited, in order to start.
+    pub(super) fn have_joining(&self) -> bool {
+        self.effects.has_joining() || self.stream.has_joining() || matches!(self.source, Source::Joining(_))
+    }
+
+    /// Returns the earliest stamp of a cut at which a reader waits to start.
+    pub(super) fn next_cut(&self) -> Option<u64> {
+        self.effects.next_cut().into_iter().chain(self.stream.next_cut()).min()
+    }
+
+    /// Returns the offsets of the stream that are held, and whether it is recorded.
+    pub(super) fn held(&self) -> (Range<u64>, bool) {
+        (self.stream.held(), self.stream.has_readers())
+    }
+
+    /// Adds a reader as [`Log::join`] does. While the stream is relayed, a cut is at its end:
+    /// nothing but the primary's commands adds to it.
+    pub(super) fn join(
+        &mut self,
+        which: Which,
+        start: Start,
+        bytes_max: Arc<AtomicU64>,
+        wake: Wake,
+    ) -> Result<ReaderId, NotHeld> {
+        let is_relayed = which == Which::Stream && self.source == Source::Relayed && self.stream.has_readers();
+        let start = match start {
+            Start::Cut(_) if is_relayed => Start::At(self.stream.held().end),
+            start => start,
+        };
+        self.of_mut(which).join(start, bytes_max, wake)
+    }
+
+    /// Adds the reader that keeps the backlog. Returns false if there is one.
+    pub(super) fn keep(&mut self) -> bool {
+        let is_new = self.keeper.is_none();
+        if is_new {
+            self.keeper = Some(self.stream.join_discarding());
+        }
+        is_new
+    }
+
+    /// Removes the reader that keeps the backlog.
+    pub(super) fn stop_keeping(&mut self) -> Aftermath {
+        match self.keeper.take() {
+            Some(id) => self.stream.leave(id),
+            None => Aftermath::default(),
+        }
+    }
+
+    /// Records that an epoch ends next.
+    pub(super) fn end_of_epoch_comes(&mut self) {
+        self.effects.end_of_epoch_comes();
+        self.stream.end_of_epoch_comes();
+        if self.source == Source::Joining(false) {
+            self.source = Source::Joining(true);
+        }
+    }
+
+    /// Returns the units for each of the logs.
+    fn share(&self, units: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+        let is_streamed = self.source == Source::Own && self.stream.has_readers();
+        match (self.effects.has_readers(), is_streamed) {
+            (true, true) => (units.clone(), units),
+            (false, true) => (Vec::new(), units),
+            _ => (units, Vec::new()),
+        }
+    }
+
+    /// Appends the whole units of an epoch, and starts those that joined before it ended. Returns
+    /// whether anything started.
+    pub(super) fn append(&mut self, units: Vec<Vec<u8>>) -> (bool, Aftermath) {
+        let (units, streamed) = self.share(units);
+        let (has_reader, mut aftermath) = self.effects.append(units);
+        let (has_replica, of_stream) = self.stream.append(streamed);
+        aftermath.add(of_stream);
+        let resumes = self.source == Source::Joining(true);
+        if resumes {
+            self.source = Source::Own;
+        }
+        (has_reader | has_replica | resumes, aftermath)
+    }
+
+    /// Appends the whole units up to a cut, and starts the readers that wait for this cut.
+    pub(super) fn append_to_cut(&mut self, units: Vec<Vec<u8>>, stamp: u64) -> Aftermath {
+        let (units, streamed) = self.share(units);
+        let starts_stream = self.stream.next_cut() == Some(stamp);
+        let mut aftermath = self.effects.append_to_cut(units, stamp);
+        aftermath.add(self.stream.append_to_cut(streamed, stamp));
+        if starts_stream && self.source != Source::Relayed {
+            // All shards were held at the cut: no unit is partly recorded.
+            self.source = Source::Own;
+        }
+        aftermath
+    }
+
+    /// Appends a command of the journal itself to the stream, unless it is relayed.
+    pub(super) fn append_own(&mut self, command: &[u8]) -> Aftermath {
+        match self.source {
+            Source::Own => self.stream.append(vec![command.to_vec()]).1,
+            Source::Joining(_) | Source::Relayed => Aftermath::default(),
+        }
+    }
+
+    /// Cuts off readers that are behind by more than their bound.
+    pub(super) fn cut_off(&mut self, pending_bytes: u64) {
+        self.effects.cut_off(pending_bytes);
+        self.stream.cut_off(if self.source == Source::Own { pending_bytes } else { 0 });
+    }
+
+    pub(super) fn free(&mut self) -> Aftermath {
+        let mut aftermath = self.effects.free();
+        aftermath.add(self.stream.free());
+        aftermath
+    }
+
+    /// Ends the stream of this server's units. Returns its end.
+    pub(super) fn hold(&mut self) -> u64 {
+        self.source = Source::Relayed;
+        self.stream.held().end
+    }
+
+    /// Makes the stream that of a primary from `offset` on. What it holds stays if it is the same
+    /// stream and ends there.
+    pub(super) fn relay_from(&mut self, offset: u64, is_same: bool) -> Aftermath {
+        self.source = Source::Relayed;
+        self.keep();
+        let (held, is_recorded) = self.held();
+        match is_same && is_recorded && held.end == offset {
+            true => Aftermath::default(),
+            false => self.stream.reset(offset),
+        }
+    }
+
+    /// Appends bytes of the primary.
+    pub(super) fn relay(&mut self, bytes: Vec<u8>) -> Aftermath {
+        debug_assert_eq!(self.source, Source::Relayed, "the link has ended before the stream is resumed");
+        match self.source {
+            Source::Relayed => self.stream.append(vec![bytes]).1,
+            Source::Own | Source::Joining(_) => Aftermath::default(),
+        }
+    }
+
+    /// Makes the stream consist of this server's units again, from the end of an epoch on.
+    pub(super) fn resume(&mut self) {
+        if self.source == Source::Relayed {
+            self.source = Source::Joining(false);
+        }
+    }
+
+    /// Returns whether the stream consists of this server's units.
+    pub(super) fn are_own(&self) -> bool {
+        self.source == Source::Own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    fn reader(logs: &mut Logs, which: Which, start: Start) -> ReaderId {
+        logs.join(which, start, Arc::new(AtomicU64::new(u64::MAX)), Arc::new(|| {})).expect("it is held")
+    }
+
+    fn epoch(logs: &mut Logs, unit: &str) {
+        logs.end_of_epoch_comes();
+        logs.append(vec![unit.as_bytes().to_vec()]).1.settle();
+    }
+
+    fn read(logs: &mut Logs, which: Which, id: ReaderId) -> String {
+        let mut parts = Vec::new();
+        let _ = logs.of_mut(which).read(id, usize::MAX, &mut parts);
+        let bytes = parts.iter().flat_map(|part| part.bytes().to_vec()).collect();
+        String::from_utf8(bytes).expect("text")
+    }
+
+    #[test]
+    fn units_are_in_both_logs_and_pings_in_the_stream_only() {
+        let mut logs = Logs::new();
+        let file = reader(&mut logs, Which::Effects, Start::Now);
+        let replica = reader(&mut logs, Which::Stream, Start::Now);
+        epoch(&mut logs, "early");
+        epoch(&mut logs, "a");
+        logs.append_own(b"ping").settle();
+        epoch(&mut logs, "b");
+        assert_eq!(read(&mut logs, Which::Effects, file), "ab");
+        assert_eq!(read(&mut logs, Which::Stream, replica), "apingb");
+    }
+
+    #[test]
+    fn a_promoted_replica_continues_behind_the_bytes_of_its_primary() {
+        let mut logs = Logs::new();
+        logs.of_mut(Which::Stream).set_backlog(1000);
+        let file = reader(&mut logs, Which::Effects, Start::Now);
+        epoch(&mut logs, "early");
+        logs.relay_from(100, false).settle();
+        assert_eq!(logs.held(), (100..100, true));
+        logs.relay(b"one".to_vec()).settle();
+        epoch(&mut logs, "(one)");
+        let at_cut = reader(&mut logs, Which::Stream, Start::Cut(7));
+        assert_eq!(logs.of(Which::Stream).position(at_cut), Some(103), "the end of what was relayed");
+        logs.relay(b"two".to_vec()).settle();
+        logs.append_own(b"ping").settle();
+        logs.resume();
+        assert!(!logs.are_own() && logs.have_joining());
+        epoch(&mut logs, "(two)");
+        assert!(logs.are_own());
+        epoch(&mut logs, "own");
+        assert_eq!(logs.held(), (100..109, true));
+        let behind = reader(&mut logs, Which::Stream, Start::At(101));
+        assert_eq!(read(&mut logs, Which::Stream, behind), "netwoown");
+        assert_eq!(read(&mut logs, Which::Stream, at_cut), "twoown");
+        assert_eq!(read(&mut logs, Which::Effects, file), "(one)(two)own");
+    }
+
+    #[test]
+    fn the_stream_of_another_history_cuts_off_its_readers() {
+        let mut logs = Logs::new();
+        logs.relay_from(100, false).settle();
+        logs.relay(b"one".to_vec()).settle();
+        let replica = reader(&mut logs, Which::Stream, Start::At(100));
+        logs.relay_from(103, true).settle();
+        assert_eq!(logs.held(), (100..103, true), "the same stream goes on");
+        logs.relay_from(103, false).settle();
+        assert_eq!(logs.held(), (103..103, true));
+        assert_eq!(logs.of(Which::Stream).position(replica), None);
+        assert!(!logs.want_units(), "nothing reads the server's own units");
+    }
+
+    #[test]
+    fn a_primary_that_becomes_a_replica_and_back_keeps_its_backlog() {
+        let mut logs = Logs::new();
+        logs.of_mut(Which::Stream).set_backlog(1000);
+        assert!(logs.keep() && !logs.keep());
+        epoch(&mut logs, "early");
+        let start = logs.held().0.end;
+        epoch(&mut logs, "own");
+        assert_eq!(logs.hold(), start + 3);
+        epoch(&mut logs, "lost");
+        logs.relay_from(start + 3, true).settle();
+        logs.relay(b"relayed".to_vec()).settle();
+        logs.resume();
+        epoch(&mut logs, "lost");
+        epoch(&mut logs, "own");
+        let replica = reader(&mut logs, Which::Stream, Start::At(start));
+        assert_eq!(read(&mut logs, Which::Stream, replica), "ownrelayedown");
+        logs.stop_keeping().settle();
+        logs.of_mut(Which::Stream).leave(replica).settle();
+        assert!(!logs.held().1);
+    }
+}

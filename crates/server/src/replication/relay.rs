@@ -1,0 +1,67 @@
+//! The stream of a replica: the bytes of its primary, at the primary's offsets, under its ID.
+//!
+//! The worker with the link appends what it has applied (`clients/primary.rs`). So the stream ends
+//! where the dataset is, the server's own replicas get the same bytes as the server itself, and the
+//! backlog holds what other replicas may lack when the server is promoted.
+
+use pantala_replication::ReplId;
+
+use super::Replication;
+use super::replica::Known;
+use crate::host::Server;
+
+/// What a link starts with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    /// The position of the dataset in the primary's stream; `None` if that can't be continued.
+    pub(super) known: Option<Known>,
+    /// The offset in the stream.
+    pub(super) offset: u64,
+    /// The ID under which the stream was continued; `None` after a full sync.
+    pub(super) asked: Option<ReplId>,
+}
+
+impl Replication {
+    /// Makes the stream of this server that of its primary. Returns whether the term is still the
+    /// current one.
+    pub(super) fn relay(&self, server: &Server, term: u64, origin: Origin) -> bool {
+        let Some(has_changed) = self.replica.follow_stream(server, term, origin) else { return false };
+        if has_changed {
+            self.drop_replicas("the history continues under another ID");
+        }
+        true
+    }
+
+    /// Makes the history that of the primary. Returns whether its ID has changed. The term must be
+    /// locked.
+    pub(super) fn follow_history(&self, Origin { known, offset, asked }: Origin) -> bool {
+        let mut state = self.state();
+        state.has_backlog = true;
+        state.alone_since_ms = None;
+        match (asked, known) {
+            (Some(asked), Some(known)) => state.history.follow(asked, known.position.id, offset),
+            (None, Some(known)) => state.history.change(known.position.id),
+            (_, None) => {
+                let own = state.new_id();
+                state.history.change(own)
+            }
+        }
+    }
+
+    /// Gives the history the ID of a promotion: it continues that of the former primary, or starts
+    /// if the dataset is not that of a primary. The term must be locked.
+    pub(super) fn own_history(&self, server: &Server, former: Option<Known>) {
+        let end = self.held(server).0.end;
+        let mut state = self.state();
+        let own = state.next_id.take().unwrap_or_else(|| state.new_id());
+        match former {
+            Some(Known { position, db }) if (position.id, position.offset) == (state.history.id(), end) => {
+                state.shift(own, end, db);
+            }
+            _ => _ = state.history.change(own),
+        }
+        if state.replicas.is_empty() {
+            state.alone_since_ms = Some(server.monotonic_ms());
+        }
+    }
+}

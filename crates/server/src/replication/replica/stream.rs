@@ -1,0 +1,131 @@
+//! The stream of this server, as its role changes: the bytes of its primary, or its own units.
+//!
+//! All changes are made under the lock of the role, so that a thread of an earlier term makes none.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use pantala_engine::client::Progress;
+use pantala_replication::replica::Position;
+
+use super::{Known, NO_WORKER, Replica, WAKE_EVERY};
+use crate::host::Server;
+use crate::replication::relay::Origin;
+
+impl Replica {
+    /// Returns the worker that has the link.
+    pub fn link_worker(&self) -> Option<u32> {
+        let worker = self.link_worker.load(Relaxed);
+        (worker != NO_WORKER).then_some(worker)
+    }
+
+    /// Notes which worker has the link.
+    pub fn set_link_worker(&self, worker: Option<u32>) {
+        self.link_worker.store(worker.unwrap_or(NO_WORKER), Relaxed);
+    }
+
+    /// Returns the database that the stream has selected at its end, if it ends where the dataset
+    /// is: no command of the link is in flight. To be called while all shards are held.
+    pub(in crate::replication) fn stream_db_at_rest(&self) -> Option<u32> {
+        let state = self.lock();
+        match (&state.primary, state.link) {
+            (_, Some(_)) => self.progress.is_resting.load(Relaxed).then(|| self.progress.db.load(Relaxed)),
+            (Some(_), None) => Some(state.known.map_or(0, |known| known.db)),
+            // The stream of a primary selects a database for each reader that starts.
+            (None, None) => Some(0),
+        }
+    }
+
+    /// Makes the stream and the history those of the primary, and records whether they can be
+    /// continued. Returns whether the ID has changed; `None` if the term is no longer the current
+    /// one.
+    pub(in crate::replication) fn follow_stream(&self, server: &Server, term: u64, origin: Origin) -> Option<bool> {
+        let (keyspace, mut has_changed) = (server.keyspace(), None);
+        self.in_term(term, |state| {
+            has_changed = Some(server.replication().follow_history(origin));
+            state.known = origin.known;
+            keyspace.journal().relay_from(&keyspace.tuning, origin.offset, origin.asked.is_some());
+        });
+        has_changed
+    }
+
+    /// Makes the stream consist of this server's units again. Returns whether the term is still the
+    /// current one.
+    ///
+    /// # Errors
+    /// The journal's thread can't be started.
+    pub(in crate::replication) fn resume_stream(&self, server: &Server, term: u64) -> std::io::Result<bool> {
+        let (keyspace, mut resumed) = (server.keyspace(), Ok(()));
+        let is_current = self.in_term(term, |_| resumed = keyspace.journal().resume_stream(&keyspace.tuning));
+        resumed.map(|()| is_current)
+    }
+
+    /// Notes where the stream of this server ends, of which the dataset is part. Returns it if the
+    /// term is still the current one.
+    pub(in crate::replication) fn know_own(&self, term: u64, end: impl FnOnce() -> Option<Known>) -> Option<Known> {
+        let mut known = None;
+        self.in_term(term, |state| {
+            known = end();
+            (state.known, state.is_own) = (known, false);
+        });
+        known
+    }
+
+    /// Notes that the dataset, and the stream of this server, are no longer those of a history.
+    /// Returns whether the term is still the current one.
+    pub(in crate::replication) fn forget(&self, server: &Server, term: u64) -> bool {
+        let keyspace = server.keyspace();
+        self.in_term(term, |state| {
+            (state.known, state.is_own) = (None, false);
+            keyspace.journal().hold_stream(&keyspace.tuning);
+        })
+    }
+
+    /// Waits until a link of an earlier term has ended. Returns whether the term is still the
+    /// current one.
+    pub(in crate::replication) fn wait_for_end(&self, server: &Server, term: u64) -> bool {
+        let mut state = self.lock();
+        while state.link.is_some() && self.term() == term && !server.is_stopping() {
+            state = self.changed.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        self.term() == term && !server.is_stopping()
+    }
+
+    /// Ends a promotion: the stream is the server's own by now. Returns whether the term is still
+    /// the current one.
+    pub(in crate::replication) fn end_promotion(&self, server: &Server, term: u64) -> bool {
+        self.in_term(term, |state| server.replication().own_history(server, state.former.take()))
+    }
+
+    /// Closes the link, and makes no other before [`Replica::resume_following`]. Waits until the
+    /// link has ended, at most until `until`: the position of the dataset is then known.
+    pub(in crate::replication) fn stop_following(&self, server: &Server, until: Instant) {
+        self.lock().is_held = true;
+        self.end_link(server);
+        let mut state = self.lock();
+        while state.link.is_some() && Instant::now() < until {
+            state = self.changed.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Makes links again.
+    pub(in crate::replication) fn resume_following(&self) {
+        self.lock().is_held = false;
+        self.changed.notify_all();
+    }
+
+    /// Returns the position of the dataset in the stream of the primary, if it is known: no command
+    /// of the link is in flight. To be called while all shards are held.
+    pub(in crate::replication) fn known_at_rest(&self) -> Option<Known> {
+        let state = self.lock();
+        let known = state.primary.as_ref().and(state.known)?;
+        if state.link.is_none() {
+            return Some(known);
+        }
+        let position = Position { offset: self.applied(), ..known.position };
+        let Progress { is_resting, db, .. } = &*self.progress;
+        is_resting.load(Relaxed).then(|| Known { position, db: db.load(Relaxed) })
+    }
+}
