@@ -278,6 +278,75 @@ fn keys_expire_when_the_primary_says_so() {
     });
 }
 
+/// On a writable replica, keys to which its clients have given a TTL expire there, also without
+/// access. The primary's keys don't, even if a command of a client has touched them.
+#[test]
+fn a_writable_replica_expires_its_own_keys() {
+    for_each_backend(|backend| {
+        let Some(primary) = Server::redis(&PRIMARY) else { return };
+        let mut replica = Server::pantala(backend, &[&REPLICA[..], &["--appendonly", "yes"]].concat());
+        let judge = Server::redis(&[]).expect("there is one");
+        let mut writer = primary.connect();
+        writer.call("DEBUG SET-ACTIVE-EXPIRE 0");
+        writer.call("SET loaded 1 PX 300");
+        for server in [&replica, &judge] {
+            server.connect().call("CONFIG SET replica-read-only no");
+            server.connect().call("CONFIG SET notify-keyspace-events Ex");
+            follow(server, &primary);
+        }
+        let mut events: Vec<Client> = [&replica, &judge].map(Server::connect).into();
+        events.iter_mut().for_each(|client| _ = client.call("PSUBSCRIBE __keyevent@*__:expired"));
+        let both = |words: &str| {
+            let replies = [&replica, &judge].map(|server| server.connect().call(words));
+            assert_eq!(replies[0], replies[1], "{words}");
+            replies[0].clone()
+        };
+        writer.call("SET theirs 1 PX 300");
+        writer.call("SET shared 1");
+        wait_until_applied(&replica, &primary);
+        wait_until_applied(&judge, &primary);
+        let written = [
+            "SET own 1 PX 300",
+            "SET text x",
+            "PEXPIRE text 300",
+            "RPUSH list a",
+            "PEXPIRE list 300",
+            "SET kept 1 PX 300",
+            "PERSIST kept",
+            "SET again 1 PX 300",
+            "SET again 1",
+            "SET long 1 EX 1000",
+            "PEXPIRE shared 300",
+            "SET copied 1 PX 300",
+            "COPY copied copy",
+            "SET moved 1 PX 300",
+            "RENAME moved renamed",
+            "GETEX text PX 300",
+            "EVAL redis.call('set',KEYS[1],1,'PX',300) 1 script",
+        ];
+        written.iter().for_each(|words| _ = both(words));
+        assert_eq!(both("DBSIZE"), Reply::Integer(13));
+        // What was loaded, and what the primary wrote, stays until the primary deletes it.
+        eventually("the own keys are gone", || {
+            let left = [&replica, &judge].map(|server| server.connect().call("DBSIZE"));
+            left == [Reply::Integer(5), Reply::Integer(5)]
+        });
+        let mut names = Vec::new();
+        for client in &mut events {
+            let mut keys: Vec<String> = (0..8).map(|_| client.receive().elements()[3].text()).collect();
+            keys.sort();
+            names.push(keys);
+        }
+        assert_eq!(names[0], names[1]);
+        // A client's write deletes the primary's expired key, as in Redis.
+        assert_eq!(both("APPEND theirs 2"), Reply::Integer(1));
+        assert_eq!(both("EXISTS loaded kept again long theirs"), Reply::Integer(4));
+        assert_eq!(both("MGET kept again long theirs").elements().len(), 4);
+        assert_eq!(info(&replica, "stats", "unexpected_error_replies"), "0", "{}", replica.log());
+        replica.assert_sound();
+    });
+}
+
 #[test]
 fn stale_data_is_served_as_the_settings_say() {
     for_each_backend(|backend| {

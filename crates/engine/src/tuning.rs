@@ -96,6 +96,8 @@ pub struct Tuning {
     pub active_expire_effort: AtomicU32,
     /// `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expire: AtomicBool,
+    /// Clients of a writable replica may have given keys a TTL.
+    pub has_own_ttls: AtomicBool,
     /// `hll-sparse-max-bytes`: a HyperLogLog that would need more becomes dense.
     pub hll_sparse_max_bytes: AtomicU64,
     /// `rdbcompression`: of long strings in snapshots and in replies to `DUMP`.
@@ -168,6 +170,7 @@ impl Tuning {
             zset_max_listpack_value_bytes: AtomicU64::new(64),
             active_expire_effort: AtomicU32::new(1),
             active_expire: AtomicBool::new(true),
+            has_own_ttls: AtomicBool::new(false),
             hll_sparse_max_bytes: AtomicU64::new(3000),
             rdb_compression: AtomicBool::new(true),
             hz: AtomicU32::new(10),

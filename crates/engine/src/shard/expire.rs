@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::events::latency;
 use crate::shard::executor::Executor;
-use crate::store::expire::{has_expiring, visit};
+use crate::store::expire::{has_expiring, visit, visit_own};
 use crate::store::fields;
 
 /// Share of a worker's time that active expiry may take at `active-expire-effort` 1, in percent.
@@ -42,6 +42,26 @@ impl ActiveExpiry {
         let (keyspace, began) = (executor.keyspace(), Instant::now());
         self.walk(executor, worker, now_ms, began);
         keyspace.note_latency(worker, latency::EXPIRE_CYCLE, now_ms, began.elapsed());
+    }
+
+    /// Runs one turn on a replica: visits the keys to which its clients have given a TTL. All other
+    /// keys expire when the primary says so.
+    pub fn turn_of_replica(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
+        let keyspace = executor.keyspace();
+        let is_on = keyspace.tuning.active_expire.load(Relaxed) && keyspace.tuning.has_own_ttls.load(Relaxed);
+        if !is_on || keyspace.tuning.is_paused(now_ms) {
+            return;
+        }
+        for shard in (0..keyspace.partition_count()).filter(|shard| keyspace.home(*shard) == worker) {
+            // A busy shard is skipped until the next turn.
+            let Some(mut ownership) = executor.try_take(shard) else { continue };
+            let (stats, state) = (keyspace.shard_stats(shard), keyspace.shard(&mut ownership));
+            if visit_own(keyspace, stats, state, shard, now_ms) > 0 {
+                executor.free_after_removals(ownership, now_ms);
+            } else {
+                executor.free(ownership);
+            }
+        }
     }
 
     fn walk(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64, began: Instant) {

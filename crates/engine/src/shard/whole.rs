@@ -273,6 +273,8 @@ impl Part<'_> {
             }
             db.remove_unseen(&key, false, Change::without_event());
         }
+        // On a replica the key is its primary's, and so is its TTL.
+        db.of_primary |= db.store.tuning.is_replica();
         let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
         db.put_loaded(&key, loaded, expire, access, Change::without_event())?;
         Ok(true)

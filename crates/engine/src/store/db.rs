@@ -292,6 +292,7 @@ impl<'s> Db<'s> {
                 match expire {
                     Expire::Keep if keep => {}
                     Expire::At(at) => {
+                        self.watched.note_ttl(store, self.of_primary, key.bytes);
                         found.set_expire(Some(at));
                         if had.is_none() {
                             figures.expires.add(1);
@@ -321,6 +322,7 @@ impl<'s> Db<'s> {
                 vacant.insert(payload, flags, clock, at);
                 figures.keys.add(1);
                 if at.is_some() {
+                    self.watched.note_ttl(store, self.of_primary, key.bytes);
                     figures.expires.add(1);
                 }
                 if figures.keys.get() % PUBLISH_EVERY_KEYS == 0 {
@@ -340,6 +342,9 @@ impl<'s> Db<'s> {
     /// Sets or clears the TTL of a key. Returns `false` if the key is missing.
     pub fn set_expire(&mut self, key: &Key<'_>, at_ms: Option<i64>, change: Change) -> bool {
         let figures = self.figures;
+        if at_ms.is_some() {
+            self.watched.note_ttl(self.store, self.of_primary, key.bytes);
+        }
         let Some(mut found) = self.find_mut(key) else { return false };
         match (found.expire_at_ms().is_some(), at_ms.is_some()) {
             (false, true) => figures.expires.add(1),

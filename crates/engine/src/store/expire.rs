@@ -16,6 +16,9 @@ use crate::store::state::{Shard, ShardStats};
 /// microseconds.
 const BUCKETS_PER_VISIT: usize = 256;
 
+/// Number of keys of a database with a client's TTL that one visit to a shard of a replica checks.
+const OWN_KEYS_PER_VISIT: usize = 64;
+
 /// The result of a visit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -74,6 +77,37 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
         all.stale += seen.stale;
     }
     all
+}
+
+/// Visits some keys to which clients of a writable replica have given a TTL, and deletes those that
+/// have expired. Returns their number.
+pub(crate) fn visit_own(store: &Store, stats: &ShardStats, shard: &mut Shard, number: u32, now_ms: i64) -> u64 {
+    let mut expired = 0;
+    for db in 0..store.databases() {
+        let physical = store.physical(db);
+        if shard.databases.get(physical).is_none_or(|database| database.watched.own.is_empty()) {
+            continue;
+        }
+        let mut view = Db::new(store, stats, shard, number, db, now_ms, true);
+        let mut own = std::mem::take(&mut view.watched.own);
+        own.walk(OWN_KEYS_PER_VISIT, |bytes| {
+            let key = Key { bytes, place: store.place(bytes) };
+            let deadline = view.dict.find(key.place.hash, bytes).and_then(|entry| entry.expire_at_ms());
+            match deadline {
+                Some(at) if at <= now_ms => {
+                    expired += 1;
+                    view.expire_now(&key);
+                    false
+                }
+                Some(_) => true,
+                // It was deleted, or persists.
+                None => false,
+            }
+        });
+        view.watched.own = own;
+        view.publish_bytes();
+    }
+    expired
 }
 
 /// Commits the expiry of a key, for which only the bytes are known.

@@ -13,14 +13,16 @@
 //!
 //! A key on the list takes its own length and 20 to 25 bytes.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use pantala_resp::Args;
-use pantala_types::table::{Table, has_room};
-use pantala_types::{Collection, Hash, HashView, ThinBytes, Value};
+use pantala_types::{Collection, Hash, HashView, Value};
 
 use crate::command::Key;
 use crate::effect::change::commit;
 use crate::store::Store;
 use crate::store::db::{Change, Db, Holds, Missing, WrongType, uncount};
+use crate::store::key_list::KeyList;
 use crate::store::state::{DatabaseStats, Shard, ShardStats};
 
 /// Number of keys that one visit to a database checks, which takes about ten microseconds.
@@ -77,47 +79,46 @@ impl<'a, 'b> Fields<'a, 'b> {
     }
 }
 
-/// The keys of one database that active expiry visits. See the head of this module.
+/// The keys of one database that active expiry visits one by one.
 #[derive(Default)]
 pub(crate) struct Watched {
-    keys: Option<Table<ThinBytes>>,
-    /// Index at which the walk continues.
-    next: usize,
+    /// Keys of hashes that may have fields with a TTL. See the head of this module.
+    hashes: KeyList,
+    /// Keys to which clients of a writable replica have given a TTL.
+    pub(crate) own: KeyList,
 }
 
 impl Watched {
-    /// Adds a key, unless the list contains it.
+    /// Adds the key of a hash, unless the list contains it.
     pub(crate) fn add(&mut self, key: &[u8], figures: &DatabaseStats) {
-        let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
-        let hash = keys.hash(key);
-        if keys.find(hash, |watched| watched.as_slice() == key).is_none() && has_room(keys.len(), 1) {
-            keys.insert(hash, ThinBytes::from_parts(&[key]));
+        if self.hashes.add(key) {
             figures.timed_hashes.add(1);
         }
     }
 
-    /// Returns whether `is_met` holds for any key.
-    fn any(&self, mut is_met: impl FnMut(&[u8]) -> bool) -> bool {
-        self.keys.iter().any(|keys| (0..keys.len()).any(|at| is_met(keys.get(at).as_slice())))
+    /// Returns whether `is_met` holds for the key of any hash.
+    fn any(&self, is_met: impl FnMut(&[u8]) -> bool) -> bool {
+        self.hashes.any(is_met)
     }
 
-    /// Visits some keys. Removes those for which `keeps` returns `false`.
-    fn walk(&mut self, most: usize, figures: &DatabaseStats, mut keeps: impl FnMut(&[u8]) -> bool) {
-        let Some(keys) = &mut self.keys else { return };
-        for _ in 0..most.min(keys.len()) {
-            if self.next >= keys.len() {
-                self.next = 0;
-            }
-            if keeps(keys.get(self.next).as_slice()) {
-                self.next += 1;
-            } else {
-                keys.remove(self.next);
-                figures.timed_hashes.sub(1);
-            }
+    /// Visits the keys of some hashes. Removes those for which `keeps` returns `false`.
+    fn walk(&mut self, most: usize, figures: &DatabaseStats, keeps: impl FnMut(&[u8]) -> bool) {
+        figures.timed_hashes.sub(self.hashes.walk(most, keeps) as u64);
+    }
+
+    /// Notes that a command gives a key a TTL. On a replica, if it isn't the primary's, no `DEL` of
+    /// the primary will follow: the replica expires the key itself.
+    #[inline]
+    pub(crate) fn note_ttl(&mut self, store: &Store, of_primary: bool, key: &[u8]) {
+        if store.tuning.is_replica() && !of_primary {
+            self.note_own_ttl(store, key);
         }
-        if keys.is_empty() {
-            self.keys = None;
-        }
+    }
+
+    #[cold]
+    fn note_own_ttl(&mut self, store: &Store, key: &[u8]) {
+        self.own.add(key);
+        store.tuning.has_own_ttls.store(true, Relaxed);
     }
 }
 
@@ -258,6 +259,6 @@ mod tests {
             watched.walk(20, &figures, |key| met.insert(key.to_vec()));
         }
         assert_eq!(figures.timed_hashes.get(), 0);
-        assert!(watched.keys.is_none());
+        assert!(watched.hashes.is_empty());
     }
 }

@@ -20,6 +20,7 @@ pub mod db;
 pub mod eviction;
 pub mod expire;
 pub mod fields;
+mod key_list;
 pub mod layout;
 pub mod lazyfree;
 pub mod memory;

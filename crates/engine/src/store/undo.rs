@@ -262,6 +262,8 @@ fn put_back(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, 
         }
     };
     let mut db = access.db_at(db, key);
+    // It doesn't become a key whose TTL is a client's.
+    db.of_primary |= db.store.tuning.is_replica();
     let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
     db.set_payload(key, payload, flags, expire, Change::without_event());
     if let Some(mut entry) = db.find_mut(key) {

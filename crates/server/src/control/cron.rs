@@ -45,10 +45,13 @@ impl Control {
             server.scripting().drop_flushed(number);
         }
         let now_ms = dispatcher.clients.reactor.clock.now_ms;
-        // As in Redis, nothing expires while writes are paused, nor on a replica: its primary
-        // deletes keys.
-        if !server.keyspace().tuning.keeps_expired(now_ms) {
-            self.work.borrow_mut().expiry.turn(&mut dispatcher.clients.executor, number, now_ms);
+        // As in Redis, nothing expires while writes are paused, and on a replica only what its own
+        // clients have written: its primary deletes the other keys.
+        let (tuning, executor) = (&server.keyspace().tuning, &mut dispatcher.clients.executor);
+        if tuning.is_replica() {
+            self.work.borrow_mut().expiry.turn_of_replica(executor, number, now_ms);
+        } else if !tuning.is_paused(now_ms) {
+            self.work.borrow_mut().expiry.turn(executor, number, now_ms);
         }
         dispatcher.clients.reactor.stats.cpu_us.set(crate::process::thread_cpu_us());
         if number == 0 {

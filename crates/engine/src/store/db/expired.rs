@@ -1,6 +1,9 @@
 //! Decides what happens to an expired entry. A primary deletes it. On a replica the primary
-//! decides.
+//! decides, except about keys to which clients of a writable replica have given a TTL.
 
+use super::{Db, forget};
+use crate::command::Key;
+use crate::effect::change::{Change, commit};
 use crate::tuning::Tuning;
 use crate::tuning::refusal::Refusals;
 
@@ -35,5 +38,16 @@ pub(super) fn expired(tuning: &Tuning, of_primary: bool, looks: Looks, now_ms: i
         // As in Redis, a client of a writable replica replaces the expired key.
         Looks::ToWrite if !tuning.refusals().contains(Refusals::READ_ONLY) => Expired::Deleted,
         _ => Expired::Hidden,
+    }
+}
+
+impl Db<'_> {
+    /// Deletes a key that active expiry has found expired.
+    pub(crate) fn expire_now(&mut self, key: &Key<'_>) {
+        if let Some(removed) = self.dict.remove(key.place.hash, key.bytes) {
+            forget(self.store, self.stats, self.figures, removed, self.now_ms);
+            self.waiters.note_expired(self.now_ms);
+            commit(self.store, self.waiters, self.db, key, Change::expired_actively());
+        }
     }
 }
