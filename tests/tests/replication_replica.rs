@@ -347,6 +347,39 @@ fn a_writable_replica_expires_its_own_keys() {
     });
 }
 
+/// `replica-refuse-empty-primary`: a primary that restarts without its data isn't followed.
+#[test]
+fn an_empty_primary_is_refused_if_the_settings_say_so() {
+    let Some(primary) = Server::redis(&PRIMARY) else { return };
+    let replica = Server::pantala(Backend::all()[0], &["--replica-refuse-empty-primary", "yes"]);
+    // There is nothing to be lost yet.
+    follow(&replica, &primary);
+    primary.connect().call("SET a 1");
+    wait_until_applied(&replica, &primary);
+    // This history may become empty.
+    primary.connect().call("FLUSHALL");
+    wait_until_applied(&replica, &primary);
+    primary.connect().call("SET a 1");
+    wait_until_applied(&replica, &primary);
+    let mut client = primary.connect();
+    client.send(&["DEBUG", "RESTART"]);
+    client.read_to_end();
+    let refused = "MASTER has another history and no keys, this replica has 1";
+    eventually("it is refused", || replica.log().contains(refused));
+    assert_eq!(info(&replica, "replication", "master_link_status"), "down");
+    assert_eq!(replica.connect().call("GET a"), Reply::bulk("1"));
+    // With keys it is another primary, which is followed.
+    primary.connect().call("SET b 1");
+    wait_for_link(&replica);
+    assert_eq!(replica.connect().call("MGET a b"), Reply::Array(vec![Reply::Null, Reply::bulk("1")]));
+    // Without the setting an empty one is followed as well.
+    assert_eq!(replica.connect().call("CONFIG SET replica-refuse-empty-primary no"), Reply::ok());
+    let mut client = primary.connect();
+    client.send(&["DEBUG", "RESTART"]);
+    client.read_to_end();
+    eventually("the dataset is gone", || replica.connect().call("DBSIZE") == Reply::Integer(0));
+}
+
 #[test]
 fn stale_data_is_served_as_the_settings_say() {
     for_each_backend(|backend| {

@@ -49,6 +49,7 @@ fn config_get_names_and_defaults_equal() {
         "pin-threads",
         "ignore-unsupported",
         "unauthenticated-timeout",
+        "replica-refuse-empty-primary",
         // On by default in Redis; Pantala has no such feature.
         "activerehashing",
         "crash-log-enabled",

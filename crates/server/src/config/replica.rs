@@ -31,6 +31,9 @@ pub struct ReplicaSettings {
     pub ignores_maxmemory: bool,
     /// `replica-lazy-flush`: free the old dataset in the background.
     pub flushes_lazily: bool,
+    /// `replica-refuse-empty-primary`: keep the dataset if the primary has none and another
+    /// history.
+    pub refuses_empty_primary: bool,
 }
 
 impl ReplicaSettings {
@@ -48,6 +51,7 @@ impl ReplicaSettings {
             is_read_only: values.bool("replica-read-only"),
             ignores_maxmemory: values.bool("replica-ignore-maxmemory"),
             flushes_lazily: values.bool("replica-lazy-flush"),
+            refuses_empty_primary: values.bool("replica-refuse-empty-primary"),
         }
     }
 }

@@ -45,6 +45,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("tcp-keepalive", COUNT, "300"),
     D::live("timeout", COUNT, "0"),
     D::live("unauthenticated-timeout", COUNT, "0").own(),
+    D::live("replica-refuse-empty-primary", Bool, "no").own(),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),
     // In Redis, threads that read and write for its one main thread; in Pantala, threads that parse
     // and encode for pinned shard threads. Redis counts its main thread and starts at 1; in Pantala

@@ -129,6 +129,7 @@ impl Attempt<'_> {
             Outcome::Full(position) => {
                 self.enter(Phase::Sync)?;
                 let mut received = self.receive(&mut wire)?;
+                self.refuse_empty(&received, position)?;
                 let stream_db = load::load(self.server, self.term, &mut received, &wire.stream)
                     .map_err(|why| why.map_or(End::Unwanted, End::Failed))?;
                 // The offset of a primary without PSYNC is unknown; it counts from 0.
@@ -141,6 +142,25 @@ impl Attempt<'_> {
                 self.hand_over(wire, Origin { known, offset, asked: None }, stream_db)
             }
         }
+    }
+
+    /// Refuses a dataset without keys and with another history, if the settings say so and there is
+    /// one to be lost: the primary may have restarted without its data.
+    fn refuse_empty(&self, received: &Received, position: Option<Position>) -> Result<(), End> {
+        let keyspace = self.server.keyspace();
+        if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
+            return Ok(());
+        }
+        let id_of = |position: Position| position.id;
+        let is_same = self.known.map(|known| id_of(known.position)) == position.map(id_of) && position.is_some();
+        let keys: u64 = (0..keyspace.databases()).map(|db| keyspace.database_size(db).0).sum();
+        if is_same || keys == 0 {
+            return Ok(());
+        }
+        Err(End::Failed(format!(
+            "MASTER has another history and no keys, this replica has {keys}: the dataset stays as it is \
+             (replica-refuse-empty-primary yes)"
+        )))
     }
 
     fn connect(&self, Address { host, port }: &Address) -> Result<TcpStream, End> {
@@ -260,6 +280,7 @@ impl Attempt<'_> {
         if !is_checked {
             check.feed(&[]).map_err(|error| wrong(error.to_string()))?;
         }
+        received.keys = check.findings().keys;
         received.stream_db = stream_db.filter(|db| *db < databases).unwrap_or(0);
         received.file.seek(SeekFrom::Start(0))?;
         Ok(received)
@@ -287,6 +308,8 @@ pub(super) struct Received {
     path: PathBuf,
     /// The database that the stream has selected.
     pub(super) stream_db: u32,
+    /// Number of its keys.
+    keys: u64,
 }
 
 impl Received {
@@ -294,7 +317,7 @@ impl Received {
         // As in Redis, the file is in `dir`, whose file system is for data.
         let path = settings.dir.join(format!("temp-repl-{}.rdb", std::process::id()));
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-        Ok(Received { file, path, stream_db: 0 })
+        Ok(Received { file, path, stream_db: 0, keys: 0 })
     }
 }
 

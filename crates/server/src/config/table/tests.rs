@@ -23,7 +23,7 @@ const OTHER_DEFAULTS: [&str; 7] = [
 ];
 
 /// Pantala's own directives.
-const OWN: [&str; 8] = [
+const OWN: [&str; 9] = [
     "shards",
     "partitions",
     "workers",
@@ -32,6 +32,7 @@ const OWN: [&str; 8] = [
     "pin-threads",
     "ignore-unsupported",
     "unauthenticated-timeout",
+    "replica-refuse-empty-primary",
 ];
 
 /// Directives that can't be tried on a running server: they would disconnect the test, or depend on
