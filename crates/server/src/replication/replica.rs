@@ -139,6 +139,8 @@ pub struct Replica {
     progress: Arc<Progress>,
     /// The worker that has the link; [`NO_WORKER`]: none.
     link_worker: AtomicU32,
+    /// Held while the role is published, so that the last change is published last.
+    publishing: Mutex<()>,
     server: OnceLock<Weak<Server>>,
 }
 
@@ -163,6 +165,7 @@ impl Default for Replica {
             term: AtomicU64::new(0),
             progress: Arc::default(),
             link_worker: AtomicU32::new(NO_WORKER),
+            publishing: Mutex::new(()),
             server: OnceLock::new(),
         }
     }
@@ -354,6 +357,7 @@ impl Replica {
 
     /// Publishes the role as [`Replica::settle_role`] does, with these settings.
     pub fn tune(&self, server: &Server, settings: &Settings) {
+        let _publishing = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         let (is_replica, is_connected) = {
             let state = self.lock();
             (state.primary.is_some(), state.phase == Phase::Connected)
