@@ -122,14 +122,15 @@ fn writes_survive_a_restart() {
 fn redis_and_pantala_read_each_others_files() {
     let Some(checker) = tool::find("redis-check-aof") else { return };
     let seed = Random::seed("redis_and_pantala_read_each_others_files");
-    for (round, more) in
-        [&[][..], &["--aof-use-rdb-preamble", "no", "--aof-timestamp-enabled", "yes"]].iter().enumerate()
-    {
+    let redis: [&[&str]; 3] = [&[], &["--aof-use-rdb-preamble", "no", "--aof-timestamp-enabled", "yes"], &[]];
+    for (round, more) in redis.into_iter().enumerate() {
+        let ours: &[&[&str]] = if round == 0 { &[more] } else { &[more, &["--aof-checksums", "yes"]] };
+        let ours = ours.concat();
         let dir = folder();
         for turn in 0..4 {
             let is_ours = turn % 2 == 0;
             let server =
-                if is_ours { Some(start(Backend::Epoll, dir.path(), more)) } else { start_redis(dir.path(), more) };
+                if is_ours { Some(start(Backend::Epoll, dir.path(), &ours)) } else { start_redis(dir.path(), more) };
             let Some(server) = server else { return };
             // At first the file has only effects, later a base followed by effects.
             fill(&server, seed + turn + 10 * round as u64, usize::from(turn > 1));
@@ -138,7 +139,7 @@ fn redis_and_pantala_read_each_others_files() {
             let checked = Command::new(&checker).arg(dir.path().join(MANIFEST)).output().expect("it runs");
             assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
             let other =
-                if is_ours { start_redis(dir.path(), more) } else { Some(start(Backend::Epoll, dir.path(), more)) };
+                if is_ours { start_redis(dir.path(), more) } else { Some(start(Backend::Epoll, dir.path(), &ours)) };
             let Some(other) = other else { return };
             assert_eq!(digest(&other), before, "turn {turn} of {more:?}");
             assert_eq!(other.connect().call("FCALL f 0").text(), "called");
@@ -590,4 +591,63 @@ fn writes_are_rejected_while_the_disk_is_full() {
     let server = start(Backend::Epoll, dir, &[]);
     let mut client = server.connect();
     assert_eq!((client.call("STRLEN b"), client.call("GET c").text()), (Reply::Integer(200_000), "2".to_owned()));
+}
+
+/// Returns the offsets of the lines with checksums.
+fn groups(file: &[u8]) -> Vec<usize> {
+    let is_line = |at: &usize| file[*at..].starts_with(b"#CRC:") && (*at == 0 || file[at - 1] == b'\n');
+    (0..file.len()).filter(is_line).collect()
+}
+
+#[test]
+fn checksums_locate_damage_and_are_switched_at_run_time() {
+    let dir = folder();
+    let server = start(Backend::Epoll, dir.path(), &["--aof-timestamp-enabled", "yes"]);
+    let mut client = server.connect();
+    let path = dir.path().join(INCREMENT);
+    let bytes = || fs::read(&path).expect("it is there");
+    for (number, (setting, count)) in [("no", 0), ("yes", 1), ("yes", 2), ("no", 2), ("yes", 3)].into_iter().enumerate()
+    {
+        must(&mut client, &format!("CONFIG SET aof-checksums {setting}"));
+        must(&mut client, &format!("SET key:{number} value"));
+        let end = format!("key:{number}\r\n$5\r\nvalue\r\n");
+        eventually("it is written", || bytes().ends_with(end.as_bytes()));
+        assert_eq!(groups(&bytes()).len(), count);
+    }
+    let before = digest(&server);
+    shut_down(server);
+    let server = start(Backend::Epoll, dir.path(), &[]);
+    assert_eq!(digest(&server), before, "files with and without checksums are loaded");
+    shut_down(server);
+    let whole = bytes();
+    let second = groups(&whole)[1];
+    let check = |options: &[&str]| {
+        let mut command = Command::new(pantala_tests::binary::pantala());
+        let ran = command.arg("check-aof").args(options).arg(&path).stdin(std::process::Stdio::null()).output();
+        let ran = ran.expect("it runs");
+        (ran.status.success(), String::from_utf8_lossy(&ran.stdout).into_owned())
+    };
+    assert!(check(&[]).0);
+    let value = whole[second..].windows(5).position(|window| window == b"value").expect("a value") + second;
+    // In the value, in the length of the group, and in the prefix of the line.
+    for at in [value, second + 6, second + 1] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        fs::write(&path, &damaged).expect("written");
+        let args = ["--dir", &text(dir.path()), "--port", "0", "--unixsocket", "socket", "--appendonly", "yes"];
+        let exit = run_to_exit(&args, b"");
+        assert!(!exit.status.success(), "{}", exit.output);
+        assert!(exit.output.contains(&format!("(at offset {second})")), "{}", exit.output);
+        let (is_right, report) = check(&[]);
+        assert!(!is_right && report.contains(&format!("ok_up_to={second},")), "{report}");
+        // Without a yes nothing is cut.
+        assert!(!check(&["--fix"]).0);
+        assert_eq!(bytes(), damaged);
+    }
+    // The last group, cut by a crash.
+    let last = *groups(&whole).last().expect("some");
+    fs::write(&path, &whole[..whole.len() - 9]).expect("written");
+    let server = start(Backend::Epoll, dir.path(), &[]);
+    assert_eq!(server.connect().call("EXISTS key:3 key:4"), Reply::Integer(1));
+    assert_eq!(bytes().len(), last);
 }

@@ -1,5 +1,6 @@
 //! `check-aof`: checks one file of commands, with the messages of redis-check-aof.
 
+use super::checksum;
 use super::reader::{Fault, Next, Reader};
 use super::timestamp_of;
 use super::transactions::{Found, Transactions};
@@ -40,6 +41,8 @@ pub struct Check {
     ok_up_to: u64,
     /// The offset of the last string or annotation.
     last_at: u64,
+    /// The offset of the line with the checksum of the next command.
+    group_at: Option<u64>,
 }
 
 impl Check {
@@ -48,7 +51,7 @@ impl Check {
     #[must_use]
     pub fn new(offset: u64, name: String, until_s: Option<i64>) -> Self {
         let (reader, transactions) = (Reader::new(offset), Transactions::default());
-        Check { reader, transactions, name, until_s, ok_up_to: offset, last_at: offset }
+        Check { reader, transactions, name, until_s, ok_up_to: offset, last_at: offset, group_at: None }
     }
 
     /// Checks the next bytes of the file; an empty slice is its end. Returns the result once it is
@@ -64,17 +67,24 @@ impl Check {
                 Ok(Next::NeedsInput) => return None,
                 Ok(Next::Annotation(offset, text)) => {
                     self.last_at = offset;
+                    if text.starts_with(checksum::PREFIX) {
+                        self.group_at = Some(offset);
+                    }
                     if let Some(until_s) = self.until_s
                         && let Some(at_s) = timestamp_of(text)
                     {
                         match at_s {
                             Err(_) => return Some(Outcome::InvalidTimestamp),
-                            Ok(at_s) if at_s > until_s => return Some(Outcome::Later(offset)),
+                            Ok(at_s) if at_s > until_s => {
+                                // A group is removed together with its checksum.
+                                return Some(Outcome::Later(self.group_at.unwrap_or(offset)));
+                            }
                             Ok(_) => {}
                         }
                     }
                 }
                 Ok(Next::Command(offset, args)) => {
+                    self.group_at = None;
                     let found = self.transactions.note(offset, args.at(0));
                     let (first_bytes, last_bytes) = (args.at(0).len(), args.at(args.len() - 1).len());
                     let header_bytes = format!("*{}\r\n${first_bytes}\r\n", args.len()).len();

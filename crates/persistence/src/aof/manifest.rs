@@ -178,6 +178,12 @@ impl Manifest {
         listed.name
     }
 
+    /// Leaves out the numbers that another list has used, so that no file of it is overwritten.
+    pub fn leave_out(&mut self, other: &Manifest) {
+        self.base_seq = self.base_seq.max(other.base_seq);
+        self.increment_seq = self.increment_seq.max(other.increment_seq);
+    }
+
     /// Makes a new file the base and returns its name; the former base becomes history.
     pub fn replace_base(&mut self, prefix: &[u8], is_rdb: bool) -> Vec<u8> {
         if let Some(former) = self.base.take() {

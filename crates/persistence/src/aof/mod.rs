@@ -13,25 +13,43 @@
 //! | --- | --- |
 //! | [`manifest`] | the list of files: parsed, changed and written, byte for byte as Redis writes it |
 //! | [`names`] | names of the files |
+//! | [`checksum`] | the line with the checksum of a group of effects |
 //! | [`reader`] | commands and annotations of a file |
 //! | [`transactions`] | which commands of a file form a transaction |
+//! | [`scan`] | reads a file to its end, and finds where it must be cut |
 //! | [`filter`] | removes commands that only replicas need |
+//! | [`disk`] | the operations on files that writing needs; those below are generic over them |
+//! | [`directory`] | the directory and its manifest |
+//! | [`place`] | changes of the list of files |
+//! | [`output`] | the increment that is written |
+//! | [`writing`] | the state of the thread that writes: cuts, rotations, what is durable |
 //! | [`base`] | a base of commands |
 //! | [`check`] | `check-aof`: one file, as redis-check-aof checks it |
 
 pub mod base;
 pub mod check;
+pub mod checksum;
+pub mod directory;
+pub mod disk;
 pub mod filter;
 pub mod manifest;
 pub mod names;
+pub mod output;
+pub mod place;
 pub mod reader;
+pub mod scan;
 pub mod transactions;
+pub mod writing;
 
 pub use base::Commands;
 pub use check::{Analysis, Check, Outcome};
+pub use checksum::Group;
+pub use directory::{Directory, Unread};
 pub use manifest::{Kind, Listed, Manifest, ManifestError};
+pub use place::{NewBase, Place};
 pub use reader::{Error, Fault, Next, Reader};
 pub use transactions::{Found, Transactions};
+pub use writing::Writing;
 
 /// The first bytes of an RDB file: a file of effects that starts with them has an RDB preamble.
 pub const RDB_SIGNATURE: &[u8; 5] = b"REDIS";

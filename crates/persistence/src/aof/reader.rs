@@ -3,10 +3,16 @@
 //! The format is narrower than the protocol of clients: arrays of bulk strings, and annotations,
 //! which are lines that start with `#`. A truncated end and an invalid middle are different errors:
 //! a truncated end means a crash while writing, and the file may be cut there.
+//!
+//! If a group of effects has a checksum, it is verified before its first record is returned.
 
 use std::fmt;
 
+use pantala_base::crc64;
 use pantala_resp::{ArgRange, Args};
+
+use super::TIMESTAMP;
+use super::checksum::{Damaged, Group};
 
 /// Maximum length of a line with a number, bytes: prefix, digits, line end.
 const NUMBER_LINE_BYTES_MAX: usize = 32;
@@ -54,13 +60,19 @@ pub enum Fault {
     StringEnd([u8; 2]),
     /// An annotation is too long.
     LongAnnotation,
+    /// The file ends within a group that has a checksum. The expected and the available bytes.
+    GroupCut(u64, u64),
+    /// The checksum of this many bytes is wrong. The offset is that of the line before them.
+    Checksum(u64),
+    /// A line with a checksum is damaged.
+    ChecksumLine,
 }
 
 impl Fault {
     /// Returns whether the file is only truncated.
     #[must_use]
     pub fn is_truncation(self) -> bool {
-        matches!(self, Fault::NumberCut | Fault::StringCut(..) | Fault::AnnotationCut)
+        matches!(self, Fault::NumberCut | Fault::StringCut(..) | Fault::AnnotationCut | Fault::GroupCut(..))
     }
 }
 
@@ -79,6 +91,13 @@ impl fmt::Display for Fault {
                 write!(f, "Expected \\r\\n, got: {first:02x}{second:02x}")
             }
             Fault::LongAnnotation => f.write_str("An annotation is too long"),
+            Fault::GroupCut(expected, got) => {
+                write!(f, "Expected a group of {expected} bytes with a checksum, got {got} bytes")
+            }
+            Fault::Checksum(bytes) => {
+                write!(f, "Wrong checksum: the group of {bytes} bytes behind this line is damaged")
+            }
+            Fault::ChecksumLine => f.write_str("A line with a checksum is damaged"),
         }
     }
 }
@@ -118,6 +137,8 @@ pub struct Reader {
     /// Offset of the buffer in the file.
     base: u64,
     is_input_over: bool,
+    /// A group had a checksum.
+    has_checksums: bool,
     /// Number of unread bytes needed before the next attempt.
     wanted: usize,
     /// Number of line ends read.
@@ -175,7 +196,7 @@ impl Reader {
         self.ranges.clear();
         let input = &self.buffer[start..];
         let found = match input[0] {
-            b'#' => annotation(input),
+            b'#' => annotation(input).and_then(|len| verified(input, len, &mut self.has_checksums)),
             b'*' => command(input, &mut self.ranges),
             other => Err(Stop::Bad { at: 0, fault: Fault::Start(other) }),
         };
@@ -209,6 +230,33 @@ fn annotation(input: &[u8]) -> Result<usize, Stop> {
         Some(end) => Ok(end + 1),
         None if input.len() >= ANNOTATION_BYTES_MAX => Err(Stop::Bad { at: 0, fault: Fault::LongAnnotation }),
         None => Err(Stop::Short { needed: input.len() + 1, at: 0, fault: Fault::AnnotationCut }),
+    }
+}
+
+/// Verifies the group behind an annotation of length `len` if it has a checksum. Returns `len`.
+///
+/// An annotation of an unknown kind may be what is left of a line with a checksum. It is accepted
+/// if it is text and no group before it had a checksum.
+fn verified(input: &[u8], len: usize, has_checksums: &mut bool) -> Result<usize, Stop> {
+    let (line, rest) = input.split_at(len);
+    let is_text = || line.trim_ascii_end().iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
+    let group = match Group::read(line) {
+        None if line.starts_with(TIMESTAMP) || (!*has_checksums && is_text()) => return Ok(len),
+        None | Some(Err(Damaged)) => return Err(Stop::Bad { at: 0, fault: Fault::ChecksumLine }),
+        Some(Ok(group)) => group,
+    };
+    let group_len = usize::try_from(group.bytes).unwrap_or(usize::MAX);
+    match rest.get(..group_len) {
+        Some(bytes) if crc64(0, bytes) == group.crc => {
+            *has_checksums = true;
+            Ok(len)
+        }
+        Some(_) => Err(Stop::Bad { at: 0, fault: Fault::Checksum(group.bytes) }),
+        None => Err(Stop::Short {
+            needed: len.saturating_add(group_len),
+            at: 0,
+            fault: Fault::GroupCut(group.bytes, rest.len() as u64),
+        }),
     }
 }
 

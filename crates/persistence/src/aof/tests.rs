@@ -235,3 +235,98 @@ fn errors_do_not_depend_on_how_the_input_is_cut() {
     // At the end of the file it is not what a crash leaves.
     assert!(!error_of(&[b"*1\r\n$\xea"]).fault.is_truncation());
 }
+
+/// Returns a file with two groups, and the offset of each.
+fn checked_groups() -> (Vec<u8>, [usize; 3]) {
+    let groups =
+        [[b"#TS:5\r\n", SET, SET].concat(), [SET, b"*1\r\n$5\r\nMULTI\r\n", SET, b"*1\r\n$4\r\nEXEC\r\n"].concat()];
+    let [first, second] = groups.map(|group| {
+        // The parts of a group don't matter.
+        let (start, end) = group.split_at(11);
+        let line = Group::of([start, end].into_iter()).line();
+        [line, group].concat()
+    });
+    let starts = [0, first.len(), first.len() + second.len()];
+    ([first, second].concat(), starts)
+}
+
+#[test]
+fn groups_with_checksums_are_read_from_any_pieces() {
+    let (file, _) = checked_groups();
+    // What Redis writes behind them, and other groups behind that.
+    let mixed = [SET, b"#other\r\n", &file, SET, &file].concat();
+    for piece in [1, 3, 16, 1000] {
+        let (records, end) = read(&mixed, piece);
+        assert_eq!(end, Ok(mixed.len() as u64));
+        assert_eq!(records.iter().filter(|record| record.ends_with("SET k abc")).count(), 10);
+    }
+    assert!(matches!(check(&mixed, None), Outcome::Read(analysis) if analysis.ok_up_to == mixed.len() as u64));
+    // What may be left of a line with a checksum is no unknown annotation.
+    for damaged in [[b"#\x80garbage\r\n", SET].concat(), [&file, &b"#other\r\n"[..], SET].concat()] {
+        assert_eq!(read(&damaged, 9).1.expect_err("damaged").fault, Fault::ChecksumLine);
+    }
+    let empty = Group::of(std::iter::empty()).line();
+    assert_eq!(read(&[&empty[..], SET].concat(), 2).1, Ok((empty.len() + SET.len()) as u64));
+}
+
+/// No command of a damaged group is returned, and `check-aof` would cut before it.
+#[test]
+fn every_flipped_bit_is_located() {
+    let (file, starts) = checked_groups();
+    for bit in 0..8 * file.len() {
+        let mut flipped = file.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let group = usize::from(bit / 8 >= starts[1]);
+        for piece in [7, 1000] {
+            let (records, end) = read(&flipped, piece);
+            let error = end.expect_err("damaged");
+            assert!(!error.fault.is_truncation(), "bit {bit}: {error}");
+            assert_eq!(error.offset as usize, starts[group], "bit {bit}: {error}");
+            assert_eq!(records.iter().filter(|record| record.contains("SET")).count(), 2 * group, "bit {bit}");
+        }
+        let Outcome::Read(analysis) = check(&flipped, None) else { panic!("read") };
+        assert_eq!(analysis.ok_up_to as usize, starts[group], "bit {bit}");
+        let located = format!("0x{:16x}: ", starts[group]);
+        assert!(analysis.is_format_error || analysis.error.is_some_and(|text| text.starts_with(&located)), "bit {bit}");
+    }
+}
+
+#[test]
+fn a_group_that_is_cut_is_truncated_as_a_whole() {
+    let (file, starts) = checked_groups();
+    for len in 1..file.len() {
+        let (records, end) = read(&file[..len], 5);
+        let whole = usize::from(len >= starts[1]);
+        assert_eq!(records.iter().filter(|record| record.contains("SET")).count(), 2 * whole, "{len}");
+        match end {
+            Ok(_) => assert_eq!(len, starts[1]),
+            Err(error) => {
+                assert!(error.fault.is_truncation(), "{len}: {error}");
+                assert_eq!(error.offset as usize, starts[whole], "{len}: {error}");
+            }
+        }
+        let Outcome::Read(analysis) = check(&file[..len], None) else { panic!("read") };
+        assert_eq!(analysis.ok_up_to as usize, starts[whole], "{len}");
+    }
+}
+
+#[test]
+fn a_group_is_cut_to_a_time_together_with_its_checksum() {
+    let group = |text: &[u8]| [Group::of(std::iter::once(text)).line(), text.to_vec()].concat();
+    let file = [group(&[b"#TS:5\r\n", SET].concat()), group(SET), group(&[b"#TS:6\r\n", SET].concat())];
+    let kept = (file[0].len() + file[1].len()) as u64;
+    assert_eq!(check(&file.concat(), Some(5)), Outcome::Later(kept));
+    assert_eq!(check(&file.concat(), Some(4)), Outcome::Later(0));
+}
+
+#[test]
+fn other_annotations_are_no_checksums() {
+    for line in [&b"#TS:5\r\n"[..], b"#\n", b"#CRC\n", b"#crc:5:0:0\r\n", b"# CRC:5\r\n"] {
+        assert_eq!(Group::read(line), None, "{}", line.escape_ascii());
+    }
+    let right = Group { bytes: 29, crc: 0x0123_4567_89ab_cdef };
+    assert_eq!(Group::read(&right.line()), Some(Ok(right)));
+    for line in [&b"#CRC:\r\n"[..], b"#CRC:29:0123456789abcdef\r\n", b"#CRC:29:0123456789abcdef:0000:\r\n"] {
+        assert_eq!(Group::read(line), Some(Err(checksum::Damaged)), "{}", line.escape_ascii());
+    }
+}

@@ -156,7 +156,9 @@ fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(
     }
     for (index, increment) in manifest.increments().iter().enumerate() {
         let (name, path) = place(increment);
-        let is_last = index + 1 == manifest.increments().len();
+        // As for the server, only empty files may follow one that is cut.
+        let size = |later: &Listed| std::fs::metadata(place(later).1).map_or(0, |metadata| metadata.len());
+        let is_last = manifest.increments()[index + 1..].iter().all(|later| size(later) == 0);
         let part = Part { name: &name, path: &path, is_last, has_preamble: false };
         let result = check_single(report, &part, repair)?;
         report.line(&result.text("INCR AOF", &name, repair));

@@ -1,7 +1,7 @@
 //! Loads the files of a manifest: the base, then the increments. Used at startup and by
 //! `DEBUG LOADAOF`.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -11,15 +11,13 @@ use pantala_engine::access::SessionView;
 use pantala_engine::executor::Executor;
 use pantala_engine::functions::RestorePolicy;
 use pantala_engine::ownership::Ownership;
-use pantala_persistence::aof::{Listed, Manifest, Next, RDB_SIGNATURE, Reader};
+use pantala_persistence::aof::scan::{End as Found, Stopped, run_all};
+use pantala_persistence::aof::{Listed, Manifest, RDB_SIGNATURE, Unread};
 
-use super::directory::{Directory, Unread};
-use super::replay::{Replay, time_before_deadlines};
+use super::directory::{Directory, directory_of};
+use super::replay::{At, Replay, time_before_deadlines};
 use crate::host::Server;
 use crate::snapshot::{Duty, Loaded, load as load_snapshot, restore_libraries};
-
-/// Bytes per read.
-const INPUT_BYTES: usize = 1024 * 1024;
 
 /// The loaded files.
 #[derive(Debug, Default)]
@@ -58,7 +56,7 @@ pub struct Target<'t, 'k> {
 /// The reason why the files can't be loaded, for the operator. Some of them may have been loaded.
 pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, String> {
     let settings = server.config().settings();
-    let directory = Directory::of(&settings);
+    let directory = directory_of(&settings);
     let mut manifest = directory.read_manifest().map_err(|unread| match unread {
         Unread::Io(error) => format!("Fatal error: can't open the AOF manifest file for reading: {error}"),
         Unread::Wrong(error) => format!("*** FATAL AOF MANIFEST FILE ERROR *** {error}"),
@@ -78,7 +76,10 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     let now_ms = time_before_deadlines(server.now_ms());
     let count = files.manifest.to_load().count();
     for (index, listed) in files.manifest.to_load().enumerate() {
-        let (is_base, is_last) = (files.manifest.base() == Some(listed), index + 1 == count);
+        let is_base = files.manifest.base() == Some(listed);
+        // An error while the list is written may leave an empty increment behind the current one.
+        let is_last = index + 1 == count
+            || !is_base && files.manifest.to_load().skip(index + 1).all(|later| directory.size_of(later) == 0);
         let file_began = Instant::now();
         let single = Single { server, directory: &directory, listed, now_ms };
         let end = single.load(target).map_err(|Failed(why)| why)?;
@@ -143,44 +144,28 @@ impl Single<'_> {
         let mut file = File::open(&path).map_err(unread)?;
         let offset = self.load_preamble(&mut file, target)?;
         file.seek(SeekFrom::Start(offset)).map_err(unread)?;
-        let mut reader = Reader::new(offset);
         let mut replay = Replay::new(self.server, target.executor, target.owned, self.now_ms);
-        let mut input = vec![0; INPUT_BYTES];
-        let mut valid_up_to = offset;
-        let cut_at = loop {
-            match reader.next_record() {
-                Ok(Next::NeedsInput) => match file.read(&mut input) {
-                    Ok(0) => reader.end_input(),
-                    Ok(len) => reader.feed(&input[..len]),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => {
-                        return Err(Failed(format!(
-                            "Unrecoverable error reading the append only file {name}: {error}"
-                        )));
-                    }
-                },
-                Ok(Next::Annotation(..)) => {}
-                Ok(Next::Command(offset, args)) => {
-                    replay.run(offset, &args).map_err(|why| Failed(format!("{why} {name} (at offset {offset})")))?;
-                    valid_up_to = reader.offset();
-                }
-                Ok(Next::End) => match replay.open_since() {
-                    None => return Ok(End::Whole),
-                    Some(start) => {
-                        tracing::warn!("Revert incomplete MULTI/EXEC transaction from AOF file {name}");
-                        break start;
-                    }
-                },
-                Err(error) if error.fault.is_truncation() => break replay.open_since().unwrap_or(valid_up_to),
-                Err(error) => {
-                    return Err(Failed(format!(
-                        "Bad file format reading the append only file {name}: {error}. Make a backup of your AOF \
-                         file, then use pantala check-aof --fix <filename.manifest>"
-                    )));
-                }
+        let cut_at = match run_all(offset, &mut file, &mut replay) {
+            Ok(Found::Whole) => return Ok(End::Whole),
+            Ok(Found::Cut(at)) => at,
+            Ok(Found::CutTransaction(at)) => {
+                tracing::warn!("Revert incomplete MULTI/EXEC transaction from AOF file {name}");
+                at
+            }
+            Err(Stopped::Input(error)) => {
+                return Err(Failed(format!("Unrecoverable error reading the append only file {name}: {error}")));
+            }
+            Err(Stopped::Refused(At(why, offset))) => {
+                return Err(Failed(format!("{why} {name} (at offset {offset})")));
+            }
+            Err(Stopped::Damaged(error)) => {
+                return Err(Failed(format!(
+                    "Bad file format reading the append only file {name}: {error}. Make a backup of your AOF file, \
+                     then use pantala check-aof --fix <filename.manifest>"
+                )));
             }
         };
-        self.cut(&path, cut_at)
+        self.cut(cut_at)
     }
 
     fn name(&self) -> String {
@@ -213,7 +198,7 @@ impl Single<'_> {
     }
 
     /// Truncates a file that ends within a command or transaction, if `aof-load-truncated` is set.
-    fn cut(&self, path: &Path, at: u64) -> Result<End, Failed> {
+    fn cut(&self, at: u64) -> Result<End, Failed> {
         let name = self.name();
         if !self.server.config().settings().aof.load_truncated {
             return Err(Failed(format!(
@@ -224,10 +209,7 @@ impl Single<'_> {
         }
         tracing::warn!("!!! Warning: short read while loading the AOF file {name}!!!");
         tracing::warn!("!!! Truncating the AOF {name} at offset {at} !!!");
-        let cut = OpenOptions::new().write(true).open(path).and_then(|file| {
-            file.set_len(at)?;
-            file.sync_all()
-        });
+        let cut = self.directory.truncate(&self.listed.name, at);
         cut.map_err(|error| Failed(format!("Error truncating the AOF file {name}: {error}")))?;
         tracing::warn!("AOF {name} loaded anyway because aof-load-truncated is enabled");
         Ok(End::Cut)

@@ -11,7 +11,7 @@
 //! | `start` | turns it on and off |
 //! | `directory` | the directory and its manifest |
 //! | `load`, `replay` | loads the files: a base, then commands |
-//! | `writer`, `output` | the thread that writes the increments |
+//! | `writer` | the thread that writes the increments |
 //! | `rewrite` | writes a new base |
 //! | `check` | `pantala check-aof` |
 
@@ -19,7 +19,6 @@ mod check;
 mod directory;
 mod gate;
 mod load;
-mod output;
 mod replay;
 mod rewrite;
 mod start;

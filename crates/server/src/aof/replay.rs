@@ -12,6 +12,7 @@ use pantala_engine::command::{Command, Handler};
 use pantala_engine::executor::{Call, Executor};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::routing::add_shards;
+use pantala_persistence::aof::scan::Runner;
 use pantala_persistence::aof::{Found, Transactions};
 use pantala_resp::{ArgRange, Args, Reply};
 
@@ -42,6 +43,10 @@ pub enum Refused {
     /// A script. Redis has not written scripts to the file since version 7.
     Script(Vec<u8>),
 }
+
+/// A command that could not run, and its offset.
+#[derive(Debug)]
+pub struct At(pub Refused, pub u64);
 
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -97,16 +102,8 @@ impl<'r, 'k> Replay<'r, 'k> {
         }
     }
 
-    /// Returns the offset of the transaction that has not ended.
-    pub fn open_since(&self) -> Option<u64> {
-        self.transactions.open_since()
-    }
-
     /// Runs the command at `offset`, or queues it until `EXEC`.
-    ///
-    /// # Errors
-    /// The command can't run.
-    pub fn run(&mut self, offset: u64, args: &Args<'_>) -> Result<(), Refused> {
+    fn run_or_queue(&mut self, offset: u64, args: &Args<'_>) -> Result<(), Refused> {
         match self.transactions.note(offset, args.at(0)) {
             Found::Start => Ok(()),
             Found::UnexpectedMulti => Err(Refused::Unexpected("MULTI")),
@@ -186,6 +183,18 @@ impl<'r, 'k> Replay<'r, 'k> {
             let error = self.reply.strip_prefix(b"-").unwrap_or(&self.reply).trim_ascii_end().escape_ascii();
             tracing::warn!("'{}' failed while loading the append only file: {error}", command.full_name);
         }
+    }
+}
+
+impl Runner for Replay<'_, '_> {
+    type Error = At;
+
+    fn run(&mut self, offset: u64, args: &Args<'_>) -> Result<(), At> {
+        self.run_or_queue(offset, args).map_err(|why| At(why, offset))
+    }
+
+    fn open_since(&self) -> Option<u64> {
+        self.transactions.open_since()
     }
 }
 

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use pantala_engine::effect::Which;
 use pantala_engine::whole::Whole;
-use pantala_persistence::aof::{Commands, names};
+use pantala_persistence::aof::{Commands, Group, NewBase, Writing, names};
 
-use super::directory::Directory;
-use super::output::Output;
-use super::state::{Place, State, lock};
+use super::directory::{Place, directory_of};
+use super::state::{State, lock};
 use super::writer::{self, Inbox, Order};
 use crate::host::Server;
 use crate::snapshot::{
@@ -46,6 +45,11 @@ pub struct Base {
 }
 
 impl Base {
+    /// Returns its description.
+    pub fn described(&self) -> NewBase<'_> {
+        NewBase { path: &self.path, is_rdb: self.is_rdb, bytes: self.bytes }
+    }
+
     /// Deletes the file.
     pub fn discard(&self) {
         let _ = fs::remove_file(&self.path);
@@ -151,7 +155,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
             let opened = aof.place().as_ref().map_or(Err(io::ErrorKind::NotFound.into()), |place| {
                 place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)
             });
-            let begun = opened.and_then(|file| writer::start(&shared, inbox, reader, Output::new(file, 0)));
+            let begun = opened.and_then(|file| writer::start(&shared, inbox, reader, Writing::new(file, 0)));
             match begun {
                 Ok(begun) => *handle = Some(begun),
                 Err(error) => {
@@ -187,7 +191,7 @@ pub fn note_ended(server: &Server, outcome: &Result<(), String>) {
             tracing::info!("Background AOF rewrite finished successfully");
             rewrites.failures.store(0, Relaxed);
             if let Some(place) = aof.place().as_mut() {
-                place.collect(server);
+                collect(place, server);
             }
             aof.written.base_bytes.store(aof.written.current_bytes.load(Relaxed), Relaxed);
         }
@@ -204,17 +208,20 @@ pub fn note_ended(server: &Server, outcome: &Result<(), String>) {
     rewrites.is_running.store(false, Relaxed);
 }
 
-impl Place {
-    /// Deletes the files that a rewrite has replaced, unless `aof-disable-auto-gc` is set.
-    pub(super) fn collect(&mut self, server: &Server) {
-        if self.manifest.history().is_empty() || server.config().settings().aof.keeps_history {
-            return;
+/// Deletes the files that a rewrite has replaced, unless `aof-disable-auto-gc` is set.
+pub(super) fn collect(place: &mut Place, server: &Server) {
+    if place.manifest.history().is_empty() || server.config().settings().aof.keeps_history {
+        return;
+    }
+    for listed in place.manifest.take_history() {
+        let name = listed.name.escape_ascii();
+        tracing::info!("Removing the history file {name} in the background");
+        if let Err(error) = place.directory.remove(&listed.name) {
+            tracing::warn!("Can't remove the file {name}: {error}");
         }
-        let history = self.manifest.take_history();
-        self.directory.delete(&history);
-        if let Err(error) = self.directory.write_manifest(&self.manifest) {
-            tracing::warn!("Can't write the AOF manifest: {error}");
-        }
+    }
+    if let Err(error) = place.directory.write_manifest(&place.manifest) {
+        tracing::warn!("Can't write the AOF manifest: {error}");
     }
 }
 
@@ -228,6 +235,8 @@ pub struct Rewriting {
     file: File,
     /// Translates the snapshot to commands, unless the base is an RDB file.
     commands: Option<Commands>,
+    /// Write these with checksums (`aof-checksums`).
+    has_checksums: bool,
     /// Also sync the file while it is written.
     syncs: bool,
     unsynced_bytes: usize,
@@ -254,6 +263,7 @@ impl Rewriting {
             path,
             file,
             commands,
+            has_checksums: settings.aof.checksums,
             syncs,
             unsynced_bytes: 0,
             bytes: 0,
@@ -286,6 +296,9 @@ impl Consumer for Rewriting {
         };
         let mut translated = Vec::new();
         commands.feed(bytes, &mut translated).map_err(io::Error::other)?;
+        if self.has_checksums && !translated.is_empty() {
+            self.write(&Group::of(std::iter::once(&translated[..])).line())?;
+        }
         self.write(&translated)
     }
 
@@ -303,7 +316,7 @@ impl Consumer for Rewriting {
         }
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
-                (false, Some(place)) => place.install(&base, false, 0).map_err(|error| error.to_string()),
+                (false, Some(place)) => place.install(base.described(), false, 0).map_err(|error| error.to_string()),
                 _ => Err("the append-only file was turned off".to_owned()),
             };
             installed.inspect_err(|_| base.discard())
@@ -317,7 +330,7 @@ impl Consumer for Rewriting {
 /// # Errors
 /// The directory can't be created, or its manifest is wrong.
 pub fn place_of(server: &Server) -> io::Result<Place> {
-    let directory = Directory::of(&server.config().settings());
+    let directory = directory_of(&server.config().settings());
     directory.create()?;
     let manifest = directory.read_manifest().map_err(|unread| io::Error::other(format!("{unread:?}")))?;
     let others_bytes = manifest.to_load().map(|listed| directory.size_of(listed)).sum();

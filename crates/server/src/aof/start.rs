@@ -11,14 +11,13 @@ use pantala_engine::executor::Executor;
 use pantala_engine::functions::Functions;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::whole::Whole;
-use pantala_persistence::aof::{Manifest, names};
+use pantala_persistence::aof::{Writing, names};
 use pantala_persistence::rdb::{Sink, write_dataset};
 
-use super::directory::Directory;
+use super::directory::{Place, directory_of};
 use super::load::{self, Files, Target};
-use super::output::Output;
-use super::rewrite::{self, unbounded, waking};
-use super::state::{Place, State, lock};
+use super::rewrite::{self, collect, unbounded, waking};
+use super::state::{State, lock};
 use super::writer::{self, Inbox, Order};
 use crate::host::Server;
 use crate::snapshot::facts;
@@ -45,29 +44,16 @@ pub fn start(server: &Arc<Server>) -> Result<(), String> {
 /// Opens the last increment or creates the first files, and starts the writer thread.
 fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: Files) -> io::Result<()> {
     let aof = &server.snapshots().aof;
-    let directory = Directory::of(&server.config().settings());
-    directory.create()?;
-    let mut place = Place { directory, manifest: files.manifest, others_bytes: files.base_bytes };
-    let mut next = place.manifest.clone();
-    if next.is_empty() {
-        place.others_bytes = make_empty_base(server, whole, &place.directory, &mut next)?;
+    let directory = directory_of(&server.config().settings());
+    let is_empty = files.manifest.is_empty();
+    let (mut place, opened) = Place::open(directory, files.manifest, || empty_base(server, whole))?;
+    if let (true, Some(base)) = (is_empty, place.manifest.base()) {
+        tracing::info!("Creating AOF base file {} on server start", base.name.escape_ascii());
     }
-    let (name, is_new) = match next.increments().last() {
-        Some(last) => (last.name.clone(), false),
-        None => (next.add_increment(place.directory.prefix()), true),
-    };
-    let doing = if is_new { "Creating" } else { "Opening" };
-    tracing::info!("{doing} AOF incr file {} on server start", name.escape_ascii());
-    let file = place.directory.open_to_append(&name, is_new)?;
-    let len = file.metadata()?.len();
-    if next != place.manifest {
-        place.directory.write_manifest(&next)?;
-        place.manifest = next;
-    }
-    if !is_new {
-        place.others_bytes = files.all_bytes - len;
-    }
-    place.collect(server);
+    let doing = if opened.is_new { "Creating" } else { "Opening" };
+    tracing::info!("{doing} AOF incr file {} on server start", opened.name.escape_ascii());
+    collect(&mut place, server);
+    let len = opened.len;
     aof.written.current_bytes.store(place.others_bytes + len, Relaxed);
     // The size after the last rewrite is unknown. As in Redis, the first rewrite may come early.
     let base_bytes = if files.base_bytes > 0 { files.base_bytes } else { place.others_bytes };
@@ -77,7 +63,7 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: Files) -> io::Result
     let order = server.keyspace().journal().order_libraries();
     let reader = whole.cut_journal(&order, Which::Effects, unbounded(), waking(&inbox))?;
     drop(order);
-    *lock(&aof.writer) = Some(writer::start(server, inbox, reader, Output::new(file, len))?);
+    *lock(&aof.writer) = Some(writer::start(server, inbox, reader, Writing::new(opened.file, len))?);
     aof.set_state(server, State::On);
     Ok(())
 }
@@ -93,25 +79,14 @@ impl Sink for Text {
     }
 }
 
-/// Writes a base without keys. Returns its size, bytes.
-fn make_empty_base(
-    server: &Server,
-    whole: &mut Whole<'_>,
-    directory: &Directory,
-    manifest: &mut Manifest,
-) -> io::Result<u64> {
+/// Returns the text of a base without keys, and whether it is an RDB file.
+fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
     let uses_rdb = server.config().settings().aof.uses_rdb;
-    let name = manifest.replace_base(directory.prefix(), uses_rdb);
-    tracing::info!("Creating AOF base file {} on server start", name.escape_ascii());
     let mut text = Text::default();
     if uses_rdb {
         write_dataset(whole, &facts(server, true), &mut text);
     }
-    let Text(text) = text;
-    let mut file = directory.open_to_append(&name, true)?;
-    io::Write::write_all(&mut file, &text)?;
-    file.sync_all()?;
-    Ok(text.len() as u64)
+    (text.0, uses_rdb)
 }
 
 /// Flushes the dataset and loads the files, including all effects committed so far. The caller

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pantala_engine::effect::log::Wake;
 use pantala_engine::message::Message;
 use pantala_engine::tuning::refusal::Refusals;
-use pantala_persistence::aof::Manifest;
 
-use super::directory::Directory;
+use super::directory::Place;
 use super::gate::Gate;
 use super::writer::Handle;
 use crate::config::{AofSettings, AppendFsync};
@@ -75,17 +74,6 @@ pub struct Written {
     pub error: AtomicI32,
 }
 
-/// The directory of the files, and its content.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// The directory.
-    pub directory: Directory,
-    /// The files in it.
-    pub manifest: Manifest,
-    /// Size of all files except the last increment, bytes.
-    pub others_bytes: u64,
-}
-
 /// The state of the append-only file. Shared by all threads; the writer thread updates most of it.
 pub struct Aof {
     state: AtomicU8,
@@ -93,6 +81,8 @@ pub struct Aof {
     fsync: AtomicU8,
     /// `aof-timestamp-enabled`.
     pub writes_times: AtomicBool,
+    /// `aof-checksums`.
+    pub checksums: AtomicBool,
     /// `no-appendfsync-on-rewrite`.
     pub no_fsync_on_rewrite: AtomicBool,
     /// All effects with earlier stamps are on disk.
@@ -124,6 +114,7 @@ impl Aof {
             state: AtomicU8::new(State::Off as u8),
             fsync: AtomicU8::new(AppendFsync::EverySecond as u8),
             writes_times: AtomicBool::new(false),
+            checksums: AtomicBool::new(false),
             no_fsync_on_rewrite: AtomicBool::new(false),
             synced: AtomicU64::new(0),
             gate: Arc::default(),
@@ -274,6 +265,7 @@ impl Aof {
 pub fn tune(server: &Server, settings: &AofSettings) {
     let aof = &server.snapshots().aof;
     aof.writes_times.store(settings.writes_times, Relaxed);
+    aof.checksums.store(settings.checksums, Relaxed);
     aof.no_fsync_on_rewrite.store(settings.no_fsync_on_rewrite, Relaxed);
     aof.set_fsync(server, settings.fsync);
 }

@@ -16,23 +16,23 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use pantala_base::{Outgoing, ThreadHeap};
+use pantala_base::ThreadHeap;
 use pantala_engine::effect::log::Ahead;
 use pantala_engine::effect::{Behind, Reader};
 use pantala_engine::faults::{self, Fault};
-use pantala_persistence::aof::names;
+use pantala_persistence::aof::Writing;
+use pantala_persistence::aof::writing::Taken;
 
+use super::directory::SystemDisk;
 use super::gate::UNWRITTEN_BYTES_MAX;
-use super::output::Output;
 use super::rewrite::{self, Base};
-use super::state::{Place, State, lock};
+use super::state::{State, lock};
 use crate::config::AppendFsync;
 use crate::host::Server;
 use crate::snapshot::Purpose;
@@ -130,7 +130,12 @@ impl Handle {
 ///
 /// # Errors
 /// The system has no more threads.
-pub fn start(server: &Arc<Server>, inbox: Arc<Inbox>, reader: Reader, output: Output) -> io::Result<Handle> {
+pub fn start(
+    server: &Arc<Server>,
+    inbox: Arc<Inbox>,
+    reader: Reader,
+    writing: Writing<SystemDisk>,
+) -> io::Result<Handle> {
     let behind = reader.behind();
     // The bytes of a batch are not written either.
     reader.warn_beyond(UNWRITTEN_BYTES_MAX - 2 * BATCH_BYTES as u64, &server.snapshots().aof.warning());
@@ -138,15 +143,10 @@ pub fn start(server: &Arc<Server>, inbox: Arc<Inbox>, reader: Reader, output: Ou
         server: Arc::downgrade(server),
         inbox: Arc::clone(&inbox),
         reader,
-        output,
+        writing,
         cut: None,
-        behind_cut: Vec::new(),
-        is_rotated: true,
-        rotation_error: None,
-        awaits_base: false,
         base: None,
         synced_at: Instant::now(),
-        read_before: 0,
         failed_at: None,
         awaited: Vec::new(),
         is_ending: false,
@@ -160,22 +160,12 @@ struct Writer {
     server: Weak<Server>,
     inbox: Arc<Inbox>,
     reader: Reader,
-    output: Output,
+    writing: Writing<SystemDisk>,
     /// A cut that the reader has not reached yet.
     cut: Option<Reader>,
-    /// Parts behind the cut that were read together with those before it.
-    behind_cut: Vec<(Outgoing, Range<usize>)>,
-    /// The increment for the effects behind the last cut is open.
-    is_rotated: bool,
-    /// Why that increment could not be opened. The snapshot can't become the base without it.
-    rotation_error: Option<String>,
-    /// A sync has failed, so the content on disk is unknown until there is a new base.
-    awaits_base: bool,
     /// The result of the last cut's snapshot, if it has ended.
     base: Option<Result<Base, String>>,
     synced_at: Instant,
-    /// All effects with earlier stamps are written.
-    read_before: u64,
     /// When the last write or sync failed.
     failed_at: Option<Instant>,
     /// Callers that wait until all effects with earlier stamps are synced; `None` as the caller for
@@ -207,7 +197,7 @@ impl Writer {
                 self.obey(&server, order);
             }
             if self.turn(&server).is_err() {
-                let is_rewriting = !self.is_rotated || self.base.is_some();
+                let is_rewriting = !self.writing.is_rotated() || self.base.is_some();
                 aof.written.pending_bytes.store(0, Relaxed);
                 aof.note_unwritten(&server, 0);
                 for reader in [Some(self.reader), self.cut].into_iter().flatten() {
@@ -225,7 +215,7 @@ impl Writer {
     fn due(&self) -> Option<Instant> {
         match self.failed_at {
             Some(failed_at) => Some(failed_at + PERIOD),
-            None => self.output.is_dirty().then(|| self.synced_at + PERIOD),
+            None => self.writing.is_dirty().then(|| self.synced_at + PERIOD),
         }
     }
 
@@ -236,8 +226,8 @@ impl Writer {
                 if let Some(former) = self.cut.replace(reader) {
                     server.keyspace().leave_journal(&former);
                 }
-                self.is_rotated = false;
-                (self.base, self.rotation_error) = (None, None);
+                self.writing.cut();
+                self.base = None;
             }
             Order::Base(base) => self.base = Some(base),
             Order::Sync(sender) => self.await_epoch(server, Some(sender)),
@@ -267,13 +257,13 @@ impl Writer {
             return Ok(());
         }
         loop {
-            let has_more = if self.output.pending_bytes() == 0 { self.read(server) } else { false };
-            aof.written.pending_bytes.store(self.pending_bytes(), Relaxed);
+            let has_more = if self.writing.is_written() { self.read(server) } else { false };
+            aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             faults::hold(Fault::StuckDisk);
-            let written = self.output.write().map_err(|error| ("write", error));
-            aof.written.pending_bytes.store(self.pending_bytes(), Relaxed);
+            let written = self.writing.write(aof.checksums.load(Relaxed)).map_err(|error| ("write", error));
+            aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             if aof.gate().is_behind() {
-                aof.note_unwritten(server, self.reader.behind_bytes() + self.pending_bytes());
+                aof.note_unwritten(server, self.reader.behind_bytes() + self.writing.pending_bytes());
             }
             let synced = written.and_then(|()| self.sync_if_due(server).map_err(|error| ("sync", error)));
             match synced {
@@ -289,7 +279,7 @@ impl Writer {
                 break;
             }
         }
-        if self.is_rotated
+        if self.writing.is_rotated()
             && let Some(base) = self.base.take()
         {
             self.install(server, base);
@@ -297,39 +287,18 @@ impl Writer {
         self.answer_awaited(server)
     }
 
-    /// Returns the bytes that are read and not written.
-    fn pending_bytes(&self) -> u64 {
-        let behind_cut: usize = self.behind_cut.iter().map(|(_, range)| range.len()).sum();
-        self.output.pending_bytes() + behind_cut as u64
-    }
-
     /// Reads the next part of the stream into the batch. Returns whether there is more.
     fn read(&mut self, server: &Server) -> bool {
         let mut parts = Vec::new();
         let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
-        // The position of a cut is known before any byte behind the cut can be read.
-        let cut = self.cut.as_ref().and_then(Reader::position);
-        let read_bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
-        let mut at = self.reader.position().unwrap_or_default() - read_bytes;
-        let now_s = annotated_s(server);
-        for part in parts {
-            let len = part.bytes().len();
-            let start = at;
-            at += len as u64;
-            match cut {
-                Some(cut) if cut <= start => self.behind_cut.push((part, 0..len)),
-                Some(cut) if cut < at => {
-                    let split = (cut - start) as usize;
-                    self.output.add(part.bytes()[..split].to_vec().into(), 0..split, now_s);
-                    self.behind_cut.push((part, split..len));
-                }
-                _ => self.output.add(part, 0..len, now_s),
-            }
-        }
-        // While parts behind the cut are not in the batch, the stamp must not advance.
-        if let (Some(before), true) = (before, self.behind_cut.is_empty()) {
-            self.read_before = before;
-        }
+        self.writing.take(Taken {
+            parts,
+            end: self.reader.position().unwrap_or_default(),
+            // The position of a cut is known before any byte behind the cut can be read.
+            cut: self.cut.as_ref().and_then(Reader::position),
+            before,
+            now_s: annotated_s(server),
+        });
         matches!(ahead, Ahead::More)
     }
 
@@ -362,24 +331,26 @@ impl Writer {
             }
         }
         let began = Instant::now();
-        self.output.sync()?;
+        let durable_before = self.writing.sync()?;
         self.synced_at = Instant::now();
         if began.elapsed() > DELAY_MIN {
             aof.written.delayed_syncs.fetch_add(1, Relaxed);
         }
-        aof.note_synced(server, self.read_before);
+        if let Some(before) = durable_before {
+            aof.note_synced(server, before);
+        }
         Ok(())
     }
 
     fn note_well(&mut self, server: &Server) {
         let written = &server.snapshots().aof.written;
         self.failed_at = None;
-        if !self.awaits_base && written.error.load(Relaxed) != 0 {
+        if !self.writing.awaits_base() && written.error.load(Relaxed) != 0 {
             tracing::warn!("AOF write error looks solved, Pantala can write again.");
             server.snapshots().aof.set_write_error(server, 0);
         }
         let others = server.snapshots().aof.place().as_ref().map_or(0, |place| place.others_bytes);
-        written.current_bytes.store(others + self.output.len(), Relaxed);
+        written.current_bytes.store(others + self.writing.len_bytes(), Relaxed);
     }
 
     fn note_failed(&mut self, server: &Arc<Server>, what: &str, error: &io::Error) {
@@ -394,8 +365,7 @@ impl Writer {
         self.failed_at = Some(Instant::now());
         let number = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
         server.snapshots().aof.set_write_error(server, number);
-        if self.output.is_lost() {
-            self.awaits_base = true;
+        if self.writing.is_lost() {
             // The same pages can't be synced again. The next base contains their effects.
             rewrite::request(server);
         }
@@ -405,82 +375,39 @@ impl Writer {
     fn rotate(&mut self, server: &Server) {
         let Some(cut) = self.cut.take() else { return };
         server.keyspace().leave_journal(&cut);
-        match self.open_next(server) {
-            Ok(output) => {
-                self.output = output;
-                self.is_rotated = true;
+        let aof = &server.snapshots().aof;
+        let is_new = aof.state() == State::AwaitsBase;
+        let rotated = self.writing.rotate(aof.place().as_mut(), is_new, annotated_s(server));
+        match rotated {
+            Ok(name) => {
+                tracing::info!("Creating AOF incr file {} on background rewrite", name.escape_ascii());
                 self.synced_at = Instant::now();
             }
             Err(error) => {
                 tracing::warn!("Can't open a new AOF increment: {error}");
-                // A base without this increment would lose the effects since the cut.
-                self.rotation_error = Some(format!("no increment could be opened: {error}"));
-                self.is_rotated = true;
                 server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
             }
         }
-        let now_s = annotated_s(server);
-        for (part, range) in std::mem::take(&mut self.behind_cut) {
-            self.output.add(part, range, now_s);
-        }
-    }
-
-    fn open_next(&mut self, server: &Server) -> io::Result<Output> {
-        let aof = &server.snapshots().aof;
-        let mut held = aof.place();
-        let Some(place) = held.as_mut() else { return Err(io::ErrorKind::NotFound.into()) };
-        if aof.state() == State::AwaitsBase {
-            // The manifest must not list the increment before its base.
-            let name = names::temporary_increment(place.directory.prefix());
-            return Ok(Output::new(place.directory.open_to_append(&name, true)?, 0));
-        }
-        if !self.output.is_lost() {
-            self.output.sync()?;
-            aof.note_synced(server, self.read_before);
-        }
-        let mut manifest = place.manifest.clone();
-        let name = manifest.add_increment(place.directory.prefix());
-        let file = place.directory.open_to_append(&name, true)?;
-        place.directory.write_manifest(&manifest)?;
-        tracing::info!("Creating AOF incr file {} on background rewrite", name.escape_ascii());
-        place.manifest = manifest;
-        place.others_bytes += self.output.len();
-        Ok(Output::new(file, 0))
     }
 
     /// Makes a snapshot the base.
     fn install(&mut self, server: &Arc<Server>, base: Result<Base, String>) {
-        let is_new = server.snapshots().aof.state() == State::AwaitsBase;
-        let rotation_error = self.rotation_error.take();
+        let aof = &server.snapshots().aof;
+        let is_new = aof.state() == State::AwaitsBase;
         let installed = base.and_then(|base| {
-            let installed = self.make_base(server, &base, is_new, rotation_error);
+            let installed = self.writing.install(aof.place().as_mut(), base.described(), is_new);
             installed.inspect_err(|_| base.discard())
         });
-        if installed.is_ok() {
-            self.awaits_base = false;
+        if let Ok(durable_before) = installed {
             if is_new {
-                server.snapshots().aof.set_state(server, State::On);
+                aof.set_state(server, State::On);
+            }
+            if let Some(before) = durable_before {
+                aof.note_synced(server, before);
             }
             self.note_well(server);
         }
-        rewrite::note_ended(server, &installed);
-    }
-
-    fn make_base(
-        &mut self,
-        server: &Server,
-        base: &Base,
-        is_new: bool,
-        rotation_error: Option<String>,
-    ) -> Result<(), String> {
-        if let Some(error) = rotation_error {
-            return Err(error);
-        }
-        // Once the base is installed, the files before it may be deleted.
-        self.output.sync().map_err(|error| format!("a sync of its increment failed: {error}"))?;
-        let mut held = server.snapshots().aof.place();
-        let Some(place) = held.as_mut() else { return Err("it was turned off".to_owned()) };
-        place.install(base, is_new, 1).map_err(|error| error.to_string())
+        rewrite::note_ended(server, &installed.map(drop));
     }
 
     /// Replies to callers whose effects are synced, or to all after a failure. Returns [`Ended`] if
@@ -490,7 +417,7 @@ impl Writer {
             return Ok(());
         }
         let is_failed = self.failed_at.is_some();
-        let written_before = if self.output.pending_bytes() == 0 { self.read_before } else { 0 };
+        let written_before = self.writing.written_before();
         self.awaited.retain(|(stamp, sender)| {
             let is_done = is_failed || *stamp <= written_before;
             if let (true, Some(sender)) = (is_done, sender) {
@@ -510,28 +437,4 @@ impl Writer {
 /// Returns the time with which to annotate effects, if `aof-timestamp-enabled` is set.
 fn annotated_s(server: &Server) -> Option<i64> {
     server.snapshots().aof.writes_times.load(Relaxed).then(|| server.now_ms() / 1000)
-}
-
-impl Place {
-    /// Makes a snapshot the base, and all increments except the last `kept` history. `is_new`: the
-    /// increment still has its temporary name.
-    ///
-    /// # Errors
-    /// The system's. The manifest is unchanged.
-    pub(super) fn install(&mut self, base: &Base, is_new: bool, kept: usize) -> io::Result<()> {
-        let Place { directory, manifest, .. } = self;
-        let mut next = manifest.clone();
-        let name = next.replace_base(directory.prefix(), base.is_rdb);
-        directory.rename(&base.path, &name)?;
-        let temporary = directory.join(&names::temporary_increment(directory.prefix()));
-        if is_new {
-            let increment = next.add_increment(directory.prefix());
-            directory.rename(&temporary, &increment)?;
-        }
-        next.retire_increments(kept);
-        directory.write_manifest(&next)?;
-        *manifest = next;
-        self.others_bytes = base.bytes;
-        Ok(())
-    }
 }

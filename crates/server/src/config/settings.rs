@@ -155,6 +155,8 @@ pub struct AofSettings {
     pub uses_rdb: bool,
     /// Annotate effects with their time (`aof-timestamp-enabled`).
     pub writes_times: bool,
+    /// Write effects with checksums (`aof-checksums`).
+    pub checksums: bool,
     /// Sync a base while it is written, not only at its end (`aof-rewrite-incremental-fsync`).
     pub rewrite_incremental_fsync: bool,
     /// Keep the files that a rewrite has replaced (`aof-disable-auto-gc`).
@@ -176,6 +178,7 @@ impl AofSettings {
             load_truncated: values.bool("aof-load-truncated"),
             uses_rdb: values.bool("aof-use-rdb-preamble"),
             writes_times: values.bool("aof-timestamp-enabled"),
+            checksums: values.bool("aof-checksums"),
             rewrite_incremental_fsync: values.bool("aof-rewrite-incremental-fsync"),
             keeps_history: values.bool("aof-disable-auto-gc"),
         }
@@ -187,8 +190,7 @@ pub const HZ_MIN: i128 = 1;
 /// Highest `hz` that has an effect.
 pub const HZ_MAX: i128 = 500;
 
-/// All settings that the server reads. A snapshot: [`ConfigStore`](super::ConfigStore) creates a
-/// new one for each change.
+/// All settings that the server reads. [`ConfigStore`](super::ConfigStore) has one for each change.
 ///
 /// Fields are named after their directives, which redis.conf explains.
 #[derive(Clone, Debug, PartialEq)]
@@ -209,8 +211,7 @@ pub struct Settings {
     pub pin_threads: bool,
     /// TCP port; 0: no TCP.
     pub port: u16,
-    /// Addresses to listen on: `*`, `::*`, an address or a name, each with `-` before it if it is
-    /// optional.
+    /// Addresses to listen on: `*`, `::*`, an address or a name; `-` before it makes it optional.
     pub bind: Vec<String>,
     /// Encrypted connections.
     pub tls: TlsSettings,
@@ -389,8 +390,7 @@ pub const BUS_PORT_OFFSET: u16 = 10_000;
 pub const SLOWLOG_FINE_US: i64 = 1000;
 
 impl Settings {
-    /// Returns the points of `save`: a snapshot is due after so many seconds if there were at least
-    /// so many changes.
+    /// Returns the points of `save`: seconds after which a snapshot is due, and the least changes.
     pub fn save_points(&self) -> impl Iterator<Item = (i64, u64)> + Clone {
         let mut numbers = self.save_points.split_ascii_whitespace();
         // `save` takes pairs of numbers only.

@@ -190,6 +190,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("aof-load-truncated", Bool, "yes"),
     D::live("aof-use-rdb-preamble", Bool, "yes"),
     D::live("aof-timestamp-enabled", Bool, "no"),
+    D::live("aof-checksums", Bool, "no").own(),
     D::live("aof-rewrite-incremental-fsync", Bool, "yes"),
     D::live("aof-disable-auto-gc", Bool, "no"),
     // Replication.

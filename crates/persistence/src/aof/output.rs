@@ -1,18 +1,21 @@
 //! The increment that is being written. Owned by the writer thread.
 
-use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
 use std::ops::Range;
 
 use pantala_base::Outgoing;
-use pantala_persistence::aof::{filter, timestamp};
+
+use super::checksum::Group;
+use super::disk::AppendFile;
+use super::{filter, timestamp};
 
 /// Maximum number of slices of one system call.
 const SLICES_MAX: usize = 256;
 
 /// An increment, and the batch of effects to be written to it.
-pub struct Output {
-    file: File,
+#[derive(Debug)]
+pub struct Output<F> {
+    file: F,
     /// Length of the file up to the last complete batch, bytes.
     len: u64,
     /// Parts of the stream, and annotations, in order.
@@ -22,6 +25,10 @@ pub struct Output {
     batch_bytes: u64,
     /// How much of the batch has been written, bytes.
     done: u64,
+    /// Batches are written with a checksum (`aof-checksums`).
+    has_checksums: bool,
+    /// The line with the checksum of the batch; empty: it has none.
+    line: Vec<u8>,
     /// The file has bytes that are not synced.
     is_dirty: bool,
     /// A sync has failed. The kernel may have dropped the pages that it could not write, and
@@ -31,9 +38,9 @@ pub struct Output {
     annotated_s: i64,
 }
 
-impl Output {
+impl<F: AppendFile> Output<F> {
     /// Continues a file whose length is `len`.
-    pub fn new(file: File, len: u64) -> Self {
+    pub fn new(file: F, len: u64) -> Self {
         Output {
             file,
             len,
@@ -41,10 +48,17 @@ impl Output {
             batch: Vec::new(),
             batch_bytes: 0,
             done: 0,
+            has_checksums: false,
+            line: Vec::new(),
             is_dirty: false,
             is_lost: false,
             annotated_s: 0,
         }
+    }
+
+    /// Sets whether the next batches are written with a checksum.
+    pub fn set_checksums(&mut self, has_checksums: bool) {
+        self.has_checksums = has_checksums;
     }
 
     /// Adds a range of a part of the stream to the batch. The range consists of complete units.
@@ -82,7 +96,7 @@ impl Output {
     }
 
     /// Returns the file's length, bytes.
-    pub fn len(&self) -> u64 {
+    pub fn len_bytes(&self) -> u64 {
         self.len
     }
 
@@ -99,20 +113,24 @@ impl Output {
         if self.batch.is_empty() {
             return Ok(());
         }
+        if self.has_checksums && self.line.is_empty() && self.done == 0 {
+            self.line = Group::of(pieces(&self.line, &self.parts, &self.batch)).line();
+            self.batch_bytes += self.line.len() as u64;
+        }
         while self.done < self.batch_bytes {
             let (mut skipped, mut slices) = (self.done as usize, Vec::with_capacity(self.batch.len().min(SLICES_MAX)));
-            for (part, range) in &self.batch {
-                if skipped >= range.len() {
-                    skipped -= range.len();
+            for piece in pieces(&self.line, &self.parts, &self.batch) {
+                if skipped >= piece.len() {
+                    skipped -= piece.len();
                     continue;
                 }
-                slices.push(IoSlice::new(&self.parts[*part].bytes()[range.start + skipped..range.end]));
+                slices.push(IoSlice::new(&piece[skipped..]));
                 skipped = 0;
                 if slices.len() == SLICES_MAX {
                     break;
                 }
             }
-            let written = match self.file.write_vectored(&slices) {
+            let written = match self.file.append(&slices) {
                 Ok(0) => Err(io::ErrorKind::WriteZero.into()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other,
@@ -124,7 +142,7 @@ impl Output {
                 }
                 Err(error) => {
                     // An incomplete command would make the file look damaged.
-                    if self.done > 0 && self.file.set_len(self.len).is_ok() {
+                    if self.done > 0 && self.file.truncate(self.len).is_ok() {
                         self.done = 0;
                     }
                     return Err(error);
@@ -146,7 +164,7 @@ impl Output {
             return Err(io::Error::other("a sync of the file has failed before"));
         }
         if self.is_dirty {
-            self.file.sync_data().inspect_err(|_| self.is_lost = true)?;
+            self.file.sync().inspect_err(|_| self.is_lost = true)?;
             self.is_dirty = false;
         }
         Ok(())
@@ -156,6 +174,17 @@ impl Output {
     pub fn drop_batch(&mut self) {
         self.batch.clear();
         self.parts.clear();
+        self.line.clear();
         (self.batch_bytes, self.done) = (0, 0);
     }
+}
+
+/// Returns the bytes of a batch with the line before it.
+fn pieces<'b>(
+    line: &'b [u8],
+    parts: &'b [Outgoing],
+    batch: &'b [(usize, Range<usize>)],
+) -> impl Iterator<Item = &'b [u8]> {
+    let ranges = batch.iter().map(|(part, range)| &parts[*part].bytes()[range.clone()]);
+    std::iter::once(line).chain(ranges)
 }

@@ -1,0 +1,72 @@
+//! Checksums of groups of effects (`aof-checksums`).
+//!
+//! A group is what is written together. The line before it has its length and its checksum, and
+//! protects itself:
+//!
+//! ```text
+//! #CRC:1234:0123456789abcdef:89ab\r\n
+//!      │    │                └ CRC16 of the line up to here
+//!      │    └ CRC64 of the group
+//!      └ length of the group, bytes
+//! ```
+//!
+//! redis-server and redis-check-aof skip lines that start with `#`. A file may also have effects
+//! without a checksum: those written while the setting was off, or by Redis.
+
+use pantala_base::{crc16, crc64};
+
+/// The prefix of such a line.
+pub const PREFIX: &[u8; 5] = b"#CRC:";
+
+/// A group of effects, as the line before it describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Length without the line, bytes.
+    pub bytes: u64,
+    /// CRC64.
+    pub crc: u64,
+}
+
+/// A line with a checksum that is not as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged;
+
+impl Group {
+    /// Describes the group that consists of these parts.
+    #[must_use]
+    pub fn of<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Self {
+        let sum =
+            |group: Group, part: &[u8]| Group { bytes: group.bytes + part.len() as u64, crc: crc64(group.crc, part) };
+        parts.fold(Group { bytes: 0, crc: 0 }, sum)
+    }
+
+    /// Returns the line before the group.
+    #[must_use]
+    pub fn line(self) -> Vec<u8> {
+        let mut line = PREFIX.to_vec();
+        line.extend_from_slice(format!("{}:{:016x}:", self.bytes, self.crc).as_bytes());
+        let check = crc16(&line);
+        line.extend_from_slice(format!("{check:04x}\r\n").as_bytes());
+        line
+    }
+
+    /// Reads an annotation, line end included. Returns `None` for an annotation of another kind.
+    ///
+    /// An annotation whose prefix differs in one bit is a damaged one. Otherwise such a bit would
+    /// leave the group unchecked.
+    #[must_use]
+    pub fn read(line: &[u8]) -> Option<Result<Self, Damaged>> {
+        let start = line.get(..PREFIX.len())?;
+        let flipped: u32 = start.iter().zip(PREFIX).map(|(byte, right)| (byte ^ right).count_ones()).sum();
+        (flipped <= 1).then(|| parse(line).ok_or(Damaged))
+    }
+}
+
+fn parse(line: &[u8]) -> Option<Group> {
+    let mut words = std::str::from_utf8(line.strip_prefix(PREFIX)?).ok()?.split(':');
+    let bytes = words.next()?.parse().ok()?;
+    let crc = u64::from_str_radix(words.next()?, 16).ok()?;
+    let group = Group { bytes, crc };
+    // Compares the line's own checksum, and rejects other spellings of the same numbers.
+    (group.line() == line).then_some(group)
+}

@@ -1,0 +1,87 @@
+//! The operations on files with which the append-only file is written. The server runs them on the
+//! system's files, the crash campaign (`tests/crash`) on simulated ones.
+
+use std::fmt::Debug;
+use std::io::{self, ErrorKind, IoSlice};
+use std::path::Path;
+
+/// A file that is written at its end.
+pub trait AppendFile {
+    /// Writes bytes at the end of the file, possibly not all. Returns how many.
+    ///
+    /// # Errors
+    /// The system's.
+    fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+    /// Cuts the file to a length, bytes.
+    ///
+    /// # Errors
+    /// The system's.
+    fn truncate(&mut self, len: u64) -> io::Result<()>;
+    /// Makes the content durable. After an error, another call may succeed although it isn't.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync(&mut self) -> io::Result<()>;
+    /// Returns the length, bytes.
+    ///
+    /// # Errors
+    /// The system's.
+    fn size(&self) -> io::Result<u64>;
+}
+
+/// Files and directories.
+pub trait Disk: Clone + Debug {
+    /// An open file.
+    type File: AppendFile + Debug;
+    /// Creates a directory.
+    ///
+    /// # Errors
+    /// The system's; also if it exists.
+    fn create_directory(&self, path: &Path) -> io::Result<()>;
+    /// Makes the names in a directory durable.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+    /// Opens a file to append to it; creates it unless it exists.
+    ///
+    /// # Errors
+    /// The system's.
+    fn open(&self, path: &Path) -> io::Result<Self::File>;
+    /// Returns the content of a file.
+    ///
+    /// # Errors
+    /// The system's.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// Returns the length of a file, bytes.
+    ///
+    /// # Errors
+    /// The system's.
+    fn size(&self, path: &Path) -> io::Result<u64>;
+    /// Renames a file atomically; replaces a file of that name.
+    ///
+    /// # Errors
+    /// The system's.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Deletes a file.
+    ///
+    /// # Errors
+    /// The system's.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// Writes all these bytes at the end of a file.
+///
+/// # Errors
+/// The system's. A part of them may have been written.
+pub fn append_all(file: &mut impl AppendFile, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.append(&[IoSlice::new(bytes)]) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

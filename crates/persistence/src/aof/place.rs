@@ -1,0 +1,138 @@
+//! The files of an append-only file, and the changes of their list: each leaves files on disk that
+//! can be loaded, wherever a crash interrupts it.
+
+use std::io;
+use std::path::Path;
+
+use super::directory::Directory;
+use super::disk::{AppendFile, Disk, append_all};
+use super::manifest::Manifest;
+use super::names;
+
+/// The directory of the files, and its content.
+#[derive(Clone, Debug)]
+pub struct Place<D> {
+    /// The directory.
+    pub directory: Directory<D>,
+    /// The files in it.
+    pub manifest: Manifest,
+    /// Size of all files except the last increment, bytes.
+    pub others_bytes: u64,
+}
+
+/// The last increment, opened when the server starts.
+#[derive(Debug)]
+pub struct Opened<F> {
+    /// The increment.
+    pub file: F,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// It was created.
+    pub is_new: bool,
+    /// Its length, bytes.
+    pub len: u64,
+}
+
+/// A file that can become the base. It is durable, except for its name.
+#[derive(Clone, Copy, Debug)]
+pub struct NewBase<'p> {
+    /// Its temporary path.
+    pub path: &'p Path,
+    /// It is an RDB file.
+    pub is_rdb: bool,
+    /// Its size, bytes.
+    pub bytes: u64,
+}
+
+impl<D: Disk> Place<D> {
+    /// Opens the last increment of a manifest. Creates the first increment, and before it a base
+    /// with the text of `empty_base` if there is none; whether that is an RDB file is the other
+    /// result.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(
+        directory: Directory<D>,
+        manifest: Manifest,
+        empty_base: impl FnOnce() -> (Vec<u8>, bool),
+    ) -> io::Result<(Self, Opened<D::File>)> {
+        directory.create()?;
+        let mut next = manifest.clone();
+        if next.is_empty() {
+            let (text, is_rdb) = empty_base();
+            let name = next.replace_base(directory.prefix(), is_rdb);
+            let mut file = directory.open_to_append(&name, true)?;
+            append_all(&mut file, &text)?;
+            file.sync()?;
+        }
+        let (name, is_new) = match next.increments().last() {
+            Some(last) => (last.name.clone(), false),
+            None => (next.add_increment(directory.prefix()), true),
+        };
+        let mut file = directory.open_to_append(&name, is_new)?;
+        let len = file.size()?;
+        // A process that was killed may have left effects and names that are not durable. Clients
+        // may read these now. An increment before the last one may have some too, if an error left
+        // an empty one behind it.
+        for earlier in next.increments().iter().filter(|listed| listed.name != name) {
+            directory.open_to_append(&earlier.name, false)?.sync()?;
+        }
+        file.sync()?;
+        directory.sync()?;
+        if next != manifest {
+            directory.write_manifest(&next)?;
+        }
+        let all_bytes: u64 = next.to_load().map(|listed| directory.size_of(listed)).sum();
+        let place = Place { directory, manifest: next, others_bytes: all_bytes.saturating_sub(len) };
+        Ok((place, Opened { file, name, is_new, len }))
+    }
+
+    /// Opens a new increment and lists it after the last one, which is durable and has `len` bytes.
+    /// Returns its name too.
+    ///
+    /// # Errors
+    /// The system's. The list is unchanged.
+    pub fn add_increment(&mut self, len: u64) -> io::Result<(D::File, Vec<u8>)> {
+        let mut next = self.manifest.clone();
+        let name = next.add_increment(self.directory.prefix());
+        let opened = self.directory.open_to_append(&name, true).and_then(|file| {
+            self.directory.write_manifest(&next)?;
+            Ok(file)
+        });
+        let file = self.adopt(next, opened)?;
+        self.others_bytes += len;
+        Ok((file, name))
+    }
+
+    /// Makes a snapshot the base, and all increments except the last `kept` history. `is_new`: the
+    /// increment still has its temporary name.
+    ///
+    /// # Errors
+    /// The system's. The list is unchanged.
+    pub fn install(&mut self, base: NewBase<'_>, is_new: bool, kept: usize) -> io::Result<()> {
+        let Place { directory, manifest, .. } = &*self;
+        let mut next = manifest.clone();
+        let name = next.replace_base(directory.prefix(), base.is_rdb);
+        let increment = is_new.then(|| next.add_increment(directory.prefix()));
+        next.retire_increments(kept);
+        let installed = directory.rename(base.path, &name).and_then(|()| {
+            if let Some(increment) = increment {
+                directory.rename(&directory.join(&names::temporary_increment(directory.prefix())), &increment)?;
+            }
+            directory.write_manifest(&next)
+        });
+        self.adopt(next, installed)?;
+        self.others_bytes = base.bytes;
+        Ok(())
+    }
+
+    /// Makes `next` the list if it was written. After an error, the list on disk may be `next`:
+    /// then a later file must not have the name of one of its files.
+    fn adopt<T>(&mut self, next: Manifest, written: io::Result<T>) -> io::Result<T> {
+        match written {
+            Ok(_) => self.manifest = next,
+            Err(_) => self.manifest.leave_out(&next),
+        }
+        written
+    }
+}

@@ -1,0 +1,230 @@
+//! The state of the thread that writes the increments: what it writes, and what is durable.
+//!
+//! | a stamp is | once |
+//! | --- | --- |
+//! | read | all effects with earlier stamps are in the batch or written |
+//! | durable | these are synced, and no earlier file has lost effects that no base has yet |
+//!
+//! # A cut
+//!
+//! A rewrite cuts the stream and starts a snapshot at the cut. Effects before the cut belong to the
+//! current increment, those behind it to the next. The current one is durable before the next one
+//! is listed, so only the last file of a list can be incomplete. After a failed sync, or without a
+//! base, the next one is not listed until its base is installed. The snapshot becomes the base only
+//! if the next increment is listed and durable; then the files before it are history.
+
+use std::io;
+use std::ops::Range;
+
+use pantala_base::Outgoing;
+
+use super::disk::Disk;
+use super::names;
+use super::output::Output;
+use super::place::{NewBase, Place};
+
+/// See the head of this module.
+#[derive(Debug)]
+pub struct Writing<D: Disk> {
+    output: Output<D::File>,
+    /// Parts behind the cut that were read together with those before it.
+    behind_cut: Vec<(Outgoing, Range<usize>)>,
+    /// The increment for the effects behind the last cut is open.
+    is_rotated: bool,
+    /// Why that increment could not be opened. The snapshot can't become the base without it.
+    rotation_error: Option<String>,
+    /// No list has the increment until its base is installed.
+    is_unlisted: bool,
+    /// A sync has failed, so the content on disk is unknown until there is a new base.
+    awaits_base: bool,
+    /// All effects with earlier stamps are read.
+    read_before: u64,
+}
+
+/// Effects that were read from the stream.
+#[derive(Debug)]
+pub struct Taken {
+    /// Their bytes, in parts that consist of complete units.
+    pub parts: Vec<Outgoing>,
+    /// The offset in the stream behind them.
+    pub end: u64,
+    /// The offset of the cut, if there is one.
+    pub cut: Option<u64>,
+    /// All effects with earlier stamps have been read with them, if known.
+    pub before: Option<u64>,
+    /// The time to annotate, Unix time in s.
+    pub now_s: Option<i64>,
+}
+
+impl<D: Disk> Writing<D> {
+    /// Continues a file of length `len`.
+    pub fn new(file: D::File, len: u64) -> Self {
+        Writing {
+            output: Output::new(file, len),
+            behind_cut: Vec::new(),
+            is_rotated: true,
+            rotation_error: None,
+            is_unlisted: false,
+            awaits_base: false,
+            read_before: 0,
+        }
+    }
+
+    /// Adds effects to the batch; those behind the cut are kept for the next increment.
+    pub fn take(&mut self, taken: Taken) {
+        let Taken { parts, end, cut, before, now_s } = taken;
+        let read_bytes: u64 = parts.iter().map(|part| part.bytes().len() as u64).sum();
+        let mut at = end - read_bytes;
+        for part in parts {
+            let len = part.bytes().len();
+            let start = at;
+            at += len as u64;
+            match cut {
+                Some(cut) if cut <= start => self.behind_cut.push((part, 0..len)),
+                Some(cut) if cut < at => {
+                    let split = (cut - start) as usize;
+                    self.output.add(part.bytes()[..split].to_vec().into(), 0..split, now_s);
+                    self.behind_cut.push((part, split..len));
+                }
+                _ => self.output.add(part, 0..len, now_s),
+            }
+        }
+        // While parts behind the cut are not in the batch, the stamp must not advance.
+        if let (Some(before), true) = (before, self.behind_cut.is_empty()) {
+            self.read_before = before;
+        }
+    }
+
+    /// Returns the bytes that are taken and not written.
+    pub fn pending_bytes(&self) -> u64 {
+        let behind_cut: usize = self.behind_cut.iter().map(|(_, range)| range.len()).sum();
+        self.output.pending_bytes() + behind_cut as u64
+    }
+
+    /// Returns whether the batch is written, so that more can be taken.
+    pub fn is_written(&self) -> bool {
+        self.output.pending_bytes() == 0
+    }
+
+    /// Returns whether the file has bytes that are not synced.
+    pub fn is_dirty(&self) -> bool {
+        self.output.is_dirty()
+    }
+
+    /// Returns the length of the current increment, bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.output.len_bytes()
+    }
+
+    /// Returns whether a sync of the current increment has failed. It must not be synced again, and
+    /// a new base is needed.
+    pub fn is_lost(&self) -> bool {
+        self.output.is_lost()
+    }
+
+    /// Returns whether a sync has failed and no base has been written since.
+    pub fn awaits_base(&self) -> bool {
+        self.awaits_base
+    }
+
+    /// Returns the stamp before which all effects are written; 0: not known.
+    pub fn written_before(&self) -> u64 {
+        if self.is_written() { self.read_before } else { 0 }
+    }
+
+    /// Writes the batch, with a checksum if `has_checksums`. Can be called again after an error.
+    /// If the file is lost, the batch is dropped: it would follow a gap, and the base will have its
+    /// effects.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&mut self, has_checksums: bool) -> io::Result<()> {
+        if self.is_lost() {
+            self.output.drop_batch();
+            return Ok(());
+        }
+        self.output.set_checksums(has_checksums);
+        self.output.write()
+    }
+
+    /// Syncs the written effects. Returns the stamp before which all effects are durable, if known.
+    ///
+    /// # Errors
+    /// The system's. The file is lost, and a new base is needed.
+    pub fn sync(&mut self) -> io::Result<Option<u64>> {
+        self.output.sync().inspect_err(|_| self.awaits_base = true)?;
+        Ok((!self.awaits_base && self.is_written()).then_some(self.read_before))
+    }
+
+    /// Starts a cut: the next increment is for the effects behind it.
+    pub fn cut(&mut self) {
+        self.is_rotated = false;
+        self.rotation_error = None;
+    }
+
+    /// Returns whether the increment behind the last cut is open, or could not be opened.
+    pub fn is_rotated(&self) -> bool {
+        self.is_rotated
+    }
+
+    /// Continues with the next increment, once all effects before the cut are written. Returns its
+    /// name. `is_new`: the files have no base yet, so no list has the increment until they do.
+    ///
+    /// # Errors
+    /// The system's. The current increment is continued, and the snapshot can't become the base.
+    pub fn rotate(&mut self, place: Option<&mut Place<D>>, is_new: bool, now_s: Option<i64>) -> io::Result<Vec<u8>> {
+        // A lost file must stay the last of its list: effects behind it would follow a gap.
+        let is_unlisted = is_new || self.awaits_base;
+        let opened = self.open_next(place, is_unlisted);
+        self.is_rotated = true;
+        let rotated = match opened {
+            Ok((output, name)) => {
+                (self.output, self.is_unlisted) = (output, is_unlisted);
+                Ok(name)
+            }
+            Err(error) => {
+                // A base without this increment would lose the effects since the cut.
+                self.rotation_error = Some(format!("no increment could be opened: {error}"));
+                Err(error)
+            }
+        };
+        for (part, range) in std::mem::take(&mut self.behind_cut) {
+            self.output.add(part, range, now_s);
+        }
+        rotated
+    }
+
+    fn open_next(&mut self, place: Option<&mut Place<D>>, is_unlisted: bool) -> io::Result<(Output<D::File>, Vec<u8>)> {
+        let Some(place) = place else { return Err(io::ErrorKind::NotFound.into()) };
+        let (file, name) = if is_unlisted {
+            let name = names::temporary_increment(place.directory.prefix());
+            (place.directory.open_to_append(&name, true)?, name)
+        } else {
+            self.sync()?;
+            place.add_increment(self.len_bytes())?
+        };
+        Ok((Output::new(file, 0), name))
+    }
+
+    /// Makes the snapshot of the last cut the base. Returns the stamp before which all effects are
+    /// durable, if known.
+    ///
+    /// # Errors
+    /// The reason why it is not.
+    pub fn install(
+        &mut self,
+        place: Option<&mut Place<D>>,
+        base: NewBase<'_>,
+        is_new: bool,
+    ) -> Result<Option<u64>, String> {
+        if let Some(error) = self.rotation_error.take() {
+            return Err(error);
+        }
+        // Once the base is installed, the files before it may be deleted.
+        self.sync().map_err(|error| format!("a sync of its increment failed: {error}"))?;
+        let Some(place) = place else { return Err("it was turned off".to_owned()) };
+        place.install(base, is_new || self.is_unlisted, 1).map_err(|error| error.to_string())?;
+        (self.awaits_base, self.is_unlisted) = (false, false);
+        Ok(self.is_written().then_some(self.read_before))
+    }
+}

@@ -1,0 +1,135 @@
+//! The effects of the campaign, each derived from its place in the history; and the check that
+//! loaded effects are exactly those.
+
+use pantala_base::Random;
+use pantala_persistence::aof::scan::Runner;
+use pantala_persistence::aof::{Found, Transactions};
+use pantala_resp::Args;
+
+/// A command's key and value.
+type Effect = (Vec<u8>, Vec<u8>);
+
+/// Returns the effects of a unit: more than one are a transaction. Its number counts from 1; `life`
+/// is the run of the server that has committed it.
+fn effects(number: u64, life: u32) -> Vec<Effect> {
+    let mut random = Random::from_seed(number << 32 | u64::from(life));
+    let count = if random.below(5) == 0 { 2 + random.below(3) } else { 1 };
+    let effect = |index| {
+        let len = if random.below(12) == 0 { random.below(1500) } else { random.below(40) };
+        let mut value = vec![0; len as usize];
+        random.fill(&mut value);
+        (format!("{number}.{index}").into_bytes(), value)
+    };
+    (0..count).map(effect).collect()
+}
+
+/// Appends a command.
+pub fn encode(out: &mut Vec<u8>, words: &[&[u8]]) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends a unit as the stream has it; some have a command that only replicas need.
+pub fn encode_unit(out: &mut Vec<u8>, number: u64, life: u32) {
+    let effects = effects(number, life);
+    if number.is_multiple_of(7) {
+        encode(out, &[b"PING"]);
+    }
+    if effects.len() > 1 {
+        encode(out, &[b"MULTI"]);
+    }
+    effects.iter().for_each(|(key, value)| encode(out, &[b"SET", key, value]));
+    if effects.len() > 1 {
+        encode(out, &[b"EXEC"]);
+    }
+}
+
+/// Returns a base: all units up to this one.
+pub fn base(number: u64, life: u32) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&mut out, &[b"BASE", number.to_string().as_bytes(), life.to_string().as_bytes()]);
+    encode(&mut out, &[b"PADDING", &vec![b'x'; (number * 37 % 900) as usize]]);
+    encode(&mut out, &[b"END"]);
+    out
+}
+
+/// The dataset that files are loaded into.
+pub struct Loaded<'h> {
+    /// By unit: the life that has committed it.
+    history: &'h [u32],
+    /// The last unit.
+    pub number: u64,
+    /// A base has started and not ended.
+    pub is_in_base: bool,
+    transactions: Transactions,
+    queued: Vec<Effect>,
+}
+
+impl<'h> Loaded<'h> {
+    /// Returns an empty dataset.
+    pub fn new(history: &'h [u32]) -> Self {
+        Loaded { history, number: 0, is_in_base: false, transactions: Transactions::default(), queued: Vec::new() }
+    }
+
+    /// Starts the next file.
+    pub fn start_file(&mut self) {
+        self.transactions = Transactions::default();
+    }
+
+    fn add(&mut self, found: &[Effect]) -> Result<(), String> {
+        let Some(life) = self.history.get(self.number as usize) else {
+            return Err(format!("a unit behind the last one, {}", self.number));
+        };
+        self.number += 1;
+        if effects(self.number, *life) != found {
+            let key = found[0].0.escape_ascii().to_string();
+            return Err(format!("not unit {} of life {life} but {} effects from {key}", self.number, found.len()));
+        }
+        Ok(())
+    }
+
+    fn set_base(&mut self, args: &Args<'_>) -> Result<(), String> {
+        let word = |at| String::from_utf8_lossy(args.at(at)).parse::<u64>().map_err(|_| "not a number".to_owned());
+        self.number = word(1)?;
+        self.is_in_base = true;
+        let right = self.number.checked_sub(1).map(|last| self.history.get(last as usize).copied());
+        match right {
+            Some(life) if life.map(u64::from) != Some(word(2)?) => Err(format!("a stale base {}", self.number)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Runner for Loaded<'_> {
+    type Error = String;
+
+    fn run(&mut self, offset: u64, args: &Args<'_>) -> Result<(), String> {
+        let name = args.at(0);
+        match self.transactions.note(offset, name) {
+            Found::Alone if name == b"BASE" => self.set_base(args),
+            Found::Alone if self.is_in_base => {
+                self.is_in_base = name != b"END";
+                Ok(())
+            }
+            Found::Alone if name == b"SET" => self.add(&[(args.at(1).to_vec(), args.at(2).to_vec())]),
+            Found::Start => Ok(()),
+            Found::Within => {
+                self.queued.push((args.at(1).to_vec(), args.at(2).to_vec()));
+                Ok(())
+            }
+            Found::End => {
+                let queued = std::mem::take(&mut self.queued);
+                self.add(&queued)
+            }
+            _ => Err(format!("unexpected {}", name.escape_ascii())),
+        }
+    }
+
+    fn open_since(&self) -> Option<u64> {
+        self.transactions.open_since()
+    }
+}

@@ -1,0 +1,453 @@
+//! One server on one disk through several crashes: what it has promised must be there.
+
+use std::path::Path;
+
+use pantala_base::Random;
+use pantala_persistence::aof::disk::{AppendFile, Disk, append_all};
+use pantala_persistence::aof::place::{NewBase, Place};
+use pantala_persistence::aof::scan::{End, Stopped, run_all};
+use pantala_persistence::aof::writing::{Taken, Writing};
+use pantala_persistence::aof::{Check, Directory, Group, Manifest, Outcome, names};
+
+use crate::disk::{Broken, SimulatedDisk, SimulatedFile, TEMPORARY_BASE};
+use crate::units::{Loaded, base, encode_unit};
+
+const ROOT: &str = "/data";
+const PREFIX: &[u8] = b"a.aof";
+/// Lives of one world.
+const LIVES_MAX: u32 = 12;
+/// Steps of one life.
+const STEPS_MAX: u64 = 60;
+
+/// What happened in the worlds so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Crashes of the machine.
+    pub crashes: u64,
+    /// Crashes of the process alone.
+    pub kills: u64,
+    /// Failed calls.
+    pub faults: u64,
+    /// Bases that were installed.
+    pub bases: u64,
+    /// Starts that needed `check-aof --fix`.
+    pub repairs: u64,
+    /// Units that were promised to be durable.
+    pub promised: u64,
+}
+
+/// When effects are written with checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checksums {
+    Never,
+    Always,
+    Switched,
+}
+
+/// A rewrite in progress.
+struct Rewrite {
+    /// The snapshot's last unit.
+    number: u64,
+    /// The offset of the cut in the stream, until the writer has reached it.
+    cut: Option<u64>,
+    /// What is not written of the base.
+    text: Vec<u8>,
+    file: Option<SimulatedFile>,
+    /// The base is durable, or could not be written.
+    ended: Option<Result<u64, String>>,
+}
+
+/// See the head of this module.
+pub struct World<'t> {
+    random: Random,
+    disk: SimulatedDisk,
+    is_ordered: bool,
+    checksums: Checksums,
+    broken: Option<Broken>,
+    /// By unit: the life that has committed it.
+    history: Vec<u32>,
+    life: u32,
+    /// Units up to this one must survive.
+    promised: u64,
+    tally: &'t mut Tally,
+}
+
+/// The server while it runs.
+struct Life {
+    place: Place<SimulatedDisk>,
+    writing: Writing<SimulatedDisk>,
+    /// The files have no base yet (`CONFIG SET appendonly yes`).
+    awaits_base: bool,
+    is_always: bool,
+    has_checksums: bool,
+    rewrite: Option<Rewrite>,
+    wants_rewrite: bool,
+    /// The stream, by unit: number and bytes that were not read.
+    unread: Vec<(u64, Vec<u8>)>,
+    read_to: u64,
+    end: u64,
+    read_before: u64,
+    now_s: i64,
+}
+
+/// The process has ended, because of an error with `always`.
+struct Exited;
+
+impl<'t> World<'t> {
+    /// Creates a world with an empty disk.
+    pub fn new(seed: u64, broken: Option<Broken>, tally: &'t mut Tally) -> Self {
+        let mut random = Random::from_seed(seed);
+        let checksums = [Checksums::Never, Checksums::Always, Checksums::Switched][random.below(3) as usize];
+        // Without checksums, blocks that are lost within a value can't be noticed.
+        let is_ordered = checksums != Checksums::Always || random.below(3) == 0;
+        let disk = SimulatedDisk::new(random.next_u64(), Path::new(ROOT), is_ordered, broken);
+        World { random, disk, is_ordered, checksums, broken, history: Vec::new(), life: 0, promised: 0, tally }
+    }
+
+    /// Lives and crashes several times. Returns the violation, if there is one.
+    pub fn run(mut self) -> Result<(), String> {
+        let lives = 1 + self.random.below(u64::from(LIVES_MAX));
+        for _ in 0..lives {
+            self.life += 1;
+            let survived = self.live();
+            self.tally.faults += self.disk.take_faults();
+            survived.map_err(|why| {
+                let World { is_ordered, checksums, .. } = &self;
+                let files = self.disk.files();
+                format!("{why}; ordered {is_ordered}, checksums {checksums:?}, life {}, files {files:?}", self.life)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.random.below(count) == 0
+    }
+
+    /// Starts the server, lets it work, and crashes.
+    fn live(&mut self) -> Result<(), String> {
+        // The machine may also crash while the server starts.
+        let mut life = loop {
+            match self.start()? {
+                Some(life) => break life,
+                None => self.crash(),
+            }
+        };
+        let faults = [0, 0, 5, 30][self.random.below(4) as usize];
+        self.disk.set_faults(faults);
+        if self.one_in(2) {
+            let calls = self.random.below(80);
+            self.disk.crash_after(Some(calls));
+        }
+        for _ in 0..self.random.below(STEPS_MAX) {
+            if self.step(&mut life).is_err() || self.disk.is_crashed() {
+                break;
+            }
+        }
+        self.crash();
+        Ok(())
+    }
+
+    /// Crashes the machine, or only the process.
+    fn crash(&mut self) {
+        // After a failed sync, what the process reads may not be on disk, and no program can know.
+        if !self.disk.is_crashed() && !self.disk.has_lost() && self.one_in(3) {
+            self.tally.kills += 1;
+            self.disk.set_faults(0);
+            self.disk.crash_after(None);
+        } else {
+            self.tally.crashes += 1;
+            self.disk.restart();
+        }
+    }
+
+    /// Loads the files, checks them, and opens them. Returns `None` after a crash.
+    fn start(&mut self) -> Result<Option<Life>, String> {
+        if self.one_in(4) {
+            let calls = self.random.below(12);
+            self.disk.crash_after(Some(calls));
+        }
+        let directory = Directory::new(self.disk.clone(), Path::new(ROOT).join("dir"), PREFIX.to_vec());
+        let loaded = self.load(&directory);
+        if self.disk.is_crashed() {
+            return Ok(None);
+        }
+        let (manifest, number) = loaded?;
+        if number < self.promised {
+            return Err(format!("units up to {} were promised, and {number} are there", self.promised));
+        }
+        self.history.truncate(number as usize);
+        let is_always = self.one_in(2);
+        let has_checksums = match self.checksums {
+            Checksums::Never => false,
+            Checksums::Always => true,
+            Checksums::Switched => self.one_in(2),
+        };
+        // The server may have started without the file, which is turned on now.
+        let awaits_base = self.one_in(6);
+        let opened = if awaits_base {
+            directory.create().and_then(|()| {
+                let file = directory.open_to_append(&names::temporary_increment(PREFIX), true)?;
+                let place = Place { directory, manifest, others_bytes: 0 };
+                Ok((place, Writing::new(file, 0)))
+            })
+        } else {
+            Place::open(directory, manifest, || (Vec::new(), false))
+                .map(|(place, opened)| (place, Writing::new(opened.file, opened.len)))
+        };
+        if self.disk.is_crashed() {
+            return Ok(None);
+        }
+        let (place, writing) = opened.map_err(|error| format!("no call fails: {error}"))?;
+        self.disk.crash_after(None);
+        if !awaits_base {
+            // Clients may read all that was loaded.
+            self.promise(number);
+        }
+        let mut life = Life {
+            place,
+            writing,
+            awaits_base,
+            is_always,
+            has_checksums,
+            rewrite: None,
+            wants_rewrite: false,
+            unread: Vec::new(),
+            read_to: 0,
+            end: 0,
+            read_before: number + 1,
+            now_s: 0,
+        };
+        if awaits_base {
+            self.snapshot(&mut life, None);
+        }
+        Ok(Some(life))
+    }
+
+    fn promise(&mut self, number: u64) {
+        if number > self.promised {
+            self.tally.promised += number - self.promised;
+            self.promised = number;
+        }
+    }
+
+    /// Loads the files. If data is unordered, a damaged end is cut off, as an operator does.
+    fn load(&mut self, directory: &Directory<SimulatedDisk>) -> Result<(Manifest, u64), String> {
+        let manifest = directory.read_manifest().map_err(|unread| format!("{unread:?}"))?;
+        let count = manifest.to_load().count();
+        let mut loaded = Loaded::new(&self.history);
+        for (index, listed) in manifest.to_load().enumerate() {
+            let name = listed.name.escape_ascii().to_string();
+            let bytes = self.disk.read(&directory.join(&listed.name)).map_err(|error| format!("{name}: {error}"))?;
+            loaded.start_file();
+            let ran = run_all(0, &mut &bytes[..], &mut loaded);
+            // As the server: only empty increments may follow one that is cut.
+            let is_last = index + 1 == count
+                || index > 0 && manifest.to_load().skip(index + 1).all(|later| directory.size_of(later) == 0);
+            let cut_at = match ran {
+                Ok(End::Whole) => None,
+                Ok(End::Cut(at) | End::CutTransaction(at)) => Some(at),
+                Err(Stopped::Damaged(_)) if is_last && !self.is_ordered => {
+                    self.tally.repairs += 1;
+                    Some(check(&bytes)?)
+                }
+                Err(stopped) => return Err(format!("{name}: {stopped:?}")),
+            };
+            if loaded.is_in_base {
+                return Err(format!("{name}: the base is incomplete"));
+            }
+            if let Some(at) = cut_at {
+                if !is_last {
+                    return Err(format!("{name} is cut at {at} of {} bytes and is not the last file", bytes.len()));
+                }
+                directory.truncate(&listed.name, at).map_err(|error| format!("no call fails: {error}"))?;
+            }
+        }
+        let number = loaded.number;
+        Ok((manifest, number))
+    }
+
+    fn step(&mut self, life: &mut Life) -> Result<(), Exited> {
+        match self.random.below(12) {
+            0..=4 => self.commit(life),
+            5..=7 => self.turn(life)?,
+            8..=10 => match &life.rewrite {
+                Some(_) => self.write_base(life),
+                None if life.wants_rewrite || self.one_in(2) => self.cut(life),
+                None => {}
+            },
+            _ => match self.random.below(4) {
+                0 => life.is_always = self.one_in(2),
+                1 if self.checksums == Checksums::Switched => life.has_checksums = self.one_in(2),
+                _ => life.now_s += 1,
+            },
+        }
+        Ok(())
+    }
+
+    /// Clients write.
+    fn commit(&mut self, life: &mut Life) {
+        for _ in 0..1 + self.random.below(4) {
+            self.history.push(self.life);
+            let number = self.history.len() as u64;
+            let mut unit = Vec::new();
+            encode_unit(&mut unit, number, self.life);
+            life.end += unit.len() as u64;
+            life.unread.push((number, unit));
+        }
+    }
+
+    /// Starts a rewrite: cuts the stream, and takes a snapshot at the cut.
+    fn cut(&mut self, life: &mut Life) {
+        life.writing.cut();
+        life.wants_rewrite = false;
+        let end = life.end;
+        self.snapshot(life, Some(end));
+    }
+
+    fn snapshot(&mut self, life: &mut Life, cut: Option<u64>) {
+        let number = self.history.len() as u64;
+        let mut text = base(number, self.history.last().copied().unwrap_or(0));
+        if life.has_checksums {
+            text = [Group::of(std::iter::once(&text[..])).line(), text].concat();
+        }
+        life.rewrite = Some(Rewrite { number, cut, text, file: None, ended: None });
+    }
+
+    /// Writes a part of the base, or syncs it.
+    fn write_base(&mut self, life: &mut Life) {
+        let Some(rewrite) = &mut life.rewrite else { return };
+        if rewrite.ended.is_some() {
+            return;
+        }
+        let (path, number) = (Path::new(ROOT).join(TEMPORARY_BASE), rewrite.number);
+        let written = match &mut rewrite.file {
+            None => self.disk.open(&path).and_then(|mut file| {
+                file.truncate(0)?;
+                rewrite.file = Some(file);
+                Ok(false)
+            }),
+            Some(file) if rewrite.text.is_empty() => file.sync().map(|()| true),
+            Some(file) => {
+                let len = self.random.below(rewrite.text.len() as u64 + 1) as usize;
+                let part: Vec<u8> = rewrite.text.drain(..len).collect();
+                append_all(file, &part).map(|()| false)
+            }
+        };
+        match written {
+            Ok(false) => {}
+            Ok(true) => rewrite.ended = Some(Ok(number)),
+            Err(error) => rewrite.ended = Some(Err(error.to_string())),
+        }
+    }
+
+    /// Reads some of the stream. Returns whether there is more.
+    fn read(&mut self, life: &mut Life) -> bool {
+        let count = self.random.below(life.unread.len() as u64 + 1) as usize;
+        let (mut parts, mut part) = (Vec::new(), Vec::new());
+        for (number, unit) in life.unread.drain(..count) {
+            life.read_to += unit.len() as u64;
+            life.read_before = number + 1;
+            part.extend_from_slice(&unit);
+            if self.random.below(3) == 0 {
+                parts.push(std::mem::take(&mut part).into());
+            }
+        }
+        if !part.is_empty() {
+            parts.push(part.into());
+        }
+        life.writing.take(Taken {
+            parts,
+            end: life.read_to,
+            cut: life.rewrite.as_ref().and_then(|rewrite| rewrite.cut),
+            before: Some(life.read_before),
+            now_s: (life.now_s > 0).then_some(life.now_s),
+        });
+        !life.unread.is_empty()
+    }
+
+    /// Does what the writer thread does in a turn.
+    fn turn(&mut self, life: &mut Life) -> Result<(), Exited> {
+        loop {
+            let has_more = if life.writing.is_written() { self.read(life) } else { false };
+            let is_due = life.is_always || self.one_in(4);
+            let written = life.writing.write(life.has_checksums);
+            if written.is_ok() && self.broken == Some(Broken::EarlyReply) {
+                self.note_durable(life, Some(life.writing.written_before()));
+            }
+            match written.and_then(|()| if is_due { life.writing.sync() } else { Ok(None) }) {
+                Ok(durable_before) => self.note_durable(life, durable_before),
+                Err(_) => {
+                    if life.is_always && !life.awaits_base {
+                        return Err(Exited);
+                    }
+                    life.wants_rewrite |= life.writing.is_lost();
+                    break;
+                }
+            }
+            let cut = life.rewrite.as_ref().and_then(|rewrite| rewrite.cut);
+            if cut.is_some_and(|cut| life.read_to >= cut) {
+                self.rotate(life);
+            } else if !has_more {
+                break;
+            }
+        }
+        if life.writing.is_rotated()
+            && let Some(rewrite) = life.rewrite.take_if(|rewrite| rewrite.ended.is_some())
+        {
+            self.install(life, rewrite);
+        }
+        Ok(())
+    }
+
+    fn note_durable(&mut self, life: &mut Life, before: Option<u64>) {
+        if let Some(before) = before
+            && !life.awaits_base
+            && !self.disk.is_crashed()
+        {
+            self.promise(before.saturating_sub(1));
+        }
+    }
+
+    fn rotate(&mut self, life: &mut Life) {
+        let now_s = (life.now_s > 0).then_some(life.now_s);
+        let rotated = life.writing.rotate(Some(&mut life.place), life.awaits_base, now_s);
+        if let Some(rewrite) = &mut life.rewrite {
+            rewrite.cut = None;
+            if rotated.is_err() {
+                rewrite.ended = Some(Err("aborted".to_owned()));
+            }
+        }
+    }
+
+    fn install(&mut self, life: &mut Life, rewrite: Rewrite) {
+        let path = Path::new(ROOT).join(TEMPORARY_BASE);
+        let installed = rewrite.ended.unwrap_or(Err(String::new())).and_then(|number| {
+            let base = NewBase { path: &path, is_rdb: false, bytes: number };
+            life.writing.install(Some(&mut life.place), base, life.awaits_base)
+        });
+        let Ok(durable_before) = installed else {
+            let _ = self.disk.remove(&path);
+            life.wants_rewrite |= life.awaits_base || life.writing.awaits_base();
+            return;
+        };
+        self.tally.bases += 1;
+        life.awaits_base = false;
+        self.note_durable(life, Some(rewrite.number + 1));
+        self.note_durable(life, durable_before);
+        let history = life.place.manifest.take_history();
+        history.iter().for_each(|listed| drop(life.place.directory.remove(&listed.name)));
+        let _ = life.place.directory.write_manifest(&life.place.manifest);
+    }
+}
+
+/// Returns where `check-aof --fix` cuts a file.
+fn check(bytes: &[u8]) -> Result<u64, String> {
+    let mut check = Check::new(0, String::new(), None);
+    for input in [bytes, &[]] {
+        if let Some(Outcome::Read(analysis)) = check.feed(input) {
+            return Ok(analysis.ok_up_to);
+        }
+    }
+    Err("the check has no result".to_owned())
+}
