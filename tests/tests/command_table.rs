@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use pantala_tests::{Backend, Client, Reply, Server};
 
-/// Pantala's commands from later versions of Redis, which 7.0 doesn't have.
+/// Pantala's commands that Redis 7.0 doesn't have: from later versions, and its own.
 const LATER: &[&str] = &[
     "client|setinfo",
     "client|no-touch",
+    "client|durability",
     "hexpire",
     "hexpireat",
     "hexpiretime",

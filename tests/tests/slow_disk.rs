@@ -1,7 +1,7 @@
 //! A disk that is slower than the writers: the fault `stuck-disk` holds the thread that writes the
 //! append-only file.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::waiting::{PATIENCE, eventually};
@@ -166,6 +166,87 @@ fn a_pipeline_that_runs_elsewhere_is_held() {
             stick(&mut client, false);
         });
         eventually("all is written", || buffer(&mut client) == 0);
+        server.assert_sound();
+    });
+}
+
+/// Sends a command whose reply must wait for the disk.
+fn send_waiting(client: &mut Client, words: &[&str]) {
+    client.send(words);
+    client.set_read_timeout(Duration::from_millis(50));
+    assert!(client.try_receive().is_err(), "the reply to {words:?} waits");
+    client.set_read_timeout(PATIENCE);
+}
+
+/// `CLIENT DURABILITY`.
+#[test]
+fn clients_choose_whether_their_replies_wait_for_the_disk() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(
+            backend,
+            &["--workers", "2", "--appendonly", "yes", "--save", "", "--auto-aof-rewrite-percentage", "0"],
+        );
+        let (mut client, mut asking, mut other) = (server.connect(), server.connect(), server.connect());
+        assert_eq!(asking.call("CLIENT DURABILITY always"), Reply::ok());
+        // The file is synced for it at once, not once a second.
+        let began = Instant::now();
+        for number in 0..20 {
+            assert_eq!(asking.call(&format!("SET a {number}")), Reply::ok());
+            assert_eq!(asking.call("GET a"), Reply::bulk(&number.to_string()));
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        stick(&mut client, true);
+        send_waiting(&mut asking, &["SET", "a", "1"]);
+        // Replies to others don't wait; a read of what is not on disk does if its client asks.
+        assert_eq!(client.call("SET b 1"), Reply::ok());
+        assert_eq!(client.call("GET a"), Reply::bulk("1"));
+        assert_eq!(other.call("CLIENT DURABILITY always"), Reply::ok());
+        send_waiting(&mut other, &["GET", "b"]);
+        stick(&mut client, false);
+        assert_eq!(asking.receive(), Reply::ok());
+        assert_eq!(other.receive(), Reply::bulk("1"));
+        // The choice of a pipeline's end does not apply to its start.
+        stick(&mut client, true);
+        let pipeline = [encode(&["SET", "a", "2"]), encode(&["CLIENT", "DURABILITY", "default"])].concat();
+        asking.send_raw(&pipeline);
+        send_waiting(&mut other, &["SET", "c", "1"]);
+        drop(other);
+        asking.set_read_timeout(Duration::from_millis(50));
+        assert!(asking.try_receive().is_err(), "it waits also when no other client asks");
+        asking.set_read_timeout(PATIENCE);
+        stick(&mut client, false);
+        assert_eq!([asking.receive(), asking.receive()], [Reply::ok(), Reply::ok()]);
+        stick(&mut client, true);
+        assert_eq!(asking.call("SET a 3"), Reply::ok());
+        stick(&mut client, false);
+        // RESET ends it, and it has no effect while the file is off.
+        assert_eq!(asking.call("CLIENT DURABILITY always"), Reply::ok());
+        assert_eq!(asking.call("RESET").text(), "RESET");
+        stick(&mut client, true);
+        assert_eq!(asking.call("SET a 4"), Reply::ok());
+        stick(&mut client, false);
+        assert_eq!(asking.call("CLIENT DURABILITY always"), Reply::ok());
+        stick(&mut client, true);
+        send_waiting(&mut asking, &["SET", "a", "5"]);
+        assert_eq!(client.call("CONFIG SET appendonly no"), Reply::ok());
+        assert_eq!(asking.receive(), Reply::ok());
+        assert_eq!(asking.call("SET a 6"), Reply::ok());
+        stick(&mut client, false);
+        assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
+        eventually("the base is written", || field(&mut client, "persistence", "aof_rewrite_in_progress") == 0);
+        stick(&mut client, true);
+        send_waiting(&mut asking, &["SET", "a", "7"]);
+        stick(&mut client, false);
+        assert_eq!(asking.receive(), Reply::ok());
+        // The other way round: a client that does not wait for the syncs of `always`.
+        assert_eq!(client.call("CONFIG SET appendfsync always"), Reply::ok());
+        assert_eq!(client.call("CLIENT DURABILITY everysec"), Reply::ok());
+        assert_eq!(asking.call("CLIENT DURABILITY default"), Reply::ok());
+        stick(&mut client, true);
+        assert_eq!(client.call("SET b 2"), Reply::ok());
+        send_waiting(&mut asking, &["GET", "b"]);
+        stick(&mut client, false);
+        assert_eq!(asking.receive(), Reply::bulk("2"));
         server.assert_sound();
     });
 }

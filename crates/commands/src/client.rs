@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pantala_base::number::parse_i64;
-use pantala_engine::client::{LocalContext, ReplyMode};
+use pantala_engine::client::{Durability, LocalContext, ReplyMode};
 use pantala_engine::message::{Message, Unblock};
 use pantala_resp::{Args, Reply};
 
@@ -96,6 +96,28 @@ fn switch(flag: &AtomicBool, argument: &[u8], reply: &mut Reply<'_>) {
     }
     flag.store(on, Relaxed);
     reply.ok();
+}
+
+/// `CLIENT DURABILITY ALWAYS | EVERYSEC | DEFAULT`. Pantala's own.
+pub fn durability(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let known =
+        [("ALWAYS", Durability::Always), ("EVERYSEC", Durability::EverySecond), ("DEFAULT", Durability::Default)];
+    match known.into_iter().find(|(name, _)| is_option(args.at(2), name)) {
+        Some((_, durability)) => {
+            set_durability(context, durability);
+            reply.ok();
+        }
+        None => reply.error(errors::SYNTAX),
+    }
+}
+
+/// Sets when the replies of the client are sent.
+pub(crate) fn set_durability(context: &mut LocalContext<'_>, durability: Durability) {
+    let former = std::mem::replace(&mut context.session.durability, durability);
+    let asks = durability == Durability::Always;
+    if asks != (former == Durability::Always) {
+        context.host.note_asks_always(asks);
+    }
 }
 
 /// `CLIENT REPLY ON | OFF | SKIP`. The worker discards replies while they are off.

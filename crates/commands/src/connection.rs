@@ -2,7 +2,7 @@
 
 use pantala_base::number::parse_i64;
 use pantala_engine::acl::{Context, DEFAULT_USER};
-use pantala_engine::client::LocalContext;
+use pantala_engine::client::{Durability, LocalContext};
 use pantala_resp::{Args, Reply, Version};
 
 use crate::arguments::{c_string, database_index, database_of, is_option};
@@ -46,6 +46,7 @@ pub fn reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     context.session.set_monitors(context.keyspace, false);
     context.session.leave_effects(context.keyspace);
     context.session.untrack(context.keyspace);
+    client::set_durability(context, Durability::Default);
     context.session.reset(context.keyspace.users());
     reply.simple("RESET");
 }

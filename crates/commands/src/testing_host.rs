@@ -136,6 +136,10 @@ impl Host for FakeHost {
     fn saves_before(&self, how: Shutdown) -> bool {
         how.save
     }
+    fn note_asks_always(&self, asks: bool) {
+        let _ = self.record(format!("asks for always: {asks}"));
+    }
+
     fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str> {
         Ok("Background append only file rewriting started")
     }

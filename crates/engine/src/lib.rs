@@ -88,7 +88,7 @@ pub mod client {
         AllShards, ClusterNode, Followed, Host, LocalContext, MemoryFigures, PreferredEndpoint, Shutdown,
     };
     pub use crate::session::replication::{Acknowledged, Failover, Following, Next, Replicator};
-    pub use crate::session::{ReplyMode, Session};
+    pub use crate::session::{Durability, ReplyMode, Session};
 }
 
 /// The parts of the dictionary that keyed handlers use.

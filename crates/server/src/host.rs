@@ -646,6 +646,10 @@ impl Host for Server {
         Server::saves_before(self, how)
     }
 
+    fn note_asks_always(&self, asks: bool) {
+        self.snapshots.aof.note_asks_always(self, asks);
+    }
+
     fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str> {
         aof::rewrite_in_background(self)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::client::ReplyMode;
+use pantala_engine::client::{Durability, ReplyMode};
 
 use crate::testing_host::{LocalTest, START_MS};
 
@@ -58,6 +58,26 @@ fn no_evict_and_no_touch_are_switches() {
     assert!(test.session.client.no_evict.load(Relaxed) && test.session.client.no_touch.load(Relaxed));
     test.expect(&[("CLIENT NO-EVICT off", "+OK|"), ("CLIENT NO-TOUCH off", "+OK|"), ("CLIENT NO-TOUCH ''", SYNTAX)]);
     assert!(!test.session.client.no_evict.load(Relaxed) && !test.session.client.no_touch.load(Relaxed));
+}
+
+#[test]
+fn durability_is_counted() {
+    let mut test = LocalTest::new();
+    for (command, durability, asks) in [
+        ("CLIENT DURABILITY always", Durability::Always, Some(true)),
+        ("CLIENT DURABILITY ALWAYS", Durability::Always, None),
+        ("CLIENT DURABILITY everysec", Durability::EverySecond, Some(false)),
+        ("CLIENT DURABILITY default", Durability::Default, None),
+        ("CLIENT DURABILITY always", Durability::Always, Some(true)),
+        ("RESET", Durability::Default, Some(false)),
+        ("RESET", Durability::Default, None),
+    ] {
+        assert!(test.run(command).starts_with('+'), "{command}");
+        assert_eq!(test.session.durability, durability);
+        let recorded: Vec<String> = asks.map(|asks| format!("asks for always: {asks}")).into_iter().collect();
+        assert_eq!(test.take_calls(), recorded, "{command}");
+    }
+    test.expect(&[("CLIENT DURABILITY no", SYNTAX)]);
 }
 
 #[test]

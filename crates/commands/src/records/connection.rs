@@ -36,6 +36,7 @@ pub(crate) const CLIENT: Command = Command {
     flags: flags![KEEPS_CACHING],
     subcommands: &[
         CLIENT_CACHING,
+        CLIENT_DURABILITY,
         CLIENT_GETNAME,
         CLIENT_GETREDIR,
         CLIENT_HELP,
@@ -213,6 +214,26 @@ pub(crate) const CLIENT_LIST: Command = Command {
         Argument::block("id", &[Argument::integer("client-id").multiple()]).token("ID").since("6.2.0").optional(),
     ],
     handler: Handler::Local(crate::client::list),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_DURABILITY: Command = Command {
+    name: "durability",
+    full_name: "client|durability",
+    summary: "Chooses when the replies to this connection are sent: after its effects are on disk, or before",
+    since: "7.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
+    arguments: &[Argument::one_of(
+        "durability",
+        &[
+            Argument::word("always", "ALWAYS"),
+            Argument::word("everysec", "EVERYSEC"),
+            Argument::word("default", "DEFAULT"),
+        ],
+    )],
+    handler: Handler::Local(crate::client::durability),
     ..CONNECTION
 };
 

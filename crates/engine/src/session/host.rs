@@ -127,6 +127,8 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// The whole error reply.
     fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str>;
+    /// Notes that one more client asks for `CLIENT DURABILITY always`, or one fewer.
+    fn note_asks_always(&self, asks: bool);
     /// Returns when the last snapshot was saved, or the server started: unix time in s.
     fn last_save_s(&self) -> i64;
     /// Returns the text of `INFO` for these section names (lower case; empty: the default ones).

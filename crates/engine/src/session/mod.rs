@@ -94,6 +94,21 @@ pub struct Session {
     pub needs_all: Option<AllShards>,
     /// It is the link to the primary that this replica follows.
     pub primary: Option<Box<PrimaryLink>>,
+    /// `CLIENT DURABILITY`. The server counts the clients with `always`
+    /// ([`Host::note_asks_always`](host::Host::note_asks_always)).
+    pub durability: Durability,
+}
+
+/// When the replies of a connection are sent (`CLIENT DURABILITY`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// As `appendfsync` says.
+    #[default]
+    Default,
+    /// After the sync that covers the effects of its commands and those that these have read.
+    Always,
+    /// Without waiting for a sync.
+    EverySecond,
 }
 
 impl Session {
@@ -128,6 +143,7 @@ impl Session {
             pause: None,
             needs_all: None,
             primary: None,
+            durability: Durability::default(),
         };
         session.settle_permissions(epoch);
         session

@@ -2,7 +2,7 @@
 //!
 //! | replies wait | of | until |
 //! | --- | --- | --- |
-//! | with `appendfsync always` | commands that have written, or read what is not on disk | it is on disk |
+//! | with `appendfsync always`, or `CLIENT DURABILITY always` | commands that have written, or read what is not on disk | it is on disk |
 //! | while the disk is slower than the writers | commands that have written | it has caught up |
 //!
 //! The second row bounds memory: unwritten effects are in memory. Redis blocks the whole server
@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 
+use pantala_engine::client::Durability;
 use pantala_engine::effect::Seen;
 
 /// Bytes of effects that wait to be written, above which replies to writes wait: 256 MiB.
@@ -26,6 +27,9 @@ const BEHIND: u8 = 1 << 1;
 /// fails: then writes are rejected.
 const WRITES: u8 = 1 << 2;
 
+/// Some clients ask for `CLIENT DURABILITY always`, and the file is on.
+const ASKED: u8 = 1 << 3;
+
 /// The stamp below which replies are sent while the disk is behind: those to commands that have
 /// written nothing have none.
 const NOTHING_WRITTEN: u64 = 1;
@@ -38,7 +42,7 @@ impl Gate {
     /// Returns whether some replies wait.
     #[inline]
     pub fn is_shut(&self) -> bool {
-        self.0.load(Relaxed) & (ALWAYS | BEHIND) != 0
+        self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED) != 0
     }
 
     /// Returns whether they wait for syncs.
@@ -51,9 +55,15 @@ impl Gate {
         self.0.load(Relaxed) & (ALWAYS | BEHIND) == BEHIND
     }
 
-    /// Returns the stamp that the reply to some commands waits for; 0: none.
-    pub fn awaited(&self, seen: Seen) -> u64 {
-        let waits = self.awaits_syncs() || seen.has_written();
+    /// Returns the stamp that the reply to some commands of a client waits for; 0: none.
+    pub fn awaited(&self, seen: Seen, durability: Durability) -> u64 {
+        let bits = self.0.load(Relaxed);
+        let for_sync = match durability {
+            Durability::Always => bits & (ALWAYS | ASKED) != 0,
+            Durability::Default => bits & ALWAYS != 0,
+            Durability::EverySecond => false,
+        };
+        let waits = for_sync || bits & BEHIND != 0 && seen.has_written();
         if waits { seen.stamp() } else { 0 }
     }
 
@@ -62,7 +72,7 @@ impl Gate {
     pub fn open_below(&self, synced: impl FnOnce() -> u64) -> u64 {
         // SeqCst: see `Aof::await_sync`.
         match self.0.load(SeqCst) {
-            bits if bits & ALWAYS != 0 => synced(),
+            bits if bits & (ALWAYS | ASKED) != 0 => synced(),
             bits if bits & BEHIND != 0 => NOTHING_WRITTEN,
             _ => u64::MAX,
         }
@@ -72,11 +82,23 @@ impl Gate {
     /// that have waited may be sent now.
     pub fn set(&self, writes: bool, awaits_syncs: bool) -> bool {
         let set = |before: u8| {
-            let behind = if writes { before & BEHIND } else { 0 };
-            Some(behind | if writes { WRITES } else { 0 } | if awaits_syncs { ALWAYS } else { 0 })
+            let kept = before & if writes { BEHIND | ASKED } else { ASKED };
+            Some(kept | if writes { WRITES } else { 0 } | if awaits_syncs { ALWAYS } else { 0 })
         };
         let before = self.0.fetch_update(SeqCst, SeqCst, set).unwrap_or_else(|before| before);
         before & (ALWAYS | BEHIND) & !self.0.load(SeqCst) != 0
+    }
+
+    /// Sets whether clients ask for `always`. Returns whether replies that have waited may be sent
+    /// now.
+    pub fn set_asked(&self, is_asked: bool) -> bool {
+        let before = if is_asked { self.0.fetch_or(ASKED, SeqCst) } else { self.0.fetch_and(!ASKED, SeqCst) };
+        before & ASKED != 0 && !is_asked
+    }
+
+    /// Returns whether clients ask for `always` although the server does not sync always.
+    pub fn is_asked(&self) -> bool {
+        self.0.load(SeqCst) & (ALWAYS | ASKED) == ASKED
     }
 
     /// Notes that more than [`UNWRITTEN_BYTES_MAX`] wait to be written.
@@ -104,7 +126,7 @@ mod tests {
     const READ: Seen = Seen::read(77);
 
     fn waits(gate: &Gate, seen: Seen) -> bool {
-        gate.is_shut() && gate.awaited(seen) >= gate.open_below(|| 50)
+        gate.is_shut() && gate.awaited(seen, Durability::Default) >= gate.open_below(|| 50)
     }
 
     #[test]
@@ -143,5 +165,27 @@ mod tests {
         assert!(!gate.is_behind() && !waits(&gate, Seen::written(49)), "syncs decide");
         assert!(gate.set(true, false), "those that only syncs held are sent");
         assert!(waits(&gate, WRITTEN) && !waits(&gate, READ));
+    }
+
+    #[test]
+    fn clients_choose_when_their_replies_are_sent() {
+        let gate = Gate::default();
+        let waits = |seen: Seen, durability| gate.is_shut() && gate.awaited(seen, durability) >= gate.open_below(|| 50);
+        let all = [Durability::Default, Durability::Always, Durability::EverySecond];
+        gate.set(true, false);
+        assert!(!gate.set_asked(true) && gate.is_asked());
+        assert_eq!(all.map(|durability| waits(WRITTEN, durability)), [false, true, false]);
+        assert_eq!(all.map(|durability| waits(READ, durability)), [false, true, false]);
+        assert!(!waits(Seen::written(49), Durability::Always));
+        gate.note_behind();
+        assert_eq!(all.map(|durability| waits(WRITTEN, durability)), [true; 3], "the bound holds for all");
+        assert_eq!(all.map(|durability| waits(READ, durability)), [false, true, false]);
+        assert!(gate.set(false, false), "writing fails");
+        assert_eq!(all.map(|durability| waits(WRITTEN, durability)), [false, true, false], "it is not on disk");
+        gate.set(true, true);
+        assert!(!gate.is_asked());
+        assert_eq!(all.map(|durability| waits(WRITTEN, durability)), [true, true, false]);
+        assert!(gate.set(true, false));
+        assert!(gate.set_asked(false) && !gate.set_asked(false) && !gate.is_shut());
     }
 }

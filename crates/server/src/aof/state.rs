@@ -10,7 +10,7 @@ use pantala_engine::tuning::refusal::Refusals;
 
 use super::directory::Place;
 use super::gate::Gate;
-use super::writer::Handle;
+use super::writer::{Handle, Order};
 use crate::config::{AofSettings, AppendFsync};
 use crate::host::Server;
 
@@ -91,6 +91,8 @@ pub struct Aof {
     gate: Arc<Gate>,
     /// Held while the gate is set.
     gate_setter: Mutex<()>,
+    /// Number of clients that ask for `CLIENT DURABILITY always`.
+    asking: AtomicU64,
     /// By worker: it has replies that wait.
     waiting: Box<[AtomicBool]>,
     /// Rewrites.
@@ -119,6 +121,7 @@ impl Aof {
             synced: AtomicU64::new(0),
             gate: Arc::default(),
             gate_setter: Mutex::default(),
+            asking: AtomicU64::new(0),
             waiting: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             rewrites: Rewrites::default(),
             written: Written::default(),
@@ -161,10 +164,10 @@ impl Aof {
     }
 
     fn set_gates(&self, server: &Server) {
-        let awaited_syncs = self.gate.awaits_syncs();
+        let awaited_syncs = (self.gate.awaits_syncs(), self.gate.is_asked());
         self.set_gate(server);
         // The thread must see at once that replies wait for its syncs, or no longer do.
-        if self.gate.awaits_syncs() != awaited_syncs
+        if (self.gate.awaits_syncs(), self.gate.is_asked()) != awaited_syncs
             && let Some(handle) = &*lock(&self.writer)
         {
             handle.wake();
@@ -178,11 +181,42 @@ impl Aof {
             let _setter = lock(&self.gate_setter);
             let writes = self.state() != State::Off && self.written.error.load(Relaxed) == 0;
             let awaits_syncs = self.state() == State::On && self.fsync() == AppendFsync::Always;
-            self.gate.set(writes, awaits_syncs)
+            let is_asked = self.state() == State::On && self.asking.load(SeqCst) > 0;
+            // Both must be set.
+            self.gate.set_asked(is_asked) | self.gate.set(writes, awaits_syncs)
         };
         if releases {
             self.release(server);
         }
+    }
+
+    /// Notes that one more client asks for `CLIENT DURABILITY always`, or one fewer.
+    pub fn note_asks_always(&self, server: &Server, asks: bool) {
+        if asks {
+            self.asking.fetch_add(1, SeqCst);
+            return self.set_gates(server);
+        }
+        let others = |asking: u64| asking.checked_sub(1).filter(|others| *others > 0);
+        if self.asking.fetch_update(SeqCst, SeqCst, others).is_ok() {
+            return;
+        }
+        // Replies of its earlier commands may wait, so the thread lets go only after the next sync.
+        match &*lock(&self.writer) {
+            Some(handle) => handle.inbox.order(Order::Unask),
+            None => self.note_unasked(server),
+        }
+    }
+
+    /// Notes that a client no longer asks for `always`, and that all effects it has seen are
+    /// durable or the file is off.
+    pub(super) fn note_unasked(&self, server: &Server) {
+        self.asking.fetch_sub(1, SeqCst);
+        self.set_gate(server);
+    }
+
+    /// Returns whether a reply waits for a sync because its client asks for that.
+    pub(super) fn is_sync_asked(&self) -> bool {
+        self.gate.is_asked() && self.waiting.iter().any(|waits| waits.load(SeqCst))
     }
 
     /// Returns what is to be called when the thread that writes is too far behind.
@@ -222,7 +256,14 @@ impl Aof {
     /// after this call: either it sees the latest stamp, or the writer thread sees the registration
     /// and notifies it.
     pub fn await_sync(&self, worker: u32) {
-        self.waiting[worker as usize].store(true, SeqCst);
+        let waited = self.waiting[worker as usize].swap(true, SeqCst);
+        // With `always` the thread syncs anyway.
+        if !waited
+            && self.gate.is_asked()
+            && let Some(handle) = &*lock(&self.writer)
+        {
+            handle.wake();
+        }
     }
 
     /// Records that all effects with earlier stamps are on disk, and notifies the waiting workers.

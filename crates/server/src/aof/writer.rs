@@ -52,8 +52,21 @@ pub enum Order {
     Base(Result<Base, String>),
     /// Write and sync all effects committed so far, then reply.
     Sync(Sender<bool>),
+    /// Write and sync all effects committed so far, then note that a client no longer asks for
+    /// `CLIENT DURABILITY always`.
+    Unask,
     /// Write and sync all effects committed so far, then end.
     Stop,
+}
+
+/// What waits until all effects with earlier stamps are synced.
+enum Awaiting {
+    /// A caller.
+    Caller(Sender<bool>),
+    /// [`Order::Unask`].
+    Unask,
+    /// The end of the thread.
+    End,
 }
 
 /// The pending orders.
@@ -168,9 +181,8 @@ struct Writer {
     synced_at: Instant,
     /// When the last write or sync failed.
     failed_at: Option<Instant>,
-    /// Callers that wait until all effects with earlier stamps are synced; `None` as the caller for
-    /// the end of the thread.
-    awaited: Vec<(u64, Option<Sender<bool>>)>,
+    /// Stamps up to which the effects must be synced, and for what.
+    awaited: Vec<(u64, Awaiting)>,
     is_ending: bool,
 }
 
@@ -188,7 +200,8 @@ impl Writer {
             // The server has ended without stopping this thread.
             let Some(server) = self.server.upgrade() else { return };
             let aof = &server.snapshots().aof;
-            let wants_eager = aof.gate().awaits_syncs() || self.is_ending || !self.awaited.is_empty();
+            let wants_eager =
+                aof.gate().awaits_syncs() || aof.is_sync_asked() || self.is_ending || !self.awaited.is_empty();
             if is_eager != wants_eager {
                 is_eager = wants_eager;
                 self.reader.set_eager(is_eager);
@@ -230,19 +243,20 @@ impl Writer {
                 self.base = None;
             }
             Order::Base(base) => self.base = Some(base),
-            Order::Sync(sender) => self.await_epoch(server, Some(sender)),
+            Order::Sync(sender) => self.await_epoch(server, Awaiting::Caller(sender)),
+            Order::Unask => self.await_epoch(server, Awaiting::Unask),
             Order::Stop => {
                 self.is_ending = true;
-                self.await_epoch(server, None);
+                self.await_epoch(server, Awaiting::End);
             }
         }
     }
 
-    /// Registers a caller that waits for the end of the journal's current epoch. Effects committed
+    /// Registers what waits for the end of the journal's current epoch. Effects committed
     /// so far belong to this epoch or an earlier one.
-    fn await_epoch(&mut self, server: &Server, sender: Option<Sender<bool>>) {
+    fn await_epoch(&mut self, server: &Server, awaiting: Awaiting) {
         let journal = server.keyspace().journal();
-        self.awaited.push((journal.epoch_end(), sender));
+        self.awaited.push((journal.epoch_end(), awaiting));
         self.reader.set_eager(true);
         journal.demand();
     }
@@ -311,7 +325,7 @@ impl Writer {
     /// Syncs the file if `appendfsync`, a waiting caller or the end of the thread requires it.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
-        let is_wanted = !self.awaited.is_empty() || self.is_ending;
+        let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked();
         match aof.fsync() {
             AppendFsync::Always => {}
             _ if is_wanted => {}
@@ -418,13 +432,21 @@ impl Writer {
         }
         let is_failed = self.failed_at.is_some();
         let written_before = self.writing.written_before();
-        self.awaited.retain(|(stamp, sender)| {
-            let is_done = is_failed || *stamp <= written_before;
-            if let (true, Some(sender)) = (is_done, sender) {
-                // An error is ignored: the caller may have stopped waiting.
-                let _ = sender.send(!is_failed);
+        // While effects are lost, replies that wait for a sync go on waiting.
+        let keeps_asked = !self.is_ending && (is_failed || self.writing.awaits_base());
+        self.awaited.retain(|(stamp, awaiting)| {
+            let is_unask = matches!(awaiting, Awaiting::Unask);
+            let is_over = if is_unask && keeps_asked { false } else { is_failed || *stamp <= written_before };
+            if !is_over {
+                return true;
             }
-            !is_done
+            match awaiting {
+                // An error is ignored: the caller may have stopped waiting.
+                Awaiting::Caller(sender) => drop(sender.send(!is_failed)),
+                Awaiting::Unask => server.snapshots().aof.note_unasked(server),
+                Awaiting::End => {}
+            }
+            false
         });
         if !self.awaited.is_empty() {
             server.keyspace().journal().demand();

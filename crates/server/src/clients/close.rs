@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use pantala_engine::client::Durability;
 use pantala_engine::faults::{self, Fault};
 use pantala_runtime::{EventLoop, Outgoing};
 use pantala_session::State;
@@ -69,6 +70,10 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         connection.session.set_monitors(keyspace, false);
         connection.session.leave_effects(keyspace);
         connection.session.untrack(keyspace);
+        if connection.session.durability == Durability::Always {
+            let server = self.reactor.server;
+            server.snapshots().aof.note_asks_always(server, false);
+        }
         if let Some(mut ahead) = self.reactor.shut(connection) {
             self.garbage.add(&mut ahead);
         }

@@ -24,8 +24,8 @@ pub fn note_unsynced_until<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L
 }
 
 fn note<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, seen: Seen) {
-    let stamp = clients.reactor.server.snapshots().aof.gate().awaited(seen);
     if let Some(connection) = &mut clients.reactor.connections[index as usize] {
+        let stamp = clients.reactor.server.snapshots().aof.gate().awaited(seen, connection.session.durability);
         connection.socket.unsynced = connection.socket.unsynced.max(stamp);
     }
 }
