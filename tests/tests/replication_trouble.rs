@@ -246,3 +246,25 @@ fn a_hostile_stream_harms_only_its_own_link() {
         replica.assert_sound();
     });
 }
+
+/// As in Redis, only a server that saves nothing deletes its file after a sync.
+#[test]
+fn a_replica_deletes_its_file_if_it_saves_nothing() {
+    for (args, is_deleted) in [
+        (&["--rdb-del-sync-files", "yes", "--save", ""][..], true),
+        (&["--rdb-del-sync-files", "no", "--save", ""], false),
+        (&["--rdb-del-sync-files", "yes", "--save", "3600 1"], false),
+        (&["--rdb-del-sync-files", "yes", "--save", "", "--appendonly", "yes"], false),
+    ] {
+        let primary = StagedPrimary::start(vec![Scene::streams(7, &stream(&["SELECT 0", "SET key 1"])).keeping()]);
+        let mut replica = Server::pantala(Backend::all()[0], &[&REPLICA[..], args].concat());
+        let file = replica.folder().join("dump.rdb");
+        std::fs::write(&file, EMPTY_RDB).expect("written");
+        let mut client = replica.connect();
+        follow(&mut client, &primary);
+        eventually("the replica follows", || client.call("GET key") == Reply::bulk("1"));
+        assert_eq!(!file.exists(), is_deleted, "{args:?}");
+        finish(&mut client, primary);
+        replica.assert_sound();
+    }
+}

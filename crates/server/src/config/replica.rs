@@ -34,6 +34,8 @@ pub struct ReplicaSettings {
     /// `replica-refuse-empty-primary`: keep the dataset if the primary has none and another
     /// history.
     pub refuses_empty_primary: bool,
+    /// Delete the RDB file after a sync, unless the server saves its data (`rdb-del-sync-files`).
+    pub deletes_sync_files: bool,
 }
 
 impl ReplicaSettings {
@@ -52,6 +54,7 @@ impl ReplicaSettings {
             ignores_maxmemory: values.bool("replica-ignore-maxmemory"),
             flushes_lazily: values.bool("replica-lazy-flush"),
             refuses_empty_primary: values.bool("replica-refuse-empty-primary"),
+            deletes_sync_files: values.bool("rdb-del-sync-files"),
         }
     }
 }

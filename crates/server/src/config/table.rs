@@ -172,7 +172,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("dbfilename", FileName("dbfilename can't be a path, just a filename"), "dump.rdb").protected(),
     D::live("rdbcompression", Bool, "yes"),
     D::at_start("rdbchecksum", Bool, "yes"),
-    D::known("rdb-del-sync-files", Bool, "no"),
+    D::live("rdb-del-sync-files", Bool, "no"),
     D::live("rdb-save-incremental-fsync", Bool, "yes"),
     D::known("rdb-key-save-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
     D::known("key-load-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),

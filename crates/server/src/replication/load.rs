@@ -64,6 +64,7 @@ pub(super) fn load(
             let loaded = if replica.forget(server, term) {
                 server.replication().start_history("the server follows another stream");
                 let replaced = while_alive(stream, || replace(server, received, &mut owned)).map_err(Some);
+                delete_former_file(server);
                 // The append-only file contains effects on the former dataset.
                 aof::restart(server);
                 replaced
@@ -102,6 +103,24 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
         tracing::info!("DB loaded from the master: {:.3} seconds", began.elapsed().as_secs_f64());
     }
     loaded.map(|_| ())
+}
+
+/// Deletes the RDB file of an earlier dataset if `rdb-del-sync-files` is set and the server saves
+/// nothing, also after a failed load, as in Redis. The received file has never had this name.
+fn delete_former_file(server: &Server) {
+    let settings = server.config().settings();
+    let saves = !settings.save_points.is_empty() || server.snapshots().aof.state() != aof::State::Off;
+    if !settings.replica.deletes_sync_files || saves {
+        return;
+    }
+    let path = settings.dir.join(&settings.dbfilename);
+    match std::fs::remove_file(&path) {
+        Ok(()) => {
+            tracing::info!("Removing the RDB file obtained from the master. This replica has persistence disabled")
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!("Can't remove the file {}: {error}", path.display()),
+    }
 }
 
 /// Runs `work` while another thread sends empty lines to the primary.
