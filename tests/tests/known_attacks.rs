@@ -120,3 +120,39 @@ fn strangers_take_little_memory() {
         server.assert_sound();
     });
 }
+
+/// CVE-2025-21605: replies that a client which has not authenticated doesn't read.
+#[test]
+fn strangers_who_do_not_read_are_closed() {
+    /// Commands in one write, and how many writes: far more replies than the sockets hold.
+    const PINGS: usize = 10_000;
+    const WRITES: usize = 200;
+    for_each_backend(|backend| {
+        for requires_login in ["CONFIG SET requirepass secret", "ACL SETUSER default off"] {
+            let mut server = Server::pantala(backend, &[]);
+            let mut known = server.connect();
+            for command in ["ACL SETUSER ann on >pw +@all", requires_login] {
+                assert_eq!(known.call(command), Reply::ok());
+            }
+            // A client that reads may send as much as it likes.
+            let mut reader = server.connect();
+            let pings = vec![vec!["PING"]; PINGS];
+            assert!(reader.pipeline(&pings).iter().all(|reply| reply.text() == "NOAUTH Authentication required."));
+            for request in ["PING\r\n", "AUTH ann no\r\n", "HELLO 3 AUTH ann no\r\n", "RESET\r\n", "NOSUCH\r\n"] {
+                let mut stranger = server.connect();
+                stranger.set_receive_buffer(4096);
+                stranger.set_write_timeout(COMMAND_MAX);
+                let requests = request.repeat(PINGS);
+                let is_closed = (0..WRITES).any(|_| stranger.try_send_raw(requests.as_bytes()).is_err());
+                assert!(is_closed, "{request:?} after {requires_login}");
+                assert!(known.call("CLIENT LIST").text().lines().count() <= 2, "{request:?}");
+            }
+            let log = server.log();
+            assert_eq!(log.matches("overcoming of output buffer limits").count(), 5, "{log}");
+            // Without a need to authenticate, the limit is that of the settings.
+            assert_eq!(known.call("ACL SETUSER default on nopass ~* &* +@all"), Reply::ok());
+            assert_eq!(reader.call("PING").text(), "PONG");
+            server.assert_sound();
+        }
+    });
+}

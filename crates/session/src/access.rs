@@ -92,8 +92,13 @@ fn not_allowed(command: &Command, session: &Session, host: &dyn Host) -> Option<
 
 /// Returns whether a client has authenticated, if this command requires it.
 pub fn passes_password(command: &Command, session: &Session, users: &Users) -> bool {
+    command.flags.contains(Flags::NO_AUTH) || !must_log_in(session, users)
+}
+
+/// Returns whether a client must authenticate and has not.
+pub fn must_log_in(session: &Session, users: &Users) -> bool {
     // Removing the default user's password ends the requirement for all connections.
-    session.is_authenticated() || command.flags.contains(Flags::NO_AUTH) || !users.requires_login()
+    !session.is_authenticated() && users.requires_login()
 }
 
 /// The error of a write on a read-only replica.

@@ -2,10 +2,14 @@
 
 use pantala_runtime::EventLoop;
 use pantala_session::State;
+use pantala_session::access::must_log_in;
 use pantala_session::output::PIECE_BYTES;
 
 use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
+
+/// Maximum unsent output of a client that must authenticate and has not, bytes, as in Redis.
+const STRANGER_OUTPUT_BYTES_MAX: usize = 1024;
 
 /// Returns the output limit of a connection's class.
 pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -> &'s OutputLimit {
@@ -51,6 +55,23 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let reply_bytes = connection.output.len().saturating_sub(before);
         if end_piece(connection, &self.reactor.settings, reply_bytes) && connection.state == State::Open {
+            connection.state = State::Yielding;
+        }
+    }
+
+    /// Limits the output of a client after a command that ran before authentication. Above
+    /// [`STRANGER_OUTPUT_BYTES_MAX`] the output is sent first, and the connection's later commands
+    /// run in the next turn. If the peer has not taken the output sent before, it is closed.
+    #[cold]
+    pub fn limit_stranger(&mut self, index: u32) {
+        let users = self.executor.keyspace().users();
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        if connection.pending_bytes() <= STRANGER_OUTPUT_BYTES_MAX || !must_log_in(&connection.session, users) {
+            return;
+        }
+        if connection.sending.bytes > 0 {
+            self.close_over_limit(index);
+        } else if connection.state == State::Open {
             connection.state = State::Yielding;
         }
     }

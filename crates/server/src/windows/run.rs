@@ -49,6 +49,8 @@ enum Fill {
     TooMuch,
     /// The window must run.
     Window,
+    /// The window must run, and its client has not authenticated.
+    Stranger,
     /// The connection has used up its commands for this turn.
     TurnOver,
     /// Protocol error: no command follows.
@@ -96,6 +98,12 @@ impl Windows {
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
                     // A turn within a script may have finished the connection's turn.
                     d.clients.reactor.touch(index);
+                }
+                Fill::Stranger => {
+                    let took_ns = self.run_window(d);
+                    d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
+                    d.clients.reactor.touch(index);
+                    d.clients.limit_stranger(index);
                 }
                 Fill::TurnOver => return true,
                 Fill::Broken => {
@@ -171,7 +179,10 @@ impl Windows {
             if is_broken {
                 return Fill::Broken;
             }
-            if is_alone || self.window.is_full() {
+            if is_alone {
+                return Fill::Stranger;
+            }
+            if self.window.is_full() {
                 return Fill::Window;
             }
         }
