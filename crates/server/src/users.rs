@@ -9,9 +9,6 @@ use pantala_engine::acl::Line;
 use crate::config::{Host, System, reason, replace_file};
 use crate::host::Server;
 
-/// Permissions of a new file: it holds password hashes.
-const NEW_FILE_MODE: u32 = 0o600;
-
 impl Server {
     /// Returns whether the default user needs no password.
     pub(crate) fn needs_no_password(&self) -> bool {
@@ -57,7 +54,7 @@ pub fn read(path: &Path) -> (String, Result<Vec<u8>, String>) {
 /// Replaces the content of an ACL file: after a crash the file has the old or the new content.
 /// Returns whether it succeeded; otherwise the log has the reason.
 pub fn write(path: &Path, text: &[u8]) -> bool {
-    let written = replace_file(path, text, NEW_FILE_MODE);
+    let written = replace_file(path, text);
     if let Err(error) = &written {
         tracing::warn!("Writing ACL file for ACL SAVE: {}", reason(error));
     }

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -15,6 +16,7 @@ use pantala_persistence::aof::{Commands, Group, NewBase, Writing, names};
 use super::directory::{Place, directory_of};
 use super::state::{State, lock};
 use super::writer::{self, Inbox, Order};
+use crate::config::NEW_FILE_MODE;
 use crate::host::Server;
 use crate::snapshot::{
     Consumer, Failure, JournalStart, NotStarted, Purpose, Written, start as start_snapshot, with_all_shards,
@@ -251,7 +253,7 @@ impl Rewriting {
             *held = Some(place_of(server)?);
         }
         let path = settings.dir.join(format!("temp-rewriteaof-bg-{}.aof", std::process::id()));
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&path)?;
         let commands =
             (!uses_rdb).then(|| Commands::new(server.keyspace().databases(), settings.proto_max_bulk_len_bytes));
         let syncs = settings.aof.rewrite_incremental_fsync;

@@ -35,7 +35,7 @@ pub use host::{Host, System, reason};
 pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
 pub use process::{OomScore, ProcessSettings, Supervised, SyslogSettings};
 pub use replica::ReplicaSettings;
-pub use rewrite::replace_file;
+pub use rewrite::{NEW_FILE_MODE, replace_file};
 pub use settings::{
     Allowed, AofSettings, AppendFsync, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy,
     SLOWLOG_FINE_US, Settings,

@@ -8,6 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use pantala_replication::replica::{Credentials, Handshake, Header, Identity, Out
 use super::relay::Origin;
 use super::replica::{Address, Known, Phase, Replica, Transfer, Wanted};
 use super::{failover, load};
-use crate::config::{ReplicaSettings, Settings};
+use crate::config::{NEW_FILE_MODE, ReplicaSettings, Settings};
 use crate::host::Server;
 use crate::net;
 use crate::process;
@@ -316,8 +317,10 @@ impl Received {
     fn create(settings: &Settings) -> io::Result<Self> {
         // As in Redis, the file is in `dir`, whose file system is for data.
         let path = settings.dir.join(format!("temp-repl-{}.rdb", std::process::id()));
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-        Ok(Received { file, path, stream_db: 0, keys: 0 })
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(NEW_FILE_MODE);
+        let file = options.open(&path)?;
+        Ok(Received { file, path, stream_db: 0 })
     }
 }
 

@@ -10,11 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::config::Settings;
-
-/// Permissions of snapshots: only the owner may read them, since they contain all data. Redis uses
-/// the umask.
-const FILE_MODE: u32 = 0o600;
+use crate::config::{NEW_FILE_MODE, Settings};
 
 /// Bytes between two syncs with `rdb-save-incremental-fsync`, as in Redis.
 const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
@@ -86,7 +82,8 @@ impl Target {
     /// # Errors
     /// The system's.
     pub fn create(self) -> Result<Unfinished, Failed> {
-        let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&self.temporary);
+        let opened =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&self.temporary);
         let file = opened.map_err(|error| Failed::during("opening a temporary file", error))?;
         Ok(Unfinished { target: self, file, unsynced_bytes: 0, is_finished: false })
     }

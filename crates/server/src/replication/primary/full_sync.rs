@@ -31,6 +31,7 @@ use pantala_engine::whole::Whole;
 use pantala_replication::{Feed, FeedAhead, FeedReader, Filter, Framing, Replica, ReplicaState};
 
 use super::{Link, Phase};
+use crate::config::NEW_FILE_MODE;
 use crate::host::Server;
 use crate::replication::Replication;
 use crate::snapshot::{self, Consumer, Failure, JournalStart, NotStarted, Purpose, Written};
@@ -242,7 +243,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
 fn nameless_file(server: &Server) -> io::Result<File> {
     let path: PathBuf =
         server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
 }
