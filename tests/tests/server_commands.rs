@@ -47,6 +47,7 @@ fn config_get_names_and_defaults_equal() {
         "execution",
         "io-backend",
         "pin-threads",
+        "sandbox",
         "ignore-unsupported",
         "unauthenticated-timeout",
         "replica-refuse-empty-primary",

@@ -5,7 +5,7 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc;
+use std::sync::{PoisonError, RwLock, mpsc};
 
 use pantala_base::{Clock, Random, SystemClock, allocator};
 use pantala_engine::acl::Line;
@@ -67,6 +67,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         IoBackend::IoUring => Choice::IoUring,
         IoBackend::Epoll => Choice::Epoll,
     };
+    let sandbox = settings.process.is_sandboxed.then(process::Sandbox::new).transpose()?;
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
     // Workers in excess of the shards would have no home shard, and nothing to do with
@@ -152,22 +153,31 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
-    let ended = run_workers(&server, &settings, doorbells);
+    let ended = run_workers(&server, &settings, sandbox.as_ref(), doorbells);
     aof::end(&server);
     server.snapshots().background.end_at_exit();
     ended
 }
 
-/// Starts a thread per worker and waits for all of them.
-fn run_workers(server: &Server, settings: &Settings, doorbells: Vec<Doorbell>) -> Result<(), String> {
+/// Starts a thread per worker, enters the sandbox once all event loops exist, and waits for the
+/// workers.
+fn run_workers(
+    server: &Server,
+    settings: &Settings,
+    sandbox: Option<&process::Sandbox>,
+    doorbells: Vec<Doorbell>,
+) -> Result<(), String> {
     let cpus = process::allowed_cpus();
     let failed = AtomicBool::new(false);
+    // No worker serves a client before the sandbox is entered.
+    let barrier = RwLock::new(());
     std::thread::scope(|scope| {
         let (ready, started) = mpsc::channel();
+        let closed = barrier.write().unwrap_or_else(PoisonError::into_inner);
         for (number, doorbell) in doorbells.into_iter().enumerate() {
             let number = number as u32;
             let cpu = settings.pin_threads.then(|| cpus[number as usize % cpus.len()]);
-            let (ready, failed) = (ready.clone(), &failed);
+            let (ready, failed, barrier) = (ready.clone(), &failed, &barrier);
             let thread = std::thread::Builder::new()
                 .name(format!("pantala-worker-{number}"))
                 .stack_size(WORKER_STACK_BYTES)
@@ -178,8 +188,8 @@ fn run_workers(server: &Server, settings: &Settings, doorbells: Vec<Doorbell>) -
                         tracing::warn!("Can't pin worker {number} to CPU {cpu}: {error}");
                     }
                     let ended = match server.facts().backend {
-                        Backend::IoUring => run_worker::<UringLoop>(server, number, doorbell, ready),
-                        Backend::Epoll => run_worker::<EpollLoop>(server, number, doorbell, ready),
+                        Backend::IoUring => run_worker::<UringLoop>(server, number, doorbell, ready, barrier),
+                        Backend::Epoll => run_worker::<EpollLoop>(server, number, doorbell, ready, barrier),
                     };
                     if let Err(error) = ended {
                         tracing::error!("Worker {number} ended: {error}");
@@ -196,6 +206,11 @@ fn run_workers(server: &Server, settings: &Settings, doorbells: Vec<Doorbell>) -
         // Each worker reports when its loop is set up. A worker that fails drops its sender
         // instead.
         let set_up = started.iter().count();
+        if let Some(sandbox) = sandbox {
+            sandbox.enter().inspect_err(|_| server.stop())?;
+            tracing::info!("Sandbox: only the system calls that the server needs are left");
+        }
+        drop(closed);
         if set_up == server.facts().workers as usize {
             tracing::info!("Ready to accept connections");
             let how = match settings.replica.primary {
@@ -218,12 +233,14 @@ fn run_worker<L: EventLoop>(
     number: u32,
     doorbell: Doorbell,
     ready: mpsc::Sender<()>,
+    barrier: &RwLock<()>,
 ) -> io::Result<()> {
     let mut worker = Worker::new(server, number, L::new(doorbell)?);
     worker.listen()?;
     // The receiver lives until all senders are dropped.
     let _ = ready.send(());
     drop(ready);
+    drop(barrier.read());
     worker.run()
 }
 

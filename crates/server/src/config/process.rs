@@ -54,6 +54,8 @@ pub struct ProcessSettings {
     /// The values of `oom-score-adj-values` for a primary and for a replica. The third one is for
     /// children, which Pantala doesn't have.
     pub oom_score_values: [i32; 2],
+    /// `sandbox`: filter the process's system calls once the server has started.
+    pub is_sandboxed: bool,
 }
 
 impl ProcessSettings {
@@ -76,6 +78,7 @@ impl ProcessSettings {
                 _ => OomScore::Inherited,
             },
             oom_score_values: oom_score_values(values.text("oom-score-adj-values")),
+            is_sandboxed: values.bool("sandbox"),
         }
     }
 }

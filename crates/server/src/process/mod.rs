@@ -11,6 +11,7 @@ pub mod limits;
 pub mod listen;
 pub mod log;
 pub mod oom;
+pub mod sandbox;
 pub mod signals;
 pub mod supervision;
 pub mod syslog;
@@ -25,6 +26,7 @@ pub use limits::{
 pub use listen::{Kind, Listener, Listening, listen};
 pub use log::{set_log_level, set_log_role};
 pub use oom::{adjust_oom_score, change_oom_score};
+pub use sandbox::Sandbox;
 pub use signals::{Ending, watch as watch_signals};
 pub use supervision::{notify, supervisor_name};
 pub use title::update_title;

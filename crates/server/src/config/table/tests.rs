@@ -23,14 +23,14 @@ const OTHER_DEFAULTS: [&str; 7] = [
 ];
 
 /// Pantala's own directives.
-const OWN: [&str; 10] = [
-    "aof-checksums",
+const OWN: [&str; 9] = [
     "shards",
     "partitions",
     "workers",
     "execution",
     "io-backend",
     "pin-threads",
+    "sandbox",
     "ignore-unsupported",
     "unauthenticated-timeout",
     "replica-refuse-empty-primary",
