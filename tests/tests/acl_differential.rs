@@ -86,7 +86,8 @@ const SCRIPTS: [(&str, &[&str]); 5] = [
 
 /// Commands of Pantala that Redis 7.0 doesn't have. They are in categories, and so in rules derived
 /// from these.
-const LATER: [&str; 11] = [
+const LATER: [&str; 12] = [
+    "client|durability",
     "client|no-touch",
     "client|setinfo",
     "hexpire",

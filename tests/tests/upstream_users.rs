@@ -1,30 +1,46 @@
-//! Runs Redis's own units on users (acl, acl-v2, auth). They start servers of their own, with
-//! configurations and ACL files, so a copy of the suite has `pantala` in place of `redis-server`.
-//! All other units run on one server (`upstream.rs`).
+//! Runs Redis's own units on users (acl, acl-v2, auth) and on TLS. They start servers of their own,
+//! with configurations, ACL files and certificates, so a copy of the suite has `pantala` in place
+//! of `redis-server`. All other units run on one server (`upstream.rs`).
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use pantala_tests::binary;
 use pantala_tests::server::free_port;
 use pantala_tests::upstream::source;
+use pantala_tests::{binary, tool};
 
-/// Units, and the suite's options for each. The options exclude replication and limits before a
-/// login.
-const UNITS: &[(&str, &[&str])] = &[
-    ("unit/acl", &[]),
-    ("unit/acl-v2", &[]),
-    ("unit/auth", &["--tags", "-masterauth", "--skiptest", "For unauthenticated clients output buffer is limited"]),
-];
+/// Units on users.
+const UNITS: &[(&str, &[&str])] = &[("unit/acl", &[]), ("unit/acl-v2", &[]), ("unit/auth", &[])];
 
-/// Minimum number of passed tests over all units, because a suite that runs nothing proves nothing.
+/// The unit on TLS. Links to a primary are not encrypted.
+const TLS_UNITS: &[(&str, &[&str])] = &[(
+    "unit/tls",
+    &["--tls", "--skiptest", "TLS: Verify tls-cert-file is also used as a client cert if none specified"],
+)];
+
+/// Minimum numbers of passed tests over all units, because a suite that runs nothing proves
+/// nothing.
 const PASSED_MIN: usize = 130;
+const TLS_PASSED_MIN: usize = 7;
+
+/// Longest time in which Tcl loads a package.
+const TCL_MAX: Duration = Duration::from_secs(60);
+
+/// Cipher suites of the suite which Pantala doesn't have, and those that replace them: without
+/// forward secrecy, and with it.
+const SUITES: [(&str, &str); 2] =
+    [("AES128-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"), ("AES256-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")];
+
+/// Settings of the suite's servers that prevent a start of Pantala.
+const UNSUPPORTED: [&str; 3] = ["\"tls-dh-params-file\"", "\"tls-cluster\"", "\"tls-replication\""];
 
 /// Makes a copy of the suite whose `redis-server` is Pantala.
 fn copy_suite(source: &Path, folder: &Path) {
-    let copied = Command::new("cp").arg("-r").arg(source.join("tests")).arg(folder).status();
+    let copied =
+        Command::new("cp").arg("-r").args(["tests", "utils"].map(|part| source.join(part))).arg(folder).status();
     assert!(copied.is_ok_and(|status| status.success()), "the suite is copied");
     let _ = fs::remove_dir_all(folder.join("tests/tmp"));
     fs::create_dir_all(folder.join("tests/tmp")).expect("a folder for the suite's servers");
@@ -43,19 +59,38 @@ fn copy_suite(source: &Path, folder: &Path) {
     fs::set_permissions(&server, fs::Permissions::from_mode(0o755)).expect("it can be run");
 }
 
-#[test]
-#[ignore = "runs Redis's suite, which is fetched: minutes"]
-fn redis_units_of_users_pass() {
-    let Some(source) = source::folder() else { return };
-    let folder = tempfile::tempdir().expect("a folder for the suite");
-    copy_suite(&source, folder.path());
+/// Changes a file of the copy.
+fn edit(path: &Path, change: impl FnOnce(String) -> String) {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    fs::write(path, change(text)).expect("written");
+}
+
+/// Makes the certificates of the suite, and replaces what Pantala doesn't support.
+fn prepare_tls(folder: &Path) {
+    let tls = folder.join("tests/tls");
+    fs::create_dir_all(&tls).expect("a folder for certificates");
+    // Nobody needs the parameters, which take long to generate.
+    fs::write(tls.join("redis.dh"), "").expect("written");
+    let made = Command::new("bash").arg("utils/gen-test-certs.sh").current_dir(folder).output();
+    assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
+    edit(&folder.join("tests/support/server.tcl"), |text| {
+        let is_kept = |line: &&str| !UNSUPPORTED.iter().any(|name| line.contains(name));
+        text.lines().filter(is_kept).map(|line| format!("{line}\n")).collect()
+    });
+    edit(&folder.join("tests/unit/tls.tcl"), |text| {
+        SUITES.iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
+    });
+}
+
+/// Runs units. Returns the number of passed tests.
+fn run(folder: &Path, units: &[(&str, &[&str])]) -> usize {
     let mut passed = 0;
-    for (unit, options) in UNITS {
+    for (unit, options) in units {
         let port = free_port().to_string();
         let output = Command::new("tclsh")
             .args(["tests/test_helper.tcl", "--single", unit, "--clients", "1", "--baseport", &port])
             .args(*options)
-            .current_dir(folder.path())
+            .current_dir(folder)
             .output()
             .expect("tclsh starts");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -64,7 +99,32 @@ fn redis_units_of_users_pass() {
         assert!(bad.is_empty() && text.contains("All tests passed"), "{unit}: {bad:#?}\n{text}");
         passed += text.lines().filter(|line| plain(line).contains("[ok]")).count();
     }
+    passed
+}
+
+#[test]
+#[ignore = "runs Redis's suite, which is fetched: minutes"]
+fn redis_units_of_users_pass() {
+    let Some(source) = source::folder() else { return };
+    let folder = tempfile::tempdir().expect("a folder for the suite");
+    copy_suite(&source, folder.path());
+    let passed = run(folder.path(), UNITS);
     assert!(passed >= PASSED_MIN, "only {passed} tests have run");
+}
+
+#[test]
+#[ignore = "runs Redis's suite, which is fetched: a minute"]
+fn redis_unit_of_tls_passes() {
+    let Some(source) = source::folder() else { return };
+    let has_tls = tool::run_to_end(&mut Command::new("tclsh"), b"package require tls\n", TCL_MAX).errors.is_empty();
+    if !has_tls {
+        return tool::skipped("Tcl's package tls is not installed");
+    }
+    let folder = tempfile::tempdir().expect("a folder for the suite");
+    copy_suite(&source, folder.path());
+    prepare_tls(folder.path());
+    let passed = run(folder.path(), TLS_UNITS);
+    assert!(passed >= TLS_PASSED_MIN, "only {passed} tests have run");
 }
 
 /// Returns a line without the colours of a terminal.

@@ -12,6 +12,9 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedS
 /// Bytes of a record's header.
 const HEADER_BYTES: usize = 5;
 
+/// The first byte of a record: its kind.
+const RECORD_KINDS: std::ops::RangeInclusive<u8> = 20..=24;
+
 /// Maximum plaintext of one record, bytes.
 const PLAIN_BYTES_MAX: usize = 16 * 1024;
 
@@ -210,8 +213,12 @@ impl Connection {
         }
     }
 
-    /// Writes the alert that informs the peer of a failure, if there is one.
+    /// Writes the alert that informs the peer of a failure, if there is one. As in OpenSSL, a peer
+    /// that doesn't speak TLS gets none.
     fn take_alert(&mut self, rest: &mut [u8], out: &mut Out<'_>) {
+        if self.is_handshaking && rest.first().is_some_and(|kind| !RECORD_KINDS.contains(kind)) {
+            return;
+        }
         let (mut is_handshaking, mut has_closed) = (self.is_handshaking, self.peer_has_closed);
         // Runs one step only: it encodes the alert. Another step would process bytes after a
         // failure.
@@ -253,7 +260,8 @@ impl Connection {
     }
 
     /// Returns the record that announces the end of the bytes to the peer; empty during the
-    /// handshake.
+    /// handshake. The owner must pass in no bytes afterwards: rustls asserts, in builds with debug
+    /// assertions, that no alert about them follows this one.
     pub fn close(&mut self) -> Vec<u8> {
         let mut sealed = vec![0; 4 * RECORD_OVERHEAD_BYTES];
         let written = self.write(|traffic| traffic.close(&mut sealed)).and_then(Result::ok);

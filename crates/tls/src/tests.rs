@@ -200,6 +200,19 @@ fn replies_are_sealed_in_the_middle_of_a_handshake_message() {
 }
 
 #[test]
+fn a_peer_that_does_not_speak_tls_gets_no_alert() {
+    let Some((server, client)) = sides("plain") else { return };
+    for (text, is_alerted) in
+        [(&b"*1\r\n$4\r\nPING\r\n"[..], false), (b"GET / HTTP/1.1\r\n\r\n", false), (&[22; 64], true)]
+    {
+        let (mut pair, mut plain, mut reply) = (Pair::new(&server, &client), Vec::new(), Vec::new());
+        let received = pair.server.receive(&mut text.to_vec(), &mut Out { plain: &mut plain, reply: &mut reply });
+        assert!(received.is_err());
+        assert_eq!(!reply.is_empty(), is_alerted, "{}: {}", text.escape_ascii(), reply.escape_ascii());
+    }
+}
+
+#[test]
 fn the_certificate_expires_when_openssl_says_so() {
     let Some((server, _)) = sides("expiry") else { return };
     let now_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();

@@ -320,7 +320,7 @@ impl Received {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).mode(NEW_FILE_MODE);
         let file = options.open(&path)?;
-        Ok(Received { file, path, stream_db: 0 })
+        Ok(Received { file, path, stream_db: 0, keys: 0 })
     }
 }
 

@@ -23,7 +23,8 @@ const OTHER_DEFAULTS: [&str; 7] = [
 ];
 
 /// Pantala's own directives.
-const OWN: [&str; 9] = [
+const OWN: [&str; 11] = [
+    "aof-checksums",
     "shards",
     "partitions",
     "workers",
