@@ -1,9 +1,8 @@
 //! The server: the state that all workers share, and the services that commands call ([`Host`]).
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use pantala_base::{Clock, Distribution, Moment, Random, SystemClock, purges};
 use pantala_engine::client::{
@@ -16,18 +15,16 @@ use pantala_engine::message::Message;
 use pantala_runtime::Backend;
 
 use crate::aof;
-use crate::config::{ConfigStore, Refusal, Settings};
+use crate::config::{ConfigStore, Settings};
 use crate::net;
 use crate::process;
+use crate::rates::ServerStats;
 use crate::renames::Renames;
 use crate::replication::{Address, Replication};
 use crate::scripting::{Kind, Scripting};
-use crate::snapshot::{self, Snapshots};
+use crate::snapshot::Snapshots;
 use crate::stats::WorkerStats;
 use crate::users;
-
-/// Number of samples that a rate is the mean of, as in Redis.
-const RATE_SAMPLES: usize = 16;
 
 /// Facts about the start of the server, for `INFO` and the log.
 #[derive(Clone, Debug)]
@@ -53,42 +50,6 @@ pub struct Facts {
     /// The first worker that owns connections: 0, or the number of shard workers if there are I/O
     /// workers.
     pub first_io_worker: u32,
-}
-
-/// Statistics of the whole server rather than of one worker.
-#[derive(Default)]
-pub struct ServerStats {
-    /// Connections accepted.
-    pub connections_received: AtomicU64,
-    /// Connections rejected because of `maxclients`.
-    pub connections_rejected: AtomicU64,
-    /// Maximum number of simultaneous connections so far.
-    pub peak_clients: AtomicU64,
-    /// Connections closed for exceeding output limits.
-    pub output_limit_closed: AtomicU64,
-    /// Peak memory usage, bytes: sampled when a client requests it and, without clients' memory,
-    /// once in [`RATE_SAMPLES`] rounds of cron.
-    pub peak_used_bytes: AtomicU64,
-    rates: Mutex<Rates>,
-}
-
-/// Rates per second.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rate {
-    /// Commands.
-    pub commands: u64,
-    /// Bytes received.
-    pub input_bytes: u64,
-    /// Bytes sent.
-    pub output_bytes: u64,
-}
-
-#[derive(Default)]
-struct Rates {
-    samples: [Rate; RATE_SAMPLES],
-    next: usize,
-    last_ms: i64,
-    last: Rate,
 }
 
 /// The server. One value, shared by all workers and background threads.
@@ -321,51 +282,12 @@ impl Server {
         );
     }
 
-    /// Samples rates and peaks. The first worker calls it in each round of its cron.
-    pub fn sample(&self, now_ms: i64) {
-        let mut now = Rate::default();
-        for worker in &self.workers {
-            now.commands += worker.commands.get();
-            now.input_bytes += worker.input_bytes.get();
-            now.output_bytes += worker.output_bytes.get();
-        }
-        let mut rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let elapsed_ms = (now_ms - rates.last_ms).max(1) as u64;
-        let per_second = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms;
-        let sample = Rate {
-            commands: per_second(now.commands, rates.last.commands),
-            input_bytes: per_second(now.input_bytes, rates.last.input_bytes),
-            output_bytes: per_second(now.output_bytes, rates.last.output_bytes),
-        };
-        let next = rates.next;
-        rates.samples[next] = sample;
-        rates.next = (next + 1) % RATE_SAMPLES;
-        rates.last = now;
-        rates.last_ms = now_ms;
-        // This doesn't run in each round, because it reads a counter of each shard and database,
-        // whose cache lines belong to other workers.
-        if rates.next == 0 {
-            self.stats.peak_used_bytes.fetch_max(self.facts.startup_bytes + self.data_bytes(), Relaxed);
-        }
-    }
-
     /// Returns the memory usage of all databases, bytes.
     pub(crate) fn data_bytes(&self) -> u64 {
         (0..self.keyspace.partition_count())
             .flat_map(|shard| self.keyspace.shard_figures(shard))
             .map(|figures| figures.dict_bytes.get() + figures.heap_bytes.get())
             .sum()
-    }
-
-    /// Returns the recent mean rates.
-    pub fn rate(&self) -> Rate {
-        let rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let mean = |of: fn(&Rate) -> u64| rates.samples.iter().map(of).sum::<u64>() / RATE_SAMPLES as u64;
-        Rate {
-            commands: mean(|rate| rate.commands),
-            input_bytes: mean(|rate| rate.input_bytes),
-            output_bytes: mean(|rate| rate.output_bytes),
-        }
     }
 
     /// Returns how long a script may run before other clients get the busy error, ms.
@@ -400,103 +322,6 @@ impl Server {
     /// Returns whether the server is stopping.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
-    }
-
-    /// Applies a change of the settings that their readers don't notice by themselves.
-    fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
-        if new.maxclients > old.maxclients {
-            process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
-        }
-        let encryption = if old.tls == new.tls {
-            self.listening.encryption()
-        } else {
-            let reason = "Unable to update TLS configuration. Check server logs.";
-            let refused = |_| Refusal { directive: new.tls.first_change(&old.tls), reason: reason.into() };
-            process::Encryption::read(&new.tls).map_err(refused)?
-        };
-        // Listening comes after the checks above, so that their rejections leave no sockets to roll
-        // back.
-        if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
-            let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
-            let changed = self.listening.change(old, new);
-            // Also after a rejection: then the old addresses have new sockets.
-            self.port(self.facts.first_io_worker).send(Message::Reload);
-            changed.map_err(refused)?;
-        }
-        self.listening.set_encryption(encryption);
-        if old.requirepass != new.requirepass {
-            self.keyspace.users().set_default_password(new.requirepass.as_deref());
-        }
-        match (old.aof.is_on, new.aof.is_on) {
-            (false, true) => {
-                aof::turn_on(self).map_err(|reason| Refusal { directive: "appendonly", reason })?;
-            }
-            (true, false) => aof::turn_off(self),
-            _ => {}
-        }
-        process::set_log_level(new.loglevel);
-        process::update_title(new);
-        self.tune(new);
-        let (used, limit) = (self.keyspace.memory().used_bytes(), new.maxmemory_bytes);
-        if limit != old.maxmemory_bytes && limit > 0 && used > limit {
-            tracing::warn!(
-                "The new maxmemory value set via CONFIG SET ({limit}) is smaller than the current memory usage ({used}). \
-                 Keys will be evicted, or new commands that may take memory refused, depending on the maxmemory-policy."
-            );
-        }
-        Ok(())
-    }
-
-    /// Copies settings to the places where commands read them.
-    pub fn tune(&self, settings: &Settings) {
-        let tuning = &self.keyspace.tuning;
-        tuning.proto_max_bulk_len.store(settings.proto_max_bulk_len_bytes, Relaxed);
-        let hard_bytes = [&settings.output_limit_normal, &settings.output_limit_pubsub].map(|limit| limit.hard_bytes);
-        let reply_bytes_max = if hard_bytes.contains(&0) { u64::MAX } else { hard_bytes[0].max(hard_bytes[1]) };
-        tuning.reply_bytes_max.store(reply_bytes_max, Relaxed);
-        tuning.lazyfree_lazy_eviction.store(settings.lazyfree_lazy_eviction, Relaxed);
-        tuning.lazyfree_lazy_expire.store(settings.lazyfree_lazy_expire, Relaxed);
-        tuning.lazyfree_lazy_server_del.store(settings.lazyfree_lazy_server_del, Relaxed);
-        tuning.lazyfree_lazy_user_del.store(settings.lazyfree_lazy_user_del, Relaxed);
-        tuning.lazyfree_lazy_user_flush.store(settings.lazyfree_lazy_user_flush, Relaxed);
-        snapshot::refuse_writes_on_error(self, settings);
-        tuning.rdb_compression.store(settings.rdb_compression, Relaxed);
-        tuning.hll_sparse_max_bytes.store(settings.hll_sparse_max_bytes, Relaxed);
-        tuning.lfu_log_factor.store(settings.lfu_log_factor, Relaxed);
-        tuning.lfu_decay_time_minutes.store(settings.lfu_decay_time_minutes, Relaxed);
-        tuning.stream_node_max_bytes.store(settings.stream_node_max_bytes, Relaxed);
-        tuning.stream_node_max_entries.store(settings.stream_node_max_entries, Relaxed);
-        tuning.list_max_listpack_size.store(settings.list_max_listpack_size, Relaxed);
-        tuning.list_compress_depth.store(settings.list_compress_depth, Relaxed);
-        tuning.hash_max_listpack_entries.store(settings.hash_max_listpack_entries, Relaxed);
-        tuning.hash_max_listpack_value_bytes.store(settings.hash_max_listpack_value_bytes, Relaxed);
-        tuning.set_max_intset_entries.store(settings.set_max_intset_entries, Relaxed);
-        tuning.zset_max_listpack_entries.store(settings.zset_max_listpack_entries, Relaxed);
-        tuning.zset_max_listpack_value_bytes.store(settings.zset_max_listpack_value_bytes, Relaxed);
-        tuning.active_expire_effort.store(settings.active_expire_effort, Relaxed);
-        tuning.hz.store(settings.hz, Relaxed);
-        tuning.latency_threshold_ms.store(settings.latency_monitor_threshold_ms, Relaxed);
-        tuning.slowlog_slower_than_us.store(settings.slowlog_log_slower_than_us, Relaxed);
-        tuning.tracking_table_max_keys.store(settings.tracking_table_max_keys, Relaxed);
-        tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
-        self.keyspace.users().set_log_len_max(settings.acllog_max_len);
-        self.keyspace.users().set_channels_by_default(settings.acl_channels_by_default);
-        self.keyspace.journal().set_ping_period(Duration::from_secs(settings.repl_ping_period_s));
-        self.keyspace.journal().set_backlog(settings.repl_backlog_bytes);
-        self.keyspace.journal().set_replica_bound(match settings.output_limit_replica.hard_bytes {
-            0 => u64::MAX,
-            // As in Redis: the limit must not close a replica that is catching up from the backlog.
-            hard_bytes => hard_bytes.max(settings.repl_backlog_bytes),
-        });
-        tuning.times_all.store(settings.times_all(), Relaxed);
-        self.keyspace.clients().limit_memory(settings.clients_memory_bytes());
-        tuning.set_events(settings.notify_keyspace_events);
-        tuning.set_eviction_policy(settings.maxmemory_policy.eviction());
-        tuning.maxmemory_samples.store(settings.maxmemory_samples, Relaxed);
-        tuning.maxmemory_eviction_tenacity.store(settings.maxmemory_eviction_tenacity, Relaxed);
-        self.replication().replica.tune(self, settings);
-        aof::tune(self, &settings.aof);
-        self.replication.require_good_replicas(self, settings.primary);
     }
 }
 

@@ -20,6 +20,8 @@
 //! | [`aof`] | the append-only file |
 //! | [`replication`] | replicas and the stream that they are sent |
 //! | [`stats`] | a worker's statistics |
+//! | [`rates`] | statistics of the whole server |
+//! | `tune` | applies the settings |
 //! | [`users`] | users at startup, the ACL file |
 //! | [`info`] | the text of `INFO` |
 //! | [`net`] | accepted sockets |
@@ -35,6 +37,7 @@ pub mod host;
 pub mod info;
 pub mod net;
 pub mod process;
+pub mod rates;
 pub mod reactor;
 pub mod renames;
 pub mod replication;
@@ -42,6 +45,7 @@ pub mod scripting;
 pub mod snapshot;
 pub mod startup;
 pub mod stats;
+mod tune;
 pub mod users;
 pub mod windows;
 pub mod worker;

@@ -14,6 +14,7 @@ mod mail;
 mod messages;
 mod pause;
 mod permissions;
+mod queued;
 mod scripts;
 mod transactions;
 pub mod whole;

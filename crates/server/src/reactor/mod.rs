@@ -275,15 +275,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         } else if connection.has_output() {
             self.send_later(index);
         }
-        let connection = self.connections[index as usize].as_mut()?;
-        match connection.fate() {
-            Fate::Stays => Some(false),
-            Fate::EndsWhenSent => {
-                self.io.expect_sent(connection.socket.id);
-                Some(false)
-            }
-            Fate::Over => Some(true),
-        }
+        Some(is_over(&mut self.io, self.connections[index as usize].as_ref()?))
     }
 
     /// Has the loop send a connection's next piece, or notify of the end of the send in flight.
@@ -365,6 +357,20 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         {
             prefetch_all(Arc::as_ptr(&connection.session.client));
         }
+    }
+}
+
+/// Returns whether a connection must be closed. If it is closed when its output has been sent, has
+/// the loop notify of that.
+#[inline]
+fn is_over<L: EventLoop, H>(io: &mut L, connection: &Connection<H>) -> bool {
+    match connection.fate() {
+        Fate::Stays => false,
+        Fate::EndsWhenSent => {
+            io.expect_sent(connection.socket.id);
+            false
+        }
+        Fate::Over => true,
     }
 }
 

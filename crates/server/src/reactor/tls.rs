@@ -15,12 +15,12 @@ use std::time::Duration;
 use pantala_base::{Moment, Outgoing};
 use pantala_runtime::{Chunk, ConnId, EventLoop};
 use pantala_session::State;
-use pantala_session::turn::{Fate, Sends};
+use pantala_session::turn::Sends;
 use pantala_tls::connection::{Failure, Out};
 use rustix::net::SendFlags;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Connection, Happened, Reactor, keep_spare};
+use super::{Connection, Happened, Reactor, is_over, keep_spare};
 use crate::host::Server;
 
 /// Maximum plaintext encrypted for one send, bytes.
@@ -255,14 +255,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
                 return Some(true);
             }
         }
-        match connection.fate() {
-            Fate::Stays => Some(false),
-            Fate::EndsWhenSent => {
-                self.io.expect_sent(connection.socket.id);
-                Some(false)
-            }
-            Fate::Over => Some(true),
-        }
+        Some(is_over(&mut self.io, self.connections[index as usize].as_ref()?))
     }
 
     /// Handles the completion of a send of an encrypted connection.

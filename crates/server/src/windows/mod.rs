@@ -3,6 +3,7 @@
 //! Drives the [dispatcher](crate::dispatch), which runs commands that need more than their turn in
 //! a window: transactions, scripts, and requests to other workers.
 
+mod ahead;
 mod caching;
 mod hand_over;
 mod homes;

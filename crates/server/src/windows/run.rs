@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use pantala_base::Moment;
-use pantala_engine::access::{Key, KeyPlace};
 use pantala_engine::client::{LocalContext, ReplyMode};
 use pantala_engine::command::{Command, Flags, Handler, Slots, TransactionPart};
 use pantala_engine::executor::{Call, Executor, Ran};
@@ -19,7 +18,6 @@ use pantala_runtime::EventLoop;
 use pantala_session::access::{forbidden, is_restricted};
 use pantala_session::replies::{needs_settling, replies_wanted};
 use pantala_session::{Parsed, State};
-use pantala_types::table::PREFETCH_KEYS_MAX;
 
 use super::hand_over::HANDED_BYTES_MIN;
 use super::waits::wait_for_replicas;
@@ -34,11 +32,6 @@ use crate::dispatch::window::{Entry, What, Window, classify};
 use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseAnswer, flags_of};
 use crate::reactor::token;
 use crate::stats::Outcome;
-
-/// Minimum number of consecutive commands of one key for which prefetching members pays off. Taking
-/// the shard and finding the key once more must cost less than the misses, and few misses hardly
-/// overlap.
-const PREFETCH_RUN_MIN: usize = 4;
 
 /// The reason why [`Windows::fill`] has returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -281,81 +274,6 @@ impl Windows {
 }
 
 impl Runner {
-    /// Prefetches the members or fields that consecutive commands of one key look up. Returns the
-    /// number of commands that this covers: at least one, even if there was nothing to prefetch.
-    #[inline]
-    fn look_ahead<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) -> usize {
-        match &window.entries[at..] {
-            [Entry { what: What::Single(_, place), .. }, Entry { what: What::Single(_, next), .. }, ..]
-                if place == next =>
-            {
-                self.prefetch_members(d, &window.entries[at..], *place, window)
-            }
-            _ => 1,
-        }
-    }
-
-    /// Prefetches members or fields for entries whose first two have the key at `place`. Returns
-    /// the number of commands covered.
-    // Out of line: inlined, it would take registers from commands with nothing to prefetch.
-    #[inline(never)]
-    fn prefetch_members<L: EventLoop>(
-        &mut self,
-        d: &mut Dispatcher<'_, L>,
-        entries: &[Entry],
-        place: KeyPlace,
-        window: &Window,
-    ) -> usize {
-        let is_same = |entry: &&Entry| matches!(entry.what, What::Single(_, other) if other == place);
-        let count = entries.iter().take(PREFETCH_KEYS_MAX).take_while(is_same).count();
-        let looks_for_member = |command: &Command| command.member_argument().is_some();
-        if count < PREFETCH_RUN_MIN || !matches!(entries[0].what, What::Single(first, _) if looks_for_member(first)) {
-            return count;
-        }
-        let (connections, io) = (&d.clients.reactor.connections, &d.clients.reactor.io);
-        let mut looking = entries[..count].iter().filter_map(|entry| {
-            let What::Single(command, _) = entry.what else { return None };
-            let index = command.member_argument()?;
-            let connection = connections[entry.connection as usize].as_ref()?;
-            // A connection that isn't open may have dropped its input.
-            let bytes = connection.input.bytes(io).get(entry.begin..entry.end)?;
-            let args = Args::new(bytes, window.ranges_of(entry));
-            (connection.state == State::Open).then(|| (args.at(1), args.at(index)))
-        });
-        if let Some((bytes, first)) = looking.next() {
-            let members = std::iter::once(first).chain(looking.map(|(_, member)| member));
-            d.clients.executor.prefetch_members(entries[0].db, &Key { bytes, place }, members);
-        }
-        count
-    }
-
-    /// Injects [`Fault::Overtaking`]: runs the next command while the one at `at` waits.
-    #[cold]
-    fn overtake<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) {
-        let Some(next) = window.entries.get(at + 1) else { return };
-        let Some(connection) = &d.clients.reactor.connections[next.connection as usize] else { return };
-        let is_behind = next.connection == window.entries[at].connection && connection.state == State::Parked;
-        if let What::Single(command, _) = next.what
-            && is_behind
-            && Fault::Overtaking.breaks(command)
-        {
-            let bytes = &connection.input.bytes(&d.clients.reactor.io)[next.begin..next.end];
-            let args = Args::new(bytes, window.ranges_of(next));
-            let (session, connection) = (connection.session.view(), connection.socket.token());
-            let words: Vec<&[u8]> = args.iter().collect();
-            let call = Call {
-                command,
-                args,
-                first_key: None,
-                session,
-                reads_as: None,
-                connection,
-                now_ms: d.clients.reactor.clock.now_ms,
-            };
-            d.clients.executor.run_ahead(&call, &words);
-        }
-    }
-
     /// Runs one command, if its connection is still open.
     pub(super) fn run_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {
         if self.run_one(d, entry, ranges) {

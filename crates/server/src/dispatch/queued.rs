@@ -1,0 +1,159 @@
+//! Runs the commands that a transaction has queued, on shards that are held.
+
+use pantala_engine::client::LocalContext;
+use pantala_engine::command::{Flags, Handler, Route, TransactionPart};
+use pantala_engine::executor::Call;
+use pantala_engine::faults::{self, Fault};
+use pantala_engine::ownership::Ownership;
+use pantala_engine::slowlog::Sender;
+use pantala_engine::transaction::{Queued, Transaction};
+use pantala_resp::{Reply, is_aborted};
+use pantala_runtime::EventLoop;
+
+use super::{Connection, Dispatcher};
+use crate::clients::primary::note_error;
+use crate::clients::slow;
+use crate::stats::Outcome;
+
+impl<L: EventLoop> Dispatcher<'_, L> {
+    /// Runs the transaction of a connection on its shards, unless a watched key was changed.
+    pub(super) fn execute_transaction(&mut self, index: u32, owned: &mut Vec<Ownership>, now_ms: i64) {
+        let Some(Connection { session, output, .. }) = &mut self.clients.reactor.connections[index as usize] else {
+            return;
+        };
+        let view = session.view();
+        let (transaction, watching) = (session.transaction.take(), session.watching.take());
+        session.tell_transaction();
+        let Some(transaction) = transaction else { return };
+        let is_intact =
+            watching.is_none_or(|watching| watching.is_intact(&mut self.clients.executor.look(&view, owned, now_ms)));
+        if !is_intact && !faults::hits(Fault::BlindExec) {
+            return Reply::new(output, view.version).null_array();
+        }
+        Reply::new(output, view.version).array(transaction.queue().len());
+        if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
+            connection.begin_exec();
+        }
+        self.follow_rules(index);
+        self.clients.executor.begin_unit();
+        for (at, queued) in transaction.queue().iter().enumerate() {
+            faults::pause(Fault::PauseHolding);
+            if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
+                let mut needed = Vec::new();
+                if transaction.find_shards(queued, &mut needed) {
+                    self.take_anew(&needed, owned);
+                }
+            }
+            self.run_queued(index, &transaction, queued, owned, now_ms);
+            if queued.command.flags.contains(Flags::ADMIN) {
+                self.follow_rules(index);
+            }
+        }
+        self.clients.executor.end_unit(owned);
+        if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
+            connection.end_exec();
+            connection.session.keep_ended(transaction);
+        }
+    }
+
+    /// Releases shards, handles this worker's messages, and acquires `needed` (ascending) after
+    /// other requests have run on them. Only fault injection calls this.
+    #[cold]
+    pub(super) fn take_anew(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
+        self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
+        faults::stall();
+        loop {
+            owned.extend(needed.iter().map_while(|shard| self.clients.executor.try_take(*shard)));
+            if owned.len() == needed.len() {
+                return;
+            }
+            self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
+            // The holders of the missing shards may wait for this worker.
+            self.receive_messages();
+            self.clients.executor.go_on();
+            faults::stall();
+        }
+    }
+
+    /// Runs one command of a transaction.
+    fn run_queued(
+        &mut self,
+        index: u32,
+        transaction: &Transaction,
+        queued: &Queued,
+        owned: &mut Vec<Ownership>,
+        now_ms: i64,
+    ) {
+        let command = queued.command;
+        if self.denies_queued(index, transaction, queued) {
+            return;
+        }
+        if command.flags.contains(Flags::UNSUBSCRIBES) {
+            self.hand_out_before_leaving(index);
+        }
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
+        let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();
+        let began = self.stopwatch.begin(command, transaction.args(queued).len(), bytes);
+        let (args, before) = (transaction.args(queued), connection.output.len());
+        match command.handler {
+            Handler::Local(handler) => {
+                connection.tell_buffers(&self.clients.reactor.io);
+                let Connection { session, output, confirmed, .. } = connection;
+                let (keyspace, host, version) =
+                    (self.clients.executor.keyspace(), self.clients.reactor.server, session.version);
+                let mut context = LocalContext { session, keyspace, host, now_ms };
+                handler(&mut context, &args, &mut Reply::new(output, version));
+                if keyspace.monitors().are_there() {
+                    keyspace.show(command, &args, context.session.client.id, context.session.db);
+                }
+                if output.get(before) != Some(&b'-') {
+                    self.clients.executor.propagate_local(command, session.db, &args);
+                }
+                if command.flags.contains(Flags::ANSWERS_MESSAGES) && output[before..].first() != Some(&b'-') {
+                    confirmed.extend_from_slice(&output[before..]);
+                }
+            }
+            Handler::Keyed(_) => {
+                let (keyspace, view) = (self.clients.executor.keyspace(), connection.session.view());
+                if !transaction.find_shards(queued, &mut self.shards) {
+                    match command.route {
+                        Route::Custom(choose) => choose(keyspace, &view, &args, &mut self.shards),
+                        _ => self.shards.extend(0..keyspace.partition_count()),
+                    }
+                    if self.shards.is_empty() {
+                        self.shards.push(0);
+                    }
+                    self.shards.sort_unstable();
+                    self.shards.dedup();
+                }
+                let (first_key, connection_token) = (queued.first_key, connection.socket.token());
+                let reads_as = connection.session.reads_as.as_ref();
+                let call =
+                    Call { command, args, first_key, session: view, reads_as, connection: connection_token, now_ms };
+                self.clients.executor.run_held(&call, &self.shards, owned, &mut connection.output);
+            }
+            Handler::Transaction(TransactionPart::Script(form)) => {
+                let scripted = self.run_queued_script(index, command, form, &args, owned, now_ms);
+                if scripted.is_counted {
+                    self.clients.tally.expect_counted();
+                }
+            }
+            Handler::Transaction(_) | Handler::Container => unreachable!("runs at once, or not at all: never queued"),
+        }
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
+        let reply = &connection.output[before..];
+        connection.session.close_after_reply |= is_aborted(reply);
+        let outcome = self.clients.tally.outcome(command, reply);
+        if outcome == Outcome::Failed {
+            note_error(&connection.session, command, reply);
+        }
+        self.clients.tally.count(command, outcome);
+        if began.is_some() {
+            let took = self.stopwatch.end(began);
+            self.clients.tally.time_last(took);
+            let (keyspace, client) = (self.clients.executor.keyspace(), &connection.session.client);
+            let args = transaction.args(queued);
+            slow::note(keyspace, Sender::Client(client), command, &args, took, now_ms);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Applies the settings: at startup, and after `CONFIG SET`.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use pantala_engine::message::Message;
+
+use crate::aof;
+use crate::config::{Refusal, Settings};
+use crate::host::Server;
+use crate::process;
+use crate::snapshot;
+
+impl Server {
+    /// Applies a change of the settings that their readers don't notice by themselves.
+    ///
+    /// # Errors
+    /// A setting can't be applied.
+    pub fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
+        if new.maxclients > old.maxclients {
+            process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
+        }
+        let encryption = if old.tls == new.tls {
+            self.listening().encryption()
+        } else {
+            let reason = "Unable to update TLS configuration. Check server logs.";
+            let refused = |_| Refusal { directive: new.tls.first_change(&old.tls), reason: reason.into() };
+            process::Encryption::read(&new.tls).map_err(refused)?
+        };
+        // Listening comes after the checks above, so that their rejections leave no sockets to roll
+        // back.
+        if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
+            let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
+            let changed = self.listening().change(old, new);
+            // Also after a rejection: then the old addresses have new sockets.
+            self.port(self.facts().first_io_worker).send(Message::Reload);
+            changed.map_err(refused)?;
+        }
+        self.listening().set_encryption(encryption);
+        if old.requirepass != new.requirepass {
+            self.keyspace().users().set_default_password(new.requirepass.as_deref());
+        }
+        match (old.aof.is_on, new.aof.is_on) {
+            (false, true) => {
+                aof::turn_on(self).map_err(|reason| Refusal { directive: "appendonly", reason })?;
+            }
+            (true, false) => aof::turn_off(self),
+            _ => {}
+        }
+        process::set_log_level(new.loglevel);
+        process::update_title(new);
+        self.tune(new);
+        let (used, limit) = (self.keyspace().memory().used_bytes(), new.maxmemory_bytes);
+        if limit != old.maxmemory_bytes && limit > 0 && used > limit {
+            tracing::warn!(
+                "The new maxmemory value set via CONFIG SET ({limit}) is smaller than the current memory usage ({used}). \
+                 Keys will be evicted, or new commands that may take memory refused, depending on the maxmemory-policy."
+            );
+        }
+        Ok(())
+    }
+
+    /// Copies settings to the places where commands read them.
+    pub fn tune(&self, settings: &Settings) {
+        let tuning = &self.keyspace().tuning;
+        tuning.proto_max_bulk_len.store(settings.proto_max_bulk_len_bytes, Relaxed);
+        let hard_bytes = [&settings.output_limit_normal, &settings.output_limit_pubsub].map(|limit| limit.hard_bytes);
+        let reply_bytes_max = if hard_bytes.contains(&0) { u64::MAX } else { hard_bytes[0].max(hard_bytes[1]) };
+        tuning.reply_bytes_max.store(reply_bytes_max, Relaxed);
+        tuning.lazyfree_lazy_eviction.store(settings.lazyfree_lazy_eviction, Relaxed);
+        tuning.lazyfree_lazy_expire.store(settings.lazyfree_lazy_expire, Relaxed);
+        tuning.lazyfree_lazy_server_del.store(settings.lazyfree_lazy_server_del, Relaxed);
+        tuning.lazyfree_lazy_user_del.store(settings.lazyfree_lazy_user_del, Relaxed);
+        tuning.lazyfree_lazy_user_flush.store(settings.lazyfree_lazy_user_flush, Relaxed);
+        snapshot::refuse_writes_on_error(self, settings);
+        tuning.rdb_compression.store(settings.rdb_compression, Relaxed);
+        tuning.hll_sparse_max_bytes.store(settings.hll_sparse_max_bytes, Relaxed);
+        tuning.lfu_log_factor.store(settings.lfu_log_factor, Relaxed);
+        tuning.lfu_decay_time_minutes.store(settings.lfu_decay_time_minutes, Relaxed);
+        tuning.stream_node_max_bytes.store(settings.stream_node_max_bytes, Relaxed);
+        tuning.stream_node_max_entries.store(settings.stream_node_max_entries, Relaxed);
+        tuning.list_max_listpack_size.store(settings.list_max_listpack_size, Relaxed);
+        tuning.list_compress_depth.store(settings.list_compress_depth, Relaxed);
+        tuning.hash_max_listpack_entries.store(settings.hash_max_listpack_entries, Relaxed);
+        tuning.hash_max_listpack_value_bytes.store(settings.hash_max_listpack_value_bytes, Relaxed);
+        tuning.set_max_intset_entries.store(settings.set_max_intset_entries, Relaxed);
+        tuning.zset_max_listpack_entries.store(settings.zset_max_listpack_entries, Relaxed);
+        tuning.zset_max_listpack_value_bytes.store(settings.zset_max_listpack_value_bytes, Relaxed);
+        tuning.active_expire_effort.store(settings.active_expire_effort, Relaxed);
+        tuning.hz.store(settings.hz, Relaxed);
+        tuning.latency_threshold_ms.store(settings.latency_monitor_threshold_ms, Relaxed);
+        tuning.slowlog_slower_than_us.store(settings.slowlog_log_slower_than_us, Relaxed);
+        tuning.tracking_table_max_keys.store(settings.tracking_table_max_keys, Relaxed);
+        tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
+        self.keyspace().users().set_log_len_max(settings.acllog_max_len);
+        self.keyspace().users().set_channels_by_default(settings.acl_channels_by_default);
+        self.keyspace().journal().set_ping_period(Duration::from_secs(settings.repl_ping_period_s));
+        self.keyspace().journal().set_backlog(settings.repl_backlog_bytes);
+        self.keyspace().journal().set_replica_bound(match settings.output_limit_replica.hard_bytes {
+            0 => u64::MAX,
+            // As in Redis: the limit must not close a replica that is catching up from the backlog.
+            hard_bytes => hard_bytes.max(settings.repl_backlog_bytes),
+        });
+        tuning.times_all.store(settings.times_all(), Relaxed);
+        self.keyspace().clients().limit_memory(settings.clients_memory_bytes());
+        tuning.set_events(settings.notify_keyspace_events);
+        tuning.set_eviction_policy(settings.maxmemory_policy.eviction());
+        tuning.maxmemory_samples.store(settings.maxmemory_samples, Relaxed);
+        tuning.maxmemory_eviction_tenacity.store(settings.maxmemory_eviction_tenacity, Relaxed);
+        self.replication().replica.tune(self, settings);
+        aof::tune(self, &settings.aof);
+        self.replication().require_good_replicas(self, settings.primary);
+    }
+}
