@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::server::{free_port, pantala_with_file};
 use pantala_tests::transcript::assert_as_redis_in_each_form;
+use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 fn start() -> Server {
@@ -500,6 +501,75 @@ fn the_listening_address_changes_at_run_time() {
         }
         server.assert_sound();
     });
+}
+
+/// Sets several directives among which one can't be applied: the append-only file's folder is a
+/// file. Returns the replies.
+fn refused_changes(server: &Server) -> Vec<Reply> {
+    let mut client = server.connect();
+    let dir = client.call("CONFIG GET dir").elements()[1].text();
+    let folder = std::path::Path::new(&dir).join("appendonlydir");
+    std::fs::write(&folder, "no folder").expect("a file in the folder");
+    let port = free_port().to_string();
+    let mut replies = vec![
+        client.command(&[
+            "CONFIG",
+            "SET",
+            "requirepass",
+            "secret",
+            "port",
+            &port,
+            "maxmemory",
+            "123mb",
+            "appendonly",
+            "yes",
+        ]),
+        client.command(&[
+            "CONFIG",
+            "SET",
+            "appendonly",
+            "yes",
+            "maxclients",
+            "77",
+            "port",
+            &port,
+            "requirepass",
+            "secret",
+        ]),
+        client.call("CONFIG GET appendonly"),
+        client.call("CONFIG GET maxmemory"),
+        client.call("CONFIG GET maxclients"),
+        client.call("CONFIG GET requirepass"),
+        Reply::Integer(i64::from(client.call("CONFIG GET port").elements()[1].text() == server.port().to_string())),
+        Reply::Integer(i64::from(std::net::TcpStream::connect(("127.0.0.1", port.parse().expect("a port"))).is_ok())),
+    ];
+    // A new connection, which needs no password.
+    replies.push(server.connect().call("GET a"));
+    std::fs::remove_file(&folder).expect("it is there");
+    let appendonly = client.command(&["CONFIG", "SET", "maxclients", "77", "appendonly", "yes"]);
+    replies.extend([appendonly, client.call("CONFIG GET maxclients"), client.call("CONFIG GET appendonly")]);
+    replies
+}
+
+#[test]
+fn config_set_applies_all_or_none() {
+    let own = refused_changes(&start());
+    let refused = "ERR CONFIG SET failed (possibly related to argument 'appendonly') - Unable to turn on AOF. Check server \
+                   logs.";
+    assert_eq!(own[..2], [refused, refused].map(|text| Reply::Error(text.into())));
+    let Some(judge) = Server::redis(&[]) else { return };
+    assert_eq!(own, refused_changes(&judge));
+}
+
+/// The append-only file is in the directory that the same command sets.
+#[test]
+fn config_set_turns_the_append_only_file_on_in_a_new_directory() {
+    let server = Server::pantala(Backend::all()[0], &["--workers", "2", "--enable-protected-configs", "yes"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut client = server.connect();
+    let dir = folder.path().to_str().expect("a path of letters");
+    assert_eq!(client.command(&["CONFIG", "SET", "dir", dir, "appendonly", "yes"]), Reply::ok());
+    eventually("it has a base", || folder.path().join("appendonlydir/appendonly.aof.manifest").is_file());
 }
 
 /// Returns a number of `INFO memory` or of `MEMORY STATS`.

@@ -12,10 +12,11 @@ use crate::process;
 use crate::snapshot;
 
 impl Server {
-    /// Applies a change of the settings that their readers don't notice by themselves.
+    /// Applies a change of the settings that their readers don't notice by themselves: all of it or
+    /// nothing.
     ///
     /// # Errors
-    /// A setting can't be applied.
+    /// A setting can't be applied. The server runs with the old settings.
     pub fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
         if new.maxclients > old.maxclients {
             process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
@@ -27,8 +28,13 @@ impl Server {
             let refused = |_| Refusal { directive: new.tls.first_change(&old.tls), reason: reason.into() };
             process::Encryption::read(&new.tls).map_err(refused)?
         };
-        // Listening comes after the checks above, so that their rejections leave no sockets to roll
-        // back.
+        let place = if new.aof.is_on && !old.aof.is_on {
+            let refused = |reason: &str| Refusal { directive: "appendonly", reason: reason.into() };
+            Some(aof::prepare(new).map_err(refused)?)
+        } else {
+            None
+        };
+        // Listening comes last of all that can fail: other failures leave no sockets to roll back.
         if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
             let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
             let changed = self.listening().change(old, new);
@@ -40,12 +46,10 @@ impl Server {
         if old.requirepass != new.requirepass {
             self.keyspace().users().set_default_password(new.requirepass.as_deref());
         }
-        match (old.aof.is_on, new.aof.is_on) {
-            (false, true) => {
-                aof::turn_on(self).map_err(|reason| Refusal { directive: "appendonly", reason })?;
-            }
-            (true, false) => aof::turn_off(self),
-            _ => {}
+        match place {
+            Some(place) => aof::turn_on(self, place),
+            None if old.aof.is_on && !new.aof.is_on => aof::turn_off(self),
+            None => {}
         }
         process::set_log_level(new.loglevel);
         process::update_title(new);

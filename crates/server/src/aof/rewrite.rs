@@ -16,7 +16,7 @@ use pantala_persistence::aof::{Commands, Group, NewBase, Writing, names};
 use super::directory::{Place, directory_of};
 use super::state::{State, lock};
 use super::writer::{self, Inbox, Order};
-use crate::config::NEW_FILE_MODE;
+use crate::config::{NEW_FILE_MODE, Settings};
 use crate::host::Server;
 use crate::snapshot::{
     Consumer, Failure, JournalStart, NotStarted, Purpose, Written, start as start_snapshot, with_all_shards,
@@ -250,7 +250,7 @@ impl Rewriting {
         let settings = server.config().settings();
         let mut held = server.snapshots().aof.place();
         if held.is_none() {
-            *held = Some(place_of(server)?);
+            *held = Some(place_of(&settings)?);
         }
         let path = settings.dir.join(format!("temp-rewriteaof-bg-{}.aof", std::process::id()));
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&path)?;
@@ -331,8 +331,8 @@ impl Consumer for Rewriting {
 ///
 /// # Errors
 /// The directory can't be created, or its manifest is wrong.
-pub fn place_of(server: &Server) -> io::Result<Place> {
-    let directory = directory_of(&server.config().settings());
+pub fn place_of(settings: &Settings) -> io::Result<Place> {
+    let directory = directory_of(settings);
     directory.create()?;
     let manifest = directory.read_manifest().map_err(|unread| io::Error::other(format!("{unread:?}")))?;
     let others_bytes = manifest.to_load().map(|listed| directory.size_of(listed)).sum();

@@ -19,6 +19,7 @@ use super::load::{self, Files, Target};
 use super::rewrite::{self, collect, unbounded, waking};
 use super::state::{State, lock};
 use super::writer::{self, Inbox, Order};
+use crate::config::Settings;
 use crate::host::Server;
 use crate::snapshot::facts;
 
@@ -127,25 +128,28 @@ pub fn reload<'k>(
     }
 }
 
-/// Turns the append-only file on: starts a rewrite, whose snapshot becomes the base. Effects after
-/// the snapshot are written to an increment.
+/// Finds the files' directory of these settings, and checks that files can be created in it, before
+/// [`turn_on`].
 ///
 /// # Errors
-/// The files can't be created. The log has the reason.
-pub fn turn_on(server: &Server) -> Result<(), String> {
-    let aof = &server.snapshots().aof;
-    let place = rewrite::place_of(server).and_then(|place| {
-        // Checks that files can be created. The rewrite creates this file again.
+/// They can't. The log has the reason.
+pub fn prepare(settings: &Settings) -> Result<Place, &'static str> {
+    let place = rewrite::place_of(settings).and_then(|place| {
+        // The rewrite creates this file again.
         place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)?;
         Ok(place)
     });
-    match place {
-        Ok(place) => *aof.place() = Some(place),
-        Err(error) => {
-            tracing::warn!("Can't open the append-only file: {error}");
-            return Err("Unable to turn on AOF. Check server logs.".to_owned());
-        }
-    }
+    place.map_err(|error| {
+        tracing::warn!("Can't open the append-only file: {error}");
+        "Unable to turn on AOF. Check server logs."
+    })
+}
+
+/// Turns the append-only file on: starts a rewrite, whose snapshot becomes the base. Effects after
+/// the snapshot are written to an increment.
+pub fn turn_on(server: &Server, place: Place) {
+    let aof = &server.snapshots().aof;
+    *aof.place() = Some(place);
     aof.set_state(server, State::AwaitsBase);
     if server.snapshots().background.running().is_some() || aof.rewrites.is_running.load(Relaxed) {
         tracing::info!(
@@ -156,7 +160,6 @@ pub fn turn_on(server: &Server) -> Result<(), String> {
     } else {
         rewrite::request(server);
     }
-    Ok(())
 }
 
 /// Turns the append-only file off. Effects committed so far are still written.
@@ -196,8 +199,9 @@ fn sync(server: &Server) -> bool {
 pub fn restart(server: &Server) {
     if server.snapshots().aof.state() != State::Off {
         turn_off(server);
-        if let Err(error) = turn_on(server) {
-            tracing::error!("The append-only file is off after the dataset was replaced: {error}");
+        match prepare(&server.config().settings()) {
+            Ok(place) => turn_on(server, place),
+            Err(error) => tracing::error!("The append-only file is off after the dataset was replaced: {error}"),
         }
     }
 }
