@@ -35,6 +35,8 @@ use crate::tuning::Tuning;
 
 mod logs;
 mod merger;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use logs::Logs;
 pub use logs::Which;
@@ -313,7 +315,9 @@ impl Journal {
     #[cold]
     fn warn(&self, handed_over: u64) {
         let merging = self.shared.merging_bytes.load(Ordering::Relaxed);
-        lock(&self.shared.control).logs.of(Which::Effects).warn(merging + handed_over);
+        let warned = lock(&self.shared.control).logs.of(Which::Effects).warn(merging + handed_over);
+        // After the warnings: a reader that is awake by now may have looked before them.
+        warned.iter().for_each(|wake| wake());
     }
 }
 
@@ -374,7 +378,8 @@ impl Reader {
     }
 
     /// Calls `warn` again and again while it is more than `bytes` behind, those included that
-    /// workers have handed over. It must be cheap and take no lock.
+    /// workers have handed over. It must be cheap and take no lock. A call may be late: the reader
+    /// has read everything meanwhile. It is woken after that, so that it can look again.
     pub fn warn_beyond(&self, bytes: u64, warn: &Wake) {
         lock(&self.shared.control).logs.of_mut(self.which).warn_beyond(self.id, bytes, warn);
     }

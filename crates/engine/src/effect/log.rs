@@ -109,13 +109,15 @@ struct Place {
 }
 
 impl Place {
-    /// Warns if it is too far behind.
-    fn warn(&self, behind_bytes: u64) {
+    /// Warns if it is too far behind. Returns whether it is.
+    fn warn(&self, behind_bytes: u64) -> bool {
         if let Some((bytes, warn)) = &self.warning
             && behind_bytes > *bytes
         {
             warn();
+            return true;
         }
+        false
     }
 }
 
@@ -433,13 +435,16 @@ impl Log {
         }
     }
 
-    /// Warns of readers that are too far behind, given the bytes that are yet to be appended.
-    pub(crate) fn warn(&self, pending_bytes: u64) {
-        for place in &self.places {
-            if let State::At(position) = place.state {
-                place.warn(self.end - position + pending_bytes);
-            }
-        }
+    /// Warns of readers that are too far behind, given the bytes that may be yet to be appended.
+    /// Returns the wakes of these readers. If those bytes were appended and read meanwhile, nothing
+    /// else would make such a reader look at how far it is behind.
+    #[must_use]
+    pub(crate) fn warn(&self, pending_bytes: u64) -> Vec<Wake> {
+        let is_behind = |place: &&Place| match place.state {
+            State::At(position) => place.warn(self.end - position + pending_bytes),
+            State::Joining(_) | State::Before(_) | State::CutOff(_) => false,
+        };
+        self.places.iter().filter(is_behind).map(|place| Arc::clone(&place.wake)).collect()
     }
 
     /// Frees chunks that neither a reader nor the backlog needs, and finds the readers to wake.
@@ -676,6 +681,23 @@ mod tests {
         assert_eq!(log.read(id, usize::MAX), (11, Ahead::Nothing));
         log.epoch(1);
         assert_eq!(warnings.load(Relaxed), 2);
+    }
+
+    /// A worker has counted bytes that the reader has read by the time of the warning.
+    #[test]
+    fn a_reader_that_is_warned_of_late_is_woken() {
+        let mut watched = Watched::new();
+        let id = watched.started(u64::MAX);
+        let warned = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&warned);
+        watched.log.warn_beyond(id, 100, &(Arc::new(move || _ = counter.fetch_add(1, Relaxed)) as Wake));
+        watched.epoch(101);
+        assert_eq!(watched.read(id, usize::MAX), (101, Ahead::Nothing));
+        let (warnings, woken) = (warned.load(Relaxed), watched.wakes.load(Relaxed));
+        assert!(watched.log.warn(100).is_empty(), "it is not too far behind");
+        assert_eq!(warned.load(Relaxed), warnings);
+        watched.log.warn(101).iter().for_each(|wake| wake());
+        assert_eq!((warned.load(Relaxed), watched.wakes.load(Relaxed)), (warnings + 1, woken + 1));
     }
 
     #[test]

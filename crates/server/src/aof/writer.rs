@@ -211,11 +211,12 @@ impl Writer {
             }
             if self.turn(&server).is_err() {
                 let is_rewriting = !self.writing.is_rotated() || self.base.is_some();
-                aof.written.pending_bytes.store(0, Relaxed);
-                aof.note_unwritten(&server, 0);
                 for reader in [Some(self.reader), self.cut].into_iter().flatten() {
                     server.keyspace().leave_journal(&reader);
                 }
+                // Last: the journal warns of no reader that has left.
+                aof.written.pending_bytes.store(0, Relaxed);
+                aof.note_unwritten(&server, 0);
                 if is_rewriting {
                     rewrite::note_ended(&server, &Err("the append-only file was turned off".to_owned()));
                 }

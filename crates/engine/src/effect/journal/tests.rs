@@ -1,0 +1,38 @@
+//! Tests of the journal with its thread.
+
+use std::time::Instant;
+
+use super::*;
+
+/// Maximum time for the thread to end an epoch.
+const EPOCH_MAX: Duration = Duration::from_secs(20);
+
+/// A worker has counted bytes, and the reader has read them before the worker warns of them: a
+/// reader that sleeps by then must look again, or it would never learn that it was warned of.
+#[test]
+fn a_late_warning_is_followed_by_a_wake() {
+    let (journal, tuning) = (Journal::new(1), Tuning::default());
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let noting = |event: &'static str| -> Wake {
+        let events = Arc::clone(&events);
+        Arc::new(move || lock(&events).push(event))
+    };
+    let bound = Arc::new(AtomicU64::new(u64::MAX));
+    let joined = journal.join(&tuning, Start::Now, bound, noting("wake")).expect("a thread");
+    let mut reader = joined.expect("now is always held");
+    let since = Instant::now();
+    while reader.position().is_none() {
+        assert!(since.elapsed() < EPOCH_MAX, "no epoch ends");
+        std::thread::sleep(EPOCH_TIME);
+    }
+    assert_eq!(reader.read(usize::MAX, &mut Vec::new()), Ahead::Nothing);
+    reader.warn_beyond(HANDED_OVER_BYTES_MAX, &noting("warning"));
+    lock(&events).clear();
+    journal.warn(HANDED_OVER_BYTES_MAX);
+    assert!(lock(&events).is_empty(), "it is not too far behind");
+    journal.warn(HANDED_OVER_BYTES_MAX + 1);
+    assert_eq!(*lock(&events), ["warning", "wake"]);
+    journal.leave(&tuning, &reader);
+    journal.warn(HANDED_OVER_BYTES_MAX + 1);
+    assert_eq!(lock(&events).len(), 2, "nobody is warned of a reader that has left");
+}
