@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::waiting::{PATIENCE, eventually};
-use pantala_tests::{Client, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 const MIB: usize = 1 << 20;
 
@@ -248,5 +248,83 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         stick(&mut client, false);
         assert_eq!(asking.receive(), Reply::bulk("2"));
         server.assert_sound();
+    });
+}
+
+fn text(client: &mut Client, name: &str) -> String {
+    let info = client.call("INFO persistence").text();
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {info}")).trim().to_owned()
+}
+
+/// Writes and reads keys of all shards. Fails if a worker does not reply.
+fn assert_served(server: &Server, round: &str) {
+    for client in [&mut server.connect(), &mut server.connect()] {
+        client.set_read_timeout(PATIENCE);
+        for key in 0..100 {
+            assert_eq!(client.call(&format!("SET key:{key} {round}")), Reply::ok());
+            assert_eq!(client.call(&format!("GET key:{key}")), Reply::bulk(round));
+        }
+    }
+}
+
+fn assert_loaded(server: Server, backend: Backend, args: &[&str], round: &str) {
+    server.kill();
+    let server = Server::pantala(backend, args);
+    let mut client = server.connect();
+    for key in 0..100 {
+        assert_eq!(client.call(&format!("GET key:{key}")), Reply::bulk(round), "{}", server.log());
+    }
+}
+
+/// The worker that starts a rewrite holds all shards, so it must not wait for the disk.
+#[test]
+fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
+    for_each_backend(|backend| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().to_str().expect("a path of letters");
+        let args = ["--workers", "2", "--appendonly", "yes", "--save", "", "--dir", dir];
+        let mut server = Server::pantala(backend, &[&args[..], &["--auto-aof-rewrite-percentage", "0"]].concat());
+        let mut client = server.connect();
+        assert_served(&server, "before");
+        stick(&mut client, true);
+        assert!(client.call("BGREWRITEAOF").text().contains("started"));
+        eventually("the rewrite runs", || text(&mut client, "aof_rewrite_in_progress") == "1");
+        assert_served(&server, "meanwhile");
+        assert_eq!(text(&mut client, "aof_rewrite_in_progress"), "1", "the disk is stuck");
+        stick(&mut client, false);
+        eventually("it ends", || text(&mut client, "aof_rewrite_in_progress") == "0");
+        assert_eq!(text(&mut client, "aof_last_bgrewrite_status"), "ok");
+        eventually("all is written", || buffer(&mut client) == 0);
+        server.assert_sound();
+        assert_loaded(server, backend, &args, "meanwhile");
+    });
+}
+
+/// The same for the first rewrite, which starts the thread that writes the file. It is delayed by
+/// another snapshot, because `CONFIG SET` itself opens a file.
+#[test]
+fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
+    for_each_backend(|backend| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().to_str().expect("a path of letters");
+        let args = ["--workers", "2", "--save", "", "--dir", dir];
+        let mut server = Server::pantala(backend, &args);
+        let mut client = server.connect();
+        assert_served(&server, "before");
+        assert_eq!(client.call("DEBUG FAULT slow-walk 1000"), Reply::ok());
+        assert!(!matches!(client.call("BGSAVE"), Reply::Error(_)));
+        assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
+        assert_eq!(text(&mut client, "aof_rewrite_scheduled"), "1");
+        stick(&mut client, true);
+        assert_eq!(client.call("DEBUG FAULT slow-walk 0"), Reply::ok());
+        eventually("the rewrite runs", || text(&mut client, "aof_rewrite_in_progress") == "1");
+        assert_served(&server, "meanwhile");
+        stick(&mut client, false);
+        eventually("it ends", || text(&mut client, "aof_rewrite_in_progress") == "0");
+        assert_eq!(text(&mut client, "aof_last_bgrewrite_status"), "ok");
+        eventually("all is written", || buffer(&mut client) == 0);
+        server.assert_sound();
+        assert_loaded(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "meanwhile");
     });
 }

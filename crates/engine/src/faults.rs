@@ -49,7 +49,7 @@ pub enum Fault {
     SlowWalk,
     /// A snapshot loses an entry that a command changes.
     UnkeptEntry,
-    /// A write to the append-only file does not return.
+    /// Calls that write, open or rename a file of the append-only file do not return.
     StuckDisk,
 }
 

@@ -42,6 +42,15 @@ impl<D: Disk> Directory<D> {
         self.path.join(OsString::from_vec(name.to_vec()))
     }
 
+    /// Returns the path of a file beside the directory.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.parent().join(name)
+    }
+
+    fn parent(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
     /// Creates the directory unless it exists.
     ///
     /// # Errors
@@ -50,7 +59,7 @@ impl<D: Disk> Directory<D> {
         match self.disk.create_directory(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
-            Ok(()) => self.disk.sync_directory(self.path.parent().unwrap_or(Path::new("/"))),
+            Ok(()) => self.disk.sync_directory(self.parent()),
         }
     }
 

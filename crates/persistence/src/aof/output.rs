@@ -15,7 +15,8 @@ const SLICES_MAX: usize = 256;
 /// An increment, and the batch of effects to be written to it.
 #[derive(Debug)]
 pub struct Output<F> {
-    file: F,
+    /// `None`: effects are discarded.
+    file: Option<F>,
     /// Length of the file up to the last complete batch, bytes.
     len: u64,
     /// Parts of the stream, and annotations, in order.
@@ -41,9 +42,14 @@ pub struct Output<F> {
 impl<F: AppendFile> Output<F> {
     /// Continues a file whose length is `len`.
     pub fn new(file: F, len: u64) -> Self {
+        Output { file: Some(file), len, ..Self::none() }
+    }
+
+    /// Returns an output that discards all effects, until the first increment is open.
+    pub fn none() -> Self {
         Output {
-            file,
-            len,
+            file: None,
+            len: 0,
             parts: Vec::new(),
             batch: Vec::new(),
             batch_bytes: 0,
@@ -56,6 +62,11 @@ impl<F: AppendFile> Output<F> {
         }
     }
 
+    /// Returns whether effects are written rather than discarded.
+    pub fn is_open(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Sets whether the next batches are written with a checksum.
     pub fn set_checksums(&mut self, has_checksums: bool) {
         self.has_checksums = has_checksums;
@@ -64,6 +75,9 @@ impl<F: AppendFile> Output<F> {
     /// Adds a range of a part of the stream to the batch. The range consists of complete units.
     /// `now_s`: the time to annotate, Unix time in s.
     pub fn add(&mut self, part: Outgoing, range: Range<usize>, now_s: Option<i64>) {
+        if !self.is_open() {
+            return;
+        }
         let kept = filter::kept(&part.bytes()[range.clone()]);
         if kept.is_empty() {
             return;
@@ -110,6 +124,7 @@ impl<F: AppendFile> Output<F> {
     /// # Errors
     /// The system's. The file then ends with a complete batch, unless it could not be truncated.
     pub fn write(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
         if self.batch.is_empty() {
             return Ok(());
         }
@@ -130,7 +145,7 @@ impl<F: AppendFile> Output<F> {
                     break;
                 }
             }
-            let written = match self.file.append(&slices) {
+            let written = match file.append(&slices) {
                 Ok(0) => Err(io::ErrorKind::WriteZero.into()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other,
@@ -142,7 +157,7 @@ impl<F: AppendFile> Output<F> {
                 }
                 Err(error) => {
                     // An incomplete command would make the file look damaged.
-                    if self.done > 0 && self.file.truncate(self.len).is_ok() {
+                    if self.done > 0 && file.truncate(self.len).is_ok() {
                         self.done = 0;
                     }
                     return Err(error);
@@ -163,8 +178,10 @@ impl<F: AppendFile> Output<F> {
         if self.is_lost {
             return Err(io::Error::other("a sync of the file has failed before"));
         }
-        if self.is_dirty {
-            self.file.sync().inspect_err(|_| self.is_lost = true)?;
+        if self.is_dirty
+            && let Some(file) = &mut self.file
+        {
+            file.sync().inspect_err(|_| self.is_lost = true)?;
             self.is_dirty = false;
         }
         Ok(())

@@ -59,8 +59,12 @@ pub struct Taken {
 impl<D: Disk> Writing<D> {
     /// Continues a file of length `len`.
     pub fn new(file: D::File, len: u64) -> Self {
+        Self::with(Output::new(file, len))
+    }
+
+    fn with(output: Output<D::File>) -> Self {
         Writing {
-            output: Output::new(file, len),
+            output,
             behind_cut: Vec::new(),
             is_rotated: true,
             rotation_error: None,
@@ -68,6 +72,12 @@ impl<D: Disk> Writing<D> {
             awaits_base: false,
             read_before: 0,
         }
+    }
+
+    /// Starts at a cut. Effects are discarded until [`Self::rotate`] opens the first increment, which
+    /// no list has until its base is installed.
+    pub fn at_cut() -> Self {
+        Writing { is_rotated: false, ..Self::with(Output::none()) }
     }
 
     /// Adds effects to the batch; those behind the cut are kept for the next increment.
@@ -174,7 +184,7 @@ impl<D: Disk> Writing<D> {
     /// The system's. The current increment is continued, and the snapshot can't become the base.
     pub fn rotate(&mut self, place: Option<&mut Place<D>>, is_new: bool, now_s: Option<i64>) -> io::Result<Vec<u8>> {
         // A lost file must stay the last of its list: effects behind it would follow a gap.
-        let is_unlisted = is_new || self.awaits_base;
+        let is_unlisted = is_new || self.awaits_base || !self.output.is_open();
         let opened = self.open_next(place, is_unlisted);
         self.is_rotated = true;
         let rotated = match opened {

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use pantala_engine::faults::{self, Fault};
 use pantala_persistence::aof;
 use pantala_persistence::aof::disk::{AppendFile, Disk};
 
@@ -51,6 +52,7 @@ impl Disk for SystemDisk {
     type File = SystemFile;
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
+        faults::hold(Fault::StuckDisk);
         fs::create_dir(path)
     }
 
@@ -63,6 +65,7 @@ impl Disk for SystemDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<SystemFile> {
+        faults::hold(Fault::StuckDisk);
         OpenOptions::new().append(true).create(true).mode(NEW_FILE_MODE).open(path).map(SystemFile)
     }
 
@@ -75,6 +78,7 @@ impl Disk for SystemDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        faults::hold(Fault::StuckDisk);
         fs::rename(from, to)
     }
 

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pantala_engine::effect::Which;
+use pantala_engine::faults::{self, Fault};
 use pantala_engine::whole::Whole;
-use pantala_persistence::aof::{Commands, Group, NewBase, Writing, names};
+use pantala_persistence::aof::{Commands, Group, NewBase, Writing};
 
 use super::directory::{Place, directory_of};
 use super::state::{State, lock};
@@ -123,7 +124,8 @@ fn is_delayed(server: &Server) -> bool {
     server.monotonic_ms() - rewrites.failed_ms.load(Relaxed) < delay_ms
 }
 
-/// Starts a rewrite on a worker that holds all shards.
+/// Starts a rewrite on a worker that holds all shards. Opens no file and waits for no lock that is
+/// held while one is opened: no worker could run a command meanwhile.
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let Some(shared) = server.snapshots().background.server() else { return };
     let aof = &server.snapshots().aof;
@@ -133,10 +135,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     // The snapshot must not end before the writer thread knows its cut.
     let starting = lock(&started);
     let uses_rdb = server.config().settings().aof.uses_rdb || whole.has_expiring_fields();
-    let consumer = match Rewriting::new(&shared, uses_rdb, Arc::clone(&inbox), Arc::clone(&started)) {
-        Ok(consumer) => consumer,
-        Err(error) => return note_ended(server, &Err(error.to_string())),
-    };
+    let consumer = Rewriting::new(&shared, uses_rdb, Arc::clone(&inbox), Arc::clone(&started));
     let is_written = aof.state() != State::Off;
     let journal =
         is_written.then(|| JournalStart { which: Which::Effects, bytes_max: unbounded(), wake: waking(&inbox) });
@@ -153,19 +152,13 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let Some(reader) = reader else { return };
     match &*handle {
         Some(_) => inbox.order(Order::Cut(reader)),
-        None => {
-            let opened = aof.place().as_ref().map_or(Err(io::ErrorKind::NotFound.into()), |place| {
-                place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)
-            });
-            let begun = opened.and_then(|file| writer::start(&shared, inbox, reader, Writing::new(file, 0)));
-            match begun {
-                Ok(begun) => *handle = Some(begun),
-                Err(error) => {
-                    tracing::warn!("Can't write the append only file: {error}");
-                    server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
-                }
+        None => match writer::start(&shared, inbox, reader, Writing::at_cut()) {
+            Ok(begun) => *handle = Some(begun),
+            Err(error) => {
+                tracing::warn!("Can't write the append only file: {error}");
+                server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
             }
-        }
+        },
     }
     drop(starting);
 }
@@ -233,8 +226,8 @@ pub struct Rewriting {
     inbox: Arc<Inbox>,
     /// Locked until the writer thread knows the cut.
     started: Arc<Mutex<()>>,
-    path: PathBuf,
-    file: File,
+    /// The file, once the thread of the snapshot has opened it.
+    file: Option<(PathBuf, File)>,
     /// Translates the snapshot to commands, unless the base is an RDB file.
     commands: Option<Commands>,
     /// Write these with checksums (`aof-checksums`).
@@ -246,38 +239,41 @@ pub struct Rewriting {
 }
 
 impl Rewriting {
-    fn new(server: &Arc<Server>, uses_rdb: bool, inbox: Arc<Inbox>, started: Arc<Mutex<()>>) -> io::Result<Self> {
+    fn new(server: &Arc<Server>, uses_rdb: bool, inbox: Arc<Inbox>, started: Arc<Mutex<()>>) -> Self {
         let settings = server.config().settings();
-        let mut held = server.snapshots().aof.place();
-        if held.is_none() {
-            *held = Some(place_of(&settings)?);
-        }
-        let path = settings.dir.join(format!("temp-rewriteaof-bg-{}.aof", std::process::id()));
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&path)?;
         let commands =
             (!uses_rdb).then(|| Commands::new(server.keyspace().databases(), settings.proto_max_bulk_len_bytes));
         let syncs = settings.aof.rewrite_incremental_fsync;
-        drop(held);
-        Ok(Rewriting {
+        Rewriting {
             server: Arc::clone(server),
             inbox,
             started,
-            path,
-            file,
+            file: None,
             commands,
             has_checksums: settings.aof.checksums,
             syncs,
             unsynced_bytes: 0,
             bytes: 0,
-        })
+        }
+    }
+
+    /// Returns the path of the file, which is in the file system of the base.
+    fn path(&self) -> io::Result<PathBuf> {
+        let mut held = self.server.snapshots().aof.place();
+        let place = match &mut *held {
+            Some(place) => place,
+            none => none.insert(place_of(&self.server.config().settings())?),
+        };
+        Ok(place.directory.beside(&format!("temp-rewriteaof-bg-{}.aof", std::process::id())))
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)?;
+        let Some((_, file)) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        file.write_all(bytes)?;
         self.bytes += bytes.len() as u64;
         self.unsynced_bytes += bytes.len();
         if self.syncs && self.unsynced_bytes >= SYNC_EVERY_BYTES {
-            self.file.sync_data()?;
+            file.sync_data()?;
             self.unsynced_bytes = 0;
         }
         Ok(())
@@ -285,12 +281,21 @@ impl Rewriting {
 
     fn end(&mut self, outcome: Result<Written, Failure>) -> Result<Base, String> {
         outcome.map_err(|failure| failure.to_string())?;
-        self.file.sync_all().map_err(|error| error.to_string())?;
-        Ok(Base { path: self.path.clone(), is_rdb: self.commands.is_none(), bytes: self.bytes })
+        let Some((path, file)) = &self.file else { return Err("it was not opened".to_owned()) };
+        file.sync_all().map_err(|error| error.to_string())?;
+        Ok(Base { path: path.clone(), is_rdb: self.commands.is_none(), bytes: self.bytes })
     }
 }
 
 impl Consumer for Rewriting {
+    fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
+        let path = self.path()?;
+        faults::hold(Fault::StuckDisk);
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&path)?;
+        self.file = Some((path, file));
+        Ok(Vec::new())
+    }
+
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let Some(commands) = &mut self.commands else {
             let taken = std::mem::take(bytes);
@@ -306,16 +311,18 @@ impl Consumer for Rewriting {
 
     fn finished(mut self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) {
         let ended = self.end(outcome);
-        if ended.is_err() {
-            let _ = fs::remove_file(&self.path);
+        if let (Err(_), Some((path, _))) = (&ended, &self.file) {
+            let _ = fs::remove_file(path);
         }
         drop(lock(&self.started));
         let (server, aof) = (&self.server, &self.server.snapshots().aof);
+        let handle = lock(&aof.writer);
         let is_written = aof.state() != State::Off;
-        let is_known = lock(&aof.writer).as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox));
-        if is_written && is_known {
+        // Ordered under the lock: an order to end comes after this one.
+        if is_written && handle.as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox)) {
             return self.inbox.order(Order::Base(ended));
         }
+        drop(handle);
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
                 (false, Some(place)) => place.install(base.described(), false, 0).map_err(|error| error.to_string()),

@@ -12,7 +12,8 @@
 //! A rewrite cuts the stream and starts a snapshot at the cut. This thread writes the effects
 //! before the cut to the current increment, opens the next one, and lists both in the manifest.
 //! When the snapshot is on disk, it becomes the base, and the increments before the cut become
-//! history.
+//! history. Only this thread and that of the snapshot touch files: the worker that makes the cut
+//! holds all shards, and must not wait for the disk.
 
 use std::collections::VecDeque;
 use std::io;
@@ -139,7 +140,8 @@ impl Handle {
     }
 }
 
-/// Starts the thread.
+/// Starts the thread. Without an output, the reader starts at the cut of a rewrite, and the thread
+/// opens the first increment.
 ///
 /// # Errors
 /// The system has no more threads.
@@ -271,6 +273,9 @@ impl Writer {
         {
             return Ok(());
         }
+        if self.is_at_start() {
+            self.rotate(server);
+        }
         loop {
             let has_more = if self.writing.is_written() { self.read(server) } else { false };
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
@@ -315,6 +320,11 @@ impl Writer {
             now_s: annotated_s(server),
         });
         matches!(ahead, Ahead::More)
+    }
+
+    /// Returns whether the reader starts at a cut, and the first increment was not opened yet.
+    fn is_at_start(&self) -> bool {
+        self.cut.is_none() && !self.writing.is_rotated()
     }
 
     /// Returns whether all effects before the cut are in the batch or written.
@@ -388,8 +398,9 @@ impl Writer {
 
     /// Continues with a new increment when the reader has reached the cut.
     fn rotate(&mut self, server: &Server) {
-        let Some(cut) = self.cut.take() else { return };
-        server.keyspace().leave_journal(&cut);
+        if let Some(cut) = self.cut.take() {
+            server.keyspace().leave_journal(&cut);
+        }
         let aof = &server.snapshots().aof;
         let is_new = aof.state() == State::AwaitsBase;
         let rotated = self.writing.rotate(aof.place().as_mut(), is_new, annotated_s(server));
