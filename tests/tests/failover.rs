@@ -2,6 +2,7 @@
 //! and no acknowledged write is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use pantala_tests::following::{assert_same, follow, info, wait_for_link, wait_until_applied};
 use pantala_tests::waiting::eventually;
@@ -304,6 +305,44 @@ fn a_forced_failover_takes_place_after_its_time() {
             wait_for_takeover(&server, &replica);
             replica.connect().call("SET b 1");
             assert_equal(&server, &replica);
+        }
+    });
+}
+
+/// A handshake that fails before `PSYNC` has changed nothing. It is retried until the failover is
+/// aborted: as in Redis, the timeout does not count in this state.
+#[test]
+fn a_failover_retries_the_handshake() {
+    for_each_backend(|backend| {
+        for (from, to) in [(Kind::Redis, Kind::Redis), (Kind::Pantala, Kind::Redis), (Kind::Pantala, Kind::Pantala)] {
+            let (Some(from), Some(to)) = (start(from, backend), start(to, backend)) else { return };
+            follow(&to, &from);
+            let mut client = from.connect();
+            client.call("SET a 1");
+            wait_until_applied(&to, &from);
+            let failures = || from.log().matches("Unable to AUTH to MASTER").count();
+            for ends in ["abort", "success"] {
+                assert_eq!(client.call("CONFIG SET masteruser nobody masterauth wrong"), Reply::ok());
+                let before = failures();
+                // A redis-server acknowledges once a second.
+                let words = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 2500", to.port());
+                let since = Instant::now();
+                eventually("the failover starts", || client.call(&words) == Reply::ok());
+                let is_over = || ends != "abort" || since.elapsed() > Duration::from_secs(3);
+                eventually("the handshake is retried", || failures() >= before + 2 && is_over());
+                assert_eq!(state(&from), "failover-in-progress", "{}", from.log());
+                assert_eq!(role(&to), "slave");
+                if ends == "abort" {
+                    assert_eq!(client.call("FAILOVER ABORT"), Reply::ok());
+                    assert_eq!(client.call("SET a 2"), Reply::ok());
+                    eventually("the replica is back", || info(&from, "replication", "slave0").contains("state=online"));
+                    wait_until_applied(&to, &from);
+                } else {
+                    assert_eq!(client.command(&["CONFIG", "SET", "masterauth", ""]), Reply::ok());
+                    wait_for_takeover(&from, &to);
+                    assert_eq!(to.connect().call("GET a"), Reply::bulk("2"));
+                }
+            }
         }
     });
 }

@@ -86,6 +86,7 @@ pub struct Handshake {
     asked: Vec<Asked>,
     notes: Vec<String>,
     outcome: Option<Outcome>,
+    has_asked: bool,
 }
 
 /// Appends a command.
@@ -106,7 +107,15 @@ impl Handshake {
     /// Starts a handshake. `position` is the one at which the replica could continue.
     #[must_use]
     pub fn new(identity: Identity, position: Option<Position>) -> Self {
-        Handshake { identity, position, state: State::Ping, asked: Vec::new(), notes: Vec::new(), outcome: None }
+        Handshake {
+            identity,
+            position,
+            state: State::Ping,
+            asked: Vec::new(),
+            notes: Vec::new(),
+            outcome: None,
+            has_asked: false,
+        }
     }
 
     /// Returns the lines for the log and removes them.
@@ -130,6 +139,7 @@ impl Handshake {
                 let words = [&b"PSYNC"[..], id.as_bytes(), offset.as_bytes(), b"FAILOVER"];
                 command(&mut bytes, if self.identity.fails_over { &words } else { &words[..3] });
                 self.state = State::PsyncReply;
+                self.has_asked = true;
             }
             State::Sync => {
                 bytes.extend_from_slice(b"SYNC\r\n");
@@ -153,10 +163,11 @@ impl Handshake {
         self.notes.push(note.into());
     }
 
-    /// Returns whether it has asked for data: the other may have become the primary.
+    /// Returns whether it has sent `PSYNC`: the other may have become the primary. A handshake that
+    /// has failed before that has changed nothing, and may be retried.
     #[must_use]
     pub fn has_asked(&self) -> bool {
-        matches!(self.state, State::PsyncReply | State::Sync | State::Over)
+        self.has_asked
     }
 
     /// Takes a line of the primary, without its end. Returns the commands to be sent at once.
@@ -358,6 +369,32 @@ mod tests {
         assert_eq!(outcome, Some(Outcome::Failed("Rejected PSYNC: -ERR unknown command".to_owned())));
         let (_, outcome) = run(identity, position, &[&lines[..3], &[&*format!("+CONTINUE {}", id(2))]].concat());
         assert_eq!(outcome, Some(Outcome::Continues(id(2))));
+    }
+
+    #[test]
+    fn only_psync_asks_for_data() {
+        let credentials = Some(Credentials { user: Vec::new(), password: b"secret".to_vec() });
+        let identity = Identity { credentials, fails_over: true, ..plain() };
+        let hears = |lines: &[&str]| {
+            let mut handshake = Handshake::new(identity.clone(), None);
+            let mut lines = lines.iter();
+            loop {
+                match handshake.step() {
+                    Step::Send(_) => {}
+                    Step::Done(outcome) => return (handshake.has_asked(), Some(outcome)),
+                    Step::Read => match lines.next() {
+                        Some(line) => _ = handshake.hear(line.as_bytes()),
+                        None => return (handshake.has_asked(), None),
+                    },
+                }
+            }
+        };
+        assert_eq!(hears(&["+PONG", "+OK", "+OK"]), (false, None));
+        assert_eq!(hears(&["+PONG", "+OK", "+OK", "+OK"]), (true, None));
+        for early in [&["-LOADING"][..], &["+PONG", "-WRONGPASS no"]] {
+            assert!(matches!(hears(early), (false, Some(Outcome::Failed(_)))), "{early:?}");
+        }
+        assert!(matches!(hears(&["+PONG", "+OK", "+OK", "+OK", "-ERR x"]), (true, Some(Outcome::Failed(_)))));
     }
 
     #[test]

@@ -29,6 +29,9 @@ use crate::process;
 /// the thread waits before it retries.
 const SHORT_LINK: Duration = Duration::from_secs(1);
 const SHORT_LINKS_MAX: u32 = 20;
+/// Time between two attempts to connect, and to connect to the target of a failover, as in Redis.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const FAILOVER_RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How long a read waits before the thread checks whether the attempt is still wanted.
 const READ_WAIT: Duration = Duration::from_millis(100);
 /// Bytes per read.
@@ -63,7 +66,7 @@ pub(super) fn run(server: &Weak<Server>) {
         // A lost link is tried again at once, but not for ever one that ends as soon as it is made.
         short_links = if linked.elapsed() < SHORT_LINK { short_links + 1 } else { 0 };
         if short_links > SHORT_LINKS_MAX {
-            strong.replication().replica.wait_to_retry(term);
+            strong.replication().replica.wait_to_retry(term, RETRY_AFTER);
         }
         let replication = strong.replication();
         if is_own {
@@ -77,7 +80,8 @@ pub(super) fn run(server: &Weak<Server>) {
             Err(End::Failed(why)) => {
                 tracing::warn!("{why}");
                 if strong.replication().replica.enter(term, Phase::Connect) {
-                    strong.replication().replica.wait_to_retry(term);
+                    let after = if failover.is_some() { FAILOVER_RETRY_AFTER } else { RETRY_AFTER };
+                    strong.replication().replica.wait_to_retry(term, after);
                 }
             }
         }

@@ -391,10 +391,10 @@ impl Replica {
     }
 
     /// Waits between two attempts. `REPLICAOF` ends the wait.
-    pub(super) fn wait_to_retry(&self, term: u64) {
+    pub(super) fn wait_to_retry(&self, term: u64, after: Duration) {
         let state = self.lock();
         let is_same = |_: &mut State| self.term() == term;
-        drop(self.changed.wait_timeout_while(state, RETRY_AFTER, is_same).unwrap_or_else(PoisonError::into_inner));
+        drop(self.changed.wait_timeout_while(state, after, is_same).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Changes the state if the term is still the current one. Returns whether it is.
@@ -518,8 +518,6 @@ pub(super) fn shown(client: &Client) -> String {
 const NO_WORKER: u32 = u32::MAX;
 /// How often waiting threads check whether the server stops.
 const WAKE_EVERY: Duration = Duration::from_millis(200);
-/// Time between two attempts to connect, as in Redis.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 fn log_promotion(former: Option<Known>) {
     if let Some(Known { position: Position { id, offset }, .. }) = former {
