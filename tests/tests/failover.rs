@@ -67,8 +67,11 @@ impl Drop for End<'_> {
 /// Checks that a replica holds what its primary holds, once it has received everything.
 #[track_caller]
 fn assert_equal(replica: &Server, primary: &Server) {
-    // A write is in the stream a moment after its reply.
-    assert!(matches!(primary.connect().call("WAIT 1 10000"), Reply::Integer(1..)));
+    // A write is in the stream a moment after its reply. `WAIT` waits for what was there before the
+    // last command of its connection.
+    let mut client = primary.connect();
+    client.call("PING");
+    assert!(matches!(client.call("WAIT 1 10000"), Reply::Integer(1..)));
     assert_same(replica, primary);
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::effects::wait_for_expiry;
-use pantala_tests::waiting::eventually;
+use pantala_tests::waiting::{PATIENCE, eventually};
 use pantala_tests::writers::write_until;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, for_each_backend, tool};
 use rustix::process::Signal;
@@ -211,6 +211,69 @@ fn wait_counts_the_replicas_that_have_everything() {
         assert_eq!(client.receive(), Reply::Integer(0));
         assert_eq!(client.call("WAIT 1 0"), Reply::Integer(1), "when the replica runs again");
         assert_eq!(client.pipeline(&[vec!["MULTI"], vec!["WAIT", "9", "0"], vec!["EXEC"]]).len(), 3);
+    });
+}
+
+/// Replies of `WAIT` on connections with different histories, while a replica is stopped.
+fn waits(primary: &Server, replica: &Server) -> Vec<(&'static str, Reply)> {
+    let mut replies = Vec::new();
+    let mut of = |name, reply| replies.push((name, reply));
+    let alone = |words: &str| primary.connect().call(words);
+    of("no replica", alone("WAIT 0 0"));
+    of("no replica, blocks", alone("WAIT 1 50"));
+    follow(replica, primary);
+    eventually("it is online", || info(&mut primary.connect(), "replication", "slave0").contains("state=online"));
+    let (mut first, mut second, mut reader, mut queuer) =
+        (primary.connect(), primary.connect(), primary.connect(), primary.connect());
+    first.call("SET a 1");
+    of("a write", first.call("WAIT 1 10000"));
+    queuer.call("MULTI");
+    replica.signal(Signal::STOP);
+    second.call("SET b 1");
+    // Pantala merges the write a moment after its reply.
+    std::thread::sleep(Duration::from_millis(50));
+    of("nothing was run", alone("WAIT 1 300"));
+    of("a write from before", first.call("WAIT 1 300"));
+    of("that WAIT was a command, too", first.call("WAIT 1 100"));
+    of("a write from now", second.call("WAIT 1 100"));
+    of("a write from now, does not block", second.call("WAIT 0 0"));
+    of("a read from now", {
+        reader.call("GET b");
+        reader.call("WAIT 1 100")
+    });
+    of("MULTI from before", {
+        queuer.call("WAIT 1 0");
+        queuer.call("EXEC")
+    });
+    queuer.call("MULTI");
+    of("MULTI from now", {
+        queuer.call("WAIT 1 0");
+        queuer.call("EXEC")
+    });
+    of("a script", second.command(&["EVAL", "return redis.pcall('WAIT', 1, 0)", "0"]));
+    second.send(&["WAIT", "1", "0"]);
+    second.set_read_timeout(Duration::from_millis(100));
+    assert!(second.try_receive().is_err(), "it blocks");
+    replica.signal(Signal::CONT);
+    second.set_read_timeout(PATIENCE);
+    of("the replica runs again", second.receive());
+    of("all is acknowledged", reader.call("WAIT 1 10000"));
+    replies
+}
+
+#[test]
+fn wait_is_for_the_commands_of_its_connection_as_in_redis() {
+    let quiet = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
+    let (Some(judge), Some(replica)) = (Server::redis(&quiet), Server::redis(&[])) else { return };
+    let right = waits(&judge, &replica);
+    assert_eq!(right[4], ("a write from before", Reply::Integer(1)));
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let own = ["--workers", "2", "--execution", execution];
+            let primary = Server::pantala(backend, &[&quiet[..], &own].concat());
+            let Some(replica) = Server::redis(&[]) else { return };
+            assert_eq!(waits(&primary, &replica), right, "{execution}");
+        }
     });
 }
 

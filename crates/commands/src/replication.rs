@@ -33,8 +33,8 @@ pub fn role(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     context.host.replication().role(reply);
 }
 
-/// `WAIT numreplicas timeout`: blocks until that many replicas have acknowledged the connection's
-/// writes. In a transaction it does not block.
+/// `WAIT numreplicas timeout`: blocks until that many replicas have acknowledged the stream up to
+/// the connection's last command. In a transaction it does not block.
 pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if context.keyspace.tuning.is_replica() {
         return reply.error(WAIT_ON_REPLICA);
@@ -46,9 +46,11 @@ pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     if timeout_ms < 0 {
         return reply.error("ERR timeout is negative");
     }
-    let replication = context.host.replication();
-    if replicas <= 0 || context.session.in_exec {
-        return reply.integer(replication.acknowledged() as i64);
+    let stamp = context.session.stream_stamp;
+    let acked = context.host.replication().acknowledged(stamp);
+    let is_enough = replicas <= 0 || acked.is_some_and(|acked| acked as i64 >= replicas);
+    if is_enough || context.session.in_exec {
+        return reply.integer(acked.unwrap_or(0) as i64);
     }
-    context.session.awaits = Some(Acknowledged { replicas: replicas as u64, timeout_ms });
+    context.session.awaits = Some(Acknowledged { replicas: replicas as u64, stamp, timeout_ms });
 }

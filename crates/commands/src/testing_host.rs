@@ -57,8 +57,8 @@ impl Replicator for FakeHost {
     fn abort_failover(&self) -> Result<(), String> {
         self.record("abort the failover".to_owned())
     }
-    fn acknowledged(&self) -> u64 {
-        0
+    fn acknowledged(&self, _: u64) -> Option<u64> {
+        Some(0)
     }
     fn change_id(&self) {
         let _ = self.record("change the replication ID".to_owned());

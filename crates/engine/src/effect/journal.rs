@@ -183,6 +183,12 @@ impl Journal {
         self.shared.work.notify_one();
     }
 
+    /// Returns an offset up to which the stream has all effects with stamps below `before`; `None`
+    /// if some may still be pending.
+    pub fn offset_behind(&self, before: u64) -> Option<u64> {
+        lock(&self.shared.control).logs.of(Which::Stream).offset_behind(before)
+    }
+
     /// Sets how many bytes of the stream are held for later readers while [`Journal::keep`] asks
     /// for it.
     pub fn set_backlog(&self, bytes: u64) {

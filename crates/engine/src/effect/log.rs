@@ -31,6 +31,13 @@ use pantala_base::{Outgoing, SharedBytes};
 /// share than to copy.
 pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 
+/// Maximum number of epochs whose ends are known ([`Log::offset_behind`]).
+const ENDS_MAX: usize = 1024;
+
+/// By how much an end that stands for a forgotten one may be later, as a part of the time since
+/// then: 1/16. Ends of years fit within [`ENDS_MAX`] so.
+const LATENESS_RATIO: u64 = 16;
+
 /// Number of a reader, unique for as long as the server runs.
 pub(crate) type ReaderId = u64;
 
@@ -75,6 +82,14 @@ pub enum Ahead {
     More,
     /// There is nothing more to read, because the reader was too far behind.
     CutOff(CutOff),
+}
+
+/// The end of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    /// All units with earlier stamps are in the log before `offset`.
+    before: u64,
+    offset: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +160,9 @@ pub(crate) struct Log {
     skips_offset: bool,
     /// Stamp below which all units are in the log.
     complete_before: u64,
+    /// The ends of former epochs while the backlog is kept, in order. If there are too many, some
+    /// are forgotten: the next one stands for each.
+    ends: VecDeque<End>,
     /// Memory of chunks, including chunks that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
 }
@@ -182,6 +200,7 @@ impl Log {
             last_id: 0,
             skips_offset: true,
             complete_before: 0,
+            ends: VecDeque::new(),
             chunk_bytes: Arc::default(),
         }
     }
@@ -288,6 +307,7 @@ impl Log {
     /// were appended. Returns the wakes of eager readers that have read everything.
     pub(crate) fn complete(&mut self, before: u64) -> Vec<Wake> {
         self.complete_before = before;
+        self.note_end(before);
         let waits = |place: &&mut Place| place.is_eager && place.is_waiting && matches!(place.state, State::At(_));
         let waiting = self.places.iter_mut().filter(waits);
         waiting
@@ -296,6 +316,52 @@ impl Log {
                 Arc::clone(&place.wake)
             })
             .collect()
+    }
+
+    fn note_end(&mut self, before: u64) {
+        if !self.is_kept() {
+            return self.ends.clear();
+        }
+        match self.ends.back_mut() {
+            // Nothing was written in this epoch.
+            Some(last) if last.offset == self.end => last.before = before,
+            _ => self.ends.push_back(End { before, offset: self.end }),
+        }
+        if self.ends.len() > ENDS_MAX {
+            self.thin_ends();
+        }
+    }
+
+    /// Forgets ends that are close together, compared with how long ago they were.
+    fn thin_ends(&mut self) {
+        let newest = self.ends.back().map_or(0, |end| end.before);
+        let following: Vec<u64> = self.ends.iter().skip(1).map(|end| end.before).collect();
+        let (mut following, mut kept) = (following.into_iter(), 0);
+        self.ends.retain(|end| {
+            // Without this end, the following one stands for the epochs since the last one kept.
+            let is_spare = following.next().is_some_and(|next| next - kept <= (newest - next) / LATENESS_RATIO);
+            kept = if is_spare { kept } else { end.before };
+            !is_spare
+        });
+        if self.ends.len() > ENDS_MAX {
+            self.ends.pop_front();
+        }
+    }
+
+    /// Returns an offset up to which the stream has all units with stamps below `before`; `None` if
+    /// some may still be pending. If their epoch was long ago, the offset may be some epochs later
+    /// than theirs.
+    pub(crate) fn offset_behind(&self, before: u64) -> Option<u64> {
+        if before > self.complete_before {
+            return None;
+        }
+        let end = self.ends.get(self.ends.partition_point(|end| end.before < before));
+        Some(end.map_or(self.end, |end| end.offset))
+    }
+
+    /// Returns whether the backlog is kept: only then a reader may start in it.
+    fn is_kept(&self) -> bool {
+        self.places.iter().any(|place| place.discards)
     }
 
     /// Returns a stamp if a reader has read all units with earlier stamps.
@@ -402,6 +468,7 @@ impl Log {
     pub(crate) fn reset(&mut self, offset: u64) -> Aftermath {
         let freed = self.chunks.drain(..).collect();
         self.tail.clear();
+        self.ends.clear();
         self.end = offset;
         for place in &mut self.places {
             if place.discards {
@@ -450,9 +517,7 @@ impl Log {
     /// Frees chunks that neither a reader nor the backlog needs, and finds the readers to wake.
     pub(crate) fn free(&mut self) -> Aftermath {
         let mut aftermath = Aftermath::default();
-        // Without a keeper no reader starts in the backlog.
-        let is_kept = self.places.iter().any(|place| place.discards);
-        let mut needed_from = self.end.saturating_sub(if is_kept { self.backlog_bytes } else { 0 });
+        let mut needed_from = self.end.saturating_sub(if self.is_kept() { self.backlog_bytes } else { 0 });
         for place in &mut self.places {
             let has_news = match place.state {
                 State::Joining(_) | State::Before(_) => false,
@@ -698,6 +763,46 @@ mod tests {
         assert_eq!(warned.load(Relaxed), warnings);
         watched.log.warn(101).iter().for_each(|wake| wake());
         assert_eq!((warned.load(Relaxed), watched.wakes.load(Relaxed)), (warnings + 1, woken + 1));
+    }
+
+    #[test]
+    fn the_ends_of_epochs_are_known_while_the_backlog_is_kept() {
+        let mut watched = Watched::new();
+        watched.started(u64::MAX);
+        let _wakes = watched.log.complete(10);
+        assert_eq!(watched.log.offset_behind(10), Some(watched.log.end), "none is known without a backlog");
+        watched.log.join_discarding();
+        watched.epoch(0);
+        let start = watched.log.end;
+        for (bytes, before) in [(5, 20), (0, 30), (7, 40)] {
+            watched.epoch(bytes);
+            let _wakes = watched.log.complete(before);
+        }
+        for (before, bytes) in [(0, 5), (20, 5), (21, 5), (30, 5), (31, 12), (40, 12)] {
+            assert_eq!(watched.log.offset_behind(before), Some(start + bytes), "{before}");
+        }
+        assert_eq!(watched.log.offset_behind(41), None, "its epoch has not ended");
+    }
+
+    #[test]
+    fn the_ends_of_many_epochs_need_bounded_memory() {
+        let mut watched = Watched::new();
+        watched.log.join_discarding();
+        watched.epoch(0);
+        let start = watched.log.end;
+        for number in 1..=10 * ENDS_MAX as u64 {
+            watched.epoch(1);
+            let _wakes = watched.log.complete(number);
+            assert!(watched.log.ends.len() <= ENDS_MAX);
+            assert_eq!(watched.log.offset_behind(number), Some(start + number), "the last one is exact");
+        }
+        let last = 10 * ENDS_MAX as u64;
+        for before in 1..=last {
+            let offset = watched.log.offset_behind(before).expect("all epochs have ended");
+            assert!(offset >= start + before, "{before}: the stream up to {offset} has its units");
+            let late = offset - (start + before);
+            assert!(late <= (last - before) / LATENESS_RATIO, "{before}: {late} epochs late");
+        }
     }
 
     #[test]

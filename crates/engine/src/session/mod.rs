@@ -78,6 +78,9 @@ pub struct Session {
     pub follows: Option<Box<dyn Following>>,
     /// The options that it has sent by `REPLCONF`: the server's type.
     pub handshake: Option<Box<dyn Any + Send>>,
+    /// A stamp above those of the effects that its commands have made or seen; 0: it has run none
+    /// since the stream is kept for replicas.
+    pub stream_stamp: u64,
     /// `WAIT` has run, and its worker hasn't blocked the connection yet.
     pub awaits: Option<Acknowledged>,
     /// `CLIENT CACHING` was sent, and the next command has not run yet.
@@ -135,6 +138,7 @@ impl Session {
             observes: false,
             follows: None,
             handshake: None,
+            stream_stamp: 0,
             awaits: None,
             caching: false,
             reads_as: None,

@@ -39,8 +39,10 @@ pub trait Following: Send {
 /// The condition that ends a `WAIT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// So many replicas, or more, have acknowledged all earlier writes.
+    /// So many replicas, or more, have acknowledged the stream up to the client's last command.
     pub replicas: u64,
+    /// The stamp of that command ([`Session::stream_stamp`]).
+    pub stamp: u64,
     /// The time after which the client gets the number of those that have, ms; 0: no limit.
     pub timeout_ms: i64,
 }
@@ -79,8 +81,9 @@ pub trait Replicator {
     /// The error reply.
     fn abort_failover(&self) -> Result<(), String>;
 
-    /// Returns how many replicas have acknowledged the stream as it is.
-    fn acknowledged(&self) -> u64;
+    /// Returns how many replicas have acknowledged the stream up to a command, given its
+    /// [`Session::stream_stamp`]; `None` if the stream does not have all of its effects yet.
+    fn acknowledged(&self, stamp: u64) -> Option<u64>;
 
     /// Changes the replication ID: no replica can continue (`DEBUG CHANGE-REPL-ID`).
     fn change_id(&self);

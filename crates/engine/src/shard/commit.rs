@@ -268,6 +268,12 @@ impl Executor<'_> {
         self.stream.clock()
     }
 
+    /// Returns a stamp above those of all effects that this worker's connections have made or read
+    /// the results of, and of all effects of former epochs.
+    pub fn stream_stamp(&self) -> u64 {
+        (self.stream.clock() + 1).max(self.keyspace.journal().epoch_floor())
+    }
+
     /// Returns what commands have written and read since the last call. Recorded while the journal
     /// is on.
     #[inline]

@@ -29,6 +29,9 @@ const WRITES: u8 = 1 << 2;
 
 /// Some clients ask for `CLIENT DURABILITY always`, and the file is on.
 const ASKED: u8 = 1 << 3;
+/// The stream is kept for replicas: connections note how much of it their commands have made or
+/// seen, for `WAIT`. No reply waits for it, but commands test all of these bits at once.
+const STREAMED: u8 = 1 << 4;
 
 /// The stamp below which replies are sent while the disk is behind: those to commands that have
 /// written nothing have none.
@@ -39,6 +42,29 @@ const NOTHING_WRITTEN: u64 = 1;
 pub struct Gate(AtomicU8);
 
 impl Gate {
+    /// Returns whether commands must note what they have made or seen: some replies wait, or the
+    /// stream is kept for replicas.
+    #[inline]
+    pub fn wants_notes(&self) -> bool {
+        self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED | STREAMED) != 0
+    }
+
+    /// Returns whether the stream is kept for replicas.
+    pub fn is_streamed(&self) -> bool {
+        self.0.load(Relaxed) & STREAMED != 0
+    }
+
+    /// Sets whether the stream is kept for replicas. Must be called before the first snapshot for
+    /// them starts. Threads that take a shard after the snapshot's cut see the bit, because the
+    /// thread that has made the cut has released that shard.
+    pub fn set_streamed(&self, is_streamed: bool) {
+        if is_streamed {
+            self.0.fetch_or(STREAMED, Relaxed);
+        } else {
+            self.0.fetch_and(!STREAMED, Relaxed);
+        }
+    }
+
     /// Returns whether some replies wait.
     #[inline]
     pub fn is_shut(&self) -> bool {
@@ -82,7 +108,8 @@ impl Gate {
     /// that have waited may be sent now.
     pub fn set(&self, writes: bool, awaits_syncs: bool) -> bool {
         let set = |before: u8| {
-            let kept = before & if writes { BEHIND | ASKED } else { ASKED };
+            let others = ASKED | STREAMED;
+            let kept = before & if writes { BEHIND | others } else { others };
             Some(kept | if writes { WRITES } else { 0 } | if awaits_syncs { ALWAYS } else { 0 })
         };
         let before = self.0.fetch_update(SeqCst, SeqCst, set).unwrap_or_else(|before| before);
@@ -154,6 +181,20 @@ mod tests {
         assert!(!gate.is_shut());
         gate.set(true, false);
         assert!(!gate.is_shut(), "it is not behind until it is found to be");
+    }
+
+    #[test]
+    fn a_stream_for_replicas_wants_notes_and_holds_no_reply() {
+        let gate = Gate::default();
+        assert!(!gate.wants_notes());
+        gate.set_streamed(true);
+        assert!(gate.wants_notes() && gate.is_streamed() && !gate.is_shut() && !waits(&gate, WRITTEN));
+        gate.set(true, true);
+        assert!(gate.is_streamed() && gate.is_shut());
+        gate.set_streamed(false);
+        assert!(!gate.is_streamed() && gate.wants_notes() && gate.is_shut());
+        gate.set(false, false);
+        assert!(!gate.wants_notes());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Notes which replies wait until effects are on disk, or the disk has caught up ([`crate::aof`]).
+//! Notes which replies wait until effects are on disk, or the disk has caught up ([`crate::aof`]),
+//! and how much of the stream a `WAIT` waits for.
 
 use pantala_engine::effect::Seen;
 use pantala_runtime::EventLoop;
@@ -6,10 +7,10 @@ use pantala_runtime::EventLoop;
 use super::{Abandon, Clients};
 
 /// Makes the replies to a connection's last commands wait until the effects that these have
-/// produced or seen are synced.
+/// produced or seen are synced. Notes for `WAIT` which effects these are.
 #[inline]
 pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
-    if clients.reactor.server.snapshots().aof.gate().is_shut() {
+    if clients.reactor.server.snapshots().aof.gate().wants_notes() {
         let seen = clients.executor.take_seen();
         note(clients, index, seen);
     }
@@ -18,14 +19,19 @@ pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, 
 /// Notes the same for commands that another worker has run, with what they have written and read.
 #[inline]
 pub fn note_unsynced_until<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, seen: Seen) {
-    if clients.reactor.server.snapshots().aof.gate().is_shut() {
+    if clients.reactor.server.snapshots().aof.gate().wants_notes() {
         note(clients, index, seen);
     }
 }
 
 fn note<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, seen: Seen) {
-    if let Some(connection) = &mut clients.reactor.connections[index as usize] {
-        let stamp = clients.reactor.server.snapshots().aof.gate().awaited(seen, connection.session.durability);
+    let gate = clients.reactor.server.snapshots().aof.gate();
+    let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
+    if gate.is_shut() {
+        let stamp = gate.awaited(seen, connection.session.durability);
         connection.socket.unsynced = connection.socket.unsynced.max(stamp);
+    }
+    if gate.is_streamed() {
+        connection.session.stream_stamp = clients.executor.stream_stamp();
     }
 }

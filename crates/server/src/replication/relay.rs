@@ -34,9 +34,9 @@ impl Replication {
 
     /// Makes the history that of the primary. Returns whether its ID has changed. The term must be
     /// locked.
-    pub(super) fn follow_history(&self, Origin { known, offset, asked }: Origin) -> bool {
+    pub(super) fn follow_history(&self, server: &Server, Origin { known, offset, asked }: Origin) -> bool {
         let mut state = self.state();
-        state.has_backlog = true;
+        self.set_backlog(server, &mut state, true);
         state.alone_since_ms = None;
         match (asked, known) {
             (Some(asked), Some(known)) => state.history.follow(asked, known.position.id, offset),

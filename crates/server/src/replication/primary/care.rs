@@ -9,7 +9,7 @@ use pantala_replication::{Replica, ReplicaState};
 use super::Link;
 use crate::config::primary::PrimarySettings;
 use crate::host::Server;
-use crate::replication::{Place, Replication};
+use crate::replication::{Place, Replication, State};
 
 impl Replication {
     /// Adds a replica. If there is no backlog, starts a new history, because no stream was kept so
@@ -23,7 +23,7 @@ impl Replication {
             if !state.has_backlog {
                 let id = state.new_id();
                 state.history.change(id);
-                state.has_backlog = true;
+                self.set_backlog(server, &mut state, true);
                 tracing::info!(
                     "Replication backlog created, my new replication IDs are '{id}' and '{}'",
                     "0".repeat(40)
@@ -37,6 +37,12 @@ impl Replication {
         self.settle_pings(server);
         self.look_at_good_replicas(server);
         true
+    }
+
+    /// Notes whether the stream is kept for replicas, attached or not.
+    pub(in crate::replication) fn set_backlog(&self, server: &Server, state: &mut State, is_kept: bool) {
+        state.has_backlog = is_kept;
+        server.snapshots().aof.gate().set_streamed(is_kept);
     }
 
     /// Decides whether the stream has a `PING` from time to time: it must not grow while a replica
@@ -85,7 +91,7 @@ impl Replication {
             }
             let id = state.new_id();
             state.history.change(id);
-            state.has_backlog = false;
+            self.set_backlog(server, &mut state, false);
             state.alone_since_ms = None;
         }
         // Can't fail: ending the stream starts no thread.

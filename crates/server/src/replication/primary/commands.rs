@@ -143,9 +143,9 @@ impl Replicator for Server {
         }
     }
 
-    fn acknowledged(&self) -> u64 {
-        let end = self.replication().held(self).0.end;
-        self.replication().state().replicas.acked(end) as u64
+    fn acknowledged(&self, stamp: u64) -> Option<u64> {
+        let offset = self.replication().offset_behind(self, stamp)?;
+        Some(self.replication().state().replicas.acked(offset) as u64)
     }
 
     fn change_id(&self) {

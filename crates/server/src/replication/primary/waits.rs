@@ -1,12 +1,15 @@
-//! `WAIT`: blocks clients until replicas have acknowledged their earlier writes.
+//! `WAIT`: blocks clients until replicas have acknowledged the stream up to their last commands.
 //!
-//! The offset behind a client's writes is known when the journal's thread has merged them, about a
-//! millisecond later ([`pantala_engine::effect::Journal::mark`]). The stream then requests the
-//! replicas' offsets.
+//! While the stream is kept for replicas, connections note the stamps of their commands. The offset
+//! behind a stamp is known when the journal's thread has merged its epoch, a millisecond later
+//! ([`offset_behind`](pantala_engine::effect::Journal::offset_behind)). A `WAIT` that comes earlier
+//! waits for the end of the current epoch ([`mark`](pantala_engine::effect::Journal::mark)). The
+//! stream then requests the replicas' offsets.
 
 use std::sync::Arc;
 
 use pantala_engine::blocking::{Waiter, Woken};
+use pantala_engine::client::Acknowledged;
 use pantala_engine::message::Message;
 
 use crate::host::Server;
@@ -22,14 +25,25 @@ pub(in crate::replication) struct PendingWait {
 }
 
 impl Replication {
+    /// Returns an offset up to which the history has all effects of a connection's commands, given
+    /// its stamp; `None` if some may still be pending.
+    pub(super) fn offset_behind(&self, server: &Server, stamp: u64) -> Option<u64> {
+        if stamp == 0 {
+            // It has run none for which the stream is kept.
+            return Some(0);
+        }
+        server.keyspace().journal().offset_behind(stamp)
+    }
+
     /// Registers a blocked `WAIT` of a connection of `worker`.
-    pub fn wait(&self, server: &Server, worker: u32, waiter: Arc<Waiter>, replicas: u64) {
+    pub fn wait(&self, server: &Server, worker: u32, waiter: Arc<Waiter>, wait: Acknowledged) {
         let ticket = waiter.ticket();
+        let offset = self.offset_behind(server, wait.stamp);
         {
             let mut state = self.state();
             // A waiter to which only this list refers belongs to a closed connection.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
-            state.waits.push(PendingWait { waiter, worker, replicas, offset: None });
+            state.waits.push(PendingWait { waiter, worker, replicas: wait.replicas, offset });
         }
         let Some(shared) = self.server.get().cloned() else { return };
         server.keyspace().journal().mark(
@@ -39,7 +53,7 @@ impl Replication {
                 if let Some(wait) =
                     server.replication().state().waits.iter_mut().find(|wait| wait.waiter.ticket() == ticket)
                 {
-                    wait.offset = Some(offset);
+                    wait.offset.get_or_insert(offset);
                 }
                 server.replication().answer_waits(&server);
             }),

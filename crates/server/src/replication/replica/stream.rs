@@ -43,7 +43,7 @@ impl Replica {
     pub(in crate::replication) fn follow_stream(&self, server: &Server, term: u64, origin: Origin) -> Option<bool> {
         let (keyspace, mut has_changed) = (server.keyspace(), None);
         self.in_term(term, |state| {
-            has_changed = Some(server.replication().follow_history(origin));
+            has_changed = Some(server.replication().follow_history(server, origin));
             state.known = origin.known;
             keyspace.journal().relay_from(&keyspace.tuning, origin.offset, origin.asked.is_some());
         });
