@@ -580,3 +580,28 @@ fn pantala_follows_pantala_and_is_followed() {
         replica.assert_sound();
     });
 }
+
+/// The role and the setting `replicaof` change together, whichever command wins.
+#[test]
+fn concurrent_changes_of_the_role_leave_one_primary() {
+    const ROUNDS: usize = 300;
+    let server = Server::pantala(Backend::all()[0], &["--workers", "2"]);
+    let barrier = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        let change = |port: usize| {
+            let mut client = server.connect();
+            for round in 0..ROUNDS {
+                barrier.wait();
+                // Ports that nobody listens on.
+                client.call(&format!("REPLICAOF 127.0.0.1 {}", 2 * round + port));
+                barrier.wait();
+                let set = client.call("CONFIG GET replicaof").elements()[1].text();
+                let follows = info(&server, "replication", "master_port");
+                assert_eq!(set, format!("127.0.0.1 {follows}"), "round {round}");
+                barrier.wait();
+            }
+        };
+        scope.spawn(move || change(1));
+        change(2);
+    });
+}

@@ -23,7 +23,7 @@ use pantala_replication::ReplicaState;
 use super::Replication;
 use super::primary::quiesce;
 use super::promotion::{hold_writes, release_writes};
-use super::replica::{Address, Known};
+use super::replica::{Address, Known, Role};
 use crate::host::Server;
 
 /// How often acknowledgements are looked at.
@@ -47,8 +47,6 @@ struct Failover {
     stage: Stage,
     /// The number of the last one.
     number: u64,
-    /// The number of the last one that was aborted.
-    aborted: u64,
     target: Option<Address>,
 }
 
@@ -115,6 +113,8 @@ impl Failovers {
 /// Starts a failover.
 pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> {
     let replication = server.replication();
+    // No `REPLICAOF` comes between the checks and the start.
+    let role = Role::of(server);
     if replication.failovers.is_running() {
         return Err("ERR FAILOVER already in progress.".to_owned());
     }
@@ -133,6 +133,7 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
         failover.target = target;
         failover.number
     };
+    drop(role);
     tracing::info!("FAILOVER requested{}.", replication.failovers.shown_target());
     hold_writes(server);
     replication.settle_pings(server);
@@ -177,24 +178,31 @@ fn target_of(replication: &Replication, wanted: &Wanted<'_>) -> Result<Option<Ad
 /// Aborts the failover: that of this number, or any. The server is the primary again.
 pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
     let replication = server.replication();
+    // The target is followed if and only if it is asked to take over: both change together.
+    let role = Role::of(server);
     let (stage, number) = {
-        let mut failover = replication.failovers.lock();
+        let failover = replication.failovers.lock();
         if failover.stage == Stage::None || number.is_some_and(|number| number != failover.number) {
             return;
         }
-        failover.aborted = failover.number;
         (failover.stage, failover.number)
     };
     tracing::info!("Aborting failover{} while in state {}: {why}", replication.failovers.shown_target(), stage.name());
     if stage == Stage::InProgress {
-        server.config().note_replica_of(None);
-        replication.replica.change(server, None);
+        role.change(None);
     }
     end(server, number);
 }
 
+/// Ends a failover whose target has accepted, unless it was aborted before.
+pub(super) fn succeed(server: &Server, number: u64) {
+    // An abort comes before this, or finds no failover.
+    let _role = Role::of(server);
+    end(server, number);
+}
+
 /// Ends a failover: writes run again, or get an error.
-pub(super) fn end(server: &Server, number: u64) {
+fn end(server: &Server, number: u64) {
     let replication = server.replication();
     {
         let mut failover = replication.failovers.lock();
@@ -242,18 +250,13 @@ impl Run {
                 target
             }
         };
+        let role = Role::of(server);
         if !replication.failovers.enter_progress(self.number, &target) {
             return;
         }
         // Unless a write is still in flight, the replica is to have this, and no more.
         let known = is_quiet.then(|| Known::at(replication.state().history.id(), hold_stream(server)));
-        server.config().note_replica_of(Some((&target.host, target.port)));
-        let term = replication.replica.hand_over_role(server, target, known);
-        if replication.failovers.lock().aborted == self.number && replication.replica.term() == term {
-            // It was aborted between the two.
-            server.config().note_replica_of(None);
-            replication.replica.change(server, None);
-        }
+        role.hand_over(target, known);
     }
 
     fn is_over(&self) -> Option<Reached> {

@@ -195,7 +195,7 @@ impl Attempt<'_> {
         let outcome = self.shake_hands(wire, &mut handshake);
         let Some(number) = self.failover else { return outcome };
         match outcome {
-            Ok(Outcome::Continues(_) | Outcome::Full(_)) => failover::end(self.server, number),
+            Ok(Outcome::Continues(_) | Outcome::Full(_)) => failover::succeed(self.server, number),
             Ok(Outcome::Failed(why) | Outcome::NotYet(why)) if handshake.has_asked() => {
                 tracing::warn!("{why}");
                 failover::abort(self.server, Some(number), REJECTED);

@@ -24,10 +24,11 @@
 //! | what a replica is sent next ([`Link`]) | a lock, shared by its worker and the full sync |
 //! | the stream | a log of the journal, which replicas share |
 //! | the state of a failover | a lock of its own |
+//! | the right to change the role ([`replica`]) | a lock of its own, taken before all others |
 //!
-//! No thread holds two of these locks at a time, except that [`Replication`]'s may be held when
-//! that of the log or of a failover is taken, and [`Replica`]'s when that of the log or
-//! [`Replication`]'s is taken.
+//! No thread holds two of these locks at a time, except that the right to change the role may be
+//! held when another is taken, [`Replication`]'s when that of the log or of a failover is taken, and
+//! [`Replica`]'s when that of the log or [`Replication`]'s is taken.
 //!
 //! # Offsets
 //!

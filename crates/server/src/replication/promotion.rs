@@ -22,7 +22,7 @@ use pantala_replication::ReplId;
 
 use super::Replication;
 use super::primary::Asker;
-use super::replica::shown;
+use super::replica::{Role, shown};
 use crate::host::Server;
 
 /// How often the start of the stream is looked for.
@@ -33,16 +33,8 @@ const LOOK: Duration = Duration::from_micros(500);
 /// # Errors
 /// The server is not its replica: the error reply.
 pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(), &'static str> {
-    let replication = server.replication();
     tracing::warn!("Failover request received for replid {}.", id.escape_ascii());
-    if replication.replica.primary().is_none() {
-        return Err("ERR PSYNC FAILOVER can't be sent to a master.");
-    }
-    if ReplId::parse(id).is_none() || ReplId::parse(id) != replication.replica.followed_id() {
-        return Err("ERR PSYNC FAILOVER replid must match my replid.");
-    }
-    server.config().note_replica_of(None);
-    replication.replica.change(server, None);
+    Role::of(server).take_over(ReplId::parse(id))?;
     tracing::info!("MASTER MODE enabled (failover request from '{}')", shown(client));
     Ok(())
 }

@@ -7,6 +7,7 @@
 
 mod stream;
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -130,10 +131,20 @@ struct State {
     shards: Option<Vec<Ownership>>,
 }
 
+/// The right to change the role. Only one thread has it, from the check whether the role may change
+/// until the state and the setting `replicaof` have changed. It is taken before any other lock, and
+/// its owner waits for nothing but locks.
+pub(super) struct Role<'s> {
+    server: &'s Server,
+    _held: MutexGuard<'s, ()>,
+}
+
 /// The state of this server as a replica.
 pub struct Replica {
     state: Mutex<State>,
     changed: Condvar,
+    /// Held while the role is examined and changed: see [`Role`].
+    role: Mutex<()>,
     /// Number of the current term.
     term: AtomicU64,
     progress: Arc<Progress>,
@@ -162,6 +173,7 @@ impl Default for Replica {
         Replica {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            role: Mutex::default(),
             term: AtomicU64::new(0),
             progress: Arc::default(),
             link_worker: AtomicU32::new(NO_WORKER),
@@ -184,7 +196,7 @@ impl Replica {
         // Can't fail: a server is started once.
         let _ = replica.server.set(Arc::downgrade(server));
         if let Some(address) = server.config().settings().replica.primary.clone() {
-            replica.change(server, Some(address));
+            Role::of(server).change(Some(address));
         }
     }
 
@@ -244,6 +256,7 @@ impl Replica {
 
     /// Runs `REPLICAOF` for a client.
     pub fn follow(&self, server: &Server, primary: Option<Address>, client: &Client) -> Followed {
+        let role = Role::of(server);
         if server.replication().failovers.is_running() {
             return Followed::FailingOver;
         }
@@ -261,28 +274,25 @@ impl Replica {
             }
             None => tracing::info!("MASTER MODE enabled (user request from '{}')", shown(client)),
         }
-        server.config().note_replica_of(primary.as_ref().map(|it| (it.host.as_str(), it.port)));
-        self.change(server, primary);
+        role.change(primary);
         Followed::Changed
     }
 
-    /// Starts to follow another primary, or none. Closes the link to the current one.
-    pub fn change(&self, server: &Server, primary: Option<Address>) {
-        let _ = self.change_to(server, primary, None);
-    }
-
-    /// Follows a replica that takes this server's place in its stream, which ends there, if that is
-    /// known. Returns the term.
-    pub(super) fn hand_over_role(&self, server: &Server, primary: Address, end: Option<Known>) -> u64 {
-        self.change_to(server, Some(primary), end)
-    }
-
-    fn change_to(&self, server: &Server, primary: Option<Address>, own: Option<Known>) -> u64 {
+    /// Starts to follow another primary, or none, if `check` finds no error in the current state.
+    /// The owner of the [`Role`] calls it.
+    fn change<E>(
+        &self,
+        server: &Server,
+        primary: Option<Address>,
+        own: Option<Known>,
+        check: impl FnOnce(&State) -> Result<(), E>,
+    ) -> Result<(), E> {
         let is_replica = primary.is_some();
         let mut is_promoted = false;
         let term;
         {
             let mut state = self.lock();
+            check(&state)?;
             term = self.term.fetch_add(1, Relaxed) + 1;
             let was_replica = state.primary.is_some();
             if was_replica && !is_replica {
@@ -303,11 +313,12 @@ impl Replica {
                 state.known = own.or(state.former.take());
                 state.is_own = state.known.is_none();
             }
-            state.primary = primary;
+            state.primary.clone_from(&primary);
             state.phase = Phase::Connect;
             state.transfer = None;
             state.down_since = Instant::now();
         }
+        server.config().note_replica_of(primary.as_ref().map(|it| (it.host.as_str(), it.port)));
         process::set_log_role(is_replica);
         // The log says why it fails; the role changes all the same, as in Redis.
         process::adjust_oom_score(&server.config().settings().process, is_replica);
@@ -325,7 +336,7 @@ impl Replica {
             server.keyspace().ports().iter().for_each(|port| port.send(Message::Demoted));
         }
         self.changed.notify_all();
-        term
+        Ok(())
     }
 
     fn start_thread(&self) {
@@ -504,6 +515,46 @@ impl Replica {
             }
             state = self.changed.wait_timeout(state, WAKE_EVERY).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+impl<'s> Role<'s> {
+    /// Waits until no other thread changes the role.
+    pub(super) fn of(server: &'s Server) -> Self {
+        // A panic leaves no invalid state: nothing is behind this lock.
+        let held = server.replication().replica.role.lock().unwrap_or_else(PoisonError::into_inner);
+        Role { server, _held: held }
+    }
+
+    fn replica(&self) -> &'s Replica {
+        &self.server.replication().replica
+    }
+
+    /// Starts to follow another primary, or none. Closes the link to the current one.
+    pub(super) fn change(&self, primary: Option<Address>) {
+        let Ok(()) = self.replica().change(self.server, primary, None, |_| Ok::<(), Infallible>(()));
+    }
+
+    /// Follows a replica that takes this server's place in its stream, which ends there, if that is
+    /// known.
+    pub(super) fn hand_over(&self, primary: Address, end: Option<Known>) {
+        let Ok(()) = self.replica().change(self.server, Some(primary), end, |_| Ok::<(), Infallible>(()));
+    }
+
+    /// Follows no primary any more, if the server is a replica that has the stream `id`.
+    ///
+    /// # Errors
+    /// It isn't: the error reply.
+    pub(super) fn take_over(&self, id: Option<ReplId>) -> Result<(), &'static str> {
+        self.replica().change(self.server, None, None, |state| {
+            if state.primary.is_none() {
+                return Err("ERR PSYNC FAILOVER can't be sent to a master.");
+            }
+            if id.is_none() || id != state.known.map(|known| known.position.id) {
+                return Err("ERR PSYNC FAILOVER replid must match my replid.");
+            }
+            Ok(())
+        })
     }
 }
 

@@ -179,6 +179,16 @@ impl Logs {
         }
     }
 
+    /// Notes that all units with stamps below `before` are in the logs, as [`Log::complete`] does. A
+    /// relayed stream has none.
+    pub(super) fn complete(&mut self, before: u64) -> Vec<Wake> {
+        let mut wakes = self.effects.complete(before);
+        if self.source == Source::Own {
+            wakes.extend(self.stream.complete(before));
+        }
+        wakes
+    }
+
     /// Cuts off readers that are behind by more than their bound.
     pub(super) fn cut_off(&mut self, pending_bytes: u64) {
         self.effects.cut_off(pending_bytes);

@@ -188,7 +188,7 @@ impl<'s> Merger<'s> {
                 aftermath.add(control.logs.append_own(PING));
             }
             self.drop_unwanted(&control);
-            (aftermath, control.logs.of_mut(Which::Effects).complete(end))
+            (aftermath, control.logs.complete(end))
         };
         aftermath.settle();
         eager.iter().for_each(|wake| wake());
