@@ -303,6 +303,10 @@ fn no_change_of_topology_needs_a_full_sync() {
                 let above = *random.pick(&tree);
                 let words = format!("REPLICAOF 127.0.0.1 {}", servers[above].port());
                 assert!(servers[server].connect().call(&words).text().starts_with("OK"));
+                // As in Redis, a server that knows the ID can't continue at one that doesn't yet.
+                wait_for_link(&servers[server]);
+                let id = |server: usize| info(&servers[server], "replication", "master_replid");
+                eventually("it knows the ID", || id(server) == id(root));
                 tree.push(server);
             }
             let last = *tree.last().expect("there are five");
