@@ -297,7 +297,11 @@ fn is_known_difference(call: &[String]) -> bool {
         }
         // Redis takes the name of the destination for an option.
         "sort" => call.windows(2).any(|pair| pair[0] == "STORE" && pair[1].chars().all(char::is_uppercase)),
-        "georadius" | "georadiusbymember" => counts("STORE") > 1,
+        // Redis looks for STORE behind the arguments that must be there.
+        "georadius" | "georadiusbymember" => {
+            let required = if call[0] == "georadius" { 6 } else { 5 };
+            counts("STORE") > 1 || call.iter().take(required).any(|word| word == "STORE")
+        }
         "xreadgroup" => counts("STREAMS") > 1,
         _ => false,
     }
