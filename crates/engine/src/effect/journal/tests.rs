@@ -18,7 +18,7 @@ fn a_late_warning_is_followed_by_a_wake() {
         Arc::new(move || lock(&events).push(event))
     };
     let bound = Arc::new(AtomicU64::new(u64::MAX));
-    let joined = journal.join(&tuning, Start::Now, bound, noting("wake")).expect("a thread");
+    let joined = journal.join(&tuning, (Which::Effects, Start::Now), bound, noting("wake")).expect("a thread");
     let mut reader = joined.expect("now is always held");
     let since = Instant::now();
     while reader.position().is_none() {
