@@ -67,16 +67,18 @@ bitflags! {
         const ALLOW_BUSY = 1 << 19;
         // The flags below are not shown, because Redis has no names for them.
 
-        /// The error reply is the requested result (`DEBUG ERROR`) and is not counted.
+        /// The error reply is the requested result (`DEBUG ERROR`), so error statistics do not
+        /// count it.
         const ANSWERS_ERRORS = 1 << 28;
         /// O(1) in the size of the keys' values, although it is not `FAST` in Redis: see
         /// [`Command::is_plain`].
         const PLAIN = 1 << 29;
-        /// Needs `enable-debug-command` with [`Flags::DEBUGS`], otherwise `enable-module-command`.
+        /// Requires the setting `enable-debug-command` if [`Flags::DEBUGS`] is set, otherwise
+        /// `enable-module-command`.
         const PROTECTED = 1 << 30;
-        /// A container, or its subcommand, that has records here but not in Redis (DEBUG). The
-        /// records are not shown, and the container's own handler replies to a subcommand without a
-        /// record or with a wrong number of arguments.
+        /// A container whose subcommands have records here but not in Redis (`DEBUG`), or one of
+        /// these subcommands. `COMMAND` does not show these subcommands. The container's own
+        /// handler replies if a subcommand has no record or a wrong number of arguments.
         const OWN_SUBCOMMANDS = 1 << 31;
         /// Runs immediately between `MULTI` and `EXEC` instead of being queued.
         const UNQUEUED = 1 << 32;
@@ -95,7 +97,7 @@ bitflags! {
         /// PAUSE`).
         const ALL_SHARDS_QUEUED = 1 << 38;
         /// Changes keys in databases other than the selected one, although its route contains only
-        /// its keys.
+        /// the shards of its keys.
         const OTHER_DATABASES = 1 << 39;
         /// Blocks only with the option `BLOCK`, which scripts must not use.
         const BLOCK_OPTION = 1 << 40;
@@ -103,14 +105,15 @@ bitflags! {
         const KEEPS_CACHING = 1 << 41;
         /// Part of `DEBUG`: `DEBUG SET-DISABLE-DENY-SCRIPTS` lets scripts run it.
         const DEBUGS = 1 << 42;
-        /// Rejected like a write while data can't be kept on disk, so that health checks notice.
+        /// Rejected like a write while writes cannot be persisted, so that health checks detect
+        /// this.
         const NEEDS_DISK = 1 << 43;
     }
 }
 
 impl Flags {
-    /// The names of the flags that `COMMAND INFO` shows, in the order of their bits, which is
-    /// Redis's order.
+    /// The names of the flags that `COMMAND INFO` shows, in the order of their bits. Redis has the
+    /// same order.
     pub const NAMES: [&'static str; 20] = [
         "write",
         "readonly",
@@ -176,7 +179,7 @@ bitflags! {
 }
 
 impl Acl {
-    /// The names of the categories, in the order of their bits, which is Redis's order.
+    /// The names of the categories, in the order of their bits. Redis has the same order.
     pub const NAMES: [&'static str; 21] = [
         "keyspace",
         "read",
@@ -218,7 +221,8 @@ impl Acl {
 pub enum BeginSearch {
     /// At an argument index.
     Index(i32),
-    /// After a keyword, which is searched from an index (negative: from the end).
+    /// After a keyword. The search starts at this argument index; if the index is negative, it
+    /// counts from the end and the search goes backwards.
     Keyword(&'static str, i32),
     /// Cannot be described.
     Unknown,
@@ -236,7 +240,7 @@ pub enum FindKeys {
         /// 0 or 1: no limit. n: the keys are the first 1/n of the remaining arguments.
         limit: i32,
     },
-    /// A number of keys that an argument before them gives.
+    /// A number of keys. An argument before the keys contains the number.
     KeyNum {
         /// Index of the count, relative to the start.
         keynum: i32,
@@ -293,8 +297,8 @@ impl KeySpec {
     }
 }
 
-/// Calls its second argument with the argument index of each key of a call, and the number of the
-/// key's specification.
+/// Reports the keys of a call. Its second argument is called with each key's argument index and the
+/// number of the key's specification.
 pub type OwnKeys = fn(&Args<'_>, &mut dyn FnMut(usize, usize));
 
 /// Returns whether the argument of a call at an index is a secret.
@@ -344,8 +348,8 @@ pub struct Command {
     pub handler: Handler,
     /// Finds the keys of a call, if key specifications cannot describe them.
     pub own_keys: Option<OwnKeys>,
-    /// Finds keys that the command uses and that, as in Redis, neither key specifications nor
-    /// [`Command::own_keys`] contain. Permissions are checked for these too.
+    /// Finds keys that the command uses, but that neither the key specifications nor
+    /// [`Command::own_keys`] contain, as in Redis. Permissions are checked for these too.
     pub unnamed_keys: Option<OwnKeys>,
     /// Finds arguments that are secrets, which no log may show.
     pub secrets: Option<Secrets>,
@@ -355,7 +359,7 @@ pub struct Command {
 }
 
 /// Returns whether a number of arguments (including the names of command and subcommand) fits an
-/// arity: exactly that many, or at least that many if the arity is negative.
+/// arity. A positive arity is the exact number, a negative one is a minimum.
 #[inline]
 pub fn arity_accepts(arity: i32, arguments: usize) -> bool {
     let wanted = arity.unsigned_abs() as usize;
@@ -363,8 +367,8 @@ pub fn arity_accepts(arity: i32, arguments: usize) -> bool {
 }
 
 impl Command {
-    /// The base of a record (`..Command::BLANK`): no flags, no keys, no shards, and no handler
-    /// except that of subcommands.
+    /// The base of a record (`..Command::BLANK`): no flags, no keys, no shards, and the handler of
+    /// a container.
     pub const BLANK: Self = Self {
         name: "",
         full_name: "",
@@ -397,16 +401,15 @@ impl Command {
         arity_accepts(self.arity, arguments)
     }
 
-    /// Returns whether all calls with this number of arguments take about the same short time,
-    /// apart from the length of their arguments and replies.
+    /// Returns whether all calls with this number of arguments take about the same short time, if
+    /// the lengths of their arguments and replies are equal.
     #[inline]
     pub fn is_plain(&self, arguments: usize) -> bool {
         arguments <= PLAIN_ARGUMENTS_MAX && self.flags.intersects(Flags::FAST.union(Flags::PLAIN))
     }
 
-    /// Returns whether a call with this number of arguments is timed by itself where it runs, if it
-    /// is sent to its shard: if it is not plain, or may block, because it then has no share in a
-    /// window's time.
+    /// Returns whether a call with this number of arguments is timed individually when it runs as a
+    /// request. Plain calls share the time measured for their window, unless they may block.
     pub fn is_timed_on_its_way(&self, arguments: usize) -> bool {
         !self.is_plain(arguments) || self.flags.contains(Flags::BLOCKING)
     }

@@ -1,9 +1,9 @@
-//! Fault injection for the tests of isolation: threads that pause at bad moments, and broken rules,
-//! to verify that the checker notices (docs/testing.md).
+//! Fault injection for the tests of isolation: pauses at moments that provoke races, and deliberate
+//! violations that the tests' checkers must detect (docs/testing.md).
 //!
-//! Only builds with debug assertions have it: otherwise [`hits`] is constant `false`, and its
-//! branches are not in the binary. `DEBUG FAULT name permille` sets how often one hits, for the
-//! whole process.
+//! Only builds with debug assertions inject faults. In other builds [`hits`] is constant `false`,
+//! so the compiler removes its branches. `DEBUG FAULT name permille` sets the rate of a fault for
+//! the whole process.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -14,12 +14,12 @@ use crate::command::Command;
 /// A fault that can be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A thread pauses between two shards that it takes.
+    /// A thread pauses between taking two shards.
     PauseTaking,
     /// A thread pauses while it holds shards: between the commands of a transaction or a script,
     /// and before it releases them.
     PauseHolding,
-    /// A thread pauses when a command has run, before its reply is sent.
+    /// A thread pauses after a command has run and before its reply is sent.
     PauseReplying,
     /// `MSET` sets its first key, releases that shard, and then sets the others.
     TornMset,
@@ -41,11 +41,12 @@ pub enum Fault {
     KeptExpired,
     /// A unit of effects is stamped without regard to its shards' clocks.
     UnorderedEffects,
-    /// A connection's later effects are stamped without regard to what another worker did for it.
+    /// A connection's later effects are stamped without regard to the clock of another worker that
+    /// ran a request of the connection.
     ForgottenClock,
     /// A command's effect is not propagated.
     LostEffect,
-    /// A worker leaves its part of a snapshot's walk to its next turn.
+    /// A worker defers its part of a snapshot's walk to its next turn.
     SlowWalk,
     /// A snapshot loses an entry that a command changes.
     UnkeptEntry,
@@ -74,8 +75,9 @@ const ALL: [(&str, Fault); 17] = [
 ];
 
 impl Fault {
-    /// Returns whether it breaks this command, of those that break only some. The only place that
-    /// distinguishes commands by name: the choice belongs to the tests, not to the commands.
+    /// Returns whether the fault affects this command, if the fault affects only some commands.
+    /// This is the only place that distinguishes commands by name, because the choice belongs to
+    /// the tests and not to the commands.
     #[cold]
     pub fn breaks(self, command: &Command) -> bool {
         let broken: &[&str] = match self {
@@ -88,13 +90,13 @@ impl Fault {
     }
 }
 
-/// The highest rate of a fault: always.
+/// The rate of a fault that always happens.
 const PERMILLE_MAX: u32 = 1000;
 
-/// Longest pause, µs: some dozen times as long as a command.
+/// Longest pause, µs: much longer than a command runs.
 const PAUSE_US_MAX: u64 = 400;
 
-/// The rate of each fault, per thousand moments.
+/// The rate of each fault, per thousand opportunities.
 static PERMILLE: [AtomicU32; ALL.len()] = [const { AtomicU32::new(0) }; ALL.len()];
 
 /// The seed of the next thread's random numbers.
@@ -104,8 +106,8 @@ thread_local! {
     static RANDOM: Cell<u64> = Cell::new(NEXT_SEED.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed));
 }
 
-/// Sets how often a fault hits, per thousand moments. Returns `false` if no fault has that name,
-/// the rate is out of range, or this build has no faults.
+/// Sets the rate of a fault, per thousand opportunities. Returns `false` if no fault has that name,
+/// the rate is out of range, or this build injects no faults.
 pub fn set(name: &[u8], permille: i64) -> bool {
     let found = ALL.iter().find(|(known, _)| known.as_bytes() == name);
     let permille = u32::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
@@ -125,14 +127,14 @@ pub fn hits(fault: Fault) -> bool {
     cfg!(debug_assertions) && drawn(PERMILLE[fault as usize].load(Relaxed))
 }
 
-/// Returns whether a fault may happen.
+/// Returns whether the rate of a fault is above 0.
 #[inline(always)]
 pub fn is_set(fault: Fault) -> bool {
     // Relaxed: as in `hits`.
     cfg!(debug_assertions) && PERMILLE[fault as usize].load(Relaxed) > 0
 }
 
-/// Pauses this thread if that fault must happen now.
+/// Pauses this thread if the fault must happen now.
 #[inline(always)]
 pub fn pause(fault: Fault) {
     if hits(fault) {
@@ -140,7 +142,7 @@ pub fn pause(fault: Fault) {
     }
 }
 
-/// Holds this thread for as long as that fault is set.
+/// Blocks this thread while the rate of the fault is above 0.
 #[inline(always)]
 pub fn hold(fault: Fault) {
     while is_set(fault) {
@@ -163,7 +165,7 @@ pub fn stall() {
     }
 }
 
-/// SplitMix64.
+/// Returns the thread's next random number (SplitMix64).
 fn random() -> u64 {
     RANDOM.with(|random| {
         random.set(random.get().wrapping_add(0x9e37_79b9_7f4a_7c15));

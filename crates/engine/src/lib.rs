@@ -2,46 +2,58 @@
 //!
 //! # Layers
 //!
-//! Each module of the first level is a layer. A layer refers to those above it in this table and to
-//! none below it; `tests/tests/engine_layers.rs` holds the source text against that.
+//! Each top-level module is a layer. The table lists the lowest layer first. A layer may use lower
+//! layers only, which `tests/tests/engine_layers.rs` checks in the source text.
 //!
 //! | layer | what |
 //! | --- | --- |
 //! | `tuning` | live settings, and `CLIENT PAUSE` |
 //! | `command` | the record of a command: flags, arguments, positions of its keys |
-//! | `faults` | broken rules, for the tests of isolation |
+//! | `faults` | fault injection: deliberate violations of isolation, which tests must detect |
 //! | `acl` | users and their rules; the log of denied calls |
-//! | `clients` | the shared state of a client; blocked commands; the flag of `WATCH` |
+//! | `clients` | the shared state of a client; blocked commands; the flag of a `WATCH` |
 //! | `events` | pub/sub, `MONITOR`, notifications, client-side caching; `SLOWLOG`, `LATENCY` |
-//! | `effect` | the sinks of a change of a key: blocked clients, watches, the journal |
+//! | `effect` | the sinks of key changes: blocked clients, watches, the journal |
 //! | `store` | the databases of a shard: changes, expiry, eviction, memory, rollback |
 //! | `shard` | gates, requests, the executor: which thread runs a command on a shard |
-//! | `session` | the state of a connection, and what its commands need of the server |
+//! | `session` | the state of a connection, and the interface of the server for its commands |
 //!
-//! Three dependencies would point the other way, and are inverted:
+//! Three dependencies would point from a lower layer to a higher one, and are inverted:
 //!
-//! | what | by |
+//! | dependency | inverted by |
 //! | --- | --- |
 //! | a record names a handler of a higher layer | [`command::Keyed`], [`command::Local`] |
-//! | an event goes to a worker's mailbox | the trait `events::Workers` |
+//! | an event is sent to a worker's mailbox | the trait `events::Workers` |
 //! | a rollback changes keys of shards that are held | the trait `store::undo::HeldShards` |
 //!
-//! A [`Keyspace`](keyspace::Keyspace) is a [`Store`] with gates and mailboxes. A store is the state
-//! shared by all databases, and has the [`Events`]: subscribers, monitors and settings. Each
-//! dereferences to the next, so that a lower layer takes the narrowest type.
+//! A [`Keyspace`](keyspace::Keyspace) is a [`Store`] with gates and mailboxes. A `Store` is the
+//! state shared by all databases, and contains the [`Events`]: subscribers, monitors and settings.
+//! `Keyspace` dereferences to `Store`, and `Store` to `Events`, so a function can take the
+//! narrowest type that it needs.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | shard | a partition of the slots and all state of its keys ([`state::Shard`]) |
+//! | worker | a thread with an event loop. It owns the connections that it has accepted |
+//! | turn | one round of a worker's loop: it reads input, runs commands and sends replies |
+//! | window | commands that a worker has parsed and runs together: one or more windows per turn |
+//! | shard | a partition of the slots and all state of its keys ([`state::Shard`]). For users, a shard is a group of partitions: see [`keyspace`] |
 //! | gate | the atomic word that holds a shard's ownership and queue ([`ownership`]) |
 //! | ownership | the right to run code on a shard: a value that can't be copied |
-//! | request | a command that could not run at once, for any thread to run ([`request`]) |
-//! | home | the worker that does a shard's periodic work |
+//! | request | a command that waits for a busy shard, and that any thread may run ([`request`]) |
+//! | parked | a connection with a request in flight: its later commands wait |
+//! | backlog | the requests that a shard's owner has taken from the gate and must still run. The backlog of the journal is another one: see [`effect`] |
+//! | keyed, local | a keyed command's handler runs on shards, a local one's without |
+//! | home | the worker that a shard is assigned to. It does the shard's periodic work and, with `--execution owner`, runs all commands on the shard |
 //! | waiter | a command blocked on a key: `BLPOP` and its variants ([`blocking`]) |
-//! | user | a name with rules: what its connections may do ([`acl`]) |
+//! | user | a name with rules that say which commands its connections may run ([`acl`]) |
 //! | hint | a handle through which a worker prefetches from a shard that it does not own |
+//! | sink | a part of the engine that is notified of changed keys ([`effect::change`]) |
+//! | effect, unit, stamp | what a command has changed, in the form that replicas receive ([`effect`]) |
+//! | physical database | the stored database behind the number that clients use. `SWAPDB` exchanges two |
+//! | access word | a number in each entry that records when or how often the key was read |
+//! | touch | update the access word of a key, because a command has read or written the key |
 //!
 //! # Who owns what
 //!
@@ -56,8 +68,8 @@
 //! # The path of a command
 //!
 //! [`executor::Executor::run_single`] takes the shard, calls the handler with an
-//! [`access::Access`], and frees the shard: uncontended that is two atomic instructions on the
-//! shard's own cache line. The head of [`executor`] has a diagram.
+//! [`access::Access`], and frees the shard. Without contention, these are two atomic instructions
+//! on the shard's own cache line. The head of [`executor`] has a diagram.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod acl;
@@ -80,7 +92,7 @@ pub use shard::{
 pub use store::{Store, db, fields, lazyfree, memory, state, undo};
 pub use tuning::pause;
 
-/// Clients, their sessions, and the server around them.
+/// Clients, their sessions, and the interface of the server.
 pub mod client {
     pub use crate::clients::client::{Client, ClientMemory, Clients, Endpoint, LIMIT_BYTES_MIN, Names};
     pub use crate::clients::primary::{NewPrimary, PrimaryLink, Progress};

@@ -13,8 +13,8 @@ pub mod refusal;
 use pause::Pauses;
 use policy::{EvictionPolicy, Rank};
 
-/// The content of an entry's access word (`maxmemory-policy`, as far as `OBJECT IDLETIME` and
-/// `FREQ` need it).
+/// The content of an entry's access word, by `maxmemory-policy`. `OBJECT IDLETIME` and
+/// `OBJECT FREQ` show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AccessPolicy {
@@ -24,12 +24,13 @@ pub enum AccessPolicy {
     Lfu = 1,
 }
 
-/// Whether commands can be watched and timed at all: `MONITOR`, `SLOWLOG`, `LATENCY`, client-side
-/// caching. The feature `unwatched` removes their hooks from every command's path, to measure their
-/// cost while unused; it is not for servers in use.
+/// Whether commands can be observed and timed (`MONITOR`, `SLOWLOG`, `LATENCY`, client-side
+/// caching). The feature `unwatched` removes these hooks from the path of every command, to measure
+/// what they cost while unused. It is not for production.
 pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
-/// Bits of [`Tuning::events`] above those of events: effects are recorded (`effect`).
+/// Bit of [`Tuning::events`]: effects are recorded (`effect`). This bit and the next ones are above
+/// the bits of keyspace events.
 const JOURNALED: u32 = 1 << 27;
 /// The server rejects some commands ([`refusal`]).
 const REFUSES: u32 = 1 << 26;
@@ -39,9 +40,9 @@ const LIMITED: u32 = 1 << 28;
 const MONITORS: u32 = 1 << 29;
 /// Clients track the keys that they read.
 const TRACKS: u32 = 1 << 30;
-/// Clients get invalidations by prefix.
+/// Clients receive invalidations by prefix.
 const BROADCASTS: u32 = 1 << 31;
-/// All of them.
+/// All of these bits except [`REFUSES`].
 pub(crate) const WATCHED: u32 = JOURNALED | LIMITED | MONITORS | TRACKS | BROADCASTS;
 /// The bits that don't depend on `notify-keyspace-events`.
 pub(crate) const KEPT: u32 = WATCHED | REFUSES;
@@ -49,9 +50,9 @@ pub(crate) const KEPT: u32 = WATCHED | REFUSES;
 /// Live settings, each an atomic that the hot path reads with a plain load. Each is independent of
 /// the others, so relaxed ordering suffices.
 pub struct Tuning {
-    /// `proto-max-bulk-len`, bytes: also the longest string value.
+    /// `proto-max-bulk-len`, bytes. Also the maximum length of a string value.
     pub proto_max_bulk_len: AtomicU64,
-    /// The most bytes of replies of any connection: the largest hard limit of
+    /// Maximum length of the replies of a connection, bytes: the largest hard limit of
     /// `client-output-buffer-limit`.
     pub reply_bytes_max: AtomicU64,
     /// `lazyfree-lazy-eviction`.
@@ -66,7 +67,7 @@ pub struct Tuning {
     pub lazyfree_lazy_user_flush: AtomicBool,
     /// `maxmemory-policy` as an [`AccessPolicy`].
     access_policy: AtomicU8,
-    /// `maxmemory-policy` as it is, by [`EvictionPolicy::bits`].
+    /// `maxmemory-policy`, by [`EvictionPolicy::bits`].
     eviction_policy: AtomicU8,
     /// `maxmemory-samples`, at least 1.
     pub maxmemory_samples: AtomicU32,
@@ -100,7 +101,7 @@ pub struct Tuning {
     pub has_own_ttls: AtomicBool,
     /// `hll-sparse-max-bytes`: a HyperLogLog that would need more becomes dense.
     pub hll_sparse_max_bytes: AtomicU64,
-    /// `rdbcompression`: of long strings in snapshots and in replies to `DUMP`.
+    /// `rdbcompression`: compresses long strings in snapshots and in replies to `DUMP`.
     pub rdb_compression: AtomicBool,
     /// `hz`.
     pub hz: AtomicU32,
@@ -114,11 +115,11 @@ pub struct Tuning {
     pub slowlog_slower_than_us: AtomicI64,
     /// `slowlog-max-len`.
     pub slowlog_max_len: AtomicU64,
-    /// Every command is timed, plain ones too.
+    /// Whether every command is timed, including plain ones.
     pub times_all: AtomicBool,
-    /// `notify-keyspace-events` (see `events::notify`; no bit while nothing is published), and the
-    /// bits of the other observers of commands and changes: one word, so that one load checks them
-    /// all.
+    /// `notify-keyspace-events` (see `events::notify`; no bit is set while nothing is published),
+    /// and the bits of the other observers of commands and changes. A single word, so that one load
+    /// checks all of them.
     pub(crate) events: AtomicU32,
     /// `tracking-table-max-keys`; 0: no limit.
     pub tracking_table_max_keys: AtomicU64,
@@ -126,20 +127,21 @@ pub struct Tuning {
     pub cron_is_paused: AtomicBool,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
-    /// The end of `CLIENT PAUSE` (unix time, ms; 0: not paused). Written by
-    /// [`crate::tuning::pause`] only.
+    /// End of `CLIENT PAUSE` (Unix time, ms; 0: not paused). Only [`crate::tuning::pause`] writes
+    /// it.
     pub paused_until_ms: AtomicI64,
-    /// The end of the pauses of clients among them.
+    /// End of the pauses by clients. Unlike `paused_until_ms`, it ignores lasting pauses, which the
+    /// server starts.
     pub clients_paused_until_ms: AtomicI64,
-    /// The remaining state of pauses: locked while the ends and `pause_all` are written.
+    /// The remaining state of pauses. Locked while both ends and `pause_all` are written.
     pub(crate) pauses: Mutex<Pauses>,
-    /// Whether the pauses of clients hold back all commands, not only writes.
+    /// Whether the pauses by clients hold back all commands, not only writes.
     pub pause_all: AtomicBool,
-    /// `cluster-enabled`: set before the first command, never changed.
+    /// `cluster-enabled`. Set before the first command, and not changed afterwards.
     pub cluster: AtomicBool,
-    /// Why the server rejects commands ([`refusal::Refusals`]).
+    /// The reasons for which the server rejects commands ([`refusal::Refusals`]).
     refusals: AtomicU32,
-    /// The server is a replica.
+    /// Whether the server is a replica.
     is_replica: AtomicBool,
 }
 
@@ -194,7 +196,7 @@ impl Tuning {
         }
     }
 
-    /// Returns the most that a node of a list may hold.
+    /// Returns the limits of a list's node.
     #[inline]
     pub fn list_node_limit(&self) -> NodeLimit {
         NodeLimit {
@@ -204,13 +206,13 @@ impl Tuning {
         }
     }
 
-    /// Returns whether monitors see every command, clients track what they read
-    /// (`CLIENT TRACKING`), memory is limited (`maxmemory`), or effects are recorded: one check for
-    /// all, since mostly none holds.
+    /// Returns whether there are monitors or clients that track keys (`CLIENT TRACKING`), memory is
+    /// limited (`maxmemory`), or effects are recorded. A single check, because usually none of
+    /// these holds.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        // Relaxed, as all here: a client that has the reply to the command that set a bit sees it,
-        // through whatever delivered that reply.
+        // Relaxed, like all accesses here. If a command sets a bit, the delivery of its reply
+        // orders the store before the client's later commands.
         const ALL: u32 = if WATCHING { JOURNALED | LIMITED | MONITORS | TRACKS } else { JOURNALED | LIMITED };
         self.events.load(Relaxed) & ALL != 0
     }
@@ -236,14 +238,14 @@ impl Tuning {
         self.set_access_policy(if policy.rank() == Some(Rank::Lfu) { AccessPolicy::Lfu } else { AccessPolicy::Lru });
     }
 
-    /// Returns whether Redis would share small integers among keys: not if the policy needs each
-    /// key's access word.
+    /// Returns whether Redis would share small integers among keys. It does not if the policy needs
+    /// the access word of each key.
     #[inline]
     pub fn shares_integers(&self) -> bool {
         !self.is_limited() || !matches!(self.eviction_policy().rank(), Some(Rank::Lru | Rank::Lfu))
     }
 
-    /// Returns whether effects are recorded: whether the journal has a consumer.
+    /// Returns whether effects are recorded, because the journal has a reader.
     #[inline]
     pub(crate) fn is_journaled(&self) -> bool {
         self.events.load(Relaxed) & JOURNALED != 0
@@ -253,26 +255,26 @@ impl Tuning {
         self.set_watched(JOURNALED, is_journaled);
     }
 
-    /// Returns whether a change with events of these classes concerns anyone outside its shard: the
-    /// journal, the readers of prefixes, or a subscriber of its events.
+    /// Returns whether a change with events of these classes has an observer outside its shard: the
+    /// journal, readers of prefixes, or subscribers to the events.
     #[inline]
     pub(crate) fn hears(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | JOURNALED | classes) != 0
     }
 
-    /// As [`Tuning::hears`], the journal aside.
+    /// Like [`Tuning::hears`], without the journal.
     #[inline]
     pub(crate) fn hears_beside_journal(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | classes) != 0
     }
 
-    /// As [`Tuning::is_watched`], the journal aside.
+    /// Like [`Tuning::is_watched`], without the journal.
     #[inline]
     pub(crate) fn is_watched_beside_journal(&self) -> bool {
         self.events.load(Relaxed) & (WATCHED & !JOURNALED) != 0
     }
 
-    /// Returns whether clients get invalidations by prefix (`CLIENT TRACKING … BCAST`).
+    /// Returns whether clients receive invalidations by prefix (`CLIENT TRACKING … BCAST`).
     #[inline]
     pub(crate) fn broadcasts(&self) -> bool {
         self.events.load(Relaxed) & BROADCASTS != 0
@@ -303,7 +305,8 @@ impl Tuning {
         self.paused_until_ms.load(Relaxed) > now_ms
     }
 
-    /// Returns whether `CLIENT PAUSE` holds back commands, apart from failovers and promotions.
+    /// Returns whether `CLIENT PAUSE` holds back commands. Ignores the pauses of failovers and
+    /// promotions.
     pub fn is_paused_by_clients(&self, now_ms: i64) -> bool {
         self.clients_paused_until_ms.load(Relaxed) > now_ms
     }

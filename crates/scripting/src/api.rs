@@ -53,8 +53,8 @@ const LOG_AND_VERSION: [(&str, f64); 5] = [
 const REPLICATION: [(&str, f64); 5] =
     [("REPL_NONE", 0.0), ("REPL_AOF", 1.0), ("REPL_SLAVE", 2.0), ("REPL_REPLICA", 2.0), ("REPL_ALL", REPL_MAX)];
 
-/// Maximum size of the arguments of one command, in bytes. Without it a script could pass one long
-/// string thousands of times.
+/// Maximum size of the arguments of one command, in bytes. Without a limit, a script could pass one
+/// long string thousands of times.
 const ARGS_BYTES_MAX: usize = STATE_BYTES_MAX;
 
 /// Maximum length of a log line, in bytes. Longer lines are truncated.
@@ -123,8 +123,8 @@ pub(crate) unsafe fn running<'s>(stack: Stack<'s>) -> Option<&'s mut Run<'s>> {
     unsafe { run.cast::<Run<'s>>().as_mut() }
 }
 
-/// Moves the arguments of a command from the stack to the scratch buffers. `Err` has the text of an
-/// error.
+/// Moves the arguments of a command from the stack to the scratch buffers. The error is the text to
+/// raise in the script.
 fn take_args(stack: Stack<'_>, scratch: &mut Scratch) -> Result<(), &'static str> {
     let count = stack.top();
     scratch.bytes.clear();
@@ -254,7 +254,7 @@ fn redis_sha1hex(stack: Stack<'_>) -> Outcome {
     if stack.top() != 1 {
         return Err(errors::raise(stack, "wrong number of arguments"));
     }
-    // As in Redis, a value that is no string has the SHA-1 of the empty string.
+    // As in Redis, a value that is not a string has the SHA-1 of the empty string.
     let sha = sha_of(&stack.copied(1).unwrap_or_default());
     stack.push_bytes(&sha);
     Ok(1)

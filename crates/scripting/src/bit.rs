@@ -64,8 +64,9 @@ fn not(stack: Stack<'_>) -> Outcome {
     give(stack, !bits)
 }
 
-/// Folds the arguments from the last to the second, as Redis's library does. If several are
-/// invalid, the error thus names the first argument, or otherwise the last invalid one.
+/// Folds the arguments from the last to the second, as Redis's library does. This determines the
+/// error if several arguments are invalid: it names the first argument if that is invalid, and
+/// otherwise the last invalid one.
 fn fold(stack: Stack<'_>, join: fn(u32, u32) -> u32) -> Outcome {
     let mut joined = bits(stack, 1)?;
     for argument in (2..=stack.top()).rev() {

@@ -65,7 +65,7 @@ impl Script {
     }
 
     fn bytes(&self) -> usize {
-        // The map's key, the entry, and the allocator's overhead.
+        // `2 * SHA_LEN` covers the map's key, its entry, and the allocator's overhead.
         self.body.len() + size_of::<Self>() + 2 * SHA_LEN
     }
 }
@@ -85,7 +85,7 @@ impl Scripts {
         self.by_sha.read().unwrap_or_else(PoisonError::into_inner).get(sha).cloned()
     }
 
-    /// Adds a script. Returns the cached script with the same SHA-1, which may be an earlier one.
+    /// Adds a script, unless a script with its SHA-1 is cached. Returns the cached script.
     pub fn add(&self, script: Arc<Script>) -> Arc<Script> {
         let mut by_sha = self.by_sha.write().unwrap_or_else(PoisonError::into_inner);
         let known = by_sha.entry(script.sha).or_insert_with(|| {

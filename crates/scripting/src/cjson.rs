@@ -1,4 +1,4 @@
-//! The Lua library `cjson`: JSON, compatible with Redis's version 2.1.0. This module encodes,
+//! The Lua library `cjson`: JSON, compatible with Redis's version 2.1.0. This module encodes;
 //! [`parse`] decodes.
 //!
 //! Settings (depths, precision, sparse arrays) apply until the script ends. In Redis they also
@@ -36,7 +36,7 @@ const FUNCTIONS: [(&str, ffi::lua_CFunction); 10] = [
     ("decode_invalid_numbers", decode_invalid_numbers),
 ];
 
-/// What to do with numbers that JSON cannot represent.
+/// Treatment of numbers that JSON cannot represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Invalid {
     Error,
@@ -106,7 +106,7 @@ fn at_most(stack: Stack<'_>, count: i32) -> Result<(), Raise> {
     Ok(())
 }
 
-/// Sets an integer to an argument's value, if there is one.
+/// Sets `to` to the value of an integer argument, if the argument is present.
 fn set_integer(stack: Stack<'_>, argument: i32, to: &mut i32, least: i32, most: i32) -> Result<(), Raise> {
     if !matches!(stack.kind(argument), Kind::None | Kind::Nil) {
         let value = stack.check_number(argument)?;
@@ -119,7 +119,7 @@ fn set_integer(stack: Stack<'_>, argument: i32, to: &mut i32, least: i32, most: 
     Ok(())
 }
 
-/// Sets a switch to an argument's value, if there is one.
+/// Sets `to` to the value of a switch, if the argument is present.
 fn set_switch(stack: Stack<'_>, argument: i32, to: &mut bool) -> Result<(), Raise> {
     match stack.kind(argument) {
         Kind::None | Kind::Nil => {}

@@ -1,4 +1,4 @@
-//! The Lua library `cmsgpack`: MessagePack, compatible with Redis's.
+//! The Lua library `cmsgpack`: MessagePack, compatible with Redis's library.
 
 use mlua_sys::lua51 as ffi;
 

@@ -8,20 +8,21 @@ use pantala_resp::{Reply, Version};
 use crate::errors;
 use crate::lua::{Kind, Stack};
 
-/// Maximum size of a reply that is converted from a Lua value, in bytes. A table that contains
-/// another table twice, which contains another twice, and so on, grows exponentially. Smaller in
-/// this crate's tests, which reach it.
+/// Maximum size in bytes of a reply that is converted from a Lua value. Without a limit, a table
+/// that contains another table twice, which contains another twice, and so on, makes the reply grow
+/// exponentially. The limit is smaller in this crate's tests, which reach it.
 pub(crate) const REPLY_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 512 * 1024 * 1024 };
 
 /// Maximum depth of a reply converted from a Lua value.
 const REPLY_DEPTH_MAX: u32 = 1000;
 
-/// Maximum memory of an array's element while the array grows, and of a table's field, in bytes.
+/// Maximum memory in bytes of an array's element, while the array grows.
 const ELEMENT_BYTES: usize = 32;
+/// Maximum memory in bytes of a table's field.
 const FIELD_BYTES: usize = 80;
 
-/// Pushes the reply of a command. If the state has no memory for all of it, pushes nil and returns
-/// `false`.
+/// Pushes the reply of a command. If the whole reply does not fit in the memory of the state,
+/// pushes nil and returns `false`.
 ///
 /// The allocator does not enforce its limit meanwhile, because an error must not unwind Rust
 /// frames. The limit is checked before every value instead.
@@ -180,7 +181,8 @@ fn push_tagged(stack: Stack<'_>, tag: &str, text: &[u8]) {
     stack.set_raw_field(-2, tag);
 }
 
-/// Pops a key and a value and sets the table's field, unless the key is nil or NaN.
+/// Pops a key and a value and sets the table's field. Skips the keys nil and NaN, which Lua
+/// rejects.
 pub(crate) fn set_if_key(stack: Stack<'_>) {
     let is_key = match stack.kind(-2) {
         Kind::Nil | Kind::None => false,
@@ -191,7 +193,8 @@ pub(crate) fn set_if_key(stack: Stack<'_>) {
 }
 
 /// Converts the value on top of the stack to a reply and pops it. `script` is the protocol version
-/// that the script has set. Returns whether the reply is an error that was already counted.
+/// that the script has set. Returns whether the reply is an error of a command that the script
+/// called, which is already in the error statistics.
 pub(crate) fn write(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>) -> bool {
     let (begin, top) = (reply.position(), stack.top());
     let mut left = Left { end: begin.saturating_add(REPLY_BYTES_MAX), is_over: false };
@@ -240,7 +243,7 @@ fn write_at(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32
     is_counted
 }
 
-/// Converts a number as a C cast does on the platforms that Redis supports: a value out of range
+/// Converts a number as a C cast does on the platforms that Redis supports. A value out of range
 /// becomes the minimum.
 fn integer(number: f64) -> i64 {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
@@ -327,8 +330,8 @@ fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: 
     }
 }
 
-/// Writes a table with a text and a format as a verbatim string. Returns `false` and pops the table
-/// if it has none of these.
+/// Writes a table with a text and a format as a verbatim string. If one of these is missing, pops
+/// the table and returns `false`.
 fn write_verbatim(stack: Stack<'_>, reply: &mut Reply<'_>) -> bool {
     stack.raw_field(-1, "format");
     stack.raw_field(-2, "string");

@@ -6,11 +6,11 @@ use mlua_sys::lua51 as ffi;
 
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
 
-/// Field of an error that was a command's reply. Such an error is already counted.
+/// Field of an error that was a command's reply. Such an error is already in the error statistics.
 pub(crate) const IS_COUNTED: &str = "ignore_error_stats_update";
 
-/// Pushes an error table. A text that starts with a dash contains its error code; other texts get
-/// the code `ERR`.
+/// Pushes an error table. A text that starts with a dash contains its error code; the code `ERR` is
+/// put before other texts.
 pub(crate) fn push(stack: Stack<'_>, text: &[u8]) {
     let (code, message) = match text.strip_prefix(b"-") {
         None => (&b"ERR"[..], text),
@@ -70,7 +70,7 @@ fn handler(stack: Stack<'_>) -> Outcome {
 /// A place in a script: source and line.
 pub(crate) type Place = (Vec<u8>, c_int);
 
-/// Adds the place where it was raised to the error table on top.
+/// Adds the place where the error was raised to the error table on top.
 pub(crate) fn set_place(stack: Stack<'_>, (source, line): &Place) {
     stack.push_bytes(source);
     stack.set_raw_field(-2, "source");

@@ -8,8 +8,10 @@
 //! | script | a text of `EVAL` or `SCRIPT LOAD`, shared by its SHA-1 ([`Scripts`]) |
 //! | library | a text of `FUNCTION LOAD`: code that registers functions ([`Libraries`]) |
 //! | caller | the server as a script sees it: runs the commands of `redis.call` ([`Caller`]) |
-//! | front | an empty table through which scripts read another table, which they cannot change ([`sandbox`]) |
-//! | abandoned | stopped because it used a key whose shard it does not hold; rolled back and rerun |
+//! | front | an empty table through which scripts can read another table, but not change it ([`sandbox`]) |
+//! | abandoned | a run that was stopped because it used a key whose shard it does not hold. It is rolled back and rerun |
+//! | stopped | a run that must not continue, because it was killed or abandoned or a library took too long to load (`stop`) |
+//! | wide | a script or function that has used undeclared keys. Its later calls hold all shards |
 //!
 //! # Ownership
 //!

@@ -88,7 +88,7 @@ impl Draft {
     /// # Errors
     /// Returns the error text, without a code, if the line is invalid.
     pub fn new(text: &[u8]) -> Result<Self, Vec<u8>> {
-        // Each draft has a number of its own, even if names are equal.
+        // Each draft has a different number, even if names are equal.
         static LAST_ID: AtomicU64 = AtomicU64::new(0);
         let (name, code_from) = first_line(text)?;
         Ok(Draft { id: LAST_ID.fetch_add(1, Relaxed) + 1, name: name.into(), text: text.into(), code_from })
@@ -151,14 +151,14 @@ fn first_line(text: &[u8]) -> Result<(Vec<u8>, usize), Vec<u8>> {
     Ok((name, line.len()))
 }
 
-/// What happens to existing libraries when others are added.
+/// Treatment of existing libraries when others are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// They stay. A library with the name of an existing one is an error.
+    /// Existing libraries stay. A library with the name of an existing one is an error.
     Kept,
     /// A library with the name of an added one is replaced.
     Replaced,
-    /// All are removed.
+    /// All existing libraries are removed.
     Flushed,
 }
 
@@ -229,8 +229,8 @@ impl Table {
 #[derive(Default)]
 pub struct Libraries {
     table: RwLock<Arc<Table>>,
-    /// Number of table replacements. A state that loaded libraries under another number drops those
-    /// that no longer exist.
+    /// Number of table replacements. A state that loaded libraries under another number drops the
+    /// libraries that no longer exist.
     generation: AtomicU64,
     /// Held while a new table is built. Contains whether the table is final.
     changing: Mutex<bool>,
@@ -294,8 +294,9 @@ impl Libraries {
         })
     }
 
-    /// Makes the table final, so that all changes are rejected, or allows changes again. It is
-    /// final while the last snapshot is written, which would not contain later changes.
+    /// Makes the table final, so that all changes are rejected, or allows changes again. The table
+    /// is final while the last snapshot is written, because the snapshot would not contain later
+    /// changes.
     pub fn set_final(&self, is_final: bool) {
         *self.changing.lock().unwrap_or_else(PoisonError::into_inner) = is_final;
     }

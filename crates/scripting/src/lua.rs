@@ -4,13 +4,13 @@
 //!
 //! Lua raises an error by a `longjmp` to the enclosing protected call. Frames in between end
 //! without running destructors. To keep Rust frames with destructors out of that path, a function
-//! that Lua calls is split in two: [`enter`], which holds nothing with a destructor, and the body,
-//! which never raises.
+//! that Lua calls is split in two. The first part, [`enter`], holds nothing with a destructor. The
+//! second part, the body, never raises.
 //!
-//! Of the API, a body uses only functions that raise no error but a memory error ([`Stack`] has no
-//! other methods), and the memory limit is suspended while the body runs ([`crate::memory`]). The
-//! body returns an error as a value. `enter` raises it after the body has returned, and
-//! [`crate::stop`] says how if the script was stopped.
+//! Of the API, a body uses only functions that raise no error but a memory error: [`Stack`] has no
+//! other methods. The memory limit is suspended while the body runs ([`crate::memory`]). The body
+//! returns an error as a value. `enter` raises it after the body has returned. For a stopped script
+//! see [`crate::stop`].
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
@@ -85,8 +85,8 @@ macro_rules! lua_functions {
 }
 pub(crate) use lua_functions;
 
-// SAFETY of all blocks below, unless they say more: `state` is a live Lua state that only this
-// thread uses, which `Stack::new` and `enter` ensure. Indexes are those of values that the caller
+// SAFETY of all blocks below, unless they say more: `Stack::new` and `enter` ensure that `state` is
+// a live Lua state and that no other thread uses it. Indexes are those of values that the caller
 // has pushed or received. `room` was called where more than Lua's minimum of 20 values are pushed.
 // The memory limit is suspended, so none of these functions raises (see the head of this module).
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -170,7 +170,7 @@ impl<'s> Stack<'s> {
         unsafe { ffi::lua_toboolean(self.state, index) != 0 }
     }
 
-    /// Returns the bytes of a string, or of a number, which is converted to a string in place.
+    /// Returns the bytes of a string or a number. A number is converted to a string in place.
     /// Returns `None` for other types.
     ///
     /// # Safety
@@ -183,7 +183,7 @@ impl<'s> Stack<'s> {
         (!text.is_null()).then(|| unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) })
     }
 
-    /// Returns a copy of the bytes of a string, or of a number, which is converted to a string in
+    /// Returns a copy of the bytes of a string or a number. A number is converted to a string in
     /// place. Returns `None` for other types.
     pub(crate) fn copied(self, index: c_int) -> Option<Vec<u8>> {
         // The value stays on the stack while its bytes are copied.
@@ -320,7 +320,7 @@ impl<'s> Stack<'s> {
         self.error_bytes(text.as_bytes())
     }
 
-    /// Does the same as [`Stack::error`] for bytes.
+    /// Returns an error like [`Stack::error`], for bytes.
     pub(crate) fn error_bytes(self, text: &[u8]) -> Raise {
         self.push_where(1);
         let mut whole = self.copied(-1).unwrap_or_default();
@@ -347,7 +347,7 @@ impl<'s> Stack<'s> {
         self.argument_error(argument, &format!("{wanted} expected, got {got}"))
     }
 
-    /// Returns an argument as a number, or the error if it is none.
+    /// Returns an argument as a number, or the error if it is not a number.
     pub(crate) fn check_number(self, argument: c_int) -> Result<f64, Raise> {
         if self.is_numeric(argument) { Ok(self.number(argument)) } else { Err(self.type_error(argument, "number")) }
     }

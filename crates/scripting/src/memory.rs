@@ -1,5 +1,5 @@
-//! Memory of a Lua state: counted, and limited. At the limit an allocation fails, which the script
-//! sees as the error "not enough memory".
+//! Counts and limits the memory of a Lua state. At the limit an allocation fails, and the script
+//! fails with the error "not enough memory".
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::cell::Cell;
@@ -10,8 +10,8 @@ use mlua_sys::lua51 as ffi;
 use crate::register::Load;
 use crate::run::Run;
 
-/// Maximum memory of a Lua state, in bytes. Redis has no limit. The limit makes an endless table
-/// end its script, not the server.
+/// Maximum memory of a Lua state, in bytes. Redis has no such limit. With it, a table that grows
+/// endlessly stops its script and not the server.
 pub const STATE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// Alignment of Lua's own allocator.
@@ -22,7 +22,7 @@ const ALIGN_BYTES: usize = 16;
 pub(crate) struct Memory {
     used_bytes: Cell<usize>,
     limit_bytes: usize,
-    /// Number of callers that rely on allocations not failing at the limit.
+    /// Number of callers that rely on no allocation failing at the limit.
     suspended: Cell<u32>,
     /// The running script, or null.
     pub(crate) run: Cell<*mut Run<'static>>,
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn allocate(
     // each block, and never touches a block that it has freed.
     unsafe {
         let memory = &*memory.cast::<Memory>();
-        // For existing blocks only, which were allocated with this layout.
+        // Used for existing blocks only. They were allocated with this layout.
         let layout = |bytes| Layout::from_size_align_unchecked(bytes, ALIGN_BYTES);
         if new_bytes == 0 {
             if !block.is_null() && old_bytes > 0 {
@@ -142,8 +142,8 @@ pub(crate) unsafe extern "C" fn allocate(
 mod tests {
     use super::*;
 
-    /// An allocation above the limit, or larger than any machine's memory, returns null, which Lua
-    /// turns into an error of the script.
+    /// An allocation above the limit, or larger than any machine's memory, returns null. Lua turns
+    /// this into an error of the script.
     #[test]
     fn a_rejected_allocation_is_null_and_is_not_counted() {
         let memory = Memory::new(1000);

@@ -1,14 +1,16 @@
 //! `math.random` as in Redis: the generator of `drand48`, so that scripts draw the same numbers on
 //! every machine.
 
-/// Multiplier, increment and modulus of the sequence (POSIX).
+/// Multiplier of the sequence (POSIX).
 const MULTIPLIER: u64 = 0x5_DEEC_E66D;
+/// Increment of the sequence.
 const INCREMENT: u64 = 0xB;
+/// The modulus of the sequence minus 1.
 const MASK: u64 = (1 << 48) - 1;
-/// Low bits of a state that is created from a seed.
+/// Low bits of the state that a seed gives. The seed is in the high bits.
 const SEED_TAIL: u64 = 0x330E;
 
-/// Maximum of [`Random::draw`].
+/// Maximum number that [`Random::draw`] returns.
 pub(crate) const DRAW_MAX: u32 = i32::MAX as u32;
 
 pub(crate) struct Random {

@@ -1,7 +1,7 @@
 //! Loads function libraries: runs a library's code once in a state. The code registers its
 //! functions by `redis.register_function`.
 //!
-//! While it runs, its globals are a table that contains only a small `redis`. It cannot call
+//! While the code runs, its globals contain only a reduced table `redis`. The code cannot call
 //! commands, draw random numbers or read the time. So it registers the same functions on every
 //! worker that loads it later.
 
@@ -48,8 +48,7 @@ pub(crate) fn push_globals(stack: Stack<'_>) {
     sandbox::refuse_others(stack, globals);
 }
 
-/// Runs the function on top of the stack, a compiled library, and pops it. Returns the registered
-/// functions.
+/// Runs and pops the compiled library on top of the stack. Returns the registered functions.
 ///
 /// # Errors
 /// The text of the error. Nothing stays registered.
@@ -105,8 +104,8 @@ unsafe fn loading(stack: Stack<'_>) -> Option<&mut Load> {
 
 /// Returns whether a library is being loaded and has exceeded its time limit.
 pub(crate) fn is_late(stack: Stack<'_>) -> bool {
-    // SAFETY: called by the hook, which Lua calls while it runs the library and none of our
-    // functions.
+    // SAFETY: called by the hook. Lua calls the hook while it runs code of the library, so none of
+    // our functions is running.
     unsafe { loading(stack) }.is_some_and(|load| load.began.elapsed() > load.time_max)
 }
 
@@ -155,7 +154,7 @@ fn redis_register_function(stack: Stack<'_>) -> Outcome {
 
 /// Returns the bytes of a string or a number.
 fn text_at(stack: Stack<'_>, index: c_int) -> Option<Vec<u8>> {
-    // A copy, because reading a number converts it to a string in place.
+    // Reads a copy, because reading a number converts it to a string in place.
     stack.push_copy(index);
     let text = stack.copied(-1);
     stack.pop(1);
@@ -179,7 +178,7 @@ fn named_arguments(stack: Stack<'_>) -> Result<Asked, &'static str> {
         );
     }
     let mut asked = Asked::default();
-    // Reserves the stack slot of the callback.
+    // Reserves a stack slot for the callback.
     stack.push_nil();
     stack.push_nil();
     while stack.next(1) {

@@ -41,7 +41,7 @@ pub trait Caller {
     fn interrupt(&mut self) -> Interrupt;
 
     /// Ends the run. Returns [`Interrupt::Kill`] if `SCRIPT KILL` has replied that it killed the
-    /// script, which must then count as killed.
+    /// script. The script then counts as killed.
     fn end(&mut self) -> Interrupt;
 }
 

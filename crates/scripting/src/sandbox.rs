@@ -1,7 +1,7 @@
 //! The environment of scripts: Lua's harmless libraries and our own, all read-only.
 //!
 //! Redis patches Lua so that tables can be read-only. In Pantala a read-only table is an empty
-//! table (a *front*), whose metatable redirects reads to the real table and turns writes into an
+//! table, a *front*. Its metatable redirects reads to the real table and turns writes into an
 //! error. Scripts never get the real table. Functions that bypass metatables (`next`, `rawget`,
 //! `rawset`, `setmetatable`, `table.insert`, …) are wrapped. The wrappers recognize fronts and
 //! behave as in Redis.
@@ -308,9 +308,9 @@ pub(crate) fn compile(stack: Stack<'_>, code: &[u8], name: &[u8]) -> Result<(), 
         return Err(Raise);
     }
     let memory = stack.memory();
-    // SAFETY: as for `Stack`. Lua protects the compilation itself, so allocations may fail: no Rust
-    // frame lies in between. The garbage collector is stopped, because the compiler leaves the
-    // chunk's name unanchored for a moment.
+    // SAFETY: as for `Stack`. Lua protects the compilation itself, and no Rust frame lies in
+    // between. So allocations may fail. The garbage collector is stopped, because the compiler
+    // leaves the chunk's name unanchored for a moment.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCSTOP, 0);
         memory.resume();

@@ -8,17 +8,17 @@ bitflags! {
     /// The flags of a script or function.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u8 {
-        /// It writes nothing.
+        /// Writes nothing.
         const NO_WRITES = 1 << 0;
-        /// It may run while the server is out of memory.
+        /// May run while the server is out of memory.
         const ALLOW_OOM = 1 << 1;
-        /// It may run on a replica that has lost its primary.
+        /// May run on a replica that has lost its primary.
         const ALLOW_STALE = 1 << 2;
-        /// It must not run in a cluster.
+        /// Must not run in a cluster.
         const NO_CLUSTER = 1 << 3;
-        /// It may use keys of several slots in a cluster.
+        /// May use keys of several slots in a cluster.
         const ALLOW_CROSS_SLOT_KEYS = 1 << 4;
-        /// It declares no flags, so the rules before Redis 7 apply.
+        /// Declares no flags, so the rules before Redis 7 apply.
         const COMPATIBLE = 1 << 7;
     }
 }

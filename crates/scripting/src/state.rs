@@ -19,19 +19,19 @@ use crate::register::{self, Load};
 use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
 use crate::{api, bit, cjson, cmsgpack, convert, errors, sandbox, stop, structs};
 
-/// Minimum bytes that a full collection must free to be repeated.
+/// A full collection is repeated if it has freed at least this number of bytes.
 const WORTH_COLLECTING_BYTES: usize = 256 * 1024;
 
-/// Number of runs between two additional steps of the garbage collector, and the size of such a
-/// step.
+/// After this many runs the garbage collector makes an additional step. The number is also the size
+/// of that step (argument of `LUA_GCSTEP`): one unit per run.
 const RUNS_PER_STEP: u32 = 50;
 
 /// Lua's default speed of the garbage collector, restored before each run because scripts can
 /// change it.
 const GC_PERCENT: c_int = 200;
 
-/// Maximum number of compiled scripts. At the limit all are dropped: a client that sends a new
-/// script with every call does not reuse earlier ones.
+/// Maximum number of compiled scripts. At the limit all are dropped. The limit is reached by
+/// clients that send a new script with every call, and these do not reuse earlier scripts.
 const COMPILED_MAX: usize = 4096;
 
 /// Our own libraries in states for scripts.
@@ -55,8 +55,8 @@ const OWN_OF_FUNCTIONS: [sandbox::Own; 5] = [
 /// Time limit of a library in `FUNCTION LOAD`, as in Redis.
 pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Time limit of a library that another worker has loaded. Loading takes about as long as there,
-/// unless the machine is busy.
+/// Time limit of a library that another worker has loaded. Loading took at most [`LOAD_TIME_MAX`]
+/// there, so only a busy machine can make it this slow here.
 const LOAD_AGAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A compiled script.
@@ -69,7 +69,7 @@ struct Compiled {
 /// A Lua state with its compiled scripts or loaded libraries.
 pub struct State {
     lua: *mut lua_State,
-    /// Reference of the real globals table in the registry.
+    /// Registry reference of the globals table itself. Scripts see a read-only proxy of it.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
     /// The same scripts by text, because hashing a text is faster than computing its SHA-1.
@@ -84,10 +84,11 @@ pub struct State {
     random: Random,
     scratch: Scratch,
     runs: u32,
-    /// Status of the last run, and the protocol version that it has set.
+    /// Lua status of the last run.
     status: c_int,
+    /// Protocol version that the last run selected for its reply.
     version: Version,
-    /// Dropped after the Lua state is closed, which allocates from it.
+    /// Dropped after the Lua state is closed, because closing it still uses this allocator.
     memory: Box<Memory>,
 }
 
@@ -118,7 +119,7 @@ impl State {
         memory.suspend();
         // SAFETY: the address of the allocator's context is valid as long as the state.
         let lua = unsafe { ffi::lua_newstate(allocate, std::ptr::from_ref(&*memory).cast_mut().cast()) };
-        assert!(!lua.is_null(), "the memory limit is suspended");
+        assert!(!lua.is_null(), "no Lua state: allocation failed although the memory limit is suspended");
         // SAFETY: the state was just created, so there are no other users.
         let stack = unsafe { Stack::new(lua) };
         sandbox::fill(stack, own);
@@ -336,7 +337,7 @@ impl State {
     }
 
     /// Calls the function on the stack, which is above the error handler and below its arguments.
-    /// The memory limit must be suspended on entry and is suspended on return.
+    /// The caller has suspended the memory limit. This function resumes it.
     fn call(&mut self, arguments: c_int, caller: &mut dyn Caller) -> Ended {
         let mut run = Run {
             caller,
@@ -382,7 +383,8 @@ impl State {
     }
 
     /// Writes and drops the result of the last run. `name` is the script's name in errors. Returns
-    /// whether the reply is an error that was already counted as a command's reply.
+    /// whether the reply is an error of a command that the script called. Such an error is already
+    /// in the error statistics.
     pub fn answer(&mut self, name: &[u8], reply: &mut Reply<'_>) -> bool {
         let stack = self.stack();
         let is_counted = if self.status == ffi::LUA_OK {
@@ -398,8 +400,8 @@ impl State {
 
     /// Runs a step of the garbage collector every [`RUNS_PER_STEP`] runs, or full collections if
     /// `all` is set or memory is high. If a script has stopped the collector, the next step
-    /// restarts it, as in Redis. A restart before every run would start a new cycle with the run's
-    /// first table, even with little garbage.
+    /// restarts it, as in Redis. It is not restarted before every run, because `LUA_GCRESTART`
+    /// makes the next allocation start a cycle, however little garbage there is.
     fn collect(&mut self, all: bool) {
         self.runs += 1;
         // SAFETY: no script is running, and no finalizers exist.
@@ -451,7 +453,8 @@ fn push_array(stack: Stack<'_>, values: &Args<'_>) {
     }
 }
 
-/// Writes the error that a script has ended with. Returns whether it was already counted.
+/// Writes the error that a script has ended with. Returns whether the error is already in the error
+/// statistics.
 fn tell(stack: Stack<'_>, name: &[u8], reply: &mut Reply<'_>) -> bool {
     /// Maximum part of an error text that is shown, as in Redis.
     const SHOWN_BYTES_MAX: usize = 100;
@@ -523,9 +526,9 @@ mod tests {
         (String::from_utf8_lossy(&reply).into_owned(), used_bytes)
     }
 
-    /// A reply becomes several times larger in Lua, and the allocator does not enforce the limit
-    /// while the reply is converted. The script gets an error, and the state stays within its
-    /// limit.
+    /// A reply becomes several times larger in Lua. While it is converted, the allocator does not
+    /// enforce the limit, so the conversion must check the limit itself: at the limit the script
+    /// fails with an error.
     #[test]
     fn replies_that_exceed_memory_are_errors() {
         let long = format!("${}\r\n{}\r\n", BYTES_MAX, "x".repeat(BYTES_MAX));

@@ -1,18 +1,18 @@
 //! Stops scripts that run for too long or must not continue.
 //!
 //! Lua calls a hook every few instructions, which asks the caller whether the script may continue.
-//! If not, the script is *stopped*: it raises an error immediately, and again at every further
-//! instruction that it reaches by catching the error.
+//! If not, the script is *stopped*. It raises an error immediately, and raises it again at the next
+//! instruction if the script catches it.
 //!
-//! An ordinary error is not enough. Lua calls the handler of `xpcall` where the error is raised. If
-//! that is in the hook, Lua calls no further hooks, and a handler that does not return would occupy
+//! An ordinary error is not enough. Lua calls the handler of `xpcall` before it unwinds the stack,
+//! so here still inside the hook. No hooks run inside a hook, so a handler that loops would occupy
 //! the worker forever. Only memory errors have no handler, so a stopped script gets a memory error
 //! ([`throw`]). The client's error is created after the script has ended.
 //!
 //! Functions that catch errors (`pcall`, `xpcall`, `coroutine.resume`) raise the error again at
-//! once ([`pass_on`]). Coroutines need this in any case: each has its own instruction count, so a
-//! script with many short coroutines rarely reaches its hooks. For the same reason the script is
-//! also checked at every few resumes ([`look_sometimes`]).
+//! once ([`pass_on`]). For coroutines the hook alone would not be enough: each has its own
+//! instruction count, so a script with many short coroutines rarely calls the hook. Therefore the
+//! script is also checked at every few resumes ([`look_sometimes`]).
 
 use std::ffi::c_int;
 
@@ -23,13 +23,13 @@ use crate::memory::Memory;
 use crate::run::{Interrupt, Run, Stopped};
 use crate::{INTERRUPT_INSTRUCTIONS, api, errors, register};
 
-/// Number of resumes of coroutines between two checks. Fewer instructions than
-/// [`INTERRUPT_INSTRUCTIONS`] run between two resumes, so the script is checked every few million
-/// instructions (about 20 ms).
+/// Number of resumes of coroutines between two checks. If more instructions than
+/// [`INTERRUPT_INSTRUCTIONS`] run between two resumes, the hook checks. So a script is checked at
+/// least every few million instructions (about 20 ms).
 const RESUMES_PER_LOOK: u32 = 16;
 
-/// A size that no allocation can have: larger than any block, but not so large that Lua reports it
-/// as too large, which would be an ordinary error.
+/// A size that no allocation can have. It is larger than any block, but small enough that Lua does
+/// not report it as too large by an ordinary error.
 const BYTES_OF_NO_BLOCK: usize = isize::MAX as usize + 1;
 
 /// Starts checking the code that runs in this state.
@@ -37,8 +37,8 @@ const BYTES_OF_NO_BLOCK: usize = isize::MAX as usize + 1;
 /// # Safety
 /// The state must be alive, and nothing may be running in it.
 pub(crate) unsafe fn watch(state: *mut lua_State) {
-    // SAFETY: by the caller's promise. Coroutines inherit the hook of their creator, so it must be
-    // the same for scripts, functions and libraries.
+    // SAFETY: by the caller's promise. A coroutine keeps the hook that its creator had, and a
+    // library's coroutine may be resumed by a function. So all use the same hook.
     unsafe {
         Memory::of(state).is_stopped.set(false);
         ffi::lua_sethook(state, Some(hook), ffi::LUA_MASKCOUNT, INTERRUPT_INSTRUCTIONS);
@@ -56,8 +56,8 @@ pub(crate) unsafe fn unwatch(state: *mut lua_State) {
     }
 }
 
-/// Stops the running script or library for the rest of its run. Records the place in `run`, if
-/// there is one.
+/// Stops the running script or library for the rest of its run. Records the place in `run`, if both
+/// are known.
 pub(crate) fn stop(stack: Stack<'_>, run: Option<&mut Run<'_>>) -> Raise {
     stack.memory().is_stopped.set(true);
     // SAFETY: as for `Stack`.

@@ -143,7 +143,7 @@ fn is_integer(option: u8) -> bool {
 /// `struct.pack(format, …)`.
 fn pack_values(stack: Stack<'_>) -> Outcome {
     let mut format = Format::new(stack)?;
-    // A missing argument reads this nil.
+    // Reading a missing argument finds this nil.
     stack.push_nil();
     let (mut argument, mut position, mut out) = (2, 0, Vec::new());
     while let Some(Item { option, mut size, padding }) = format.next(position)? {

@@ -1,4 +1,4 @@
-//! The commands that rules may name, with the number that each has in a selector's bitmap.
+//! The commands that rules may name. Each has a number, which is its bit in a selector's bitmap.
 
 use std::ops::Range;
 
@@ -6,22 +6,24 @@ use hashbrown::HashMap;
 
 use crate::command::{Acl, Command, Flags};
 
-/// The most commands and subcommands; the last bit of a bitmap stands for unknown future commands.
+/// Number of bits of a bitmap: one for each command and subcommand. The last bit stands for unknown
+/// future commands.
 pub(super) const COMMANDS_MAX: usize = 1024;
 
-/// Versions of Redis after 7.0, whose commands 7.0's rules don't know.
+/// Prefixes of Redis versions after 7.0. Rules of 7.0 do not know the commands that these have
+/// added.
 const LATER_VERSIONS: [&str; 3] = ["7.2", "7.4", "8."];
 
 /// The number of a command or subcommand.
 pub(super) type Number = u16;
 
-/// A command of Redis 7.0 without a record: rules may name it nevertheless, so that an ACL file of
+/// A command of Redis 7.0 without a record. Rules may name it nevertheless, so that an ACL file of
 /// a redis-server can be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Absent {
-    /// Its full name (`save`, `cluster|meet`).
+    /// Full name (`save`, `cluster|meet`).
     pub full_name: &'static str,
-    /// Its categories.
+    /// Categories of the command.
     pub categories: Acl,
 }
 
@@ -34,7 +36,7 @@ pub(super) enum Channels {
     First,
     /// All arguments.
     All,
-    /// All arguments, and they are patterns.
+    /// All arguments, which are patterns.
     Patterns,
 }
 
@@ -53,11 +55,11 @@ impl Channels {
 pub(super) struct Entry {
     pub(super) name: &'static str,
     pub(super) categories: Acl,
-    /// Its container.
+    /// Container of a subcommand.
     pub(super) parent: Option<Number>,
-    /// Its subcommands.
+    /// Subcommands of a container.
     pub(super) subcommands: Range<Number>,
-    /// Whether Redis 7.0 lacks it.
+    /// Whether the command was added after Redis 7.0.
     pub(super) is_later: bool,
     pub(super) channels: Channels,
 }
@@ -66,7 +68,7 @@ pub(super) struct Entry {
 pub struct Catalog {
     entries: Vec<Entry>,
     by_name: HashMap<&'static str, Number>,
-    /// By the address of the record: records live as long as the process.
+    /// Numbers by the address of the record. Records live as long as the process.
     by_record: HashMap<usize, Number>,
 }
 
@@ -75,10 +77,10 @@ fn address(command: &Command) -> usize {
 }
 
 impl Catalog {
-    /// Returns the catalog of these records and absent commands.
+    /// Returns the catalog of commands with records and of absent commands.
     ///
     /// # Panics
-    /// With more than [`COMMANDS_MAX`] - 1 commands: a programming error.
+    /// If there are more than [`COMMANDS_MAX`] - 1 commands.
     pub fn new(commands: &'static [Command], absent: impl Iterator<Item = Absent>) -> Self {
         let is_later = |command: &Command| LATER_VERSIONS.iter().any(|version| command.since.starts_with(version));
         let entry = |name, categories, is_later| Entry {
@@ -96,10 +98,10 @@ impl Catalog {
             entries.extend(shown.map(|sub| entry(sub.full_name, sub.acl_categories(), is_later(sub))));
         }
         entries.extend(absent.map(|absent| entry(absent.full_name, absent.categories, false)));
-        // Subcommands come right after their container.
+        // Subcommands directly follow their container.
         let order = |entry: &Entry| entry.name.split_once('|').unwrap_or((entry.name, ""));
         entries.sort_by(|one, other| order(one).cmp(&order(other)));
-        assert!(entries.len() < COMMANDS_MAX, "a selector's bitmap has a bit for each command");
+        assert!(entries.len() < COMMANDS_MAX, "more commands than bits in a selector's bitmap");
         let mut container = 0;
         for at in 0..entries.len() {
             if entries[at].name.contains('|') {
@@ -117,7 +119,7 @@ impl Catalog {
             let number = by_name[command.full_name];
             by_record.insert(address(command), number);
             for sub in command.subcommands {
-                // DEBUG handles its subcommands itself: to rules they are first arguments.
+                // `DEBUG` handles its subcommands itself, so rules treat them as first arguments.
                 by_record.insert(address(sub), by_name.get(sub.full_name).copied().unwrap_or(number));
             }
         }
@@ -135,7 +137,7 @@ impl Catalog {
         self.by_record.get(&address(command)).copied()
     }
 
-    /// Returns the number of a command by its full name, in any case.
+    /// Returns the number of a command by its full name (case-insensitive).
     pub(super) fn find(&self, full_name: &[u8]) -> Option<Number> {
         let name = str::from_utf8(full_name).ok()?.to_ascii_lowercase();
         self.by_name.get(name.as_str()).copied()
@@ -145,7 +147,7 @@ impl Catalog {
         &self.entries[number as usize]
     }
 
-    /// Returns all commands, in order of their names.
+    /// Returns all commands, sorted by name.
     pub(super) fn entries(&self) -> impl Iterator<Item = (Number, &Entry)> {
         self.entries.iter().enumerate().map(|(number, entry)| (number as Number, entry))
     }
@@ -156,8 +158,8 @@ impl Catalog {
     }
 }
 
-/// Returns whether rules don't treat a command's subcommands as commands, so that its keys aren't
-/// checked either: `DEBUG`, as in Redis.
+/// Returns whether a command handles its subcommands itself (`DEBUG`), so that rules see only the
+/// command. As in Redis, its keys are not checked then.
 pub(super) fn hides_keys(command: &Command) -> bool {
     command.flags.contains(Flags::OWN_SUBCOMMANDS)
 }

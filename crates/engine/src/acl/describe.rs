@@ -6,7 +6,7 @@ use super::selector::{Allowed, KeyPattern, Selector};
 use super::{Denied, KeyAccess};
 use crate::command::Acl;
 
-/// A selector as `ACL GETUSER` replies it.
+/// A selector as in the reply to `ACL GETUSER`.
 pub struct SelectorText {
     /// `+@all -get`.
     pub commands: Vec<u8>,
@@ -41,7 +41,7 @@ impl Rules {
         self.selectors.iter().map(Selector::text)
     }
 
-    /// Returns the rules as text, as a line of a file has them after the user's name.
+    /// Returns the rules as text, as in a line of a file after the user's name.
     pub fn text(&self) -> Vec<u8> {
         let mut words: Vec<Vec<u8>> = self.flags().into_iter().map(|flag| flag.as_bytes().to_vec()).collect();
         words.extend(self.password_hashes().map(|hash| format!("#{hash}").into_bytes()));
@@ -86,7 +86,7 @@ impl Selector {
         }
     }
 
-    /// Returns all of it as one list of rules.
+    /// Returns the whole selector as one list of rules.
     fn whole_text(&self) -> Vec<u8> {
         let mut words = self.key_rules();
         if !self.all_channels {
@@ -97,13 +97,15 @@ impl Selector {
         words.join(&b' ')
     }
 
-    /// Returns rules that reproduce the allowed commands: all or none of them, then the closest
-    /// categories, best first, then the remaining commands one by one.
+    /// Returns rules that reproduce the allowed commands. They start with all commands or none,
+    /// continue with the closest categories in order, and end with the remaining commands one by
+    /// one.
     fn command_rules(&self) -> Vec<Vec<u8>> {
         let catalog = self.catalog();
         let is_additive = !self.allowed.has_future();
         let mut rules = vec![if is_additive { b"-@all".to_vec() } else { b"+@all".to_vec() }];
-        // The commands allowed by the rules so far, and the remaining differences.
+        // `made` allows what the rules so far allow. `left` is the selector, except that the
+        // commands of the categories chosen so far need no rule any more.
         let mut made = Selector::new(catalog, false);
         let mut left = self.clone();
         if !is_additive {
@@ -123,25 +125,27 @@ impl Selector {
                 made.allow(number, is_allowed);
                 rules.push(format!("{}{}", if is_allowed { '+' } else { '-' }, entry.name).into_bytes());
             }
-            // A rule for the command replaces them: right after it.
+            // A rule for a command removes its first arguments, so these must follow it.
             if !is_allowed && let Some((_, arguments)) = self.first_args.iter().find(|(known, _)| *known == number) {
                 let name = entry.name.as_bytes();
                 rules.extend(arguments.iter().map(|arg| [b"+", name, b"|", arg].concat()));
             }
         }
-        debug_assert!(made.allowed == self.allowed, "the rules come to what they were made of");
+        debug_assert!(made.allowed == self.allowed, "the rules do not reproduce the selector");
         rules
     }
 
     fn apply_known(&mut self, rule: &[u8]) {
         let applied = self.apply(rule);
-        debug_assert!(applied.is_ok(), "a rule of our own");
+        debug_assert!(applied.is_ok(), "a generated rule is invalid");
     }
 }
 
-/// Returns the category that has more commands in common with the remaining ones than it has
-/// others, the fewest others first. Commands added after Redis 7.0 aren't counted, so that the same
-/// categories are chosen.
+/// Returns the index of the unused category that is best for the next rule. It must contain more
+/// commands that still need a rule (those in `left` if rules add commands, otherwise those not in
+/// `left`) than other commands. Among such categories, the fewest other commands decide, then the
+/// most that need a rule. Ignores commands added after Redis 7.0, so that the same categories are
+/// chosen as in Redis.
 fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &[Acl]) -> Option<usize> {
     let mut best: Option<(usize, usize, usize)> = None;
     for (at, category) in unused.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Parses lists of rules in lines: `user` lines of redis.conf, and the ACL file.
+//! Parses lines of rules: `user` lines of redis.conf, and the ACL file.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use super::{has_spaces, is_user_name};
 /// The words of a line, or rules.
 pub type Words = Vec<Vec<u8>>;
 
-/// A user as given in a line.
+/// A user as defined by a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The user's name.
+    /// Name of the user.
     pub name: Vec<u8>,
-    /// Its rules, each selector one word.
+    /// Rules of the user. Each selector is one word.
     pub rules: Words,
 }
 
 /// Joins selectors that are spread over several words.
 ///
 /// # Errors
-/// The word that opens a selector which no word closes.
+/// The word that opens a selector which is never closed.
 pub fn merge_selectors<'w>(words: &[&'w [u8]]) -> Result<Words, &'w [u8]> {
     let mut merged = Words::new();
     let mut open: Option<(&'w [u8], Vec<u8>)> = None;
@@ -46,11 +46,11 @@ pub fn merge_selectors<'w>(words: &[&'w [u8]]) -> Result<Words, &'w [u8]> {
     }
 }
 
-/// Checks the words of a `user` line of redis.conf after `user`, independently of the existing
-/// commands. Commands are looked up once all lines are read, as in Redis.
+/// Checks the words after `user` in a line of redis.conf, independently of the existing commands.
+/// Commands are looked up after all lines were read, as in Redis.
 ///
 /// # Errors
-/// The error, without the rule itself, which may be a password.
+/// The error, without the rule, which may be a password.
 pub fn check_line(catalog: &'static Catalog, words: &[&[u8]]) -> Result<Line, String> {
     let [name, rules @ ..] = words else { return Err("A user needs a name".to_owned()) };
     let of_user = || format!("Error in the declaration of user '{}'", name.escape_ascii());
@@ -68,7 +68,8 @@ pub fn check_line(catalog: &'static Catalog, words: &[&[u8]]) -> Result<Line, St
 /// Reads an ACL file.
 ///
 /// # Errors
-/// All errors of the file, in Redis's words; nothing of it is applied. `path` is its name in them.
+/// All errors of the file, in Redis's words. `path` is the file's name in these errors. Nothing is
+/// applied.
 pub fn parse_file(
     text: &[u8],
     path: &str,
@@ -83,7 +84,7 @@ pub fn parse_file(
             continue;
         }
         let number = number + 1;
-        // No quotes here, unlike in redis.conf.
+        // An ACL file has no quotes, unlike redis.conf.
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let [b"user", name, rules @ ..] = words.as_slice() else {
             errors += &format!("{path}:{number} should start with user keyword followed by the username. ");
@@ -112,8 +113,8 @@ pub fn parse_file(
     Err(errors)
 }
 
-/// Applies the rules of a line and adds the invalid ones to `errors`: unknown commands by name, of
-/// other errors only the first, without the rule, which may be a password.
+/// Applies the rules of a line and adds errors to `errors`: each unknown command by name, and the
+/// first of the other errors. The other error does not quote the rule, which may be a password.
 fn apply_all(made: &mut Rules, rules: &Words, place: &str, errors: &mut String) {
     let mut is_told = false;
     for rule in rules {
@@ -142,6 +143,6 @@ fn trim<'t>(text: &'t [u8], bytes: &[u8]) -> &'t [u8] {
 
 /// Returns a user's line for a file.
 pub(super) fn line_of(name: &[u8], rules: &Rules) -> Vec<u8> {
-    debug_assert!(!has_spaces(name), "such a name isn't let in");
+    debug_assert!(!has_spaces(name), "a user name with spaces");
     [b"user ", name, b" ", &rules.text()].concat()
 }

@@ -1,11 +1,11 @@
-//! `ACL LOG`: denied calls and logins, the latest first, similar ones counted together.
+//! `ACL LOG`: denied calls and logins, the latest first. Similar events share an entry.
 
 use std::collections::VecDeque;
 
-/// Entries among which a similar one is searched, as in Redis.
+/// Number of the latest entries among which a similar one is searched, as in Redis.
 const LOOKED_AT_MAX: usize = 10;
 
-/// How long after an entry a similar event still counts as the same, ms.
+/// Maximum age of an entry in ms at which a similar event still shares the entry.
 const SAME_MS_MAX: i64 = 60_000;
 
 /// The denied object.
@@ -22,7 +22,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns its name in the log.
+    /// Returns the name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Command => "command",
@@ -36,16 +36,16 @@ impl Reason {
 /// The context of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
-    /// A client sent it.
+    /// A client sent the call.
     TopLevel,
-    /// A transaction contains it.
+    /// A transaction contains the call.
     Multi,
-    /// A script called it.
+    /// A script made the call.
     Lua,
 }
 
 impl Context {
-    /// Returns its name in the log.
+    /// Returns the name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Context::TopLevel => "toplevel",
@@ -58,17 +58,17 @@ impl Context {
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// The number of similar events it stands for.
+    /// Number of similar events.
     pub count: u64,
     /// The denied object.
     pub reason: Reason,
     /// The context of the call.
     pub context: Context,
-    /// The command, key or channel; for a login the command that asked for it.
+    /// The command, key or channel. For a login, the command that the client sent.
     pub object: Vec<u8>,
-    /// The user; for a login the given name.
+    /// The user. For a login, the name that the client sent.
     pub user_name: Vec<u8>,
-    /// When the latest of them happened, unix time in ms.
+    /// Time of the latest event, Unix time in ms.
     pub at_ms: i64,
     /// The client's line in `CLIENT LIST` at that time.
     pub client_info: String,
@@ -90,7 +90,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Adds an event, and keeps the latest `len_max` entries.
+    /// Adds an event. Keeps the latest `len_max` entries.
     pub(super) fn add(&mut self, entry: LogEntry, len_max: u64) {
         let alike = self.entries.iter().take(LOOKED_AT_MAX).position(|known| known.is_like(&entry));
         let count = alike.and_then(|at| self.entries.remove(at)).map_or(0, |known| known.count);
@@ -105,7 +105,7 @@ impl Log {
         self.entries.iter().take(count).cloned().collect()
     }
 
-    /// Forgets all entries.
+    /// Removes all entries.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
     }

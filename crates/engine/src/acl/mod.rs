@@ -6,30 +6,32 @@
 //! | --- | --- |
 //! | rule | one word of `ACL SETUSER`: `on`, `+get`, `~key:*`, `(…)` ([`Rules::apply`]) |
 //! | rules | the result of all rules of a user: an immutable snapshot ([`Rules`]) |
-//! | selector | commands, keys and channels that go together: a call must fit one as a whole |
+//! | selector | a set of commands, keys and channels: one selector must allow a call as a whole |
 //! | user | a name and its current rules ([`User`]), shared by its connections |
+//! | record | the static description of a command ([`Command`](crate::command::Command)) |
 //! | catalog | the commands that rules may name, each with its number ([`Catalog`]) |
-//! | unrestricted | one selector allows all commands, keys and channels: no call needs a check |
+//! | absent | a command of Redis 7.0 without a record, which rules may name nevertheless ([`Absent`]) |
+//! | unrestricted | a user whose calls need no check, because one selector allows everything |
 //! | epoch | a number that every change of any user raises ([`Users::epoch`]) |
 //! | permit | the epoch in which a command was allowed ([`Permit`](crate::command::Permit)) |
 //!
 //! # Permission checks
 //!
-//! On the connection's worker, before a command runs or is queued, against the rules that the
-//! session has cached. A session first compares its epoch with that of [`Users`], so a change
+//! The connection's worker checks a command before it runs or is queued, by the rules that the
+//! session has cached. The session first compares its epoch with that of [`Users`], so a change
 //! applies to the next command on every worker. `EXEC` checks each queued command again, and a
-//! script each call.
+//! script checks each call.
 //!
-//! An allowed command may still wait: for its shards, for a key, for the end of a pause. It
-//! carries its permit along. The thread that runs it compares the permit's epoch with the current
-//! one, and checks again if they differ (`Keyspace::refuses`): a command does not run if its
-//! permission was revoked while it waited.
+//! An allowed command may still wait: for its shards, for a key, for the end of a pause. The
+//! command carries its permit. The thread that runs the command compares the permit's epoch with
+//! the current one, and checks again if they differ (`Keyspace::refuses`). So a command does not
+//! run if its permission was revoked meanwhile.
 //!
 //! # What it costs
 //!
-//! A session with an unrestricted user pays one comparison of epochs, which replaces the check
-//! whether the client has authenticated. A restricted session pays, for each command, a lookup of
-//! its number, a bit test, and its patterns for each key.
+//! A session with an unrestricted user pays one comparison of epochs. This comparison replaces the
+//! check whether the client has authenticated. A restricted session pays for each command: a lookup
+//! of the command's number, a bit test, and a comparison of each key with the patterns.
 
 use bitflags::bitflags;
 
@@ -62,10 +64,10 @@ bitflags! {
     }
 }
 
-/// The reason why a call isn't allowed.
+/// The reason why a call is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denied {
-    /// The command, or this first argument of it.
+    /// The command, or its first argument.
     Command,
     /// The key at this argument index.
     Key(usize),
@@ -74,7 +76,7 @@ pub enum Denied {
 }
 
 impl Denied {
-    /// Returns the index of the denied argument, if it is one.
+    /// Returns the index of the denied argument, or `None` if the command itself is denied.
     pub fn argument(self) -> Option<usize> {
         match self {
             Denied::Command => None,
@@ -82,8 +84,8 @@ impl Denied {
         }
     }
 
-    /// Returns the place in Redis's order of errors: of two selectors' errors the later one is
-    /// sent.
+    /// Returns the rank in Redis's order of errors. Of the errors of several selectors, the error
+    /// with the highest rank is sent.
     pub(crate) fn rank(self) -> (u8, usize) {
         match self {
             Denied::Command => (0, 0),
@@ -92,7 +94,7 @@ impl Denied {
         }
     }
 
-    /// Returns the error of a command that a client sent, code included.
+    /// Returns the error for a command that a client sent, including the error code.
     pub fn message(self, full_name: &str) -> String {
         match self {
             Denied::Command => format!("NOPERM this user has no permissions to run the '{full_name}' command"),
@@ -105,7 +107,7 @@ impl Denied {
         }
     }
 
-    /// Returns the error of a queued command that `EXEC` doesn't run, code included.
+    /// Returns the error for a queued command that `EXEC` does not run, including the error code.
     pub fn message_in_exec(self) -> String {
         let reason = match self {
             Denied::Command => "no permission to execute the command or subcommand",
@@ -118,7 +120,7 @@ impl Denied {
         )
     }
 
-    /// Returns the error of a script's call, code included.
+    /// Returns the error for a script's call, including the error code.
     pub fn message_in_script(self) -> &'static str {
         match self {
             Denied::Command => "ERR The user executing the script can't run this command or subcommand",
@@ -132,8 +134,8 @@ impl Denied {
     }
 }
 
-/// Returns whether a name or pattern contains white space or NUL, which would end it in a list of
-/// rules.
+/// Returns whether a name or pattern contains white space or NUL. These bytes would end it in a
+/// list of rules.
 pub(crate) fn has_spaces(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, b' ' | b'\t'..=b'\r' | 0))
 }

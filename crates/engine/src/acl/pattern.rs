@@ -2,14 +2,14 @@
 
 use pantala_base::glob;
 
-/// The special forms of a pattern: most are a prefix.
+/// The special forms of a pattern. Most patterns are a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// `*`: any name but the empty one, which no star matches.
+    /// `*`: any name except the empty one, as in Redis.
     Any,
     /// No special byte.
     Literal,
-    /// So many plain bytes, followed by one star.
+    /// A number of plain bytes, followed by one star.
     Prefix(usize),
     /// Any other glob.
     Glob,
@@ -23,7 +23,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Returns the pattern of this text.
+    /// Returns the pattern with this text.
     pub(super) fn new(text: &[u8]) -> Self {
         let is_special = |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b'\\');
         let shape = match text.iter().position(is_special) {
@@ -35,7 +35,7 @@ impl Pattern {
         Pattern { text: text.into(), shape }
     }
 
-    /// Returns its text.
+    /// Returns the text.
     pub(super) fn text(&self) -> &[u8] {
         &self.text
     }

@@ -1,4 +1,4 @@
-//! The rules of a user: the result of applying them one by one.
+//! The rules of a user: the result of applying single rules in order.
 
 use pantala_resp::{Args, words_of};
 use sha2::{Digest, Sha256};
@@ -9,19 +9,19 @@ use super::catalog::Catalog;
 use super::selector::{Keys, Selector};
 use crate::command::Command;
 
-/// Bytes of a password's hash.
+/// Length of a password's hash, bytes.
 pub(super) const HASH_BYTES: usize = 32;
 
-/// The reason why a rule can't be applied; its text is Redis's.
+/// The reason why a rule cannot be applied. The texts are Redis's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleError {
     /// No such command, subcommand or category.
     UnknownCommand,
-    /// Not one of the forms of a rule, or a pattern with white space.
+    /// Not a valid rule, or a pattern with white space.
     Syntax,
-    /// A pattern of keys, although all are allowed already.
+    /// A pattern of keys, although all keys are already allowed.
     KeysAfterAll,
-    /// A pattern of channels, although all are allowed already.
+    /// A pattern of channels, although all channels are already allowed.
     ChannelsAfterAll,
     /// A password to be removed that the user doesn't have.
     NoSuchPassword,
@@ -55,10 +55,10 @@ impl std::fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-/// Whether rules ask for checks of payloads of `RESTORE`. Pantala checks all of them.
+/// Whether rules request checks of `RESTORE` payloads. Pantala checks all payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sanitize {
-    /// No rule says.
+    /// Not specified.
     Unsaid,
     /// `sanitize-payload`.
     Yes,
@@ -75,15 +75,15 @@ pub struct Rules {
     pub(super) no_password: bool,
     pub(super) sanitize: Sanitize,
     pub(super) passwords: Vec<Hash>,
-    /// The root selector first, which always exists.
+    /// The selectors. The first one is the root selector, which always exists.
     pub(super) selectors: Vec<Selector>,
-    /// `acl-pubsub-default`: new selectors allow all channels.
+    /// Whether new selectors allow all channels (`acl-pubsub-default`).
     channels_by_default: bool,
 }
 
 impl Rules {
-    /// Returns the rules of a new user: off, without a password, nothing allowed except, with
-    /// `acl-pubsub-default`, all channels.
+    /// Returns the rules of a new user: off, without a password, and nothing allowed except all
+    /// channels if `channels_by_default` is set (`acl-pubsub-default`).
     pub fn new(catalog: &'static Catalog, channels_by_default: bool) -> Self {
         Rules {
             is_on: false,
@@ -114,10 +114,10 @@ impl Rules {
         self.channels_by_default = channels_by_default;
     }
 
-    /// Applies a rule. An empty one changes nothing.
+    /// Applies a rule. An empty rule changes nothing.
     ///
     /// # Errors
-    /// It isn't a rule, or can't be applied; nothing has changed then.
+    /// The text is not a rule or cannot be applied. Nothing has changed then.
     pub fn apply(&mut self, rule: &[u8]) -> Result<(), RuleError> {
         let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
         if rule.is_empty() {
@@ -147,7 +147,7 @@ impl Rules {
                 [b'!', hash @ ..] => self.remove_password(&parse_hash(hash).ok_or(RuleError::BadHash)?)?,
                 [b'(', rules @ .., b')'] => {
                     let mut selector = Selector::new(self.root().catalog(), self.channels_by_default);
-                    // As in Redis a selector with unbalanced quotes is an empty one.
+                    // As in Redis, a selector with unbalanced quotes is empty.
                     for rule in words_of(rules).unwrap_or_default() {
                         selector.apply(&rule)?;
                     }
@@ -179,8 +179,8 @@ impl Rules {
         self.no_password = password.is_none();
     }
 
-    /// Returns whether a client may log in with this password. Takes the same time wherever the
-    /// password differs.
+    /// Returns whether a client may log in with this password. Takes the same time for all wrong
+    /// passwords.
     pub fn accepts(&self, password: &[u8]) -> bool {
         if !self.is_on || self.no_password {
             return self.is_on;
@@ -208,7 +208,8 @@ impl Rules {
     /// Checks a call.
     ///
     /// # Errors
-    /// The reason for the denial: among the selectors' reasons, the one that Redis reports.
+    /// The reason for the denial. If the selectors have different reasons, it is the reason that
+    /// Redis reports.
     pub fn check(&self, command: &Command, args: &Args<'_>) -> Result<(), Denied> {
         let mut keys: Option<Keys> = None;
         let mut why = Denied::Command;
@@ -222,15 +223,15 @@ impl Rules {
         Err(why)
     }
 
-    /// Returns whether a command of Redis 7.0 without a record is allowed; `None` if none has that
-    /// name (any case).
+    /// Returns whether a command of Redis 7.0 without a record is allowed, or `None` if no command
+    /// has this name (case-insensitive).
     pub fn allows_absent(&self, full_name: &[u8]) -> Option<bool> {
         let number = self.root().catalog().find(full_name)?;
         Some(self.selectors.iter().any(|selector| selector.allows_number(number)))
     }
 
-    /// Returns whether a call is allowed by a selector that also reads every key. `SORT` needs
-    /// this for `BY` and `GET`, whose keys its arguments don't name.
+    /// Returns whether a call is allowed by a selector that also reads every key. `SORT` needs this
+    /// for `BY` and `GET`, whose keys are not among the arguments.
     pub fn reads_all_keys(&self, command: &Command, args: &Args<'_>) -> bool {
         let mut keys: Option<Keys> = None;
         let fits = |selector: &Selector| selector.check(command, args, &mut keys).is_ok() && selector.reads_all_keys();
@@ -242,7 +243,7 @@ impl Rules {
         self.selectors.iter().any(|selector| selector.allows_channel(name, is_pattern))
     }
 
-    /// Returns whether every channel that `old` allows is still allowed, judged by the texts of the
+    /// Returns whether every channel that `old` allows is still allowed. Compares the texts of the
     /// patterns.
     pub(super) fn keeps_channels_of(&self, old: &Rules) -> bool {
         let has = |text: &[u8]| {

@@ -1,4 +1,4 @@
-//! Selectors: sets of commands, keys and channels that a call must fit as a whole.
+//! Selectors: sets of commands, keys and channels. One selector must allow a call as a whole.
 
 use pantala_resp::Args;
 use smallvec::SmallVec;
@@ -9,7 +9,7 @@ use super::rules::RuleError;
 use super::{Denied, KeyAccess, has_spaces};
 use crate::command::{Acl, Command, Flags, KeySpec, for_each_key};
 
-/// A bit for each command; the last one allows unknown future commands, too.
+/// A bit for each command. The last bit allows unknown future commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Allowed([u64; COMMANDS_MAX / 64]);
 
@@ -28,20 +28,20 @@ impl Allowed {
         if is_allowed { *word |= bit } else { *word &= !bit }
     }
 
-    /// Returns whether it started with all commands rather than with none.
+    /// Returns whether the selector started with all commands instead of none.
     pub(super) fn has_future(&self) -> bool {
         self.contains(Self::FUTURE)
     }
 }
 
-/// A pattern of keys, and the access that it allows.
+/// A pattern of keys, and the accesses that it allows.
 #[derive(Clone, Debug)]
 pub(super) struct KeyPattern {
     pub(super) pattern: Pattern,
     pub(super) access: KeyAccess,
 }
 
-/// The keys of a call, with its access to each: found once for all selectors.
+/// The keys of a call, with the access to each key. Found once for all selectors.
 pub(super) type Keys = SmallVec<[(usize, KeyAccess); 4]>;
 
 /// Returns the access to a key that key specification flags describe.
@@ -53,9 +53,9 @@ fn access_of(flags: &[&str]) -> KeyAccess {
     })
 }
 
-/// Returns the keys of a call. If its arguments don't fit a key specification these are the keys
-/// found until then; Redis then has none at all, but `PFMERGE` with only a destination still
-/// writes it.
+/// Returns the keys of a call. If the arguments do not fit a key specification, returns the keys
+/// found until then. Redis finds none in this case, so it doesn't check the key that `PFMERGE`
+/// writes if it has only a destination.
 fn keys_of(command: &Command, args: &Args<'_>) -> Keys {
     let mut keys = Keys::new();
     if hides_keys(command) {
@@ -89,7 +89,7 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    /// Returns a selector that allows nothing except perhaps all channels (`acl-pubsub-default`).
+    /// Returns a selector that allows nothing, except all channels if `all_channels` is set.
     pub(super) fn new(catalog: &'static Catalog, all_channels: bool) -> Self {
         Selector {
             catalog,
@@ -212,7 +212,7 @@ impl Selector {
         if entry.parent.is_some() {
             return Err(RuleError::FirstArgumentOfSubcommand);
         }
-        // Redis accepts white space, too, and writes lists of rules that it can't read again.
+        // Redis also accepts white space, but cannot read such a rule again.
         if argument.is_empty() || has_spaces(argument) {
             return Err(RuleError::Syntax);
         }
@@ -242,7 +242,7 @@ impl Selector {
         self.all_commands &= is_allowed;
     }
 
-    /// As [`Selector::allow`], for all commands of a category.
+    /// Allows or denies all commands of a category.
     pub(super) fn allow_category(&mut self, category: Acl, is_allowed: bool) {
         for (number, entry) in self.catalog.entries() {
             if entry.categories.intersects(category) {
@@ -275,7 +275,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Checks a command without a record: it can't run, so only its name counts.
+    /// Checks a command without a record. Such a command cannot run, so only its name matters.
     pub(super) fn allows_number(&self, number: Number) -> bool {
         self.all_commands || self.allowed.contains(number)
     }
@@ -316,7 +316,7 @@ impl Selector {
     }
 }
 
-/// Splits the text after `%`: `R~pattern`, `W~pattern`, `RW~pattern`. As in Redis the pattern may
+/// Splits the text after `%`: `R~pattern`, `W~pattern`, `RW~pattern`. As in Redis, the pattern may
 /// be missing.
 fn limited_access(rest: &[u8]) -> Option<(KeyAccess, &[u8])> {
     let mut access = KeyAccess::empty();

@@ -104,7 +104,7 @@ fn passwords() {
     for wrong in [&HASH[1..], &HASH.to_uppercase(), &HASH.replace('2', "g")] {
         assert_eq!(user.apply(format!("#{wrong}").as_bytes()), Err(RuleError::BadHash));
     }
-    assert!(!rules("off nopass").accepts(b""), "nobody logs in as a user that is off");
+    assert!(!rules("off nopass").accepts(b""), "a user that is off cannot log in");
     assert!(rules("on >x nopass").accepts(b"y"));
     assert!(!rules("on nopass resetpass").accepts(b""));
     assert!(!rules("on nopass >x").accepts(b"y"));
@@ -116,11 +116,11 @@ fn commands_subcommands_and_first_arguments() {
     assert_eq!(check(&user, "box get x"), Ok(()));
     assert_eq!(check(&user, "box set x"), Err(Denied::Command));
     assert_eq!(check(&user, "get k"), Err(Denied::Command));
-    assert_eq!(check(&user, "set A"), Err(Denied::Key(1)), "the first argument counts in any case");
+    assert_eq!(check(&user, "set A"), Err(Denied::Key(1)), "the first argument is case-insensitive");
     assert_eq!(check(&user, "set b"), Err(Denied::Command));
     assert_eq!(check(&rules("+box"), "box set x"), Ok(()));
     assert_eq!(check(&rules("+@all -box|set"), "box set x"), Err(Denied::Command));
-    assert_eq!(check(&rules("+set|a +set -set"), "set a"), Err(Denied::Command), "a rule for the command ends it");
+    assert_eq!(check(&rules("+set|a +set -set"), "set a"), Err(Denied::Command), "a rule for the command removes it");
     let mut user = rules("");
     for (rule, error) in [
         ("+nosuch", RuleError::UnknownCommand),
@@ -138,8 +138,8 @@ fn commands_subcommands_and_first_arguments() {
     ] {
         assert_eq!(user.apply(rule.as_bytes()), Err(error), "{rule}");
     }
-    assert_eq!(text(&user), "off resetchannels -@all", "nothing of it counts");
-    assert_eq!(user.apply(b"+save"), Ok(()), "a command of Redis that isn't built yet");
+    assert_eq!(text(&user), "off resetchannels -@all", "invalid rules change nothing");
+    assert_eq!(user.apply(b"+save"), Ok(()), "a command of Redis without a record");
     assert_eq!((user.allows_absent(b"SAVE"), user.allows_absent(b"nosuch")), (Some(true), None));
 }
 
@@ -155,7 +155,7 @@ fn keys_by_what_is_done_with_them() {
         ("copy r w", Ok(())),
         ("copy r r", Err(Denied::Key(2))),
         ("copy w b", Err(Denied::Key(1))),
-        // The count of keys is not a number: the key before it is checked nevertheless.
+        // Although the count of keys is not a number, the key before it is checked.
         ("many r x", Err(Denied::Key(1))),
         ("many w 1 w", Err(Denied::Key(3))),
         ("many w 1 r", Ok(())),
@@ -179,7 +179,7 @@ fn channels() {
     assert_eq!(check(&user, "publish abc b"), Ok(()));
     assert_eq!(check(&user, "publish c a"), Err(Denied::Channel(1)));
     assert_eq!(check(&user, "psubscribe a* b"), Ok(()));
-    assert_eq!(check(&user, "psubscribe ab"), Err(Denied::Channel(1)), "patterns count word for word");
+    assert_eq!(check(&user, "psubscribe ab"), Err(Denied::Channel(1)), "patterns are compared literally");
     assert_eq!(rules("&*").apply(b"&x"), Err(RuleError::ChannelsAfterAll));
     assert!(rules("&a &b").keeps_channels_of(&rules("&b")));
     assert!(rules("allchannels").keeps_channels_of(&rules("&b")));
@@ -248,7 +248,7 @@ fn rules_in_words_make_the_same_rules_again() {
                 0 => format!("(+get ~{})", random.below(3)),
                 _ => word(&mut random).to_owned(),
             };
-            // Some rules can't be applied to the existing ones.
+            // Some rules contradict earlier ones and are rejected.
             let _ = one.apply(rule.as_bytes());
         }
         let line = [b"user x ", one.text().as_slice()].concat();
@@ -303,6 +303,6 @@ fn changes_raise_the_epoch_and_reach_who_shares_the_user() {
     assert!(users.requires_login() && users.log_in(DEFAULT_USER, b"q").is_some());
     let replaced = users.parse_file(b"user carol on", "f").expect("a file");
     users.replace(replaced);
-    assert!(!users.requires_login(), "a default user that the file doesn't name is that of the start");
+    assert!(!users.requires_login(), "a default user that is missing in the file gets its initial rules");
     assert_eq!(users.lines().len(), 2);
 }

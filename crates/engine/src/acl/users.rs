@@ -1,8 +1,8 @@
 //! All users, and the changes of their rules.
 //!
-//! A user is shared by its connections and holds the current rules behind a lock that is taken
-//! only to replace or fetch them. Each change of a user raises the epoch afterwards, so a reader
-//! of the new epoch also finds the new rules.
+//! A user is shared by its connections. It holds the current rules behind a lock that is taken only
+//! to replace or fetch them. Each change of a user raises the epoch afterwards, so a reader of the
+//! new epoch also finds the new rules.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::is_user_name;
 use super::log::{Log, LogEntry};
 use super::rules::Rules;
 
-/// The name of the user that connections have before they log in.
+/// Name of the user of connections that have not logged in.
 pub const DEFAULT_USER: &[u8] = b"default";
 
 /// A user and its current rules. See the head of this module.
@@ -31,14 +31,14 @@ impl User {
         Arc::new(User { name: name.into(), rules: RwLock::new(Arc::new(rules)), is_deleted: AtomicBool::new(false) })
     }
 
-    /// Returns its name.
+    /// Returns the name.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Returns its current rules.
+    /// Returns the current rules.
     pub fn rules(&self) -> Arc<Rules> {
-        // Each holder exchanges one pointer, so a panic leaves none half done.
+        // Each holder replaces one pointer, so a panic leaves no partial change.
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -46,23 +46,24 @@ impl User {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
     }
 
-    /// Returns whether it was deleted: its connections may do nothing more.
+    /// Returns whether the user was deleted. Its connections may then run nothing more.
     pub fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::Acquire)
     }
 }
 
-/// A change after which a user may have subscriptions that its rules no longer allow.
+/// A user whose changed rules may no longer allow all of its subscriptions.
 pub struct Revoked {
     /// The user.
     pub user: Arc<User>,
-    /// Its new rules.
+    /// The user's new rules.
     pub rules: Arc<Rules>,
 }
 
 /// All users. See the head of this module.
 pub struct Users {
-    /// In a cache line of its own: every command reads it, and the log's lock may be contended.
+    /// Number of changes so far. In its own cache line, because every command reads it, and the
+    /// log's lock may be contended.
     epoch: CachePadded<AtomicU64>,
     catalog: &'static Catalog,
     by_name: Mutex<BTreeMap<Box<[u8]>, Arc<User>>>,
@@ -75,7 +76,7 @@ pub struct Users {
 }
 
 impl Users {
-    /// Returns users with the default user alone, unrestricted and without a password.
+    /// Returns users with only the default user, which is unrestricted and has no password.
     pub fn new(catalog: &'static Catalog) -> Self {
         let default = User::new(DEFAULT_USER, Rules::of_default_user(catalog));
         Users {
@@ -93,16 +94,17 @@ impl Users {
     /// outdated.
     #[inline]
     pub fn epoch(&self) -> u64 {
-        // Acquire, with the release of `raise`: a reader of an epoch finds rules at least as new.
+        // Acquire: pairs with the release of `raise`. A reader of an epoch finds rules at least as
+        // new.
         self.epoch.load(Ordering::Acquire)
     }
 
     fn raise(&self) {
-        // Sequentially consistent, with the fence of `Users::epoch_after`.
+        // Sequentially consistent: pairs with the fence of `Users::epoch_after`.
         self.epoch.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns the epoch after this thread has registered a subscription: a later change of rules
+    /// Returns the epoch after this thread has registered a subscription. A later change of rules
     /// finds that subscription.
     pub fn epoch_after(&self) -> u64 {
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -114,38 +116,38 @@ impl Users {
         self.catalog
     }
 
-    /// Returns a user who may do everything and is in no list: that of the link to a primary.
+    /// Returns a user that may run everything and is in no list, for the link to a primary.
     pub fn superuser(&self) -> Arc<User> {
         User::new(b"(superuser)", Rules::of_default_user(self.catalog))
     }
 
-    /// Returns the user that connections have before they log in.
+    /// Returns the user of connections that have not logged in.
     pub fn default_user(&self) -> &Arc<User> {
         &self.default
     }
 
-    /// Returns whether a new connection must log in before it may do anything.
+    /// Returns whether new connections must log in before they may run other commands.
     pub fn requires_login(&self) -> bool {
         let rules = self.default.rules();
         !rules.needs_no_password() || !rules.is_on()
     }
 
-    /// Returns the user of that name.
+    /// Returns the user with a name.
     pub fn find(&self, name: &[u8]) -> Option<Arc<User>> {
         self.lock().get(name).cloned()
     }
 
-    /// Returns all users, in order of their names.
+    /// Returns all users, sorted by name.
     pub fn all(&self) -> Vec<Arc<User>> {
         self.lock().values().cloned().collect()
     }
 
-    /// Returns the line of each user, as files have them.
+    /// Returns the line of each user, as in an ACL file.
     pub fn lines(&self) -> Vec<Vec<u8>> {
         self.all().iter().map(|user| line_of(user.name(), &user.rules())).collect()
     }
 
-    /// Returns the user that a name and password log in.
+    /// Returns the user with this name if it accepts the password.
     pub fn log_in(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
         self.find(name).filter(|user| user.rules().accepts(password))
     }
@@ -159,10 +161,11 @@ impl Users {
         self.channels_by_default.load(Ordering::Relaxed)
     }
 
-    /// Applies rules to a user, all or none of them. The user is created if it doesn't exist.
+    /// Applies all rules to a user, or none if one is invalid. The user is created if it doesn't
+    /// exist.
     ///
     /// # Errors
-    /// The first wrong rule, and the reason, in Redis's words.
+    /// The first invalid rule and the reason, in Redis's words.
     pub fn set(&self, name: &[u8], words: &[&[u8]]) -> Result<Option<Revoked>, Vec<u8>> {
         if !is_user_name(name) {
             return Err(b"Usernames can't contain spaces or null characters".to_vec());
@@ -196,7 +199,7 @@ impl Users {
         Ok(revoked)
     }
 
-    /// Deletes users, and returns those that existed. The default user stays.
+    /// Deletes the users with these names, except the default user. Returns the deleted users.
     pub fn delete(&self, names: &[&[u8]]) -> Vec<Arc<User>> {
         let mut users = self.lock();
         let names = names.iter().filter(|name| **name != DEFAULT_USER);
@@ -212,7 +215,7 @@ impl Users {
         self.raise();
     }
 
-    /// Reads an ACL file, see [`parse_file`].
+    /// Parses an ACL file with [`parse_file`].
     ///
     /// # Errors
     /// All errors of the file.
@@ -220,8 +223,8 @@ impl Users {
         parse_file(text, path, self.catalog, self.channels_by_default())
     }
 
-    /// Replaces all users by those of a file and returns the former, whose connections are to be
-    /// closed, as in Redis. Connections of the default user keep it, with new rules.
+    /// Replaces all users by those of a file. Returns the former users, whose connections must be
+    /// closed, as in Redis. Connections of the default user keep it, with its new rules.
     pub fn replace(&self, mut new: BTreeMap<Vec<u8>, Rules>) -> Vec<Arc<User>> {
         let mut users = self.lock();
         let rules = new.remove(DEFAULT_USER).unwrap_or_else(|| Rules::of_default_user(self.catalog));
@@ -238,7 +241,7 @@ impl Users {
     /// Creates the users of redis.conf at startup.
     ///
     /// # Errors
-    /// The wrong rule and its user, and the reason, in Redis's words.
+    /// The invalid rule, its user and the reason, in Redis's words.
     pub fn add_configured(&self, lines: &[Line]) -> Result<(), String> {
         for line in lines {
             let shown = String::from_utf8_lossy(&line.name);
@@ -247,7 +250,8 @@ impl Users {
             }
             let mut rules = Rules::new(self.catalog, self.channels_by_default());
             if line.name == DEFAULT_USER {
-                // As in Redis it exists already, and the line starts from empty rules.
+                // As in Redis, the default user already exists, and its line starts from empty
+                // rules.
                 rules.apply(b"reset").map_err(|error| error.to_string())?;
             }
             for rule in &line.rules {
@@ -276,7 +280,7 @@ impl Users {
         self.raise();
     }
 
-    /// Sets how many entries the log keeps (`acllog-max-len`).
+    /// Sets the maximum number of entries in the log (`acllog-max-len`).
     pub fn set_log_len_max(&self, len_max: u64) {
         self.log_len_max.store(len_max, Ordering::Relaxed);
     }
@@ -286,7 +290,7 @@ impl Users {
         self.lock_log().latest(count)
     }
 
-    /// Forgets the entries of the log.
+    /// Removes all entries of the log.
     pub fn clear_log(&self) {
         self.lock_log().clear();
     }
@@ -297,12 +301,12 @@ impl Users {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<[u8]>, Arc<User>>> {
-        // Users are exchanged whole, so a panic leaves them consistent.
+        // Each entry is valid on its own, so a panic leaves the map valid.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_log(&self) -> MutexGuard<'_, Log> {
-        // Each holder adds or removes one entry, so a panic leaves the log consistent.
+        // After a panic the log is still valid: at worst it lacks an entry or has one too many.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Clients: the state of a connection that every worker may read, and the list of all of them.
+//! Clients: the state of a connection that every worker may read, and the list of all clients.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ impl std::fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Returns whether it is on this host.
+    /// Returns whether the endpoint is on this host.
     pub fn is_local(&self) -> bool {
         match self {
             Endpoint::Tcp(address) => address.ip().to_canonical().is_loopback(),
@@ -42,7 +42,7 @@ impl Endpoint {
     }
 }
 
-/// The names that a client has given itself.
+/// The names that a client has set.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// `CLIENT SETNAME`.
@@ -53,84 +53,87 @@ pub struct Names {
     pub library_version: Vec<u8>,
 }
 
-/// The state of a client that every worker may read. Written by the client's own worker, with
-/// relaxed ordering throughout.
+/// The state of a client that every worker may read. The client's own worker writes it. Accesses
+/// are relaxed unless a comment says otherwise.
 pub struct Client {
-    /// Its number, ascending in order of arrival.
+    /// ID, ascending in the order in which clients connect.
     pub id: u64,
-    /// The worker that owns its connection.
+    /// Worker that owns the connection.
     pub worker: u32,
-    /// That worker's token for it.
+    /// The worker's token of the connection.
     pub connection: AtomicU64,
     /// File descriptor.
     pub fd: i32,
-    /// The client's end.
+    /// Address of the client.
     pub address: Endpoint,
-    /// The server's end.
+    /// Address of the server.
     pub local_address: Endpoint,
-    /// When it connected, unix time in ms.
+    /// Time at which the client connected, Unix time in ms.
     pub created_ms: i64,
-    /// When it last sent a command, unix time in ms.
+    /// Time at which the client last sent a command, Unix time in ms.
     pub active_ms: AtomicI64,
     /// Selected database.
     pub db: AtomicU32,
-    /// 2 or 3.
+    /// Protocol version: 2 or 3.
     pub resp: AtomicU8,
     /// `CLIENT NO-EVICT`.
     pub no_evict: AtomicBool,
     /// `CLIENT NO-TOUCH`.
     pub no_touch: AtomicBool,
-    /// The number of its subscriptions, by the number of their [`Kind`].
+    /// Number of subscriptions, by [`Kind`].
     pub subscriptions: [AtomicU32; KINDS.len()],
-    /// Commands queued since `MULTI`; -1 outside a transaction.
+    /// Number of commands queued since `MULTI`; -1 outside of a transaction.
     pub queued: AtomicI64,
-    /// Bytes of those.
+    /// Length of the queued commands, bytes.
     pub queued_bytes: AtomicU64,
-    /// It sees every command (`MONITOR`).
+    /// Whether the client runs `MONITOR`.
     pub monitors: AtomicBool,
-    /// It is a replica (`SYNC`, `PSYNC`).
+    /// Whether the client is a replica (`SYNC`, `PSYNC`).
     pub is_replica: AtomicBool,
-    /// It is the primary that this replica follows.
+    /// Whether the client is the primary that this replica follows.
     pub is_primary: AtomicBool,
     /// Options of `CLIENT TRACKING`, as bits.
     pub tracking: AtomicU8,
-    /// The client that its invalidations are redirected to; 0: none; -1: it doesn't track.
+    /// ID of the client to which invalidations are redirected; 0: none; -1: the client does not
+    /// track keys.
     pub redirect: AtomicI64,
-    /// It has disconnected.
+    /// Whether the client has disconnected.
     pub gone: AtomicBool,
-    /// To be closed (`CLIENT KILL`).
+    /// Whether the connection must be closed (`CLIENT KILL`).
     pub killed: AtomicBool,
-    /// `CLIENT PAUSE` holds its command back.
+    /// Whether `CLIENT PAUSE` holds back the client's command.
     pub paused: AtomicBool,
-    /// Bytes received and not yet executed.
+    /// Bytes that were received and not yet executed.
     pub query_bytes: AtomicU64,
-    /// Capacity of the query buffer.
+    /// Capacity of the query buffer, bytes.
     pub query_capacity_bytes: AtomicU64,
-    /// Room behind the received bytes, in the buffer that holds them: its own, or one of the event
-    /// loop's. As its worker last recorded it, bytes.
+    /// Free bytes after the received ones, as last recorded by the worker. They are in the client's
+    /// own buffer, or in the buffer of the event loop.
     pub query_free_bytes: AtomicU64,
     /// Bytes of unsent replies.
     pub output_bytes: AtomicU64,
-    /// Pieces in which long output is sent; 0 if it is short.
+    /// Number of pieces in which long output is sent; 0 if the output is short.
     pub output_pieces: AtomicU64,
     /// Bytes of unsent replies that are shared with other clients.
     pub shared_bytes: AtomicU64,
-    /// Bytes of the arguments of its commands that are blocked or in flight to their shards.
+    /// Bytes of the arguments of the client's commands that are blocked or in flight to their
+    /// shards.
     pub argument_bytes: AtomicU64,
-    /// Bytes of its subscriptions, watches and tracked prefixes.
+    /// Bytes of subscriptions, watches and tracked prefixes.
     pub overhead_bytes: AtomicU64,
-    /// Its accounted size ([`ClientMemory`]), bytes.
+    /// Accounted size ([`ClientMemory`]), bytes.
     weight_bytes: AtomicU64,
-    /// Its place in the buckets for eviction.
+    /// Place in the buckets for eviction.
     place: AtomicU64,
     /// The last command; null: none.
     command: AtomicPtr<Command>,
     names: Mutex<Names>,
-    /// The user that has logged in; `None` until then, which means the default user.
+    /// The user that has logged in. Before a login it is `None`, and the client has the default
+    /// user.
     user: Mutex<Option<Arc<User>>>,
-    /// Its waiter, while it is blocked.
+    /// The waiter, while the client is blocked.
     waiter: Mutex<Option<Arc<Waiter>>>,
-    /// Its last watch, which lasts as long as its session's.
+    /// The session's watch. It can be upgraded for as long as the session watches keys.
     watch: Mutex<Weak<Watch>>,
 }
 
@@ -179,17 +182,17 @@ impl Client {
         }
     }
 
-    /// Returns the number of its subscriptions of a kind.
+    /// Returns the number of subscriptions of a kind.
     pub fn subscribed(&self, kind: Kind) -> u32 {
         self.subscriptions[kind as usize].load(Relaxed)
     }
 
-    /// Returns whether it has subscriptions.
+    /// Returns whether the client has subscriptions.
     pub fn is_subscriber(&self) -> bool {
         KINDS.iter().any(|kind| self.subscribed(*kind) > 0)
     }
 
-    /// Returns its address as logs of commands show it.
+    /// Returns the client's address as logs of commands show it.
     pub fn shown_address(&self) -> String {
         match (&self.address, &self.local_address) {
             (Endpoint::Tcp(_), _) => self.address.to_string(),
@@ -198,13 +201,15 @@ impl Client {
         }
     }
 
-    /// Returns the names that it has given itself.
+    /// Returns the names that the client has set.
     pub fn names(&self) -> MutexGuard<'_, Names> {
-        // A panic while it was held can't have left it inconsistent: each field is replaced whole.
+        // A panic of another holder cannot have left the names inconsistent, because each field is
+        // replaced as a whole.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the user that has logged in; `None` until then, which means the default user.
+    /// Returns the user that has logged in. Returns `None` before a login, when the client has the
+    /// default user.
     pub fn user(&self) -> Option<Arc<User>> {
         self.lock_user().clone()
     }
@@ -214,7 +219,7 @@ impl Client {
         *self.lock_user() = Some(user);
     }
 
-    /// Returns whether it is this user.
+    /// Returns whether this is the client's user.
     pub fn is_user(&self, user: &Arc<User>) -> bool {
         match &*self.lock_user() {
             Some(known) => Arc::ptr_eq(known, user),
@@ -222,38 +227,38 @@ impl Client {
         }
     }
 
-    /// Calls `with` with its user's name.
+    /// Calls `with` with the name of the client's user.
     pub fn user_name<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
         with(self.lock_user().as_ref().map_or(DEFAULT_USER, |user| user.name()))
     }
 
     fn lock_user(&self) -> MutexGuard<'_, Option<Arc<User>>> {
-        // As in `Client::names`.
+        // See `Client::names`.
         self.user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns its waiter, while it is blocked.
+    /// Returns the waiter, while the client is blocked.
     pub fn waiter(&self) -> MutexGuard<'_, Option<Arc<Waiter>>> {
         self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes its watch to other workers, for as long as that lasts.
+    /// Makes the session's watch visible to other workers, for as long as it lasts.
     pub fn tell_watch(&self, watch: Weak<Watch>) {
         *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = watch;
     }
 
-    /// Returns whether a key that it watches was changed: its `EXEC` will run nothing.
+    /// Returns whether a watched key was changed. `EXEC` will then run nothing.
     pub fn watch_is_broken(&self) -> bool {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).upgrade().is_some_and(|watch| watch.is_changed())
     }
 
-    /// Returns [`Client::memory_bytes`] without the output that it shares with others.
+    /// Returns [`Client::memory_bytes`] without output that is shared with other clients.
     pub fn unshared_bytes(&self) -> u64 {
         self.memory_bytes().saturating_sub(self.shared_bytes.load(Relaxed))
     }
 
-    /// Returns its memory usage, bytes, as far as its worker has recorded it: its buffers, its
-    /// queued commands, and its other state.
+    /// Returns the client's memory usage in bytes, as last recorded by its worker. It includes
+    /// buffers, queued commands and other state.
     pub fn memory_bytes(&self) -> u64 {
         let parts = [
             &self.query_capacity_bytes,
@@ -265,7 +270,7 @@ impl Client {
         size_of::<Self>() as u64 + parts.iter().map(|part| part.load(Relaxed)).sum::<u64>()
     }
 
-    /// Records the command it runs.
+    /// Records the command that the client runs.
     #[inline]
     pub fn set_command(&self, command: &'static Command) {
         let pointer = std::ptr::from_ref(command).cast_mut();
@@ -274,12 +279,13 @@ impl Client {
         }
     }
 
-    /// Records that it has sent something that is not a command.
+    /// Records that the client has sent something other than a command.
     pub fn forget_command(&self) {
         self.command.store(std::ptr::null_mut(), Relaxed);
     }
 
-    /// Returns the last command it sent; `None` if it has sent none, or something else since.
+    /// Returns the last command. Returns `None` if the client has sent no command, or has sent
+    /// something else after it.
     pub fn command(&self) -> Option<&'static Command> {
         let pointer = self.command.load(Relaxed);
         // SAFETY: the pointer is null or was made by `set_command` from a `&'static Command`, which
@@ -288,7 +294,7 @@ impl Client {
     }
 }
 
-/// All clients, in order of arrival.
+/// All clients, in the order in which they connected.
 #[derive(Default)]
 pub struct Clients {
     by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
@@ -302,7 +308,7 @@ impl Clients {
         Self::default()
     }
 
-    /// Returns a number for a new client, starting at 1.
+    /// Returns an ID for a new client, starting at 1.
     pub fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Relaxed) + 1
     }
@@ -312,11 +318,11 @@ impl Clients {
         self.lock().insert(client.id, client);
     }
 
-    /// Removes a client, whose worker no longer updates its weight.
+    /// Removes a client. The client's worker must no longer update the weight.
     pub fn remove(&self, id: u64) {
         let removed = self.lock().remove(&id);
-        // After its removal from the list, so that a thread that accounts for the whole list skips
-        // it.
+        // Done after the removal from the list, because another thread may be accounting for all
+        // listed clients, and must skip this one.
         if let Some(client) = removed {
             self.memory.forget(&client);
         }
@@ -327,8 +333,8 @@ impl Clients {
         &self.memory
     }
 
-    /// Limits the memory of all clients, bytes; 0: no limit. Any other limit is at least
-    /// [`LIMIT_BYTES_MIN`].
+    /// Limits the memory usage of all clients, bytes; 0: no limit. Any other limit is raised to at
+    /// least [`LIMIT_BYTES_MIN`].
     pub fn limit_memory(&self, limit_bytes: u64) {
         self.memory.set_limit(limit_bytes, |weigh| self.lock().values().for_each(weigh));
     }
@@ -338,24 +344,24 @@ impl Clients {
         self.lock().len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no clients.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the client of that number.
+    /// Returns the client with an ID.
     pub fn find(&self, id: u64) -> Option<Arc<Client>> {
         self.lock().get(&id).cloned()
     }
 
-    /// Returns all clients, as of now.
+    /// Returns all current clients.
     pub fn all(&self) -> Vec<Arc<Client>> {
         self.lock().values().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
-        // As in `Client::names`: each holder makes one insertion or removal, so a panic leaves none
-        // half done.
+        // See `Client::names`. Each holder makes one insertion or removal, so a panic leaves no
+        // partial change.
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The kinds of subscriptions, and where messages for a connection are sent.
+//! The kinds of subscriptions, and the address for messages to a connection.
 
 /// The kind of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,11 +14,11 @@ pub enum Kind {
 /// All kinds, in the order of their numbers.
 pub const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
 
-/// The address of a connection: its worker, and that worker's token.
+/// The address of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Its worker.
+    /// Worker of the connection.
     pub worker: u32,
-    /// The worker's token for it.
+    /// The worker's token of the connection.
     pub connection: u64,
 }

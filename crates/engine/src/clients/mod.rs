@@ -1,4 +1,4 @@
-//! Clients: what all workers see of them, and commands that wait.
+//! Clients: the state that all workers can see, and blocked commands.
 
 pub mod client;
 pub mod listener;

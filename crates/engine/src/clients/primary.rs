@@ -1,22 +1,23 @@
-//! The link of a replica to its primary, as the worker that owns its connection sees it.
+//! The link of a replica to its primary, as seen by the worker that owns the link's connection.
 //!
-//! Offsets count bytes of the primary's stream. What was *applied* is what a partial resync
-//! continues at: all commands before it have run, and those of a transaction only with its `EXEC`.
+//! Offsets count bytes of the primary's stream. All commands before the *applied* offset have run.
+//! At this offset a partial resync continues. The commands of a transaction count as applied once
+//! its `EXEC` has run.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// How far a replica has come, for other threads.
+/// Progress of a replica, for other threads.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// The offset up to which the stream has been applied.
+    /// Offset up to which the stream has been applied.
     pub applied: AtomicU64,
-    /// The offset up to which it has been received.
+    /// Offset up to which the stream has been received.
     pub received: AtomicU64,
-    /// When bytes last arrived, unix time in ms.
+    /// Time at which bytes last arrived, Unix time in ms.
     pub heard_ms: AtomicI64,
-    /// Commands of the stream that were answered with an error.
+    /// Number of commands of the stream that failed.
     pub errors: AtomicU64,
     /// No command of the stream runs while work of the server has all shards: the dataset has
     /// exactly what was applied.
@@ -25,10 +26,10 @@ pub struct Progress {
     pub db: AtomicU32,
 }
 
-/// The link, which belongs to its connection's session.
+/// The link. Belongs to the session of its connection.
 #[derive(Debug)]
 pub struct PrimaryLink {
-    /// The number of the attempt that made it: later links have higher ones.
+    /// Number of the attempt that created the link. Later links have higher numbers.
     pub number: u64,
     received: u64,
     applied: u64,
@@ -38,14 +39,14 @@ pub struct PrimaryLink {
     pub wants_rest: bool,
     /// When the offset was last sent, unix time in ms.
     acknowledged_ms: i64,
-    /// The offset is to be sent at the end of the turn.
+    /// Whether the offset must be sent at the end of the turn.
     pub wants_ack: bool,
     is_broken: bool,
     progress: Arc<Progress>,
 }
 
 impl PrimaryLink {
-    /// Returns a link that continues at `offset`, and sends it first.
+    /// Returns a link that continues at `offset` and first sends this offset to the primary.
     pub fn new(number: u64, offset: u64, progress: Arc<Progress>) -> Self {
         progress.applied.store(offset, Relaxed);
         progress.received.store(offset, Relaxed);
@@ -71,7 +72,7 @@ impl PrimaryLink {
         self.progress.heard_ms.store(now_ms, Relaxed);
     }
 
-    /// Notes that all received bytes but the last `pending` have been applied.
+    /// Records that all received bytes except the last `pending` have been applied.
     pub fn apply_but(&mut self, pending: usize) {
         self.applied = self.received - pending as u64;
         self.progress.applied.store(self.applied, Relaxed);
@@ -104,18 +105,18 @@ impl PrimaryLink {
         self.applied
     }
 
-    /// Notes that the stream is not what a primary sends: the next link must not continue it.
+    /// Records that the stream is invalid. The next link must not continue it.
     pub fn break_off(&mut self) {
         self.is_broken = true;
     }
 
-    /// Returns the offset at which the next link may continue the stream, if it may.
+    /// Returns the offset at which the next link may continue the stream, or `None` if it must not.
     pub fn continues_at(&self) -> Option<u64> {
         (!self.is_broken).then_some(self.applied)
     }
 
-    /// Returns the command that tells the primary the offset, if it is to be sent: once a second,
-    /// and when the primary has asked.
+    /// Returns the command that reports the offset to the primary, if a report is due. Reports are
+    /// due once a second and at the primary's request.
     pub fn acknowledge(&mut self, now_ms: i64) -> Option<Vec<u8>> {
         if !std::mem::take(&mut self.wants_ack) {
             return None;
@@ -125,24 +126,24 @@ impl PrimaryLink {
         Some(format!("*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n${}\r\n{offset}\r\n", offset.len()).into_bytes())
     }
 
-    /// Returns whether the offset has not been sent for a second.
+    /// Returns whether the offset was last sent at least a second ago.
     pub fn is_ack_due(&self, now_ms: i64) -> bool {
         now_ms - self.acknowledged_ms >= 1000
     }
 }
 
-/// A link to be taken over by a worker.
+/// A link that a worker will take over.
 #[derive(Debug)]
 pub struct NewPrimary {
-    /// Its socket.
+    /// Socket of the link.
     pub socket: OwnedFd,
-    /// Bytes of the stream that have been read from the socket already.
+    /// Bytes of the stream that were already read from the socket.
     pub rest: Vec<u8>,
     /// The database that the stream has selected.
     pub db: u32,
     /// The link.
     pub link: PrimaryLink,
-    /// The worker that gets it was chosen.
+    /// Whether the worker that takes over the link was chosen.
     pub is_placed: bool,
 }
 

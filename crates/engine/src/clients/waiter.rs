@@ -20,23 +20,23 @@ pub enum WakesOn {
     SortedSet = 1,
     /// The key is a stream.
     Stream = 2,
-    /// Any change of the key, its removal included (`XREADGROUP`).
+    /// Any change of the key, including its deletion (`XREADGROUP`).
     AnyChange = 3,
 }
 
 /// How a command blocks.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The arguments that are the keys it blocks on.
+    /// Arguments that are the keys on which the command blocks.
     pub keys: Range<usize>,
-    /// The argument that is a further key, needed when it is woken (`BLMOVE`).
+    /// Argument that is another key. The command needs it when it is woken (`BLMOVE`).
     pub destination: Option<usize>,
-    /// The state of a key that wakes it.
+    /// State of a key that wakes the command.
     pub wakes_on: WakesOn,
-    /// The timeout, ms; 0: none.
+    /// Timeout, ms; 0: no timeout.
     pub timeout_ms: i64,
-    /// The arguments of the call that wakes it, if they differ from its own (`XREAD … $`). As many,
-    /// and keys at the same places.
+    /// Arguments for the calls after a wake-up, if they differ from the arguments of the first call
+    /// (`XREAD … $`). The number of arguments and the places of keys must be the same.
     pub args: Option<Vec<Vec<u8>>>,
 }
 
@@ -47,31 +47,33 @@ impl Block {
     }
 }
 
-/// Arguments and bytes of them up to which a waiter is one allocation: those of `BLPOP` of a key
-/// and its variants.
+/// Maximum number of arguments that need no allocation of their own. It suffices for `BLPOP` and
+/// its variants with one key.
 const FEW_ARGUMENTS: usize = 4;
+/// Maximum total length of such arguments, bytes.
 const FEW_BYTES: usize = 64;
 
-/// A blocked command. A shard keeps its waiters in `effect::blocking`.
+/// A blocked command. The queues of its keys share it with the worker of its connection
+/// (`effect::blocking`).
 pub struct Waiter {
     pub(crate) ticket: u64,
     claimed: AtomicBool,
-    /// The number of queues that it is in.
+    /// Number of queues that contain the waiter.
     pub(crate) queues: AtomicU32,
     command: &'static Command,
     bytes: SmallVec<[u8; FEW_BYTES]>,
     ranges: SmallVec<[ArgRange; FEW_ARGUMENTS]>,
     pub(crate) session: SessionView,
-    /// The worker of its connection.
+    /// Worker of the connection.
     pub(crate) worker: u32,
-    /// That worker's token of the connection.
+    /// The worker's token of the connection.
     pub connection: u64,
-    /// The keys it blocks on, without repeats: the index of the argument, and the place.
+    /// Keys on which the command blocks, without duplicates: index of the argument, and place.
     keys: SmallVec<[(usize, KeyPlace); 1]>,
-    /// The place of the further key that it needs.
+    /// Place of the destination key.
     pub(crate) destination: Option<KeyPlace>,
     pub(crate) wakes_on: WakesOn,
-    /// The timeout, ms; 0: none.
+    /// Timeout, ms; 0: no timeout.
     pub timeout_ms: i64,
 }
 
@@ -83,7 +85,7 @@ pub(crate) struct Origin {
     pub(crate) session: SessionView,
 }
 
-/// The most keys whose repeats are found by comparing each with each: shards are held meanwhile.
+/// Maximum number of keys among which duplicates are found by comparing all pairs.
 const FEW_KEYS_MAX: usize = 16;
 
 impl Waiter {
@@ -107,7 +109,7 @@ impl Waiter {
         let mut seen = (block.keys.len() > FEW_KEYS_MAX).then(HashSet::new);
         for index in block.keys.clone() {
             let key = args.at(index);
-            // A waiter that is in a queue twice would be served twice.
+            // Each waiter must be in a queue only once, or it would be served twice.
             let is_new = match &mut seen {
                 None => keys.iter().all(|&(known, _)| args.at(known) != key),
                 Some(seen) => seen.insert(key),
@@ -133,7 +135,7 @@ impl Waiter {
         }
     }
 
-    /// Returns the bytes of its arguments.
+    /// Returns the memory usage of the arguments in bytes.
     pub fn argument_bytes(&self) -> usize {
         self.bytes.len() + self.ranges.len() * size_of::<ArgRange>()
     }
@@ -143,36 +145,36 @@ impl Waiter {
         self.command
     }
 
-    /// Returns its place in the order of all waiters: unique.
+    /// Returns the waiter's unique place in the order of all waiters.
     pub fn ticket(&self) -> u64 {
         self.ticket
     }
 
-    /// Claims the right to answer it. Returns `true` to one caller only.
+    /// Claims the right to answer the client. Returns `true` to exactly one caller.
     #[must_use]
     pub fn claim(&self) -> bool {
-        // Acquire and release order the work around the claim; the exchange alone decides the
+        // Acquire and release order the work around the claim. The exchange alone decides the
         // winner.
         self.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Returns whether it has been claimed.
+    /// Returns whether the waiter has been claimed.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Acquire)
     }
 
-    /// Returns whether it is in any queue. For its connection's worker, once it has been answered:
-    /// it is added to no queue then.
+    /// Returns whether the waiter is in any queue. Called by the connection's worker after the
+    /// waiter was answered, when it is added to no further queue.
     pub(crate) fn is_queued(&self) -> bool {
         self.queues.load(Ordering::Acquire) > 0
     }
 
-    /// Returns its arguments.
+    /// Returns the arguments.
     pub fn args(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges)
     }
 
-    /// Returns the shards of its keys, without repeats.
+    /// Returns the shards of the keys, without duplicates.
     pub(crate) fn shards(&self) -> SmallVec<[u32; 4]> {
         let mut shards: SmallVec<[u32; 4]> = self.keys.iter().map(|(_, place)| place.shard).collect();
         shards.sort_unstable();
@@ -180,7 +182,7 @@ impl Waiter {
         shards
     }
 
-    /// Returns its keys in a shard.
+    /// Returns the keys in a shard.
     pub(crate) fn keys_in(&self, shard: u32) -> impl Iterator<Item = &[u8]> {
         let keys = self.keys.iter().filter(move |(_, place)| place.shard == shard);
         keys.map(|(index, _)| self.ranges[*index].of(&self.bytes))

@@ -11,7 +11,8 @@ pub struct Watch {
 impl Watch {
     /// Returns whether a key is known to have changed.
     pub fn is_changed(&self) -> bool {
-        // Holding the keys' shards provides the ordering; without them it is only a hint.
+        // For a holder of the keys' shards, taking the shards provides the ordering. For other
+        // threads the result is only a hint.
         self.changed.load(Relaxed)
     }
 

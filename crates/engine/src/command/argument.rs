@@ -60,15 +60,15 @@ pub struct Argument {
     pub name: &'static str,
     /// Type of the argument.
     pub kind: ArgumentKind,
-    /// The key specification to which it belongs, if it is a key.
+    /// Number of the argument's key specification, if the argument is a key.
     pub key_spec: Option<u8>,
-    /// Literal word before it, or in its place.
+    /// Literal word before the argument, or instead of it.
     pub token: Option<&'static str>,
-    /// Version that added it, if later than the command.
+    /// Version that added the argument, if later than the command.
     pub since: Option<&'static str>,
-    /// Version that deprecated it.
+    /// Version that deprecated the argument.
     pub deprecated_since: Option<&'static str>,
-    /// Whether it is optional, and may be repeated.
+    /// Whether the argument is optional, and whether it may be repeated.
     pub flags: ArgumentFlags,
     /// Parts of a `OneOf` or a `Block`.
     pub arguments: &'static [Argument],
@@ -159,8 +159,8 @@ impl Argument {
         self
     }
 
-    /// Marks the argument as one that identifies keys of the command's key specification number
-    /// `key_spec` without being a key.
+    /// Assigns the argument to the command's key specification number `key_spec`. The argument is
+    /// not a key, but a pattern that identifies keys.
     pub const fn of_keys(mut self, key_spec: u8) -> Self {
         self.key_spec = Some(key_spec);
         self

@@ -37,12 +37,13 @@ pub struct SessionView {
     pub of_primary: bool,
     /// Whether a script runs the command.
     pub in_script: bool,
-    /// The last time that the user was allowed to run the command.
+    /// The last permission check of the command.
     pub permit: Permit,
 }
 
-/// The epoch in which a user was allowed to run a command ([`crate::acl`]), and whether the user
-/// was unrestricted. A single word, because it is copied into requests.
+/// The epoch in which a permission check ([`crate::acl`]) succeeded, and whether the user was
+/// unrestricted. Rules have not changed if the epoch is still the current one. A single word,
+/// because it is copied into requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permit(u64);
 

@@ -1,8 +1,9 @@
 //! Handlers of commands, and the shards that they need.
 //!
-//! A record names its handler, and a handler uses types of the layers above. A trait for each kind
-//! of handler names these types, and [`Handlers`] implements both traits. So a record does not
-//! depend on the code that runs it, and a call is a call through a function pointer.
+//! A record names its handler, whose signature contains types of higher layers. For each kind of
+//! handler, a trait names these types ([`Keyed`], [`Local`]). The higher layers implement both
+//! traits for [`Handlers`]. So records do not depend on higher layers, and a handler is a plain
+//! function pointer.
 
 use pantala_resp::{Args, Reply};
 
@@ -10,7 +11,7 @@ use super::SessionView;
 
 /// The types that keyed handlers use. Implemented by the layer that defines these types.
 pub trait Keyed {
-    /// The shards that the command holds.
+    /// The shards that the command holds, and their data.
     type Access<'a>;
     /// The source of the shards of keys.
     type Keyspace;
@@ -25,12 +26,12 @@ pub trait Local {
 /// The only implementor of [`Keyed`] and [`Local`].
 pub struct Handlers;
 
-/// Runs a command on the shards that its route has taken.
+/// Runs a command while holding the shards of its route.
 pub type KeyedHandler = fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>);
 /// Runs a command on the connection's worker without any shard.
 pub type LocalHandler = fn(&mut <Handlers as Local>::Context<'_>, &Args<'_>, &mut Reply<'_>);
 
-/// Pushes the numbers of the shards that a call needs, in any order and with duplicates.
+/// Adds the numbers of the shards that a call needs, in any order and possibly with duplicates.
 pub type ShardChoice = fn(&<Handlers as Keyed>::Keyspace, &SessionView, &Args<'_>, &mut Vec<u32>);
 
 /// The handler of a command.
@@ -87,6 +88,6 @@ pub enum Route {
     Keys,
     /// All shards.
     All,
-    /// Shards chosen by a function that pushes their numbers, in any order and with duplicates.
+    /// Shards chosen by a function.
     Custom(ShardChoice),
 }

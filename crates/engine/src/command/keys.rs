@@ -25,9 +25,9 @@ pub struct LegacyRange {
 }
 
 impl Command {
-    /// Returns the argument that is a member or field of the set or hash at the first key, if the
-    /// command has one. This is a hint for prefetching: a prefetch of any other argument finds
-    /// nothing.
+    /// Returns the index of the argument that is a member of the set, or a field of the hash, at
+    /// the first key. The result is only a hint for prefetching. Prefetching any other argument
+    /// does no harm.
     #[inline]
     pub fn member_argument(&self) -> Option<usize> {
         (matches!(self.group, "set" | "hash") && self.arity.unsigned_abs() > 2).then_some(2)
@@ -47,8 +47,8 @@ impl Command {
         }
     }
 
-    /// Returns the first key, the last key and the step, as far as these can describe the key
-    /// specifications.
+    /// Returns the range of keys that the key specifications describe, as far as a single range
+    /// can.
     pub fn legacy_range(&self) -> LegacyRange {
         if let [KeySpec { begin: BeginSearch::Index(first), find: FindKeys::Range { last, step, .. }, flags, .. }] =
             self.key_specs
@@ -82,9 +82,11 @@ impl Command {
 /// Appends the argument index of each key of a call to `keys`, in the order of the key
 /// specifications.
 ///
-/// Fails and appends nothing if a specification does not fit the arguments. A specification whose
-/// keyword is missing has no keys. A call with a wrong arity may fail, or yield only the keys that
-/// exist.
+/// A specification whose keyword is missing has no keys. A call with a wrong arity may fail, or
+/// yield only the keys that exist.
+///
+/// # Errors
+/// A specification does not fit the arguments. Nothing is appended then.
 pub fn keys_of(command: &Command, args: &Args<'_>, keys: &mut Vec<usize>) -> Result<(), InvalidKeys> {
     let before = keys.len();
     let found = for_each_key(command, args, |index, _| keys.push(index));
@@ -100,12 +102,12 @@ pub fn for_each_key(
     args: &Args<'_>,
     visit: impl FnMut(usize, &'static KeySpec),
 ) -> Result<(), InvalidKeys> {
-    // An argument with this flag (a channel of SPUBLISH) determines the slot like a key, but is
-    // none.
+    // An argument with this flag (a channel of `SPUBLISH`) determines the slot like a key, but is
+    // not a key.
     for_each_in(command, args, |spec| !spec.flags.contains(&"not_key"), visit)
 }
 
-/// Does the same as [`for_each_key`], including arguments that are not keys but determine the slot.
+/// Like [`for_each_key`], but includes arguments that determine the slot without being keys.
 pub(super) fn for_each_slotted(
     command: &Command,
     args: &Args<'_>,
@@ -222,8 +224,8 @@ mod tests {
         let command = with_specs(specs);
         let mut keys = vec![usize::MAX];
         let found = keys_of(&command, &Args::new(call.as_bytes(), &ranges), &mut keys);
-        assert_eq!(keys.remove(0), usize::MAX, "what was there stays");
-        assert!(found.is_ok() || keys.is_empty(), "a failure leaves nothing");
+        assert_eq!(keys.remove(0), usize::MAX, "existing elements are kept");
+        assert!(found.is_ok() || keys.is_empty(), "a failure appends nothing");
         found.map(|()| keys)
     }
 
@@ -269,7 +271,7 @@ mod tests {
             assert_eq!(keys(&[COUNTED], hostile), Err(InvalidKeys), "{hostile}");
         }
         assert_eq!(keys(&[COUNTED], "eval s 9223372036854775807 a"), Err(InvalidKeys));
-        // The same with a destination. If one specification fails, both do.
+        // The command also has a destination. If one specification fails, both do.
         const BOTH: &[KeySpec] = &[KeySpec::at(1, &["OW"]), COUNTED];
         assert_eq!(keys(BOTH, "zunionstore d 2 a b weights 1 2"), Ok(vec![1, 3, 4]));
         assert_eq!(keys(BOTH, "zunionstore d 9 a b"), Err(InvalidKeys));

@@ -69,7 +69,7 @@ mod tests {
             assert_eq!(slots(specs, &["c", "a", "b", "a"]), Slots::Several);
         }
         assert_eq!(slots(&[], &["c", "a", "b"]), Slots::None);
-        assert_eq!(slots(KEYS, &["c"]), Slots::None, "the handler says what is wrong");
+        assert_eq!(slots(KEYS, &["c"]), Slots::None, "the handler reports the error");
     }
 
     #[test]

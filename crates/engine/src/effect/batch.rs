@@ -17,7 +17,8 @@ pub(crate) struct Effect {
     pub(crate) db: u32,
     /// End of the effect in [`Batch::bytes`].
     pub(crate) end: usize,
-    /// Whether the effect deletes an expired or evicted key, which a rollback does not restore.
+    /// Whether the effect deletes an expired or evicted key. A rollback does not restore the key,
+    /// and therefore keeps the effect.
     pub(crate) is_deletion: bool,
 }
 
@@ -37,7 +38,8 @@ impl Batch {
         }
     }
 
-    /// Adds a command, given as words.
+    /// Adds a command, given as words. It counts as a deletion, unless [`Batch::append`] then says
+    /// otherwise.
     pub(crate) fn push(&mut self, db: u32, words: &[&[u8]]) {
         encode(&mut self.bytes, words.len(), words.iter().copied());
         self.end(db, true);
@@ -53,7 +55,8 @@ impl Batch {
         self.effects.push(Effect { db, end: self.bytes.len(), is_deletion });
     }
 
-    /// Moves all effects of another batch to the end of this one.
+    /// Moves all effects of another batch to the end of this one. `is_deletion` says whether they
+    /// are deletions of expired or evicted keys.
     pub(crate) fn append(&mut self, other: &mut Batch, is_deletion: bool) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);

@@ -1,5 +1,5 @@
 //! Blocking commands: `BLPOP` and its variants. Each shard owns the queues of its keys. The
-//! executor serves them after commands.
+//! executor serves them after each command that makes keys ready.
 //!
 //! # Words
 //!
@@ -7,26 +7,28 @@
 //! | --- | --- |
 //! | waiter | a blocked command: its arguments and its client ([`Waiter`]) |
 //! | queue | the waiters of one key, in the order in which they blocked |
-//! | ready | a changed key with waiters: they are served after the command that changed it |
-//! | claimed | answered, or about to be, by the winner of the waiter's single compare-and-swap |
+//! | ready | a changed key whose waiters will be served after the current command |
+//! | claimed | a waiter that one thread, the winner of a compare-and-swap, may answer |
 //!
 //! # For handlers
 //!
 //! A blocking command is an ordinary keyed handler. If it finds nothing and
 //! [`Access::may_block`](crate::shard::access::Access::may_block) returns true, it calls
 //! [`Access::block`](crate::shard::access::Access::block) and writes no reply. If it may not block,
-//! it replies as after a timeout. When one of its keys is changed, *the same handler* is called
-//! again with only the shards of that key and of [`Block::destination`].
+//! it replies as after a timeout. When one of its keys changes, *the same handler* is called again
+//! with only the shards of that key and of [`Block::destination`].
 //! [`Access::woken_by`](crate::shard::access::Access::woken_by) then returns the key, and the
 //! handler must look at that key only. There are three cases:
 //!
-//! - It finds something: it calls [`Access::claim`](crate::shard::access::Access::claim) *before it
-//!   changes anything*. If that returns true, it does its work and replies. Otherwise the client
-//!   has been answered already, by a timeout for example, and the handler returns.
-//! - It finds nothing, or a key of an unsuitable type: it returns without a reply. The client stays
-//!   blocked.
-//! - It replies and changes nothing (`XREAD`; an error because the key was deleted): it needs no
-//!   claim. The engine claims the waiter, and drops a reply that comes too late.
+//! - The handler finds something: it calls [`Access::claim`](crate::shard::access::Access::claim)
+//!   *before it changes anything*. If that returns true, the handler does its work and replies.
+//!   Otherwise the client was already answered (after a timeout, for example), and the handler
+//!   returns without a reply.
+//! - The handler finds nothing, or a key of an unsuitable type: it returns without a reply. The
+//!   client stays blocked.
+//! - The handler replies and changes nothing (`XREAD`; an error because the key was deleted): it
+//!   needs no claim. The engine claims the waiter, and drops the reply if the client was already
+//!   answered.
 //!
 //! ```ignore
 //! let woken = access.woken_by().is_some();
@@ -45,22 +47,21 @@
 //!
 //! # Ownership
 //!
-//! The queues of its keys share a waiter with the worker of its connection, which enforces the
-//! timeout. Each queue is owned by its key's shard. The only mutable parts of a waiter are two
-//! atomics. When it is answered, it is removed from the queues of the shards held at that moment.
-//! The worker then removes it from the other queues (`Executor::withdraw`), so an answered waiter
-//! stays in a queue only until its shard can be taken.
+//! A waiter is shared by the queues of its keys and by the worker of its connection, which enforces
+//! the timeout. Each queue is owned by its key's shard. Only two atomics of a waiter are mutable.
+//! An answered waiter is removed at once from the queues of the shards that are held. The worker
+//! removes it from the other queues (`Executor::withdraw`) as soon as it can take their shards.
 //!
 //! # Order
 //!
-//! Tickets are drawn while the shards of all keys are held, so they ascend in every queue, and
-//! clients are served in the order of their tickets. A waiter whose destination's shard is busy
-//! keeps its place: its queue is stopped until a request has both shards.
+//! A waiter draws its ticket while the shards of all its keys are held. So tickets ascend in every
+//! queue, and clients are served in ticket order. If the shard of a waiter's destination is busy,
+//! the queue is stopped until a request holds both shards. So the waiter keeps its place.
 //!
 //! # What it costs
 //!
-//! In a shard without waiters: one branch per change, and one after each command. A waiter takes
-//! about 300 bytes and the length of its arguments, and no time.
+//! In a shard without waiters: one branch per change, and one after each command. A waiter uses
+//! about 300 bytes plus the length of its arguments, and no CPU time until it is served.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -78,9 +79,9 @@ use crate::tuning::Tuning;
 /// Number of kinds of [`WakesOn`].
 const KINDS: usize = 4;
 
-/// A place in a queue.
+/// An entry of a queue.
 struct Place {
-    /// Copy of the waiter's ticket, so that a search does not touch the waiters that it skips.
+    /// Copy of the waiter's ticket, so that a search need not read the waiters that it skips.
     ticket: u64,
     waiter: Arc<Waiter>,
 }
@@ -93,12 +94,12 @@ struct Queue {
     kinds: [u32; KINDS],
     /// Whether the key is in the list of ready keys.
     is_ready: bool,
-    /// Whether the queue is stopped, because a request to serve its first waiter is in flight.
+    /// Whether the queue is stopped, because a pending request will serve its first waiter.
     stands_still: bool,
 }
 
 impl Queue {
-    /// Returns the index of the first waiter with this ticket or a later one. Mostly this is the
+    /// Returns the index of the first waiter with this ticket or a later one. Usually this is the
     /// front.
     fn first_from(&self, ticket: u64) -> usize {
         match self.waiters.front() {
@@ -117,15 +118,15 @@ pub(crate) type ReadyKey = (u32, Arc<[u8]>);
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Waiters {
-    /// The latest time at which a key or field of the shard was deleted as expired: unix time, ms.
+    /// The latest time at which a key or field of the shard was deleted as expired: Unix time, ms.
     /// See `Executor::time_of`.
     pub(crate) expired_ms: i64,
     /// The number of entries in all queues.
     entries: usize,
     ready: VecDeque<ReadyKey>,
-    /// Keys that clients may cache.
+    /// Keys that tracking clients may have cached.
     pub(crate) tracked: TrackedKeys,
-    /// The watches, which only record whether a key was changed.
+    /// The watches (`WATCH`) of the shard's keys.
     pub(crate) watches: Watches,
     by_database: HashMap<u32, HashMap<Arc<[u8]>, Queue>>,
     /// Effects that are not committed yet.
@@ -218,7 +219,7 @@ impl Waiters {
         }
     }
 
-    /// Marks all keys of a database that have waiters as ready, since any of them may have changed.
+    /// Marks a database's keys as ready if they have waiters, because any key may have changed.
     pub(crate) fn note_all(&mut self, db: u32) {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
         for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.is_ready) {
@@ -227,8 +228,8 @@ impl Waiters {
         }
     }
 
-    /// Marks keys of all databases as ready if they may have been deleted and have waiters for any
-    /// change.
+    /// Marks keys of all databases as ready if they have waiters for any change, because any key
+    /// may have been deleted.
     pub(crate) fn note_gone(&mut self) {
         for (db, queues) in &mut self.by_database {
             let wanted =
@@ -249,8 +250,9 @@ impl Waiters {
         Some(ready)
     }
 
-    /// Returns the first waiter, from a ticket on, that a key of kind `kind` wakes. (`None`: the
-    /// key is missing or wakes no kind.) Returns `None` while the queue is stopped.
+    /// Returns the first waiter with at least this ticket that a key of kind `kind` wakes. `kind`
+    /// is `None` if the key is missing or wakes no kind of waiter. Returns `None` while the queue
+    /// is stopped.
     pub(crate) fn next(&self, key: &ReadyKey, ticket: u64, kind: Option<WakesOn>) -> Option<Arc<Waiter>> {
         let queue = self.by_database.get(&key.0)?.get(&key.1)?;
         let count = kind.map_or(0, |kind| queue.kinds[kind as usize]);

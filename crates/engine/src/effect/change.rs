@@ -1,13 +1,14 @@
 //! Changes of keys, and the single place that notifies all sinks of changes.
 //!
-//! A value can be written only by a call that takes a [`Change`], or whose closure returns one:
-//! [`Db::change_as`](crate::store::db::Db::change_as),
+//! A value can be written only by functions that receive a [`Change`], as an argument or from a
+//! closure: [`Db::change_as`](crate::store::db::Db::change_as),
 //! [`Db::set_string`](crate::store::db::Db::set_string) and their variants. Lookups return shared
 //! views. So a handler cannot write a key without reporting the change.
 //!
 //! # Sinks
 //!
-//! Every change ends in [`commit`], including expiry. By its kind it reaches:
+//! Every change, including expiry, ends in [`commit`], which notifies the sinks by the change's
+//! kind:
 //!
 //! | kind | blocked clients | `WATCH` | tracking | journal | typical source |
 //! | --- | --- | --- | --- | --- | --- |
@@ -15,13 +16,14 @@
 //! | value | woken | raised | invalidated | the command | every other write |
 //! | metadata | – | – | – | the command | `XACK`, `XGROUP SETID` |
 //! | group deleted | woken | – | – | the command | `XGROUP DESTROY` |
-//! | expired | woken | raised, if the key existed | invalidated | `DEL` or `UNLINK` | a lookup |
-//! | expired actively | by the caller | by `EXEC` | invalidated | `DEL`/`UNLINK` | active expiry |
-//! | fields expired | by the caller | – | invalidated | `HDEL`s, by the caller | active expiry |
+//! | expired | woken | raised, if the key had not expired when `WATCH` was called | invalidated | `DEL` or `UNLINK` | a lookup |
+//! | expired actively | woken by the caller | not raised; `EXEC` checks for expiry itself | invalidated | `DEL` or `UNLINK` | active expiry |
+//! | fields expired | woken by the caller | – | invalidated | `HDEL`s, added by the caller | active expiry |
 //! | evicted | woken | raised | invalidated | `DEL` or `UNLINK` | `maxmemory` |
 //!
-//! Then its events are published: `new` first, if a key was added, and `del` last, if the key was
-//! deleted with the last element of its collection.
+//! A *raised* watch makes the `EXEC` of its client fail. After the sinks, the change's events are
+//! published: `new` first, if a key was added, and `del` last, if the key was deleted with the last
+//! element of its collection.
 //!
 //! The engine updates the counters of keys and bytes where it writes the dictionary.
 //! [`Access::propagate`](crate::shard::access::Access::propagate) determines the command in the
@@ -34,7 +36,7 @@
 //!
 //! # Examples
 //!
-//! A change that is reported:
+//! A function that reports its change:
 //!
 //! ```
 //! use pantala_engine::access::Key;
@@ -64,7 +66,7 @@
 //! }
 //! ```
 //!
-//! A value cannot be stored without a change:
+//! A function that stores a value must receive a [`Change`]:
 //!
 //! ```compile_fail,E0061
 //! use pantala_engine::access::Key;
@@ -75,7 +77,7 @@
 //! }
 //! ```
 //!
-//! A collection cannot be changed without a change:
+//! A closure that changes a collection must return a [`Change`]:
 //!
 //! ```compile_fail,E0308
 //! use pantala_engine::access::Key;
@@ -94,15 +96,15 @@ use crate::effect::blocking::Waiters;
 use crate::events::Events;
 use crate::events::notify::{Event, EventClass};
 
-/// Maximum size of values that debug builds compare before and after a command that reports no
-/// change, bytes.
+/// If a command reports no change, debug builds compare the value before and after it. Values of
+/// more than this number of bytes are not compared.
 pub(crate) const CHECKED_BYTES_MAX: usize = 1024;
 
-/// The panic message if such a value was changed.
-pub(crate) const UNTOLD: &str = "a value was changed by a command that says it changed nothing";
+/// The panic message if such a command changed a value.
+pub(crate) const UNTOLD: &str = "a command changed a value but reported no change";
 
 /// A change of a key. See the head of this module.
-#[must_use = "the call that changes the key takes it"]
+#[must_use = "a `Change` must be returned to the function that changes the key, or passed to it"]
 #[derive(Debug)]
 pub struct Change {
     kind: Kind,
@@ -142,8 +144,8 @@ impl Change {
         Change { kind, is_new: false, is_gone: false, events: [Some(event), None] }
     }
 
-    /// Returns the absence of a change: the key's value stays the same, and no sink is notified.
-    /// Debug builds check this for small values.
+    /// Returns a change that changes nothing, so that no sink is notified. For small values, debug
+    /// builds check that the value is indeed the same.
     #[inline]
     pub const fn none() -> Self {
         Change::of(Kind::Nothing)
@@ -163,8 +165,8 @@ impl Change {
     }
 
     /// Returns a change of data that Redis does not count as the key's value: groups and IDs of a
-    /// stream. It is propagated, but neither raises watches nor wakes or invalidates anything.
-    /// [`Change::and`] adds its event, if there is one.
+    /// stream. It is propagated, but raises no watches, wakes no clients and invalidates no cached
+    /// keys. [`Change::and`] adds its event, if any.
     #[inline]
     pub const fn metadata() -> Self {
         Change::of(Kind::Metadata)
@@ -211,7 +213,7 @@ impl Change {
     #[inline]
     pub const fn and(mut self, event: &'static Event) -> Self {
         let free = if self.events[0].is_none() { 0 } else { 1 };
-        assert!(self.events[free].is_none(), "a change has at most two events");
+        assert!(self.events[free].is_none(), "a change with more than two events");
         self.events[free] = Some(event);
         self
     }
@@ -222,13 +224,13 @@ impl Change {
         if is_made { self } else { Change::none() }
     }
 
-    /// Adds the expiry of fields to the change of a hash whose expired fields were deleted before
-    /// the command ran.
+    /// Puts the event `hexpired` before the command's own events. For a hash whose expired fields
+    /// were deleted just before the command.
     pub(crate) fn after_expired_fields(mut self) -> Self {
         if self.is_none() {
             return Change::event(HEXPIRED);
         }
-        assert!(self.events[1].is_none(), "a change has at most two events");
+        assert!(self.events[1].is_none(), "a change with more than two events");
         self.events[1] = self.events[0].replace(HEXPIRED);
         self
     }
@@ -253,8 +255,8 @@ impl Change {
         self.kind == Kind::Nothing
     }
 
-    /// Returns whether the change alters the content of a snapshot. Such changes are counted in
-    /// `rdb_changes_since_last_save`.
+    /// Returns whether the change counts in `rdb_changes_since_last_save`. As in Redis, expiry and
+    /// eviction do not.
     #[inline]
     pub(crate) const fn is_saved(&self) -> bool {
         matches!(self.kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted)
@@ -304,7 +306,7 @@ fn commit_to_sinks(
     let is_mark = matches!(kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted);
     let classes = Change { kind, is_new, is_gone, events }.classes();
     if is_mark && waiters.is_quiet() && !tuning.hears_beside_journal(classes) {
-        // Most writes on a primary with replicas: no other sink needs to be notified.
+        // Only the journal listens. That is so for most writes on a primary with replicas.
         waiters.pending.is_changed |= tuning.is_journaled();
         return;
     }

@@ -1,24 +1,25 @@
-//! The journal: merges the streams of all workers into one stream, on a thread of its own.
+//! The journal: merges the streams of all workers into one stream, on its own thread.
 //!
 //! | data | written by | read by |
 //! | --- | --- | --- |
 //! | the epoch | the journal's thread | workers, once a turn and at each stamp |
-//! | a worker's attendance: its epoch between two turns, or [`ASLEEP`] | that worker | the thread |
+//! | a worker's attendance: the epoch that it last saw between two turns, or [`ASLEEP`] | that worker | the thread |
 //! | a worker's segment, behind a lock | that worker, at the end of a turn | the thread |
 //! | the two logs ([`logs`]), behind a lock | the thread; on a replica also the worker with its link | readers |
 //!
 //! Both locks are rarely contended. Workers that write take the logs' lock at most once an epoch.
 //!
-//! Attendance and epoch are a Dekker pair: a worker that wakes writes its attendance and then reads
-//! the epoch again; the thread writes the epoch and then reads the attendance. All operations are
-//! sequentially consistent, so at least one of them sees the other's write. So no worker runs
-//! commands in an epoch that the thread considers ended.
+//! Attendance and epoch are a Dekker pair. A worker that wakes writes its attendance and then reads
+//! the epoch again. The thread writes the epoch and then reads the attendance. All operations are
+//! sequentially consistent, so at least one of the two sees the other's write. Therefore no worker
+//! runs commands in an epoch that the thread considers ended.
 //!
 //! # Memory
 //!
-//! A reader's bound counts the bytes in the log and those that workers have handed over since. So
-//! it holds even while a long turn prevents the end of an epoch. If no reader is left within its
-//! bound, workers drop the units that they have recorded.
+//! A reader's bound is the maximum number of bytes that it may be behind. It covers the unread
+//! bytes of the log and the bytes that workers have handed over since. So memory stays bounded even
+//! while a long turn delays the end of an epoch. If every reader exceeds its bound, workers drop
+//! the units that they have recorded.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,8 +43,9 @@ use logs::Logs;
 pub use logs::Which;
 use merger::Merger;
 
-/// Bits of a stamp below its epoch: units that one epoch's Lamport clock can count before it runs
-/// into the next one's, which delays their delivery and does nothing else.
+/// Number of low bits of a stamp. These bits count the units of an epoch. If an epoch has more
+/// units, their stamps reach into the next epoch. This delays their delivery and has no other
+/// effect.
 const EPOCH_SHIFT: u32 = 24;
 
 /// Attendance of a sleeping worker.
@@ -55,17 +57,17 @@ const EPOCH_TIME: Duration = Duration::from_millis(1);
 /// Interval between two checks of a worker whose turn has not ended.
 const ATTENDANCE_POLL: Duration = Duration::from_micros(50);
 
-/// Number of checks after which the thread compares the bytes recorded meanwhile with readers'
-/// bounds.
+/// Number of attendance checks between two checks of the readers' bounds.
 const POLLS_PER_BOUND: u32 = 20;
 
-/// Bytes handed over by a worker from which on it looks itself how far readers are behind: the
-/// thread may be slower than the workers.
+/// Number of handed-over bytes from which a worker itself checks how far readers are behind,
+/// because the journal's thread may be slower than the workers.
 const HANDED_OVER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// How often readers are sent a `PING` unless `repl-ping-replica-period` says otherwise, ms.
+/// Default interval between `PING`s in the stream, ms (`repl-ping-replica-period`).
 const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 
+/// State behind the journal's lock.
 struct Control {
     logs: Logs,
     is_stopping: bool,
@@ -76,9 +78,10 @@ struct Control {
 
 /// A point in the stream after everything that was committed before the mark was requested.
 struct Mark {
-    /// Set when an epoch starts to end after the mark was requested: the mark is reached with it.
+    /// Whether the mark is reached when the current epoch has ended. Set when the thread starts to
+    /// end an epoch.
     is_due: bool,
-    /// Replicas are then asked for an acknowledgement.
+    /// Whether replicas are asked for an acknowledgement at the mark.
     asks: bool,
     reached: Box<dyn FnOnce(u64) + Send>,
 }
@@ -89,10 +92,12 @@ const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 /// Command in the stream that asks replicas for an acknowledgement.
 const GET_ACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
 
+/// State shared by the journal, its thread and its readers.
 struct Shared {
     epoch: CachePadded<AtomicU64>,
     attendance: Box<[CachePadded<AtomicU64>]>,
     segments: Box<[CachePadded<Mutex<Segment>>]>,
+    /// Whether workers have handed over units that the thread has not collected.
     has_units: AtomicBool,
     /// Whether the recorded units have a reader.
     is_wanted: AtomicBool,
@@ -100,7 +105,7 @@ struct Shared {
     without_shards: AtomicU64,
     /// See [`Journal::order_libraries`].
     libraries: Mutex<()>,
-    /// Whether there are replicas, which need a `PING` from time to time.
+    /// Whether there are replicas, which need a periodic `PING`.
     has_replicas: AtomicBool,
     /// Interval between `PING`s, ms (`repl-ping-replica-period`).
     ping_period_ms: AtomicU64,
@@ -108,9 +113,9 @@ struct Shared {
     replica_bytes_max: Arc<AtomicU64>,
     control: Mutex<Control>,
     work: Condvar,
-    /// Bytes that the thread has taken from the segments and not appended to the log.
+    /// Bytes that the thread has taken from the segments and not yet appended to the log.
     merging_bytes: AtomicU64,
-    /// An epoch is to end even if there are no units ([`Journal::demand`]).
+    /// Whether the current epoch must end even if there are no units ([`Journal::demand`]).
     is_demanded: AtomicBool,
 }
 
@@ -147,31 +152,33 @@ impl Journal {
 
     /// Returns the smallest stamp of the current epoch.
     pub(crate) fn epoch_floor(&self) -> u64 {
-        // Relaxed: a worker that has attended an epoch cannot read an earlier one from this word.
+        // Relaxed: a worker that has attended an epoch has read it from this word, and later loads
+        // of the same thread return no earlier value.
         self.shared.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT
     }
 
-    /// Sets the interval between `PING`s in the stream, which show a replica a live link.
+    /// Sets the interval between the `PING`s in the stream. They show replicas that the link is
+    /// alive.
     pub fn set_ping_period(&self, period: Duration) {
         self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Sets whether there are replicas. The stream contains a `PING` from time to time then.
+    /// Sets whether there are replicas. If there are, the stream contains periodic `PING`s.
     pub fn set_replicas(&self, are_there: bool) {
         self.shared.has_replicas.store(are_there, Ordering::Relaxed);
         self.shared.work.notify_one();
     }
 
-    /// Makes the stream start at `offset`, at which a former stream has ended, when recording
-    /// starts. Must be called before there are readers.
+    /// Makes the next recorded stream start at `offset`, the end of an earlier stream. Must be
+    /// called before there are readers.
     pub fn continue_at(&self, offset: u64) {
         lock(&self.shared.control).logs.of_mut(Which::Stream).continue_at(offset);
     }
 
-    /// Calls `reached` with an offset behind everything that was committed before this call, once
-    /// the stream has it. `asks`: replicas are then asked for an acknowledgement, in the stream.
-    /// `reached` is called on the journal's thread, and must be cheap; without a stream it is
-    /// called at once.
+    /// Calls `reached` once the stream contains everything that was committed before this call,
+    /// with the offset of the stream's end. If `asks` is true, the stream then asks replicas for an
+    /// acknowledgement. `reached` runs on the journal's thread and must be cheap. Without a stream
+    /// it is called immediately.
     pub fn mark(&self, asks: bool, reached: Box<dyn FnOnce(u64) + Send>) {
         let mut control = lock(&self.shared.control);
         if control.thread.is_none() || !control.logs.want_units() {
@@ -195,12 +202,13 @@ impl Journal {
         lock(&self.shared.control).logs.of_mut(Which::Stream).set_backlog(bytes);
     }
 
-    /// Sets how many bytes a replica may be behind before it is cut off.
+    /// Sets the maximum number of bytes that a replica may be behind before it is cut off.
     pub fn set_replica_bound(&self, bytes_max: u64) {
         self.shared.replica_bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Returns how many bytes a replica may be behind, as a bound that follows the settings.
+    /// Returns the maximum number of bytes that a replica may be behind. The shared value follows
+    /// the setting.
     pub fn replica_bound(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.shared.replica_bytes_max)
     }
@@ -222,14 +230,14 @@ impl Journal {
         lock(&self.shared.control).logs.are_own()
     }
 
-    /// Returns the memory usage of the stream in bytes: data that is held for readers and the
-    /// backlog, or is being sent.
+    /// Returns the memory usage of the stream in bytes: parts that readers or the backlog need, and
+    /// parts that are being sent.
     pub fn memory_bytes(&self) -> u64 {
         lock(&self.shared.control).logs.of(Which::Stream).memory_bytes()
     }
 
-    /// Returns a stamp that is not below those of all answered units without a shard (`FUNCTION
-    /// LOAD`, `PUBLISH`).
+    /// Returns a stamp that is at least the stamp of every answered unit without a shard
+    /// (`FUNCTION LOAD`, `PUBLISH`).
     pub(crate) fn latest_without_shards(&self) -> u64 {
         self.shared.without_shards.load(Ordering::Acquire)
     }
@@ -238,20 +246,21 @@ impl Journal {
         self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
-    /// Orders changes of the function libraries, which hold no shard, with cuts. A change holds the
-    /// lock until its effect is committed. A cut holds it until the libraries are copied for its
-    /// snapshot. The lock must be taken after shards, never before.
+    /// Serializes changes of the function libraries with cuts, because these changes hold no shard.
+    /// A change holds the lock until its effect is committed. A cut holds it until the libraries
+    /// are copied for its snapshot. The lock must be taken after shards, never before.
     pub fn order_libraries(&self) -> MutexGuard<'_, ()> {
         lock(&self.shared.libraries)
     }
 
-    /// Returns a stamp that is later than those of all units committed so far: the first stamp of
-    /// the next epoch.
+    /// Returns the first stamp of the next epoch, which is later than the stamps of all units
+    /// committed so far.
     pub fn epoch_end(&self) -> u64 {
         (self.shared.epoch.load(Ordering::SeqCst) + 1) << EPOCH_SHIFT
     }
 
-    /// Makes the current epoch end soon, because a reply waits until its units are synced.
+    /// Makes the current epoch end soon, because a reply waits until the units that it depends on
+    /// are synced.
     pub fn demand(&self) {
         if !self.shared.is_demanded.swap(true, Ordering::AcqRel) {
             let _control = lock(&self.shared.control);
@@ -264,7 +273,7 @@ impl Journal {
     pub fn attend(&self, worker: u32) {
         let attendance = &self.shared.attendance[worker as usize];
         let epoch = self.shared.epoch.load(Ordering::SeqCst);
-        // Relaxed: only this worker writes the word.
+        // Relaxed: only this worker writes the word, so it reads its own last store.
         if attendance.load(Ordering::Relaxed) != epoch {
             self.attend_anew(attendance, epoch);
         }
@@ -292,9 +301,11 @@ impl Journal {
     #[cold]
     pub(crate) fn take(&self, worker: u32, stream: &mut Stream) {
         let shared = &*self.shared;
-        // Relaxed: nothing is lost if the store is not seen yet. A joining reader starts after the
-        // epochs that have not ended, or at a cut. A unit after a cut was made on a shard that the
-        // thread which made the cut has released since, or under the lock of `order_libraries`.
+        // Relaxed: if a worker still sees `false`, it drops only units that no reader needs. A
+        // reader that joins at the end of an epoch needs only later units. A reader that joins at a
+        // cut needs the units after the cut. Such a unit held a shard, or the lock of
+        // `order_libraries`, after the cutting thread had released it, so its worker sees the
+        // store.
         if !shared.is_wanted.load(Ordering::Relaxed) {
             return stream.segment.clear();
         }
@@ -307,8 +318,8 @@ impl Journal {
             self.warn(handed_over);
         }
         if !shared.has_units.load(Ordering::Acquire) && !shared.has_units.swap(true, Ordering::AcqRel) {
-            // Notified with the lock held, so that the thread is either before its check or already
-            // waiting.
+            // While the lock is held, the thread is either before its check or already waiting. So
+            // it misses no notification.
             let _control = lock(&shared.control);
             shared.work.notify_one();
         }
@@ -316,8 +327,8 @@ impl Journal {
 }
 
 impl Journal {
-    /// Warns of readers that are too far behind: the thread has not come to merge what a worker has
-    /// handed over.
+    /// Calls the warnings of readers that are too far behind. The bytes that a worker has handed
+    /// over count, although the thread has not merged them.
     #[cold]
     fn warn(&self, handed_over: u64) {
         let merging = self.shared.merging_bytes.load(Ordering::Relaxed);
@@ -336,9 +347,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Appends the next parts of the stream to `into` until these have at least `bytes`. Returns
-    /// the state of the stream after them. If that is [`Ahead::Nothing`], the reader is woken when
-    /// there is more. All parts together are whole units in RESP, a single part may not be.
+    /// Appends parts of the stream to `into` until these parts contain at least `bytes` bytes, or
+    /// the stream ends. Returns the state of the stream after the parts. If it is
+    /// [`Ahead::Nothing`], the reader is woken when there is more. The concatenated parts are whole
+    /// units in RESP, but a part may end within a unit.
     pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let (ahead, aftermath) = {
             let mut control = lock(&self.shared.control);
@@ -355,8 +367,9 @@ impl Reader {
         lock(&self.shared.control).logs.of(self.which).position(self.id)
     }
 
-    /// Does the same as [`Reader::read`]. Also returns a stamp if all units with earlier stamps
-    /// have been read. When an eager reader has read everything, the current epoch ends.
+    /// Reads like [`Reader::read`]. If the reader has read everything in the log, also returns the
+    /// stamp below which all units have been read. If an eager reader has read everything, the
+    /// current epoch ends.
     pub fn read_through(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> (Ahead, Option<u64>) {
         let (ahead, before, aftermath, is_awaited) = {
             let mut control = lock(&self.shared.control);
@@ -390,13 +403,13 @@ impl Reader {
         lock(&self.shared.control).logs.of_mut(self.which).warn_beyond(self.id, bytes, warn);
     }
 
-    /// Returns the number of bytes it has not read, whenever it is asked.
+    /// Returns a handle with which other threads can see how far the reader is behind.
     pub fn behind(&self) -> Behind {
         Behind { shared: Arc::clone(&self.shared), which: self.which, id: self.id }
     }
 }
 
-/// How far a [`Reader`] is behind, for other threads than its own.
+/// A handle that reports how far a [`Reader`] is behind.
 pub struct Behind {
     shared: Arc<Shared>,
     which: Which,
@@ -415,7 +428,7 @@ impl Journal {
     /// behind.
     ///
     /// # Errors
-    /// The journal's thread cannot be started, or the start is not held.
+    /// The journal's thread cannot be started, or the log no longer contains `start`.
     pub(crate) fn join(
         &self,
         tuning: &Tuning,
@@ -427,13 +440,12 @@ impl Journal {
             .map(|joined| joined.map(|id| Reader { shared: Arc::clone(&self.shared), which, id }))
     }
 
-    /// Removes a reader. Without readers nothing is recorded.
+    /// Removes a reader. Recording stops with the last reader.
     pub(crate) fn leave(&self, tuning: &Tuning, reader: &Reader) {
         self.change(tuning, |logs| logs.of_mut(reader.which).leave(reader.id));
     }
 
-    /// Starts or stops recording and merging the stream, and keeping its backlog, even without
-    /// readers.
+    /// Sets whether the stream is recorded, and its backlog kept, even while it has no readers.
     ///
     /// # Errors
     /// The journal's thread cannot be started.

@@ -1,5 +1,5 @@
-//! The merged stream in memory. Written once, and read by several readers at positions of their
-//! own.
+//! The merged stream in memory. The journal's thread appends to it, and each reader reads it from
+//! its own position.
 //!
 //! ```text
 //! offset   start                                         end
@@ -8,17 +8,17 @@
 //!                        replica A              replica B      file
 //! ```
 //!
-//! A byte has the same offset for as long as the server runs. Chunks never change, and readers that
-//! are sent the same chunk share its memory. Short parts are collected in the tail first, which is
-//! copied for each reader.
+//! The offset of a byte never changes while the server runs. Chunks are immutable, and readers
+//! share their memory. Short parts are first collected in the tail, which is copied for each
+//! reader.
 //!
-//! | held | until |
+//! | kept | until |
 //! | --- | --- |
-//! | a chunk | all readers have passed it, and the backlog, if one is kept, is full without it |
+//! | a chunk | all readers have passed it, and the backlog, if any, is full without it |
 //! | the unread bytes of a reader | they exceed the reader's bound: the reader is cut off |
 //!
 //! So a slow reader uses memory up to its bound, and writers never wait for it. A reader may start
-//! at any offset that is still held.
+//! at any offset that is still in the log.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pantala_base::{Outgoing, SharedBytes};
 
-/// Maximum length of the tail, bytes. A longer part is a chunk of its own, which costs less to
-/// share than to copy.
+/// Maximum length of the tail, bytes. A longer part becomes a separate chunk, because sharing it
+/// costs less than copying it.
 pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 
 /// Maximum number of epochs whose ends are known ([`Log::offset_behind`]).
@@ -48,17 +48,17 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 /// The start of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// The next point in the order, later than the call, at which no unit is partly recorded. The
-    /// stream selects a database after it.
+    /// At the end of the next epoch, where no unit is partly recorded. From there the stream starts
+    /// with a `SELECT`.
     Now,
-    /// A cut: after all units with at most this stamp and before all others. The caller must hold
-    /// all shards, and have raised their clocks to this stamp.
+    /// At a cut: after all units with at most this stamp and before all others. The caller must
+    /// hold all shards, and must have raised their clocks to this stamp.
     Cut(u64),
-    /// An offset that is still held. The reader knows which database is selected at this offset.
+    /// At an offset that is still in the log. The reader knows which database is selected there.
     At(u64),
 }
 
-/// Error: the requested offset is not held. Contains the held offsets.
+/// Error: the requested offset is not in the log. Contains the range of offsets that are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotHeld(pub Range<u64>);
 
@@ -94,8 +94,8 @@ struct End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The reader waits for the end of an epoch to start. Set to `true` when an epoch starts to end
-    /// after it joined: it starts at that end.
+    /// The reader starts at the end of an epoch. `true`: the thread has already started to end that
+    /// epoch. `false`: it is the next epoch that the thread starts to end.
     Joining(bool),
     /// The reader starts after the last unit with at most this stamp.
     Before(u64),
@@ -108,18 +108,18 @@ enum State {
 struct Place {
     id: ReaderId,
     state: State,
-    /// Maximum number of bytes that it may be behind the end.
+    /// Maximum number of bytes that the reader may be behind the end.
     bytes_max: Arc<AtomicU64>,
     wake: Wake,
-    /// Whether it has read everything and must be woken.
+    /// Whether the reader has read everything and must be woken.
     is_waiting: bool,
-    /// Whether it discards everything immediately, and only keeps the stream recorded.
+    /// Whether the reader discards everything immediately, and only keeps the stream recorded.
     discards: bool,
-    /// Whether it is woken whenever the log is complete up to a later stamp, even without new
-    /// bytes.
+    /// Whether the reader is woken whenever the log is complete up to a later stamp, even without
+    /// new bytes.
     is_eager: bool,
-    /// How many bytes it may be behind before this is called: at the end of each epoch, and while
-    /// one does not end.
+    /// A limit in bytes, and the callback for a reader that is further behind. It is called at the
+    /// end of each epoch, and repeatedly while an epoch does not end.
     warning: Option<(u64, Wake)>,
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct Log {
     backlog_bytes: u64,
     places: Vec<Place>,
     last_id: ReaderId,
-    /// Whether the next start is after a gap.
+    /// Whether [`Log::restart`] leaves a gap of one offset.
     skips_offset: bool,
     /// Stamp below which all units are in the log.
     complete_before: u64,
@@ -167,7 +167,7 @@ pub(crate) struct Log {
     chunk_bytes: Arc<AtomicU64>,
 }
 
-/// Work that a change of the log leaves for the time after it is unlocked.
+/// Work to be done after the log is unlocked.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Aftermath {
@@ -205,29 +205,30 @@ impl Log {
         }
     }
 
-    /// Returns the memory usage in bytes, including parts that only readers still hold.
+    /// Returns the memory usage in bytes, including parts that only readers still use.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.chunk_bytes.load(Relaxed) + self.tail.len() as u64
     }
 
-    /// Returns the offsets that are held.
+    /// Returns the range of offsets that are in the log.
     pub(crate) fn held(&self) -> Range<u64> {
         let start = self.chunks.front().map_or(self.end - self.tail.len() as u64, |chunk| chunk.start);
         start..self.end
     }
 
-    /// Sets how many bytes are held for later readers while a reader that discards keeps them.
+    /// Sets the size of the backlog, bytes. It is kept for later readers while there is a
+    /// discarding reader.
     pub(crate) fn set_backlog(&mut self, bytes: u64) {
         self.backlog_bytes = bytes;
     }
 
-    /// Returns whether the stream must be recorded, because it has readers or some are about to
-    /// start.
+    /// Returns whether the stream must be recorded, because there are readers that have started or
+    /// will start.
     pub(crate) fn is_wanted(&self) -> bool {
         self.places.iter().any(|place| !matches!(place.state, State::CutOff(_)))
     }
 
-    /// Returns whether readers have started. The stream has no gap since then.
+    /// Returns whether readers have started. Since then the stream has no gap.
     pub(crate) fn has_readers(&self) -> bool {
         self.places.iter().any(|place| matches!(place.state, State::At(_)))
     }
@@ -246,7 +247,7 @@ impl Log {
     /// Adds a reader.
     ///
     /// # Errors
-    /// The start is not held.
+    /// The start is not in the log.
     pub(crate) fn join(&mut self, start: Start, bytes_max: Arc<AtomicU64>, wake: Wake) -> Result<ReaderId, NotHeld> {
         let state = match start {
             Start::Now => State::Joining(false),
@@ -259,8 +260,8 @@ impl Log {
         Ok(self.add(state, bytes_max, wake, false))
     }
 
-    /// Adds a reader that discards everything as soon as it is appended. With it the stream is
-    /// recorded, and its backlog kept, even without other readers.
+    /// Adds a reader that discards everything as soon as it is appended. Because of this reader the
+    /// stream is recorded, and its backlog kept, even without other readers.
     pub(crate) fn join_discarding(&mut self) -> ReaderId {
         self.add(State::Joining(false), Arc::new(AtomicU64::new(u64::MAX)), Arc::new(|| {}), true)
     }
@@ -286,13 +287,14 @@ impl Log {
         self.free()
     }
 
-    /// Sets whether a reader is eager: woken whenever the log is complete up to a later stamp.
+    /// Sets whether a reader is eager. An eager reader is woken whenever the log is complete up to
+    /// a later stamp.
     pub(crate) fn set_eager(&mut self, id: ReaderId, is_eager: bool) {
         self.places.iter_mut().filter(|place| place.id == id).for_each(|place| place.is_eager = is_eager);
     }
 
-    /// Sets what is called while a reader is more than `bytes` behind. It is called under the lock
-    /// of the log: it must be cheap, and take no other.
+    /// Sets a callback that is called while a reader is more than `bytes` behind. It is called with
+    /// the log locked, so it must be cheap and take no lock.
     pub(crate) fn warn_beyond(&mut self, id: ReaderId, bytes: u64, warn: &Wake) {
         let place = self.places.iter_mut().find(|place| place.id == id);
         place.into_iter().for_each(|place| place.warning = Some((bytes, Arc::clone(warn))));
@@ -303,8 +305,8 @@ impl Log {
         self.places.iter().any(|place| place.is_eager && place.is_waiting && matches!(place.state, State::At(_)))
     }
 
-    /// Records that all units with stamps below `before` are in the log, after those of an epoch
-    /// were appended. Returns the wakes of eager readers that have read everything.
+    /// Records that the log contains all units with stamps below `before`. Called after the units
+    /// of an epoch were appended. Returns the wakes of eager readers that have read everything.
     pub(crate) fn complete(&mut self, before: u64) -> Vec<Wake> {
         self.complete_before = before;
         self.note_end(before);
@@ -369,7 +371,7 @@ impl Log {
         (self.position(id)? == self.end).then_some(self.complete_before)
     }
 
-    /// Records that an epoch ends next. Readers that have joined may start after it.
+    /// Records that the thread starts to end an epoch. Readers that have joined may start after it.
     pub(crate) fn end_of_epoch_comes(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {
@@ -390,8 +392,8 @@ impl Log {
     }
 
     fn append_and_start(&mut self, pieces: Vec<Vec<u8>>, may_start: impl Fn(State) -> bool) -> (bool, Aftermath) {
-        // Without a started reader nobody can use the units: a reader needs the stream from its
-        // start.
+        // Until a reader has started, the units are not needed, because a reader uses the stream
+        // only from its start.
         if self.has_readers() {
             pieces.into_iter().for_each(|piece| self.append_piece(piece));
         }
@@ -444,18 +446,18 @@ impl Log {
     }
 
     fn push_chunk(&mut self, start: u64, bytes: Vec<u8>) {
-        debug_assert!(self.chunks.back().is_none_or(|last| last.end() == start), "no gap within the log");
+        debug_assert!(self.chunks.back().is_none_or(|last| last.end() == start), "a gap within the log");
         self.chunks.push_back(Chunk { start, bytes: SharedBytes::new(bytes, &self.chunk_bytes) });
     }
 
-    /// Makes the next start be at this offset.
+    /// Sets the offset at which the stream starts.
     pub(crate) fn continue_at(&mut self, offset: u64) {
-        assert!(self.places.is_empty() && self.chunks.is_empty(), "nothing reads an unfinished past");
+        assert!(self.places.is_empty() && self.chunks.is_empty(), "the log is already in use");
         self.skips_offset = false;
         self.end = offset;
     }
 
-    /// Drops everything, because later bytes do not continue the held ones. No offset is reused.
+    /// Drops all bytes of the log, because later bytes will not follow them. No offset is reused.
     fn restart(&mut self) {
         self.chunks.clear();
         self.tail.clear();
@@ -544,8 +546,8 @@ impl Log {
         aftermath
     }
 
-    /// Appends the next unread bytes of a reader to `into` until these are at least `bytes`.
-    /// Returns the state of the stream after them.
+    /// Appends unread parts of a reader's stream to `into` until these parts contain at least
+    /// `bytes` bytes. Returns the state of the stream after the parts.
     pub(crate) fn read(&mut self, id: ReaderId, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
         let Some(place) = self.places.iter_mut().find(|place| place.id == id) else { return Ahead::Nothing };
         let position = match place.state {
@@ -638,7 +640,8 @@ mod tests {
             id
         }
 
-        /// Reads at least `bytes` bytes, and checks that they are those at the reader's offset.
+        /// Reads at least `bytes` bytes, and checks that these bytes were written at the reader's
+        /// offset.
         fn read(&mut self, id: ReaderId, bytes: usize) -> (usize, Ahead) {
             let position = self.log.position(id);
             let mut parts = Vec::new();
@@ -667,7 +670,7 @@ mod tests {
         assert_eq!(log.read(slow, 1), (0, Ahead::NotStarted));
         log.epoch(5);
         assert_eq!(log.read(fast, usize::MAX), (15, Ahead::Nothing));
-        // It does not get bytes written in the epoch in which it joined.
+        // A reader does not receive bytes written in the epoch in which it joined.
         assert_eq!(log.read(slow, usize::MAX), (0, Ahead::Nothing));
         for _ in 0..4 {
             log.epoch(CHUNK_BYTES);
@@ -687,7 +690,7 @@ mod tests {
         let first = log.started(u64::MAX);
         let (late, early) = (log.join(Start::Cut(9), u64::MAX), log.join(Start::Cut(7), u64::MAX));
         let (late, early) = (late.expect("a cut is held"), early.expect("a cut is held"));
-        // The end of an epoch before the cut does not start it.
+        // The end of an epoch before the cut does not start the reader.
         log.epoch(5);
         assert!(log.log.has_joining());
         assert_eq!(log.read(early, 1), (0, Ahead::NotStarted));
@@ -876,7 +879,7 @@ mod tests {
         assert_eq!(held.end - held.start, CHUNK_BYTES as u64);
         let late = log.join(Start::At(held.start), u64::MAX).expect("it is held");
         assert_eq!(log.read(late, usize::MAX), (CHUNK_BYTES, Ahead::Nothing));
-        // Another reader keeps no backlog.
+        // A reader that doesn't discard keeps no backlog.
         log.log.leave(keeper).settle();
         assert_eq!(log.held(), 0);
         log.log.leave(late).settle();

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 use crate::effect::segment::{Segment, StampedUnit, append_select};
 
-/// Length from which a piece of the merged stream ends with the current unit, bytes.
+/// Length in bytes from which a piece of the merged stream takes no further unit.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
 /// Spare capacity of a piece, bytes: for the rest of its last unit, and for `SELECT`s.
@@ -15,8 +15,8 @@ const SPARE_BYTES: usize = 4 * 1024;
 /// Removes the units with stamps below `end` from the segments. Returns them in ascending order, in
 /// pieces of whole units. `selected` is the database that the stream has selected, if known.
 ///
-/// Units with equal stamps share neither a shard nor a connection. The unit of the worker with the
-/// lower number comes first.
+/// Units with equal stamps share neither a shard nor a connection, so their order does not matter.
+/// The unit of the worker with the lower number comes first.
 pub(crate) fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u32>) -> Vec<Vec<u8>> {
     if let Some(whole) = take_whole(segments, end, *selected) {
         return vec![whole];
@@ -57,7 +57,7 @@ fn take_whole(segments: &mut [Segment], end: u64, selected: Option<u32>) -> Opti
         && segment.bytes.len() <= PIECE_BYTES
         && segment.units.iter().all(|unit| Some(unit.first_db) == selected && Some(unit.last_db) == selected);
     is_plain.then(|| {
-        // The next epoch is likely to need about as much.
+        // The next epoch is likely to need about as much capacity.
         let bytes = std::mem::take(&mut segment.bytes);
         segment.bytes.reserve(bytes.len());
         segment.clear();

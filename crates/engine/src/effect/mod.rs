@@ -17,8 +17,8 @@
 //! # Sources of effects
 //!
 //! Every change of a key ends in [`db::change`](crate::effect::change), which marks the key's shard
-//! while the journal is on. After the handler, `shard::commit` turns the mark into an effect: the
-//! command as the client sent it, or the commands that the handler passed to
+//! while the journal is on. After the handler returns, `shard::commit` turns the mark into an
+//! effect: the command as the client sent it, or the commands that the handler passed to
 //! [`Access::propagate`](crate::shard::access::Access::propagate). An expired or evicted key adds a
 //! `DEL` or `UNLINK` to the shard's pending effects, before the command that found it.
 //!
@@ -31,22 +31,22 @@
 //! ```
 //!
 //! The shards and the worker then store the stamp as their clock (Lamport, "Time, Clocks, and the
-//! Ordering of Events in a Distributed System", 1978). So stamps ascend along each shard, each
-//! worker and each connection: a reply that another worker computed carries that worker's clock. No
-//! counter is written by more than one worker at a time.
+//! Ordering of Events in a Distributed System", 1978). So stamps ascend on each shard, each worker
+//! and each connection. (A reply from another worker carries that worker's clock, so the
+//! connection's next stamp is later.) No counter is written by more than one worker at a time.
 //!
 //! # Prefixes
 //!
-//! The journal's thread raises the epoch, and waits until each worker has been seen between two
-//! turns or asleep since then. After that no unit can get a stamp of an earlier epoch. So the
-//! existing units, sorted by stamp, are a prefix of the merged order, which respects the order of
-//! each shard and each connection and contains whole units. A worker reports its state in a word of
-//! its own ([`journal`]).
+//! The journal's thread raises the epoch. It then waits until each worker has been seen asleep or
+//! between two turns. After that no unit can get a stamp of an earlier epoch. So the units of
+//! earlier epochs, sorted by stamp, are a prefix of the merged order. The merged order respects the
+//! order of each shard and each connection, and contains whole units. Each worker reports its state
+//! in its own atomic word ([`journal`]).
 //!
 //! # What it costs
 //!
-//! Without a reader: one load and one branch in each turn. A command pays nothing, because the
-//! journal's bit is in a word that it tests in any case.
+//! Without a reader: one load and one branch in each turn. A command pays nothing, because it tests
+//! the word that contains the journal's bit anyway.
 
 pub(crate) mod batch;
 pub mod blocking;

@@ -12,23 +12,24 @@ pub(crate) enum Form {
     Rewritten,
 }
 
-/// The pending effects of a shard, which owns them. Empty whenever the shard is free.
+/// The pending effects of a shard, which owns them. While the shard is free, everything but the
+/// clock is empty.
 #[derive(Default)]
 pub(crate) struct Pending {
     /// Stamp of the last unit on this shard.
     pub(crate) clock: u64,
     /// Whether the current command has changed a key of this shard.
     pub(crate) is_changed: bool,
-    /// Form of the current command's effect. Valid in the lowest shard that it holds.
+    /// Form of the current command's effect. Used only in the lowest shard that the command holds.
     pub(crate) form: Form,
-    /// Commands that the handler supplied, also in the lowest shard.
+    /// Commands that the handler supplied. Also used only in the lowest shard.
     pub(crate) rewritten: Batch,
     /// Deletions of keys that expired or were evicted.
     pub(crate) deleted: Batch,
 }
 
 impl Pending {
-    /// Drops the effects of the current command, but not those of expired keys.
+    /// Drops the effects of the current command, but keeps the deletions of expired keys.
     pub(crate) fn forget_command(&mut self) {
         self.is_changed = false;
         self.form = Form::Verbatim;

@@ -7,8 +7,8 @@ use crate::effect::batch::{Batch, encode, encode_args};
 /// Capacity that an emptied segment keeps, bytes: a few milliseconds of writes.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Number of units for which an emptied segment keeps capacity: as many short units as fit into
-/// [`KEPT_BYTES_MAX`].
+/// Number of units for which an emptied segment keeps capacity: the number of short units that fit
+/// into [`KEPT_BYTES_MAX`].
 const KEPT_UNITS_MAX: usize = KEPT_BYTES_MAX / 64;
 
 /// A unit of a stream. Takes 32 bytes in addition to its encoding.
@@ -23,9 +23,9 @@ pub(crate) struct StampedUnit {
     pub(crate) last_db: u32,
 }
 
-/// Units of one worker with ascending stamps, encoded as in the merged stream, with several effects
-/// between `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing, because it depends on
-/// the preceding unit of the merged order.
+/// Units of one worker with ascending stamps, encoded as in the merged stream. Several effects of a
+/// unit are enclosed in `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing, because it
+/// depends on the preceding unit of the merged order.
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
     pub(crate) bytes: Vec<u8>,
@@ -70,10 +70,11 @@ impl Segment {
         self.units.push(StampedUnit { stamp, end: self.bytes.len(), first_db, last_db });
     }
 
-    /// Appends all units of another segment, which must be later.
+    /// Appends all units of another segment, whose stamps must be later.
     pub(crate) fn append(&mut self, other: &mut Segment) {
         if self.is_empty() {
-            // Swapped, so that both keep their capacity: the emptied segment is filled next.
+            // Swaps the segments, so that both keep their capacity. The emptied segment is filled
+            // next.
             return std::mem::swap(self, other);
         }
         let start = self.bytes.len();
@@ -107,7 +108,7 @@ impl Segment {
         self.units.iter_mut().for_each(|unit| unit.end -= bytes);
     }
 
-    /// Frees the memory that it keeps for the next units, if it is empty.
+    /// Frees the capacity of an empty segment.
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
             *self = Segment::default();
@@ -141,15 +142,17 @@ pub(crate) fn append_select(bytes: &mut Vec<u8>, db: u32) {
     encode(bytes, 2, [&b"SELECT"[..], db.to_string().as_bytes()].into_iter());
 }
 
-/// The effects that a reply depends on: it must not be sent before they are durable.
+/// The units that a reply depends on. While `appendfsync` is `always`, the reply is not sent before
+/// they are durable.
 ///
-/// One word, because every request carries it: the latest stamp among the units that the commands
-/// have made, or have read the results of (0: none), and a bit that is set if they have made some.
+/// A single word, because every request carries it. It contains a stamp and a bit. The stamp is the
+/// latest of the units that the commands have made or whose results they have read (0: none). The
+/// bit is set if the commands have made a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen(u64);
 
 impl Seen {
-    /// Stamps stay far below: an epoch starts every few milliseconds.
+    /// A bit that no stamp reaches during the lifetime of a process.
     const HAS_WRITTEN: u64 = 1 << 63;
 
     /// Returns the value for commands that have made a unit.
@@ -177,16 +180,17 @@ impl Seen {
         self.0 = self.0 & Self::HAS_WRITTEN | stamp;
     }
 
-    /// Keeps the stamp only.
+    /// Clears the bit, and keeps the stamp.
     pub(crate) fn forget_writes(&mut self) {
         self.0 = self.stamp();
     }
 }
 
-/// A worker's end of its stream.
+/// A worker's stream: the units of the current turn, which are not handed over to the journal yet.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) segment: Segment,
+    /// Highest stamp that the worker has given to a unit or has seen.
     clock: u64,
 }
 
@@ -200,12 +204,13 @@ impl Stream {
         self.segment.is_empty()
     }
 
-    /// As [`Segment::shrink`].
+    /// Frees the capacity of an empty stream.
     pub(crate) fn shrink(&mut self) {
         self.segment.shrink();
     }
 
-    /// Advances to a clock that this worker, or one of its connections, has seen.
+    /// Raises the stream's clock to at least `clock`, which this worker or one of its connections
+    /// has seen.
     #[inline]
     pub(crate) fn observe(&mut self, clock: u64) {
         self.clock = self.clock.max(clock);
@@ -223,7 +228,7 @@ impl Stream {
         self.segment.push_args(stamp, db, args);
     }
 
-    /// Adds each effect as a unit of its own, with ascending stamps from `stamp` on.
+    /// Adds each effect as a separate unit. Their stamps ascend, starting with `stamp`.
     pub(crate) fn push_each(&mut self, stamp: u64, batch: &Batch) {
         let mut start = 0;
         for (stamp, effect) in (stamp..).zip(&batch.effects) {
@@ -234,7 +239,7 @@ impl Stream {
     }
 
     fn advance(&mut self, stamp: u64) {
-        assert!(stamp > self.clock, "stamps of a stream ascend");
+        assert!(stamp > self.clock, "the stamps of a stream do not ascend");
         self.clock = stamp;
     }
 }

@@ -1,33 +1,36 @@
-//! The watches of one shard's keys (`WATCH`), which make transactions fail after a change of the
-//! key.
+//! The watches (`WATCH`) of one shard's keys. A change of a key *raises* its watches: it marks
+//! them, and the `EXEC` of a client with a marked watch fails.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use crate::clients::watch::Watch;
 
-/// Minimum number of entries at which a shard removes those of ended watches.
+/// Minimum number of entries at which a shard removes the entries of ended watches.
 const SWEEP_FROM: usize = 64;
 
-/// Minimum length of all key names at which a shard does so, bytes.
+/// Minimum total length of key names in bytes at which a shard removes the entries of ended
+/// watches.
 const SWEEP_FROM_BYTES: usize = 64 * 1024;
 
 /// One watch of a key.
 struct Watcher {
     watch: Weak<Watch>,
-    /// Whether the key existed when the watch started. If it did not and has not changed since,
-    /// deleting an expired entry of that key is no change.
+    /// Whether the key existed when the watch started. If the key did not exist then and has not
+    /// changed since, the deletion of its expired entry does not count as a change.
     existed: bool,
 }
 
 /// The watches of one database's keys.
 type ByKey = HashMap<Box<[u8]>, Vec<Watcher>>;
 
-/// The watches of a key while they are held back from changes that may be rolled back.
+/// The watches of a key that a running script has recorded. If the script's changes are committed,
+/// the watches of a changed key are raised. If they are rolled back, the watches are restored.
 pub(crate) struct HeldWatches {
     held: Vec<Watcher>,
-    /// Flags that record changes meanwhile: for watches of the missing key, and for watches of the
-    /// existing key.
+    /// Substitutes in the shard, which record changes meanwhile. The first one is for watches that
+    /// started while the key was missing, the second one for watches that started while the key
+    /// existed.
     instead: [Arc<Watch>; 2],
 }
 
@@ -42,7 +45,7 @@ pub(crate) struct Watches {
     sweep_at: usize,
     /// Total length of the keys' names, bytes.
     name_bytes: usize,
-    /// Total length of names at which the next sweep starts, bytes.
+    /// Total length of names in bytes at which the next sweep starts.
     sweep_at_bytes: usize,
 }
 
@@ -53,7 +56,7 @@ impl Watches {
         self.entries == 0
     }
 
-    /// Adds a watch of a key. `existed` tells whether the key exists.
+    /// Adds a watch of a key. `existed` tells whether the key exists and has not expired.
     pub(crate) fn add(&mut self, db: u32, key: &[u8], watch: &Arc<Watch>, existed: bool) {
         if self.entries >= self.sweep_at.max(SWEEP_FROM) || self.name_bytes >= self.sweep_at_bytes.max(SWEEP_FROM_BYTES)
         {
@@ -80,7 +83,7 @@ impl Watches {
         watches.iter().for_each(Watcher::raise);
     }
 
-    /// Raises those watches of an expired key that started while the key existed.
+    /// Raises the watches of an expired key that started while the key existed.
     pub(crate) fn expired(&mut self, db: u32, key: &[u8]) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         let Some(watches) = keys.get_mut(key) else { return };
@@ -98,8 +101,9 @@ impl Watches {
         }
     }
 
-    /// Holds back a key's watches until [`Watches::let_go`], because changes of the key may be
-    /// rolled back. Returns `None` if there are no watches.
+    /// Replaces a key's watches by substitutes, because changes of the key may be rolled back.
+    /// Returns the watches, for [`Watches::let_go`] or [`Watches::put_back`], or `None` if there
+    /// are none.
     pub(crate) fn hold(&mut self, db: u32, key: &[u8]) -> Option<HeldWatches> {
         let watches = self.by_database.get_mut(&db)?.get_mut(key)?;
         let instead: [Arc<Watch>; 2] = Default::default();
@@ -114,8 +118,8 @@ impl Watches {
         Some(HeldWatches { held, instead })
     }
 
-    /// Commits the changes: raises the key's watches if there were changes, and restores the
-    /// others.
+    /// Commits the changes: raises the watches whose substitute was raised, and restores the other
+    /// watches.
     pub(crate) fn let_go(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
         let HeldWatches { held, instead } = watches;
         let (told, held): (Vec<Watcher>, Vec<Watcher>) =
@@ -135,8 +139,8 @@ impl Watches {
         }
     }
 
-    /// Raises the watches of a database whose content is replaced, of keys that existed or that
-    /// exist now (`is_there`).
+    /// Raises the watches of a database whose content is replaced. Excludes keys that did not exist
+    /// before and do not exist now (`is_there`).
     pub(crate) fn replaced(&mut self, db: u32, mut is_there: impl FnMut(&[u8]) -> bool) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         for (key, watches) in keys {
@@ -145,8 +149,8 @@ impl Watches {
         }
     }
 
-    /// Removes ended watches if there are too few entries for [`Watches::add`] to sweep, since
-    /// these add up over many shards. Called about once a second.
+    /// Removes ended watches if there are too few entries for [`Watches::add`] to sweep. A few
+    /// entries in each of many shards would add up. Called about once a second.
     pub(crate) fn sweep_few(&mut self) {
         if (1..SWEEP_FROM).contains(&self.entries) {
             self.sweep();

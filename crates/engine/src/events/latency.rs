@@ -1,9 +1,9 @@
 //! `LATENCY`: events that took at least `latency-monitor-threshold`, by kind, recorded by each
 //! worker.
 //!
-//! A worker writes to a list of its own, whose lock is contended only by readers. Reading merges
-//! the lists and does not stop other work. Commands are not timed for this alone: they reuse the
-//! times that `SLOWLOG` takes, so a threshold of 0 costs nothing.
+//! Each worker writes to its own list. Only `LATENCY` commands contend with it for the list's lock.
+//! They merge the lists and do not stop other work. Commands are timed for `SLOWLOG` and `INFO
+//! commandstats` even if `LATENCY` is disabled (threshold 0). So `LATENCY` reads no clock for them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -57,8 +57,8 @@ impl Series {
     fn note(&mut self, sample: Sample) {
         self.max_ms = self.max_ms.max(sample.latency_ms);
         match self.samples.back_mut() {
-            // After the clock was set back, the sample counts for the latest second, to keep the
-            // order.
+            // If the clock was set back, the sample counts for the latest second. So the samples
+            // stay in order.
             Some(last) if last.at_s >= sample.at_s => last.latency_ms = last.latency_ms.max(sample.latency_ms),
             _ => self.samples.push_back(sample),
         }
@@ -129,14 +129,15 @@ impl LatencyMonitor {
     }
 
     fn list(&self, worker: usize) -> MutexGuard<'_, Vec<Series>> {
-        // A panic leaves no partial change, because each holder of the lock makes one change.
+        // After a panic the list is still valid: no step leaves it in a state that readers can't
+        // handle.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Events {
-    /// Records an event of `worker` that started at `began_ms` (Unix time) and took `took`, if that
-    /// reaches `latency-monitor-threshold`.
+    /// Records an event of `worker` that started at `began_ms` (Unix time) and took `took`, if this
+    /// duration reaches `latency-monitor-threshold`.
     #[inline]
     pub fn note_latency(&self, worker: u32, event: &'static str, began_ms: i64, took: Duration) {
         let (threshold_ms, took_ms) = (self.tuning.latency_threshold_ms.load(Relaxed), took.as_millis() as u64);

@@ -2,7 +2,7 @@
 //! records for operators (`SLOWLOG`, `LATENCY`).
 //!
 //! Code that runs commands calls this layer while it holds the shards. [`Workers`] delivers the
-//! messages.
+//! messages to *listeners*: connections, each addressed by its worker and that worker's token.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! `MONITOR`: connections that receive every command.
 //!
-//! The thread that runs a command sends it to the monitors: before it releases the shards, or after
-//! a command without keys. Mailboxes keep order, so a monitor receives the commands in an order in
-//! which they could have run one after the other. Commands of one connection, and commands on one
-//! key, appear in the order in which they ran.
+//! The thread that runs a command sends it to the monitors before it releases the shards. It sends
+//! a command without keys after running it. Mailboxes keep order, so a monitor receives the
+//! commands in an order in which they could have run one after the other. Commands of one
+//! connection, and commands on one key, appear in the order in which they ran.
 //!
 //! Without monitors, this costs a command one load and one predictable branch.
 
@@ -43,8 +43,8 @@ impl Monitors {
     /// Returns whether there are monitors.
     #[inline]
     pub fn are_there(&self) -> bool {
-        // Relaxed: a client that has received the reply to MONITOR sees the count, through the
-        // delivery of that reply.
+        // Relaxed: the delivery of the reply to `MONITOR` orders the new count before the client's
+        // later commands.
         WATCHING && self.count.load(Relaxed) > 0
     }
 
@@ -75,9 +75,9 @@ impl Events {
         self.show_from(command, args, &self.address_of(client), db);
     }
 
-    /// Sends a command that a script runs to all monitors, like [`Events::show`]. In a run that may
-    /// be rolled back ([`hold_events`]) it sends nothing: such a run starts only while there are no
-    /// monitors, so it precedes those that arrive later.
+    /// Sends a command that a script runs to all monitors, like [`Events::show`]. Sends nothing in
+    /// a run that may be rolled back ([`hold_events`]). Such a run starts only while there are no
+    /// monitors, and monitors that are added meanwhile count as later.
     ///
     /// [`hold_events`]: crate::events::notify::hold_events
     #[cold]
@@ -87,8 +87,8 @@ impl Events {
         }
     }
 
-    /// Sends the call of a script or function to all monitors, before the commands that it runs,
-    /// although the command's record hides it.
+    /// Sends the call of a script or function to all monitors, before the commands that the script
+    /// runs. Unlike [`Events::show`], also sends it if the record of the calling command hides it.
     #[cold]
     pub fn show_script(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
         self.show_from(command, args, &self.address_of(client), db);

@@ -48,7 +48,7 @@ pub enum EventClass {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event(pub EventClass, pub &'static str);
 
-/// The events that are published, and on which channels: the value of `notify-keyspace-events`.
+/// The value of `notify-keyspace-events`: which events are published, and on which channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventClasses(u32);
 
@@ -56,11 +56,11 @@ pub struct EventClasses(u32);
 const KEYSPACE: u32 = 1 << 12;
 /// `E`: on the event's channel.
 const KEYEVENT: u32 = 1 << 13;
-/// `A`.
+/// `A`: all classes up to `d`.
 const ALL: u32 = EventClass::New as u32 - 1;
 
 /// Letters and bits in the order in which Redis writes them. The letters that `A` includes or hides
-/// are first.
+/// are first ([`HIDDEN_BY_ALL`]).
 const LETTERS: [(u8, u32); 14] = [
     (b'g', EventClass::Generic as u32),
     (b'$', EventClass::String as u32),
@@ -77,7 +77,7 @@ const LETTERS: [(u8, u32); 14] = [
     (b'E', KEYEVENT),
     (b'm', EventClass::Miss as u32),
 ];
-/// Number of [`LETTERS`] that are not written together with an `A`.
+/// Number of [`LETTERS`], from the start, that are not written together with an `A`.
 const HIDDEN_BY_ALL: usize = 11;
 
 impl EventClasses {
@@ -114,8 +114,8 @@ impl EventClasses {
 impl Tuning {
     /// Sets the published events.
     pub fn set_events(&self, classes: EventClasses) {
-        // Without a channel nothing is published. All bits are cleared then, so that testing the
-        // bit of a class suffices.
+        // Without a channel (`K`, `E`) nothing is published. All bits are cleared then, so that
+        // testing the bit of a class suffices.
         let is_heard = classes.0 & (KEYSPACE | KEYEVENT) != 0;
         let heard = if is_heard { classes.0 } else { 0 };
         let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & KEPT | heard));
@@ -124,8 +124,8 @@ impl Tuning {
 
 thread_local! {
     /// Events of a run that may be rolled back, while one of its commands runs on this thread. They
-    /// are not kept in the shards, as invalidations are, because code that raises an event always
-    /// has the keyspace, but often no shard.
+    /// cannot be kept in the shards like pending invalidations, because the code that raises an
+    /// event often has no shard.
     static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
 }
 
@@ -151,14 +151,15 @@ impl HeldEvent {
         self.class == EventClass::Expired as u32
     }
 
-    /// Returns whether this is a miss. It is raised again by the rerun, although it belongs to no
-    /// change.
+    /// Returns whether a lookup found no key. A rerun raises this event again, although it belongs
+    /// to no change.
     pub(crate) fn is_miss(&self) -> bool {
         self.class == EventClass::Miss as u32
     }
 }
 
-/// Calls `run`. Returns the events that it raises on this thread, which are not published.
+/// Calls `run`. Returns the events that are raised on this thread meanwhile, and does not publish
+/// them.
 pub fn hold_events<R>(run: impl FnOnce() -> R) -> (R, Vec<HeldEvent>) {
     HELD.set(Some(Vec::new()));
     let result = run();
@@ -175,8 +176,8 @@ impl Events {
     /// Called by `effect::change`, and for misses, which are not changes.
     #[inline]
     pub(crate) fn notify(&self, class: EventClass, event: &str, db: u32, key: &[u8]) {
-        // Relaxed: a client that has received the reply to CONFIG SET sees the new value, through
-        // the delivery of that reply.
+        // Relaxed: the delivery of the reply to `CONFIG SET` orders the new value before the
+        // client's later commands.
         let wanted = self.tuning.events.load(Relaxed);
         if wanted & class as u32 != 0 {
             self.hold_or_publish(wanted, class, event, db, key);

@@ -2,7 +2,7 @@
 //!
 //! # Ownership
 //!
-//! | data | held by |
+//! | data | place |
 //! | --- | --- |
 //! | a worker's subscribers by name | the worker's *room*, behind a lock that other threads rarely take |
 //! | the number of subscribers by name and worker | the *board*: channels in stripes, and all patterns in order |
@@ -65,8 +65,8 @@ impl Subscriptions {
         self.names.iter().all(BTreeSet::is_empty)
     }
 
-    /// Returns the memory usage in bytes: a place in this set and in the room for each name. All
-    /// subscribers share the names themselves.
+    /// Returns the memory usage in bytes: an entry in this set and one in the room for each name.
+    /// Excludes the names themselves, which all their subscribers share.
     pub fn bytes(&self) -> usize {
         self.names.iter().map(BTreeSet::len).sum::<usize>() * (size_of::<Name>() + size_of::<u64>())
     }
@@ -86,8 +86,9 @@ pub struct Published {
 }
 
 impl Published {
-    /// Returns whether every receiver of this message also receives `next`, once and with no other
-    /// message in between: both are on one channel, and no pattern matches.
+    /// Returns whether this message and `next` can be delivered together: every receiver of one
+    /// also receives the other, once and with no other message in between. So both must be on one
+    /// channel, and no pattern may match.
     pub fn goes_with(&self, next: &Published) -> bool {
         let is_alone = |one: &Published| one.patterns.is_empty();
         is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel
@@ -113,8 +114,7 @@ pub struct PubSub {
     rooms: Box<[[Mutex<Room>; KINDS.len()]]>,
 }
 
-/// Locks a map that is consistent at all times, so a panic elsewhere cannot have left a partial
-/// change.
+/// Locks a map. A panic of another holder is ignored, because the map is consistent at all times.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -141,7 +141,7 @@ impl PubSub {
         }
         let worker = listener.worker as usize;
         let name: Name = name.into();
-        // The room comes first: once the board contains the subscriber, messages must reach it.
+        // The room comes first. Once the board contains the subscriber, messages must reach it.
         lock(&self.rooms[worker][kind as usize]).entry(Arc::clone(&name)).or_default().push(listener.connection);
         match kind {
             Kind::Pattern => {
@@ -181,7 +181,8 @@ impl PubSub {
         }
         let mut room = lock(&self.rooms[worker][kind as usize]);
         if let Some(connections) = room.get_mut(name) {
-            // Keeps the order, because messages are delivered in the order of subscription.
+            // Keeps the order of the others, because messages are delivered in the order of
+            // subscription.
             connections.retain(|connection| *connection != listener.connection);
             if connections.is_empty() {
                 room.remove(name);
@@ -232,12 +233,12 @@ impl PubSub {
         receivers
     }
 
-    /// Delivers a message to a worker's subscribers. Calls `to` for each, with the pattern by which
-    /// it matched, if any.
+    /// Delivers a message to a worker's subscribers. Calls `to` for each subscription that matches:
+    /// with the pattern, or with `None` for a subscription by name.
     pub fn deliver(&self, worker: u32, published: &Published, mut to: impl FnMut(u64, Option<&[u8]>)) {
         let rooms = &self.rooms[worker as usize];
-        // Copied, because `to` may close a connection whose output is too long, which needs the
-        // lock.
+        // Copies the list, because `to` may close a connection whose output is too long, and
+        // closing needs the lock.
         let by_name = lock(&rooms[published.kind as usize]).get(&*published.channel).cloned().unwrap_or_default();
         by_name.into_iter().for_each(|connection| to(connection, None));
         for pattern in &published.patterns {

@@ -1,8 +1,8 @@
 //! `SLOWLOG`: slow commands, recorded by each worker.
 //!
-//! A worker writes to a list of its own, whose lock is contended only by readers of the log.
-//! Reading merges the lists by the numbers of their entries, which ascend with time, and does not
-//! stop other work.
+//! Each worker writes to its own list. Only `SLOWLOG` commands contend with it for the list's lock.
+//! They merge the lists by the numbers of their entries, which ascend with time, and do not stop
+//! other work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,8 +14,8 @@ use crate::clients::client::Client;
 use crate::command::Command;
 use crate::events::monitor::{REDACTED, is_secret};
 
-/// Maximum number of arguments in an entry, as in Redis. If there are more, the last one gives
-/// their number.
+/// Maximum number of arguments in an entry, as in Redis. If there are more, the last one states how
+/// many are missing.
 const ARGS_MAX: usize = 32;
 /// Maximum length of an argument in bytes, as in Redis. The number of bytes cut off is appended.
 pub const ARG_BYTES_MAX: usize = 128;
@@ -44,7 +44,8 @@ pub struct SlowRun {
     pub at_s: i64,
     /// Duration, µs.
     pub duration_us: i64,
-    /// Index of a truncated argument, and the number of bytes missing at its end.
+    /// If the value was handed over and only its start was kept: its index among the arguments, and
+    /// the number of missing bytes.
     pub cut: Option<(usize, usize)>,
 }
 
@@ -73,8 +74,8 @@ impl SlowLog {
         SlowLog { next_id: AtomicU64::new(0), lists: (0..workers).map(|_| Mutex::default()).collect() }
     }
 
-    /// Records a command of a client, or of a script on its behalf, for which Redis shows no
-    /// address. Keeps the worker's latest `len_max` entries.
+    /// Records a command of a client or of its script. As in Redis, a script has no address. Keeps
+    /// the worker's latest `len_max` entries.
     pub fn note(&self, who: Sender<'_>, command: &Command, args: &Args<'_>, run: SlowRun, len_max: u64) {
         let (client, (address, name)) = match who {
             Sender::Client(client) => (client, (client.shown_address(), client.names().name.clone())),
@@ -88,8 +89,8 @@ impl SlowLog {
             arg.extend_from_slice(format!("... ({missing} more bytes)").as_bytes());
         }
         let mut list = self.list(client.worker as usize);
-        // Drawn with the lock held, so that numbers in the list ascend. Relaxed: numbers must only
-        // be unique.
+        // The ID is taken under the list's lock, so IDs ascend within a list. The lock orders them,
+        // so `Relaxed` is enough.
         let id = self.next_id.fetch_add(1, Relaxed);
         list.push_front(Arc::new(SlowCommand { id, at_s, duration_us, args, address, name }));
         list.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
@@ -110,7 +111,8 @@ impl SlowLog {
     }
 
     fn list(&self, worker: usize) -> MutexGuard<'_, VecDeque<Arc<SlowCommand>>> {
-        // A panic leaves no partial change, because each holder of the lock makes one change.
+        // After a panic the list is still valid: no step leaves it in a state that readers can't
+        // handle.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The context of commands without keys: the connection, the data, and the server around both.
+//! The context of commands without keys: the connection, the keyspace, and the server.
 
 use pantala_base::Distribution;
 
@@ -14,9 +14,9 @@ use crate::shard::keyspace::Keyspace;
 pub struct ClusterNode {
     /// 40 hexadecimal digits.
     pub id: String,
-    /// `cluster-announce-ip`; empty: clients use the address they know.
+    /// `cluster-announce-ip`. If empty, clients use the address that they know.
     pub ip: String,
-    /// `cluster-announce-hostname`; empty: none.
+    /// `cluster-announce-hostname`, or empty.
     pub hostname: String,
     /// Port for clients.
     pub port: u16,
@@ -41,15 +41,15 @@ pub enum PreferredEndpoint {
 /// The result of a request to follow a primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// It follows another one now, or none.
+    /// The server now follows another primary, or none.
     Changed,
-    /// It did so already.
+    /// The server already follows this primary, or none.
     Same,
-    /// It does not, during a failover.
+    /// Rejected, because a failover is running.
     FailingOver,
 }
 
-/// How a server is to stop (`SHUTDOWN`).
+/// Options of `SHUTDOWN`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shutdown {
     /// `NOSAVE`.
@@ -75,34 +75,34 @@ pub enum AllShards {
     Pending,
 }
 
-/// The memory usage of the process, bytes (`MEMORY STATS`, `INFO memory`). That of the data is in
-/// [`Keyspace::memory_bytes`](crate::shard::keyspace::Keyspace::memory_bytes).
+/// The memory usage of the process, bytes (`MEMORY STATS`, `INFO memory`). The memory usage of the
+/// data is in [`Keyspace::memory_bytes`](crate::shard::keyspace::Keyspace::memory_bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryFigures {
-    /// All accounted memory: the process at startup, the data, the clients.
+    /// All accounted memory: the process at startup, the data and the clients.
     pub used_bytes: u64,
-    /// The peak of that.
+    /// Peak of `used_bytes`.
     pub peak_bytes: u64,
-    /// The process at startup, before any data.
+    /// Memory of the process at startup, before any data.
     pub startup_bytes: u64,
     /// Buffers and state of the clients.
     pub clients_bytes: u64,
     /// Resident memory (RSS).
     pub resident_bytes: u64,
-    /// Texts of cached scripts; not among the accounted memory.
+    /// Texts of cached scripts. Not part of the accounted memory.
     pub scripts_bytes: u64,
-    /// Texts of the libraries of functions; not among the accounted memory.
+    /// Texts of function libraries. Not part of the accounted memory.
     pub libraries_bytes: u64,
 }
 
-/// The services of the server that commands need. The server implements it; tests may.
+/// The services of the server that commands need. Implemented by the server, and by tests.
 pub trait Host: Send + Sync {
     /// Runs `CONFIG GET`. Returns names and values in the order of the reply.
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)>;
-    /// Runs `CONFIG SET` by this client: all or none. The error is the whole error reply, code
-    /// included.
+    /// Runs `CONFIG SET` for this client: sets all parameters or none. The error is the complete
+    /// error reply, including its code.
     fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String>;
-    /// Runs `CONFIG REWRITE`. The error is the whole error reply.
+    /// Runs `CONFIG REWRITE`. The error is the complete error reply.
     fn config_rewrite(&self) -> Result<(), String>;
     /// Runs `CONFIG RESETSTAT`.
     fn reset_stats(&self);
@@ -110,28 +110,30 @@ pub trait Host: Send + Sync {
     fn clients(&self) -> &Clients;
     /// Makes the worker of a client close it.
     fn kill(&self, client: &Client);
-    /// Reads the ACL file. Returns its path, and its content or the system's error; `None` if none
-    /// is configured.
+    /// Reads the ACL file. Returns its path, and its content or the system's error. Returns `None`
+    /// if no ACL file is configured.
     fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)>;
-    /// Replaces the content of the ACL file. Returns `None` if none is configured, and
+    /// Replaces the content of the ACL file. Returns `None` if no ACL file is configured, and
     /// `Some(false)` if it cannot be written; the log has the reason.
     fn write_acl_file(&self, text: &[u8]) -> Option<bool>;
-    /// Fills `bytes` with random bytes fit for a secret. Returns false if the system has none.
+    /// Fills `bytes` with random bytes that are fit for secrets. Returns `false` if the system has
+    /// none.
     fn fill_random(&self, bytes: &mut [u8]) -> bool;
-    /// Starts a shutdown of the server, without a snapshot. The error is the whole error reply.
+    /// Starts a shutdown of the server, without a snapshot. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
     /// Returns whether the server saves a snapshot before such a shutdown.
     fn saves_before(&self, how: Shutdown) -> bool;
     /// Runs `BGREWRITEAOF`. Returns the reply.
     ///
     /// # Errors
-    /// The whole error reply.
+    /// The complete error reply.
     fn rewrite_append_only_file(&self) -> Result<&'static str, &'static str>;
     /// Notes that one more client asks for `CLIENT DURABILITY always`, or one fewer.
     fn note_asks_always(&self, asks: bool);
     /// Returns when the last snapshot was saved, or the server started: unix time in s.
     fn last_save_s(&self) -> i64;
-    /// Returns the text of `INFO` for these section names (lower case; empty: the default ones).
+    /// Returns the text of `INFO` for these sections (lower-case names). An empty list stands for
+    /// the default sections.
     fn info(&self, sections: &[String]) -> String;
     /// Returns the latencies of each command's calls, in ns, by its full name.
     fn latencies(&self) -> Vec<(&'static str, Distribution)>;
@@ -143,29 +145,29 @@ pub trait Host: Send + Sync {
     fn debug_allowed(&self, client: &Client) -> bool;
     /// Returns whether this client may load and unload modules.
     fn modules_allowed(&self, client: &Client) -> bool;
-    /// Logs that a module wasn't loaded, and why.
+    /// Logs that a module was not loaded, and the reason.
     fn log_unloadable(&self, path: &[u8], reason: &str);
-    /// Returns the current unix time in µs.
+    /// Returns the current Unix time in µs.
     fn now_us(&self) -> i64;
-    /// Returns the command of this name (any case), after `rename-command`.
+    /// Returns the command with a name (case-insensitive), after `rename-command`.
     fn command(&self, name: &[u8]) -> Option<&'static Command>;
-    /// Returns how it presents itself in a cluster.
+    /// Returns how this server presents itself in a cluster.
     fn cluster_node(&self) -> ClusterNode;
     /// Returns whether `rename-command` has left a command without a name.
     fn is_removed(&self, command: &'static Command) -> bool;
     /// Runs `SCRIPT LOAD`: compiles a script and distributes it to all workers. Returns its SHA-1.
-    /// The error is the whole error reply.
+    /// The error is the complete error reply.
     fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>>;
-    /// Returns whether a script of this SHA-1 is known.
+    /// Returns whether a script with this SHA-1 is known.
     fn script_exists(&self, name: &[u8]) -> bool;
-    /// Forgets all scripts.
+    /// Removes all cached scripts.
     fn script_flush(&self);
-    /// Runs `SCRIPT KILL`: ends the scripts that have run for too long. The error is the whole
+    /// Runs `SCRIPT KILL`: ends the scripts that have run for too long. The error is the complete
     /// error reply.
     fn script_kill(&self) -> Result<(), &'static str>;
-    /// Returns replication.
+    /// Returns the interface of replication.
     fn replication(&self) -> &dyn Replicator;
-    /// Makes the server follow a primary, by host and port, or none, as this client asks.
+    /// Makes the server follow a primary (host and port), or none, at the request of this client.
     fn follow(&self, primary: Option<(&[u8], u16)>, client: &Client) -> Followed;
     /// Returns the services for functions.
     fn functions(&self) -> &dyn Functions;
@@ -175,11 +177,11 @@ pub trait Host: Send + Sync {
 pub struct LocalContext<'a> {
     /// The connection.
     pub session: &'a mut Session,
-    /// The data: statistics and settings; no shard is held.
+    /// The keyspace, for statistics and settings. No shard is held.
     pub keyspace: &'a Keyspace,
     /// The server.
     pub host: &'a dyn Host,
-    /// Unix time, ms, as of this turn of the loop.
+    /// Time of this turn of the loop: Unix time, ms.
     pub now_ms: i64,
 }
 

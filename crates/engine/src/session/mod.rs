@@ -1,5 +1,5 @@
-//! Sessions: the state of a connection ([`Session`]), and what its commands need of the server
-//! ([`host`]). The connection's worker owns it.
+//! Sessions: the state of a connection ([`Session`]), and the interface of the server for the
+//! connection's commands ([`host`]). The connection's worker owns the session.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use host::AllShards;
 use permissions::NEVER;
 use replication::{Acknowledged, Following};
 
-/// What `CLIENT REPLY` asked for.
+/// The state of `CLIENT REPLY`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyMode {
     /// Replies are sent.
@@ -36,9 +36,9 @@ pub enum ReplyMode {
     On,
     /// No reply is sent, until `CLIENT REPLY ON`.
     Off,
-    /// The next command's reply is not sent (set by `CLIENT REPLY SKIP`).
+    /// The reply to the next command is not sent (set by `CLIENT REPLY SKIP`).
     SkipNext,
-    /// This command's reply is not sent.
+    /// The reply to the current command is not sent.
     Skip,
 }
 
@@ -50,52 +50,55 @@ pub struct Session {
     pub db: u32,
     /// Protocol version of replies.
     pub version: Version,
-    /// Whether it has logged in, or did not have to when it connected.
+    /// Whether the client has logged in, or did not have to when it connected.
     authenticated: bool,
     user: Arc<User>,
-    /// Its user's rules as of `user_epoch`.
+    /// The user's rules as of `user_epoch`.
     rules: Arc<Rules>,
     user_epoch: u64,
-    /// The epoch in which it may run every command, [`NEVER`] if it may not.
+    /// The epoch of [`Users`] in which the client may run every command, or [`NEVER`]. An epoch
+    /// ends when rules change.
     unrestricted_epoch: u64,
     /// `CLIENT REPLY`.
     pub reply_mode: ReplyMode,
-    /// The connection is closed once the replies so far are sent.
+    /// Whether the connection is closed after the replies so far were sent.
     pub close_after_reply: bool,
-    /// Its subscriptions; `None` if there are none.
+    /// Subscriptions. `None` if there are none.
     pub subscriptions: Option<Box<Subscriptions>>,
-    /// The commands queued since `MULTI`; `None` outside a transaction.
+    /// Commands queued since `MULTI`. `None` outside of a transaction.
     pub transaction: Option<Box<Transaction>>,
-    /// An ended transaction, empty: the next one uses its memory.
+    /// A cleared transaction, whose memory the next one reuses.
     ended_transaction: Option<Box<Transaction>>,
-    /// The keys that it watches.
+    /// Watched keys.
     pub watching: Option<Box<Watching>>,
-    /// It sees every command (`MONITOR`).
+    /// Whether the client runs `MONITOR`.
     pub monitors: bool,
-    /// It monitors or follows: it may not use the keyspace.
+    /// Whether the client is a monitor or a replica, which may not use the keyspace.
     pub observes: bool,
-    /// It is a replica, which follows the stream of effects (`SYNC`, `PSYNC`).
+    /// If the client is a replica: its output, which follows the stream of effects (`SYNC`,
+    /// `PSYNC`).
     pub follows: Option<Box<dyn Following>>,
-    /// The options that it has sent by `REPLCONF`: the server's type.
+    /// Options that the client has sent by `REPLCONF`. The server defines their type.
     pub handshake: Option<Box<dyn Any + Send>>,
     /// A stamp above those of the effects that its commands have made or seen; 0: it has run none
     /// since the stream is kept for replicas.
     pub stream_stamp: u64,
     /// `WAIT` has run, and its worker hasn't blocked the connection yet.
     pub awaits: Option<Acknowledged>,
-    /// `CLIENT CACHING` was sent, and the next command has not run yet.
+    /// Whether `CLIENT CACHING` was sent and the next command has not run yet.
     pub caching: bool,
-    /// The reader to track the keys it reads for, if any. Derived from the fields around it.
+    /// The reader that is recorded for each key that commands read; `None` if keys are not tracked.
+    /// Derived from the other fields.
     pub reads_as: Option<Arc<Reader>>,
-    /// Its options of `CLIENT TRACKING`; `None` if it doesn't track.
+    /// Options of `CLIENT TRACKING`. `None` if tracking is off.
     pub tracking: Option<Box<SessionTracking>>,
-    /// `EXEC` is running its commands.
+    /// Whether `EXEC` is running its commands.
     pub in_exec: bool,
-    /// `CLIENT PAUSE` has run, and its worker hasn't sent the reply yet.
+    /// The pause that `CLIENT PAUSE` has started, until the worker has sent the reply.
     pub pause: Option<Box<Pause>>,
-    /// A command has run whose work the worker has not done yet.
+    /// Work that a command has left to the worker, because it needs all shards.
     pub needs_all: Option<AllShards>,
-    /// It is the link to the primary that this replica follows.
+    /// The link to the primary, if this connection is that link.
     pub primary: Option<Box<PrimaryLink>>,
     /// `CLIENT DURABILITY`. The server counts the clients with `always`
     /// ([`Host::note_asks_always`](host::Host::note_asks_always)).
@@ -153,7 +156,7 @@ impl Session {
         session
     }
 
-    /// Starts or ends its `MONITOR`.
+    /// Starts or ends `MONITOR`.
     pub fn set_monitors(&mut self, keyspace: &Keyspace, monitors: bool) {
         if self.monitors != monitors {
             self.monitors = monitors;
@@ -165,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Makes it a replica.
+    /// Makes the client a replica.
     pub fn follow(&mut self, following: Box<dyn Following>) {
         self.follows = Some(following);
         self.observes = true;
@@ -181,8 +184,8 @@ impl Session {
         }
     }
 
-    /// Makes it the link to the primary: it may do everything, in the database that the stream has
-    /// selected.
+    /// Makes the connection the link to the primary. It may run every command, and starts in the
+    /// database that the stream has selected.
     pub fn follow_primary(&mut self, users: &Users, link: PrimaryLink, db: u32) {
         let epoch = users.epoch();
         self.log_in(users.superuser(), epoch);
@@ -191,12 +194,12 @@ impl Session {
         self.select(db);
     }
 
-    /// Returns the address for messages to it.
+    /// Returns the address for messages to the connection.
     pub fn listener(&self) -> Listener {
         Listener { worker: self.client.worker, connection: self.client.connection.load(Relaxed) }
     }
 
-    /// Ends all its subscriptions.
+    /// Ends all subscriptions.
     pub fn leave_channels(&mut self, keyspace: &Keyspace) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
             keyspace.pubsub().leave(&mut subscriptions, self.listener());
@@ -204,7 +207,7 @@ impl Session {
         }
     }
 
-    /// Publishes the number of its subscriptions to other workers.
+    /// Makes the number of subscriptions visible to other workers.
     pub fn tell_subscriptions(&self) {
         for kind in KINDS {
             let count = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.names(kind).len());
@@ -212,39 +215,40 @@ impl Session {
         }
     }
 
-    /// Returns the memory usage of its subscriptions (without the shared names), watches and
-    /// tracked prefixes, bytes.
+    /// Returns the memory usage in bytes of subscriptions (without the shared names), watches and
+    /// tracked prefixes.
     pub fn overhead_bytes(&self) -> usize {
         let listened = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.bytes());
         let watched = self.watching.as_ref().map_or(0, |watching| watching.bytes());
         listened + watched + self.tracking.as_ref().map_or(0, |tracking| tracking.bytes())
     }
 
-    /// Returns whether it has logged in and has its user's rules as of this epoch of [`Users`].
-    /// Then [`Session::check`] is all that a command needs.
+    /// Returns whether the client has logged in and the session has its user's rules as of this
+    /// epoch of [`Users`]. A command then needs no other check than [`Session::check`].
     #[inline]
     pub fn knows_rules(&self, epoch: u64) -> bool {
         self.authenticated && self.user_epoch == epoch
     }
 
-    /// Returns whether it wants every reply, and its commands depend on no earlier one: no
-    /// transaction, no `CLIENT CACHING`, no tracking. Ignores its permissions.
+    /// Returns whether commands need no special treatment: the client receives every reply, is no
+    /// observer or subscriber, and has no transaction, `CLIENT CACHING` or tracked keys. Ignores
+    /// permissions.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
-        // Few branches: it holds for nearly all commands.
+        // Few branches, because the result is true for nearly all commands.
         let differs = self.observes | self.caching | self.close_after_reply;
         !(differs | (self.reply_mode != ReplyMode::On))
             && !(self.subscriptions.is_some() | self.transaction.is_some() | self.reads_as.is_some())
     }
 
-    /// Returns whether it may only subscribe, unsubscribe and the like: with RESP2 its replies
-    /// could not be distinguished from messages.
+    /// Returns whether the client may only subscribe, unsubscribe and the like. With RESP2, other
+    /// replies could not be distinguished from messages.
     #[inline]
     pub fn only_listens(&self) -> bool {
         self.subscriptions.is_some() && self.version == Version::Resp2
     }
 
-    /// Returns the view of it for keyed commands.
+    /// Returns the view of the session for keyed commands.
     #[inline]
     pub fn view(&self) -> SessionView {
         SessionView {
@@ -264,7 +268,8 @@ impl Session {
         self.client.db.store(db, Relaxed);
     }
 
-    /// Publishes the selected database again, after a script that has selected another for itself.
+    /// Makes the selected database visible to other workers again, after a script has selected
+    /// another one for itself.
     pub fn select_shown(&self) {
         self.client.db.store(self.db, Relaxed);
     }
@@ -295,7 +300,7 @@ impl Session {
         self.tell_transaction();
     }
 
-    /// Publishes the number of queued commands to other workers.
+    /// Makes the number of queued commands visible to other workers.
     pub fn tell_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.queue().len() as i64);
         self.client.queued.store(queued, Relaxed);
@@ -303,7 +308,7 @@ impl Session {
         self.client.queued_bytes.store(bytes, Relaxed);
     }
 
-    /// Resets it to the state of a new connection (`RESET`), except `CLIENT NO-EVICT`, which stays
+    /// Resets the session to the state of a new connection (`RESET`). `CLIENT NO-EVICT` stays set,
     /// as in Redis 7.0.
     pub fn reset(&mut self, users: &Users) {
         self.discard();

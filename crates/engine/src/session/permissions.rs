@@ -1,4 +1,4 @@
-//! The user of a session, and what it caches of the user's rules ([`crate::acl`]).
+//! The user of a session, and the rules of the user that the session caches ([`crate::acl`]).
 
 use std::sync::Arc;
 
@@ -8,23 +8,23 @@ use super::Session;
 use crate::acl::{Denied, Rules, User, Users};
 use crate::command::Command;
 
-/// No epoch of [`Users`].
+/// A value that is not an epoch of [`Users`].
 pub(super) const NEVER: u64 = u64::MAX;
 
 impl Session {
-    /// Returns whether it has logged in, or didn't have to.
+    /// Returns whether the client has logged in, or did not have to.
     #[inline]
     pub fn is_authenticated(&self) -> bool {
         self.authenticated
     }
 
-    /// Returns its user.
+    /// Returns the user.
     pub fn user(&self) -> &Arc<User> {
         &self.user
     }
 
-    /// Logs it in. `epoch` was read before the user was looked up, so the next command notices a
-    /// change since.
+    /// Logs a user in. Read `epoch` before you look up the user. Then a change made after the
+    /// lookup also changes the epoch, and the next command notices it.
     pub fn log_in(&mut self, user: Arc<User>, epoch: u64) {
         self.authenticated = true;
         self.client.set_user(Arc::clone(&user));
@@ -33,7 +33,7 @@ impl Session {
         self.settle_permissions(epoch);
     }
 
-    /// Makes it the default user's again, as when it connected.
+    /// Makes the default user the user of the session again, as for a new connection.
     pub(super) fn log_out(&mut self, users: &Users) {
         let epoch = users.epoch();
         self.log_in(Arc::clone(users.default_user()), epoch);
@@ -47,8 +47,8 @@ impl Session {
         self.unrestricted_epoch = if is_unrestricted { epoch } else { NEVER };
     }
 
-    /// Updates its cached rules. To be called before its permissions are checked. Returns false if
-    /// its user was deleted: it may run nothing more.
+    /// Updates the cached rules. Must be called before permissions are checked. Returns `false` if
+    /// the user was deleted. The client may then run nothing more.
     #[inline]
     pub fn follow_rules(&mut self, users: &Users) -> bool {
         let epoch = users.epoch();
@@ -67,32 +67,32 @@ impl Session {
         true
     }
 
-    /// Returns whether it knows its user's rules as of this epoch of [`Users`].
+    /// Returns whether the cached rules are those of this epoch of [`Users`].
     pub fn has_followed(&self, epoch: u64) -> bool {
         self.user_epoch == epoch
     }
 
-    /// Returns whether it may run every command, in this epoch of [`Users`].
+    /// Returns whether the client may run every command, in this epoch of [`Users`].
     #[inline]
     pub fn is_unrestricted(&self, epoch: u64) -> bool {
         self.unrestricted_epoch == epoch
     }
 
-    /// Checks whether its user may run a call, by the rules that it has followed.
+    /// Checks by the cached rules whether the user may run a call.
     ///
     /// # Errors
-    /// Why it is denied.
+    /// The reason of a denial.
     pub fn check(&self, command: &Command, args: &Args<'_>) -> Result<(), Denied> {
         if self.is_unrestricted(self.user_epoch) { Ok(()) } else { self.rules.check(command, args) }
     }
 
-    /// Returns the rules that it has followed, for checks of commands that run on its behalf;
-    /// `None`: it may run everything.
+    /// Returns the cached rules, for checks of commands that run on the client's behalf. Returns
+    /// `None` if the client may run every command.
     pub fn restricting_rules(&self) -> Option<Arc<Rules>> {
         (!self.is_unrestricted(self.user_epoch)).then(|| Arc::clone(&self.rules))
     }
 
-    /// Returns whether its user may use a channel, or subscribe to a pattern, by the present rules.
+    /// Returns whether the user may use a channel, or subscribe to a pattern, by the current rules.
     pub fn allows_channel(&self, name: &[u8], is_pattern: bool) -> bool {
         self.user.rules().allows_channel(name, is_pattern)
     }

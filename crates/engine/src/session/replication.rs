@@ -7,32 +7,33 @@ use crate::effect::log::Ahead;
 use crate::session::Session;
 use crate::shard::keyspace::Keyspace;
 
-/// The next step of a connection that follows.
+/// The next step of a replica's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// More, now or later, or its being cut off.
+    /// The stream continues, now or later, or the reader was cut off.
     Ahead(Ahead),
-    /// Nothing: the connection is closed when it has been sent everything.
+    /// The connection is closed after everything was sent.
     End,
-    /// Nothing: the connection is closed now, for this reason.
+    /// The connection is closed now, for this reason.
     Failed(String),
 }
 
 /// The output of a connection after `SYNC` or `PSYNC`: a snapshot, the stream of effects, or both.
-/// Its worker owns it, and reads when it is woken and when the parts read before have been sent.
+/// The connection's worker owns it. The worker reads when it is woken, and when earlier parts have
+/// been sent.
 pub trait Following: Send {
-    /// Adds the next parts to `into`, until they have at least `bytes`, and returns what comes
-    /// next.
+    /// Appends the next parts to `into` until they have at least `bytes` bytes. Returns the next
+    /// step.
     fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Next;
 
-    /// Returns the number of bytes of the stream that it has not read.
+    /// Returns the number of unread bytes of the stream.
     fn behind_bytes(&self) -> u64;
 
-    /// Returns why the connection is to be closed, if it has been silent for too long. Called some
-    /// times a second.
+    /// Returns the reason for closing the connection, if it has been silent for too long. Called a
+    /// few times a second.
     fn timed_out(&mut self) -> Option<String>;
 
-    /// Ends it: the connection closes.
+    /// Ends the output, because the connection closes.
     fn leave(&mut self, keyspace: &Keyspace);
 }
 
@@ -50,17 +51,19 @@ pub struct Acknowledged {
 /// The arguments of `FAILOVER`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failover<'a> {
-    /// The replica, by host and port; otherwise the first that has everything.
+    /// The replica, by host and port. `None`: the first replica that has received everything.
     pub target: Option<(&'a [u8], i64)>,
-    /// The time for it to receive everything, ms; 0: no limit.
+    /// Time limit for the replica to receive everything, ms; 0: no limit.
     pub timeout_ms: i64,
-    /// It becomes the primary after that time in any case.
+    /// Whether the replica becomes the primary after the time limit even if it has not received
+    /// everything.
     pub is_forced: bool,
 }
 
 /// Replication, for commands.
 pub trait Replicator {
-    /// Runs `SYNC`, or `PSYNC` with its arguments: the connection follows, or gets an error.
+    /// Runs `SYNC`, or `PSYNC` with its arguments: the client becomes a replica, or an error is
+    /// returned to it.
     fn sync(&self, session: &mut Session, psync: Option<&[&[u8]]>, reply: &mut Reply<'_>);
 
     /// Runs `REPLCONF` with these options.
@@ -85,6 +88,6 @@ pub trait Replicator {
     /// [`Session::stream_stamp`]; `None` if the stream does not have all of its effects yet.
     fn acknowledged(&self, stamp: u64) -> Option<u64>;
 
-    /// Changes the replication ID: no replica can continue (`DEBUG CHANGE-REPL-ID`).
+    /// Changes the replication ID, so that no replica can continue (`DEBUG CHANGE-REPL-ID`).
     fn change_id(&self);
 }

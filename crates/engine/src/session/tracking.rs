@@ -10,8 +10,8 @@ use crate::session::Session;
 use crate::shard::keyspace::Keyspace;
 
 impl Session {
-    /// Runs `CLIENT TRACKING ON`, with options that fit each other and the current ones;
-    /// invalidations are redirected to `redirect`.
+    /// Runs `CLIENT TRACKING ON`. The options must be compatible with each other and with the
+    /// current ones. Invalidations are redirected to `redirect`.
     pub fn track(&mut self, keyspace: &Keyspace, options: Options, redirect: Option<Arc<Client>>, prefixes: &[&[u8]]) {
         let (tracking, tuning) = (keyspace.tracking(), &keyspace.tuning);
         let broadcasts = options.contains(Options::BROADCAST);
@@ -45,13 +45,13 @@ impl Session {
         }
     }
 
-    /// Sets whether `CLIENT CACHING` is in force.
+    /// Sets whether `CLIENT CACHING` applies to the next command.
     pub fn set_caching(&mut self, caching: bool) {
         self.caching = caching;
         self.tell_tracking();
     }
 
-    /// Records that the client it redirects to has disconnected.
+    /// Records that the client to which invalidations are redirected has disconnected.
     pub fn break_redirect(&mut self) {
         if let Some(state) = &mut self.tracking {
             state.options |= Options::BROKEN_REDIRECT;
@@ -59,7 +59,8 @@ impl Session {
         }
     }
 
-    /// Derives the reader to track for, and publishes its tracking state to other workers.
+    /// Sets the reader for which keys are tracked ([`Session::reads_as`]), and makes the tracking
+    /// state visible to other workers.
     fn tell_tracking(&mut self) {
         let options = self.tracking.as_ref().map_or(Options::empty(), |state| state.options);
         let redirect = self.tracking.as_ref().map_or(-1, |state| state.redirect() as i64);

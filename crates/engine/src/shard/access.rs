@@ -44,7 +44,7 @@ impl<'a> Access<'a> {
     }
 
     /// Returns whether a key with this deadline (Unix time in ms) must be deleted instead of
-    /// stored. On a replica it must not: as in Redis, its primary deletes the key.
+    /// stored. Never true on a replica, because its primary deletes the key, as in Redis.
     pub fn is_past(&self, at_ms: i64) -> bool {
         at_ms <= self.now_ms && !self.keyspace.tuning.is_replica()
     }
@@ -63,9 +63,9 @@ impl<'a> Access<'a> {
         usize::try_from(max_bytes).unwrap_or(usize::MAX)
     }
 
-    /// Returns a generator from the sequence of a key's shard. A command that uses random numbers
-    /// for a change must propagate a deterministic form ([`Access::propagate`]). Debug builds check
-    /// that.
+    /// Returns a random number generator, seeded by the key's shard. A command whose change depends
+    /// on random numbers must propagate a deterministic form ([`Access::propagate`]). Debug builds
+    /// check this.
     pub fn random(&mut self, key: &Key<'_>) -> Random {
         self.is_random |= self.is_journaled();
         Random::from_seed(self.shard(key.place.shard).random.next_u64())
@@ -129,7 +129,8 @@ impl<'a> Access<'a> {
     /// # Errors
     /// [`WrongType`] if one of them holds another type.
     pub fn views<C: Collection>(&mut self, keys: &[Key<'_>]) -> Result<Vec<Option<C::View<'_>>>, WrongType> {
-        // Accesses that change shards (expiry, access words) come before the shared ones.
+        // The first pass deletes expired keys and updates access words, for which it needs the
+        // shards mutably. The second pass needs only shared references.
         for key in keys {
             self.db(key).read_as::<C>(key)?;
         }
@@ -139,10 +140,11 @@ impl<'a> Access<'a> {
     }
 
     /// Returns the values of several keys for reading, with `None` for missing keys. Each lookup
-    /// counts a hit or a miss and touches the key, as [`Db::read`] does, up to the first value for
-    /// which `suits` returns false: the command does not use the others.
+    /// counts a hit or a miss and touches the key, as [`Db::read`] does. Lookups end at the first
+    /// value for which `suits` returns false, because the command does not use the values after it.
     pub fn held(&mut self, keys: &[Key<'_>], suits: fn(Held<'_>) -> bool) -> Vec<Option<Held<'_>>> {
-        // Accesses that change shards (expiry, access words) come before the shared ones.
+        // As in `views`: the first pass needs the shards mutably, and the second only shared
+        // references.
         for key in keys {
             if self.db(key).read(key).is_some_and(|entry| !suits(entry.held())) {
                 break;
@@ -156,14 +158,16 @@ impl<'a> Access<'a> {
     fn held_in(&self, physical: usize, key: &Key<'_>) -> Option<Held<'_>> {
         let database = self.shard_ref(key.place.shard).databases.get(physical)?;
         let entry = database.dict.find(key.place.hash, key.bytes)?;
-        // Reading has deleted the key if it was expired, unless expired keys are only hidden.
+        // An expired key was deleted when it was read, unless expired keys are only hidden: on a
+        // replica, or while writes are paused.
         let is_hidden = entry.expire_at_ms().is_some_and(|at_ms| at_ms <= self.now_ms)
             && self.keyspace.tuning.keeps_expired(self.now_ms)
             && !self.session.of_primary;
         (!is_hidden).then(|| Held::of(entry.payload(), entry.user_flags()))
     }
 
-    /// Removes the key at which an empty result would be stored. Returns whether it existed.
+    /// Removes the destination key of a command whose result is empty. Returns whether the key
+    /// existed.
     pub fn remove_destination(&mut self, key: &Key<'_>) -> bool {
         let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
         self.db(key).remove_unseen(key, lazy, Change::event(&Event(EventClass::Generic, "del")))
@@ -198,7 +202,7 @@ impl<'a> Access<'a> {
     }
 
     /// Empties databases for all clients. Frees their content in the background if `lazy` is set.
-    /// Watches are not raised, because `EXEC` checks the keys itself.
+    /// Raises no watches, because `EXEC` checks whether the watched keys still exist.
     ///
     /// # Panics
     /// If the command does not hold all shards.
@@ -229,7 +233,7 @@ impl<'a> Access<'a> {
 
     fn assert_holds_all(&self) {
         let all = self.keyspace.partition_count() as usize;
-        assert_eq!(self.owned.len(), all, "what changes whole databases holds all shards");
+        assert_eq!(self.owned.len(), all, "a command changes whole databases without holding all shards");
     }
 
     /// Returns the numbers of the shards that the command holds, ascending.
@@ -240,7 +244,7 @@ impl<'a> Access<'a> {
     /// Returns a shard that the command holds for reading.
     ///
     /// # Panics
-    /// As [`Access::db_in`].
+    /// If the command does not hold the shard.
     pub(crate) fn shard_ref(&self, shard: u32) -> &Shard {
         self.keyspace.shard_ref(&self.owned[self.index_of(shard)])
     }
@@ -258,7 +262,8 @@ impl<'a> Access<'a> {
         if self.owned[0].shard() == shard { 0 } else { self.index_among(shard) }
     }
 
-    /// Does the work of [`Access::index_of`] for commands that hold several shards.
+    /// Does the work of [`Access::index_of`] for commands that hold several shards. Out of line,
+    /// because few do.
     #[inline(never)]
     fn index_among(&self, shard: u32) -> usize {
         // If all shards are held, the index of each is its number.

@@ -1,5 +1,5 @@
-//! The interface of blocking commands to their [`Access`]. [`crate::effect::blocking`] has the
-//! queues, and explains how to write a blocking command.
+//! The part of [`Access`] that blocking commands use. [`crate::effect::blocking`] has the queues,
+//! and explains how to write a blocking command.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,15 +10,16 @@ use crate::clients::waiter::{Block, Origin, Waiter, WakesOn};
 use crate::shard::access::Access;
 use crate::shard::executor::{Call, Executor};
 
-/// Whether and how a call of a handler may block.
+/// Whether a command may block, and how its handler was called.
 pub(crate) enum Blocking<'a> {
-    /// Called by its connection. It may block.
+    /// The connection calls the handler, which may block.
     Allowed,
-    /// Called in a transaction. It must not block.
+    /// A transaction calls the handler, which must not block.
     Denied,
-    /// Called by its connection, which hands over the command's value. No such command blocks.
+    /// The connection calls the handler and hands over the command's value. Such commands do not
+    /// block.
     HandedOver(&'a Cell<Option<RawString>>),
-    /// Called because a change of `key` has woken it.
+    /// A change of `key` has woken the command.
     Woken { waiter: &'a Waiter, key: &'a [u8], claimed: bool },
 }
 
@@ -43,7 +44,8 @@ impl<'a> Access<'a> {
     }
 
     /// Claims the right to reply. Must be called before the first change, once the handler has
-    /// found something. Returns `false` if the command was woken too late. It must then do nothing.
+    /// found something. Returns `false` if the client was already answered. The handler must then
+    /// do nothing.
     #[must_use]
     pub fn claim(&mut self) -> bool {
         match &mut self.blocking {
@@ -62,7 +64,7 @@ impl<'a> Access<'a> {
     /// If the command must not block.
     pub fn block(&mut self, block: Block) {
         if self.woken_by().is_none() {
-            assert!(self.may_block(), "the handler asks first");
+            assert!(self.may_block(), "the handler blocks although `may_block` returns false");
             self.block = Some(block);
         }
     }
@@ -74,7 +76,7 @@ impl Executor<'_> {
         self.blocked = Some(waiter);
     }
 
-    /// Returns a waiter for a command that waits for no key (`WAIT`).
+    /// Returns a waiter for a command that blocks without waiting for a key (`WAIT`).
     pub fn wait_without_keys(&self, call: &Call<'_>, timeout_ms: i64) -> Arc<Waiter> {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let (connection, session) = (call.connection, call.session);

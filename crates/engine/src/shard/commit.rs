@@ -1,4 +1,5 @@
 //! Commits commands, transactions and scripts: their effects become units of this worker's stream.
+//! [`crate::effect`] defines effect, unit, stream and stamp, and explains their order.
 
 use pantala_resp::Args;
 
@@ -19,8 +20,8 @@ impl Access<'_> {
         self.keyspace.tuning.is_journaled()
     }
 
-    /// Propagates a command instead of the one that the client sent, in the selected database.
-    /// Several calls propagate several commands in order.
+    /// Propagates a command (in the selected database) in place of the command that the client
+    /// sent. Several calls propagate several commands in order.
     pub fn propagate(&mut self, words: &[&[u8]]) {
         if self.is_journaled() {
             let db = self.session.db;
@@ -28,7 +29,7 @@ impl Access<'_> {
         }
     }
 
-    /// Propagates only commands passed to [`Access::propagate`], not the command itself.
+    /// Propagates nothing for this command, except commands passed to [`Access::propagate`].
     pub fn propagate_nothing(&mut self) {
         if self.is_journaled() {
             self.rewrite();
@@ -49,6 +50,8 @@ impl Access<'_> {
         &mut pending.rewritten
     }
 
+    /// Returns the pending effects of the command's lowest shard, which record the command's own
+    /// effect.
     fn lowest_pending(&mut self) -> &mut Pending {
         &mut self.keyspace.shard(&mut self.owned[0]).waiters.pending
     }
@@ -69,8 +72,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Drops the effects of a script's run that was rolled back. Commits only those of expired and
-    /// evicted keys.
+    /// Drops the effects of a script run that was rolled back, but commits the deletions of expired
+    /// and evicted keys.
     pub fn roll_back_unit(&mut self, owned: &mut [Ownership]) {
         self.unit.depth -= 1;
         for ownership in owned.iter_mut() {
@@ -90,7 +93,7 @@ impl Executor<'_> {
         let (command, owned) = (call.command, &mut *access.owned);
         self.gather_deletions(owned);
         let keyspace = self.keyspace();
-        // Not `any`, because each mark must be cleared.
+        // Not `any`, which would stop at the first mark. Each mark must be cleared.
         let is_changed = owned.iter_mut().fold(false, |is_changed, ownership| {
             is_changed | std::mem::take(&mut keyspace.shard(ownership).waiters.pending.is_changed)
         });
@@ -100,11 +103,12 @@ impl Executor<'_> {
         }
         match std::mem::take(&mut lowest.form) {
             Form::Rewritten => self.unit.batch.append(&mut lowest.rewritten, false),
-            // A read that found expired fields has changed its key too, but is not propagated.
+            // A read that deleted expired fields has changed its key too. The deletions are
+            // propagated, but the read itself is not.
             Form::Verbatim if is_changed && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) => {
                 debug_assert!(
                     !access.is_random,
-                    "{} draws random numbers and does not propagate what it did",
+                    "{} draws random numbers and does not propagate a deterministic form",
                     command.full_name
                 );
                 if self.unit.depth == 0 && self.unit.batch.is_empty() {
@@ -121,7 +125,8 @@ impl Executor<'_> {
         if self.unit.depth > 0 {
             return;
         }
-        // As in Redis, expired keys that a walk over the keyspace finds do not form a transaction.
+        // A walk over the keyspace (`KEYS`, `SCAN`) may delete many expired keys. As in Redis, they
+        // are not propagated as one transaction.
         let is_walk = !matches!(command.route, Route::Keys);
         if is_walk && self.unit.batch.effects.iter().all(|effect| effect.is_deletion) {
             self.commit_each_deletion(owned);
@@ -149,8 +154,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Calls `run` outside of the current transaction or script. The effects of `run` are units of
-    /// their own.
+    /// Calls `run` outside of the current transaction or script: the effects of `run` do not become
+    /// part of its unit.
     #[inline]
     pub(crate) fn outside_unit<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
         if self.unit.depth == 0 {
@@ -167,7 +172,7 @@ impl Executor<'_> {
         self.unit.batch.clear();
     }
 
-    /// Ends a unit without committing it.
+    /// Ends a unit without committing it. Drops its effects.
     pub fn abandon_unit(&mut self, owned: &mut [Ownership]) {
         self.gather_deletions(owned);
         self.drop_effects();
@@ -181,12 +186,12 @@ impl Executor<'_> {
 
     /// Resumes a suspended unit.
     pub fn resume_unit(&mut self, unit: Unit) {
-        debug_assert!(self.unit.depth == 0 && self.unit.batch.is_empty(), "what ran meanwhile was committed");
+        debug_assert!(self.unit.depth == 0 && self.unit.batch.is_empty(), "other commands have left a unit open");
         self.unit = unit;
     }
 
     /// Commits the deletions of expired and evicted keys in shards that are about to be released,
-    /// each as a unit of its own.
+    /// each as a separate unit.
     #[inline]
     pub(crate) fn commit_deletions(&mut self, owned: &mut [Ownership]) {
         if self.keyspace().tuning.is_journaled() {
@@ -208,7 +213,7 @@ impl Executor<'_> {
         self.stream.push_each(stamp, batch);
         batch.clear();
         let last = self.stream.clock();
-        // The commands may have read only.
+        // Only the stamp, because the commands themselves may have only read data.
         self.seen.set_stamp(last);
         self.set_clocks(owned, last);
     }
@@ -225,8 +230,8 @@ impl Executor<'_> {
     fn commit_unit(&mut self, owned: &mut [Ownership]) {
         let stamp = self.stamp(owned);
         if self.unit.batch.is_empty() {
-            // Later writes of this worker's connections may depend on the values just read: their
-            // stamps must be later.
+            // Later writes of this worker's connections may depend on the values just read, so
+            // their stamps must be higher than those of these shards.
             self.stream.observe(stamp - 1);
             return;
         }
@@ -236,8 +241,7 @@ impl Executor<'_> {
         self.set_clocks(owned, stamp);
     }
 
-    /// Returns the next stamp that is later than all stamps that these shards and this worker have
-    /// seen.
+    /// Returns a stamp that is higher than all stamps that these shards and this worker have seen.
     fn stamp(&mut self, owned: &mut [Ownership]) -> u64 {
         let keyspace = self.keyspace;
         let clocks = owned.iter_mut().map(|ownership| keyspace.shard(ownership).waiters.pending.clock);
@@ -281,8 +285,8 @@ impl Executor<'_> {
         std::mem::take(&mut self.seen)
     }
 
-    /// Advances to the clock in a reply from another worker, so that the connection's next writes
-    /// are stamped later.
+    /// Advances this worker's clock to that of a reply from another worker, so that the
+    /// connection's next writes are stamped later.
     #[inline]
     pub fn observe_clock(&mut self, clock: u64) {
         if !faults::hits(Fault::ForgottenClock) {
@@ -291,12 +295,14 @@ impl Executor<'_> {
     }
 
     /// Hands over the turn's units to the journal. Must be called at the end of each turn, before
-    /// the worker attends the next epoch.
+    /// the worker reports to the journal that it is between two turns
+    /// ([`Journal::attend`](crate::effect::Journal::attend)).
     #[inline]
     pub fn flush_stream(&mut self) {
         if !self.stream.is_empty() {
             self.keyspace.journal().take(self.worker(), &mut self.stream);
-            // Nothing takes it while no reply waits.
+            // If no reply waits for a sync, no caller takes `seen`, and its bit for written units
+            // would stay set.
             self.seen.forget_writes();
         }
     }

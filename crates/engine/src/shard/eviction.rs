@@ -1,16 +1,15 @@
-//! Eviction: deletes keys before a command runs while memory is above its limit
-//! ([`Memory`](crate::store::memory::Memory)). Workers call it.
+//! Eviction: workers delete keys before a command runs, while memory usage exceeds the limit
+//! ([`Memory`](crate::store::memory::Memory)).
 //!
-//! A worker evicts from shards that it holds and from shards that are free at that moment (with
-//! `--execution owner` only from those that it is the home of). It never waits for a shard. A key
-//! is evicted while its shard is held, and its effects are then propagated, published and
-//! invalidated, as for any other removal. So an eviction is ordered with all other changes in its
-//! shard, and the client whose command caused it gets its invalidation before the reply.
+//! A worker evicts from shards that it holds and from shards that are free at that moment. With
+//! `--execution owner`, it evicts only from its home shards. A worker never waits for a shard. A
+//! key is evicted while its shard is held. Like any other deletion, the eviction is propagated,
+//! published and sent to caching clients. So the eviction is ordered with all other changes in the
+//! shard. A client whose command causes an eviction receives the invalidation before the reply.
 //!
 //! `maxmemory-eviction-tenacity` bounds the time for one command. Later commands and turns of the
-//! workers' loops evict the rest. If memory exceeds the limit by more than a sixteenth and is
-//! higher than before, keys are evicted immediately. So memory stays bounded, whatever the rate of
-//! commands.
+//! workers' loops evict the rest. The bound does not apply while memory usage exceeds the limit by
+//! more than a sixteenth and still rises. So memory stays bounded at any rate of commands.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -29,19 +28,18 @@ pub use crate::tuning::policy::{EvictionPolicy, Rank};
 /// Number of keys evicted between two reads of the clock, as in Redis.
 const KEYS_PER_LOOK: u64 = 16;
 
-/// Number of random picks, for each key to evict, of a free shard with such keys. After that all
-/// shards are tried in turn.
+/// Number of times that a random shard is picked for each key to evict. If no picked shard is free
+/// and has a key to evict, all shards are tried in turn.
 const TRIES: usize = 8;
 
-/// Consecutive failures to find a key although there are some, after which eviction stops. It is
-/// many times as many as a walk through all keys takes.
+/// Number of consecutive failed searches for a key after which eviction stops. A walk through all
+/// keys takes far fewer.
 const MISSES_MAX: u64 = 100_000;
 
-/// Time for which the weights of shards are used before they are recomputed, ms.
+/// Time in ms for which the weights of shards are used before they are recomputed.
 const WEIGHTS_KEPT_MS: i64 = 100;
 
-/// Average number of dictionaries that a command checks for memory without keys while memory is
-/// short.
+/// Average number of dictionaries that a command checks for unused memory while memory is short.
 const DICTS_LOOKED_AT: u64 = 1024;
 
 /// Result of an attempt to get below the limit.
@@ -85,8 +83,7 @@ impl Executor<'_> {
         self.evict(held, now_ms)
     }
 
-    /// Does the same as [`Executor::make_room`] for a command with these flags. Returns whether the
-    /// command may run.
+    /// Makes room for a command with these flags. Returns whether the command may run.
     pub(crate) fn has_room(&mut self, flags: Flags, held: &mut [Ownership], now_ms: i64) -> bool {
         self.make_room(held, now_ms) != Room::None || !flags.contains(Flags::DENYOOM)
     }
@@ -118,7 +115,7 @@ impl Executor<'_> {
                 break Room::None;
             }
             if self.weights.has_done_its_share(memory) && memory.is_bearable() {
-                // This worker evicts more only if the others have nothing left to evict.
+                // This worker evicts more only if other workers have nothing left to evict.
                 self.tell_weights(policy, now_ms);
                 if self.weights.has_done_its_share(memory) {
                     break Room::Later;
@@ -208,8 +205,9 @@ impl Executor<'_> {
     ) -> Tried {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let evict = |ownership: &mut Ownership| {
-            // CONFIG SET may have raised the limit since the caller's check. Checked again with the
-            // shard held, so that a later write to this shard does not lose its key.
+            // `CONFIG SET` may have raised the limit since the caller's check. The limit is checked
+            // again with the shard held, because a key that is written to this shard afterwards
+            // must not be evicted.
             if !keyspace.memory().is_over() {
                 return Tried::Enough;
             }
@@ -221,7 +219,7 @@ impl Executor<'_> {
             return evict(&mut held[at]);
         }
         // While a request's shards are held, shards that were evicted from stay in `to_free` until
-        // it has run.
+        // the request has run.
         let pending = self.to_free.iter().position(|ownership| ownership.shard() == shard);
         let taken = match pending {
             Some(at) => Some(self.to_free.swap_remove(at)),
@@ -245,8 +243,7 @@ impl Executor<'_> {
     }
 
     /// Releases the memory of dictionaries without keys, in the shards that this worker may take.
-    /// Returns whether there was any. If there was none, many commands share the cost of the next
-    /// search.
+    /// Returns whether it released any. If not, many commands share the cost of the next search.
     fn release_emptied(&mut self, held: &mut [Ownership], now_ms: i64) -> bool {
         let keyspace = self.keyspace();
         let weights = &mut self.weights;
@@ -273,8 +270,8 @@ impl Executor<'_> {
             }
         }
         self.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
-        // As after an eviction: while a request's shards are held, no shard is released before it
-        // has run.
+        // As after an eviction, no shard is released while a request's shards are held, until the
+        // request has run.
         if held.is_empty() {
             self.free_all();
         }
@@ -287,9 +284,9 @@ impl Executor<'_> {
         self.measure_free(|shard| keyspace.home(shard) == worker);
     }
 
-    /// Does the same as [`Executor::measure`] for all shards that this worker may take, before a
-    /// caller reads the memory usage or sets a limit. Without a limit, shards flush only about once
-    /// a second.
+    /// Flushes the memory usage of all free shards that this worker may take. Called before memory
+    /// usage is read or a limit is set, because without a limit shards flush only about once a
+    /// second.
     pub fn measure_all(&mut self) {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let is_inline = keyspace.layout().execution == Execution::Inline;

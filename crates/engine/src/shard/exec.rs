@@ -1,10 +1,10 @@
-//! `EXEC` on busy shards: a transaction whose shards were not all free runs on the thread that
-//! releases the last of them, as any command on several keys does.
+//! `EXEC` on busy shards. If the shards of a transaction were not all free, the transaction runs on
+//! the thread that releases the last shard, like any command on several keys.
 //!
-//! Only a transaction that needs nothing but its keys can do so ([`Transaction::can_travel`]). If
-//! its shards were gathered for its client's worker instead, other commands could not use them
-//! during a message. Where many transactions need few shards, that is most of the time that they
-//! wait (decision 5).
+//! This requires that the transaction needs only its keys ([`Transaction::can_travel`]). Otherwise
+//! the shards are gathered for the worker of the client. No command can use the shards while they
+//! are sent to that worker. If many transactions compete for few shards, that delay is most of the
+//! time that they wait (decision 5).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -25,17 +25,18 @@ use crate::tuning::WATCHING;
 pub struct Exec {
     /// The queued commands.
     pub transaction: Box<Transaction>,
-    /// The watched keys. Removed once they were checked.
+    /// The watched keys. Removed after the check.
     pub watching: Option<Box<Watching>>,
     /// The command `EXEC`, for monitors.
     pub command: &'static Command,
     /// The client's spelling of the command.
     pub name: [u8; 4],
-    /// Length of the reply's header, which is the number of commands. 0 if no command has run.
+    /// Length of the reply's header, bytes. The header contains the number of commands. 0 until the
+    /// first command runs.
     heading_bytes: usize,
     /// Results of the commands that have run.
     ran: Vec<RanQueued>,
-    /// Duration from the time when all shards were held.
+    /// Duration since all shards were held.
     pub took: Duration,
 }
 
@@ -45,19 +46,21 @@ pub struct RanQueued {
     reply_end: usize,
     /// Duration, if the command was timed.
     pub took: Option<Duration>,
-    /// Whether the user may no longer run the command, which the reply says.
+    /// Whether the command was denied because the user has lost the permission. Its reply is the
+    /// error.
     pub is_denied: bool,
 }
 
 impl Exec {
-    /// Returns a transaction that has not run. It must be one that can travel.
+    /// Returns a transaction that has not run, from one that can travel
+    /// ([`Transaction::can_travel`]).
     pub fn new(
         transaction: Box<Transaction>,
         watching: Option<Box<Watching>>,
         command: &'static Command,
         name: [u8; 4],
     ) -> Self {
-        assert!(transaction.can_travel(), "what needs its session stays with it");
+        assert!(transaction.can_travel(), "a transaction that needs its session must not travel");
         Exec { transaction, watching, command, name, heading_bytes: 0, ran: Vec::new(), took: Duration::ZERO }
     }
 
@@ -75,7 +78,7 @@ impl Exec {
 
 impl Executor<'_> {
     /// Runs a transaction that holds all its shards, and serves clients blocked on keys that it
-    /// changed. Returns `false` for [`Fault::TornExec`].
+    /// changed. Returns `false` if [`Fault::TornExec`] has interrupted it.
     pub(crate) fn run_exec(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
         let Some(mut exec) = request.exec.take() else { return true };
         let began = WATCHING.then(Instant::now);
@@ -95,7 +98,7 @@ impl Executor<'_> {
         !is_torn
     }
 
-    /// Runs the commands. Returns whether the transaction was torn.
+    /// Runs the commands. Returns whether [`Fault::TornExec`] has interrupted the transaction.
     fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut [Ownership]) -> bool {
         let (session, now_ms) = (request.session, self.time_of(request.now_ms, owned));
         let is_begun = exec.heading_bytes > 0;
@@ -125,7 +128,7 @@ impl Executor<'_> {
                 return true;
             }
             let is_found = exec.transaction.find_shards(queued, &mut shards);
-            debug_assert!(is_found, "it couldn't travel");
+            debug_assert!(is_found, "shards not found of a command that can travel");
             let call = Call {
                 command: queued.command,
                 args: exec.transaction.args(queued),

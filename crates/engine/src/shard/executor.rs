@@ -1,13 +1,13 @@
 //! Runs commands on shards: directly if the shards are free, through their gates otherwise. Each
-//! worker owns one [`Executor`], which its connections call.
+//! worker has one [`Executor`] for its connections. For words see [the crate's page](crate).
 //!
 //! ```text
 //!     free                      busy
 //! run ─────► execute      run ─────► request into the gate, connection parked
 //!               │                       │ the shard's owner runs the queue
 //!               ▼                       ▼
-//!            release ◄───────────── grant: the request now owns the shard
-//!               │ no waiters            │ more shards to take (ascending): try each,
+//!            release ─ requests ──► grant: the request now owns the shard
+//!               │ no requests           │ more shards to take (ascending): try each,
 //!               ▼                       ▼ or wait in its gate, until all are taken
 //!             free                   execute, release all, reply to the origin worker
 //! ```
@@ -38,8 +38,9 @@ use crate::shard::request::{Parcel, Request, Task};
 use crate::shard::telling::{remember, set_changer};
 use crate::store::eviction::Weights;
 
-/// Number of spins on a busy shard before a worker enqueues a request. A command holds a shard for
-/// a few hundred nanoseconds. A request costs about a microsecond (docs/decisions).
+/// Number of spins on a busy shard before a worker enqueues a request. They last about as long as a
+/// command holds a shard: a few hundred nanoseconds. A request would cost about a microsecond
+/// (`docs/decisions/0009-hot-path.md`).
 const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
 
 /// Number of gates that a command on several shards prefetches ahead: about as many loads as a
@@ -51,9 +52,9 @@ const GATES_AHEAD: usize = 8;
 pub enum Ran {
     /// The command ran. Its reply is in the buffer.
     Done,
-    /// The command ran. Its reply is in the buffer. In addition, invalidations for this worker's
-    /// connections must be sent after that reply ([`Executor::take_told`]), or waiters were served
-    /// ([`Executor::take_served`]).
+    /// The command ran. Its reply is in the buffer. In addition, waiters were served
+    /// ([`Executor::take_served`]), or invalidations for this worker's connections must be sent
+    /// after the reply ([`Executor::take_told`]).
     DoneTold,
     /// The command is in flight. Its reply will arrive as
     /// [`Message::Answer`](crate::shard::message::Message::Answer) or through
@@ -75,7 +76,7 @@ pub struct Call<'a> {
     pub first_key: Option<KeyPlace>,
     /// The part of the session that handlers may see.
     pub session: SessionView,
-    /// The reader for which keys that the command reads are tracked (`CLIENT TRACKING`).
+    /// If the client uses `CLIENT TRACKING`: the reader that is recorded for each key read.
     pub reads_as: Option<&'a Arc<Reader>>,
     /// Token of the connection in its worker.
     pub connection: u64,
@@ -89,16 +90,16 @@ pub struct Executor<'k> {
     worker: u32,
     /// Scratch: shards of the current command.
     shards: Vec<u32>,
-    /// Reads the time when waiters are served or a request runs, possibly long after the command
-    /// started or was sent.
+    /// The clock. It is read when waiters are served or requests run, because their commands may
+    /// have been sent long before.
     pub(crate) clock: SystemClock,
-    /// Whether waiters were considered for service, which reads that clock.
+    /// Whether blocked clients were served since the last [`Executor::take_served`].
     pub(crate) has_served: bool,
     /// Scratch: ownerships of the current command.
     owned: Vec<Ownership>,
     /// Shards to release.
     pub(crate) to_free: Vec<Ownership>,
-    /// Shards with pending requests, deferred to the next turn.
+    /// Deferred shards: this worker continues to run their pending requests in its next turn.
     put_off: Vec<Ownership>,
     /// Replies to requests of this worker's own connections.
     answers: Vec<Parcel>,
@@ -112,17 +113,19 @@ pub struct Executor<'k> {
     pub(crate) woken: Vec<Woken>,
     /// Invalidations for this worker's own connections.
     pub(crate) told: Vec<News>,
-    /// Changed keys for readers of prefixes, with the last client that changed each; sent per turn.
+    /// Changed keys for clients that track prefixes, with the client that last changed each key.
+    /// Sent once per turn ([`Executor::tell_changed`]).
     pub(crate) changed: BTreeMap<KeyName, u64>,
     /// Chooses the shards to evict from.
     pub(crate) weights: Weights,
-    /// Effects of the running command or unit, and effects committed in this turn.
+    /// Effects of the running command, transaction or script.
     pub(crate) unit: Unit,
+    /// Units committed in this turn, for the journal.
     pub(crate) stream: Stream,
     /// See [`Executor::take_seen`].
     pub(crate) seen: Seen,
-    /// The time of another worker that this turn's commands have advanced to: unix time, ms. See
-    /// [`Executor::time_of`].
+    /// The latest time of an expiry that this turn's commands found on a shard, Unix time in ms. It
+    /// may come from another worker's clock, ahead of this one's. See [`Executor::time_of`].
     reached_ms: i64,
 }
 
@@ -180,7 +183,6 @@ impl<'k> Executor<'k> {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
             }
-            // A shard is freed only with an empty backlog, so a shard that was free has none.
             debug_assert!(cell.backlog(&mut ownership).is_empty());
             faults::pause(Fault::PauseHolding);
             if let Freed::Waiters(ownership, waiters) = cell.gate().free(ownership) {
@@ -194,7 +196,7 @@ impl<'k> Executor<'k> {
         Ran::Parked
     }
 
-    /// Returns whether this worker may run its connections' commands on a free shard. With
+    /// Returns whether this worker may take a free shard for its connections' commands. With
     /// `--execution owner` only the shard's home may.
     #[inline]
     pub fn may_take(&self, shard: u32) -> bool {
@@ -225,8 +227,8 @@ impl<'k> Executor<'k> {
     }
 
     /// Takes the given shards, in any order and possibly with duplicates, up to the first busy one.
-    /// Leaves the sorted shards in `self.shards`, the order in which every request takes shards.
-    /// With `--execution owner` it takes none, because requests take shards at their homes.
+    /// Stores the numbers of all given shards, sorted and deduplicated, in `self.shards`. With
+    /// `--execution owner` takes no shard, because requests take shards at their homes.
     fn take_in_order(&mut self, shards: &[u32]) -> Vec<Ownership> {
         self.shards.clear();
         self.shards.extend_from_slice(shards);
@@ -252,11 +254,12 @@ impl<'k> Executor<'k> {
     /// worker.
     ///
     /// # Errors
-    /// If a shard is busy: a request that holds the shards before it, for [`Executor::resume`]. The
-    /// request returns with all shards, or rejected if it `may_be_refused`, as
+    /// If not all shards could be taken, returns a request that holds those taken (none with
+    /// `--execution owner`). Pass it to [`Executor::resume`]. Later it arrives, with all shards, as
     /// [`Message::Brought`](crate::shard::message::Message::Brought) or through
-    /// [`Executor::take_brought`]. A request that gets a transaction ([`Request::run_exec`]) is
-    /// answered like a command instead.
+    /// [`Executor::take_brought`]. With `may_be_refused` it may instead arrive rejected. If the
+    /// caller attaches a transaction to it ([`Request::run_exec`]), the thread that takes the last
+    /// shard runs the transaction. The request then arrives as an answer.
     pub fn gather(
         &mut self,
         shards: &[u32],
@@ -278,8 +281,8 @@ impl<'k> Executor<'k> {
         Err(Node::new(request))
     }
 
-    /// Gathers the given shards for a connection of this worker that waits for them. Even if all
-    /// are free, they arrive as described for [`Executor::gather`].
+    /// Gathers the given shards for a connection of this worker, which waits for them. Even if all
+    /// shards are free, they arrive as described for [`Executor::gather`].
     pub fn bring(&mut self, shards: &[u32], session: SessionView, connection: u64, now_ms: i64, may_be_refused: bool) {
         match self.gather(shards, session, connection, now_ms, may_be_refused) {
             Err(parcel) => self.resume(parcel),
@@ -293,11 +296,11 @@ impl<'k> Executor<'k> {
         }
     }
 
-    /// Runs a command of a transaction on the held shards that it needs, which must be sorted and
-    /// without duplicates.
+    /// Runs a command of a transaction on the held shards that it needs. `shards` must be sorted
+    /// and without duplicates.
     pub fn run_held(&mut self, call: &Call<'_>, shards: &[u32], owned: &mut [Ownership], reply: &mut Vec<u8>) {
-        // A handler must see only the shards of its own route. Most routes have one, so nothing is
-        // moved.
+        // A handler must see only the shards of its own command. Most commands need one shard, so a
+        // part of `owned` suffices and nothing is moved.
         if let [shard] = shards
             && let Ok(at) = owned.binary_search_by_key(shard, Ownership::shard)
         {
@@ -386,7 +389,7 @@ impl<'k> Executor<'k> {
     pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
         self.commit_deletions(&mut owned);
         self.serve(&mut owned, now_ms);
-        // Ready keys may have been found expired.
+        // Serving may have found expired keys.
         self.commit_deletions(&mut owned);
         self.tell(&mut owned);
         faults::pause(Fault::PauseHolding);
@@ -412,8 +415,8 @@ impl<'k> Executor<'k> {
 }
 
 impl Executor<'_> {
-    /// Runs a command on held shards, at a time that may be later than its call's. Returns its
-    /// waiter if it blocked.
+    /// Runs a command on held shards. `now_ms` may be later than the call's time. Returns the
+    /// waiter if the command blocked.
     #[inline]
     fn execute(
         &mut self,
@@ -428,7 +431,7 @@ impl Executor<'_> {
         self.execute_counted(call, now_ms, worker, owned, blocking, reply)
     }
 
-    /// Does the same as [`Executor::execute`] for a command that the statistics already include.
+    /// Runs a command like [`Executor::execute`], but does not count it in the shard's statistics.
     #[inline(always)]
     fn execute_counted(
         &mut self,
@@ -445,9 +448,9 @@ impl Executor<'_> {
         if access.block.is_some() { self.wait(&mut access, call, worker) } else { None }
     }
 
-    /// Runs the handler of a call: a command that was just sent, or a blocked command that was
-    /// woken. [`crate::effect::change`] notifies the sinks of single keys. The effects of whole
-    /// commands are committed in this function.
+    /// Runs the handler of a call: a new command, or a blocked one that was woken.
+    /// [`crate::effect::change`] notifies the sinks of each changed key. This function does the
+    /// rest: it commits the effect, shows the command to monitors, tracks reads and counts memory.
     #[inline]
     pub(crate) fn run_handler(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         if access.keyspace.tuning.is_watched() {
@@ -457,12 +460,13 @@ impl Executor<'_> {
         }
     }
 
-    /// Does the same as [`Executor::run_handler`] if there are monitors, clients that track keys, a
-    /// memory limit, or the journal is on.
+    /// Runs the slow path of [`Executor::run_handler`]: the journal is on, memory is limited, or
+    /// there are monitors or tracking clients.
     #[cold]
     fn run_watched(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         let keyspace = access.keyspace;
         if !keyspace.tuning.is_watched_beside_journal() {
+            // Only the journal is on.
             for ownership in access.owned.iter_mut() {
                 keyspace.shard(ownership).waiters.pending.forget_command();
             }
@@ -471,8 +475,8 @@ impl Executor<'_> {
         }
         set_changer(keyspace, access.owned, Changer::from(&call.session));
         if keyspace.tuning.is_journaled() {
-            // Marks of a command that started before the journal was switched on do not belong to
-            // this command.
+            // A command that started before the journal was switched on may have left marks of its
+            // changes. They do not belong to this command.
             for ownership in access.owned.iter_mut() {
                 keyspace.shard(ownership).waiters.pending.forget_command();
             }
@@ -500,14 +504,15 @@ impl Executor<'_> {
         }
     }
 
-    /// Checks the permission of a call again, which has waited since its check. Logs a denial.
+    /// Repeats the check of a call that has waited, if the rules have changed since. Logs and
+    /// returns a denial.
     #[inline]
     pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
         let changed = self.keyspace.changed_rules(&call.session)?;
         self.keyspace.refuses(&changed, call, context)
     }
 
-    /// Adds a command that blocks to the queues of its keys.
+    /// Adds a blocking command to the waiter queues of its keys.
     #[cold]
     fn wait(&mut self, access: &mut Access<'_>, call: &Call<'_>, worker: u32) -> Option<Arc<Waiter>> {
         let (keyspace, block) = (access.keyspace, access.block.take()?);
@@ -518,8 +523,8 @@ impl Executor<'_> {
             access.shard(shard).waiters.add(shard, &waiter);
         }
         if keyspace.tuning.is_journaled() {
-            // The worker that serves the command must stamp its effects later than earlier ones of
-            // its connection.
+            // The waiter's effects will be stamped by these shards' clocks. So raise the clocks:
+            // the stamps must be later than those of the connection's earlier effects.
             self.raise_clocks(access.owned);
         }
         Some(waiter)
@@ -581,7 +586,7 @@ fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
     reply.finish();
 }
 
-/// Returns whether a shard has changed keys with blocked clients, or pending invalidations.
+/// Returns whether held shards have ready keys or pending invalidations.
 pub(crate) fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
     owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_news())
 }

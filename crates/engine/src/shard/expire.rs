@@ -1,7 +1,7 @@
-//! Active expiry: each home worker walks the entries with a TTL in its shards and deletes expired
+//! Active expiry: each worker walks the entries with a TTL in its home shards and deletes expired
 //! ones. The worker's loop calls it `hz` times a second.
 //!
-//! The work per turn is bounded and adapts: while many of the visited entries are expired, the walk
+//! The work per turn is bounded and adapts. While many of the visited entries are expired, the walk
 //! continues within the turn's share of time.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,12 +16,12 @@ use crate::store::fields;
 /// Each step of effort adds two. The values are Redis's.
 const TIME_PERCENT: u32 = 25;
 
-/// Share of expired entries among the visited ones above which a walk continues within its turn, in
-/// percent. Each step of effort subtracts one. The values are Redis's.
+/// Percentage of expired entries among the visited ones above which a walk continues in the same
+/// turn. Each step of effort subtracts one. The values are Redis's.
 const ACCEPTABLE_STALE_PERCENT: u64 = 10;
 
-/// Minimum number of entries to visit in a shard before a small share of expired ones ends the
-/// visit: Redis's sample of 20.
+/// Minimum number of visited entries in a shard before a small share of expired ones ends the
+/// visit. Redis also samples 20.
 const ENTRIES_TO_JUDGE_BY: u64 = 20;
 
 /// Number of turns between two measurements of the memory of a worker's shards.
@@ -35,8 +35,8 @@ pub struct ActiveExpiry {
 }
 
 impl ActiveExpiry {
-    /// Runs one turn: visits this worker's shards from the end of the last turn on, for at most its
-    /// share of time. Must be called `hz` times a second. A turn that took long is an event of
+    /// Runs one turn: continues the visit of this worker's shards where the last turn ended, for at
+    /// most its share of time. Must be called `hz` times a second. A long turn is recorded for
     /// `LATENCY`.
     pub fn turn(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
         let (keyspace, began) = (executor.keyspace(), Instant::now());
@@ -97,8 +97,7 @@ impl ActiveExpiry {
                 }
                 entries += seen.entries;
                 let few_stale = seen.stale * 100 <= seen.entries * stale_max && fields_expired == 0;
-                // If few keys have a TTL, many buckets are walked before enough entries were
-                // visited.
+                // If few keys have a TTL, a round may end before enough entries were visited.
                 let enough = entries >= ENTRIES_TO_JUDGE_BY || seen.is_round;
                 if few_stale && enough || began.elapsed() > budget {
                     break;

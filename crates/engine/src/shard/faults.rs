@@ -1,4 +1,4 @@
-//! Runs commands that break a rule on purpose, to test the tests. See [`crate::faults`].
+//! Incorrect ways to run commands, which the tests must detect. See [`crate::faults`].
 
 use pantala_resp::{ArgRange, Args};
 
@@ -29,13 +29,13 @@ impl Executor<'_> {
         Some(self.run_many(&with_args(call, Args::new(&bytes, &ranges)), &shards, reply))
     }
 
-    /// Runs [`Fault::Repeated`](crate::faults::Fault::Repeated), otherwise like
-    /// [`Executor::run_many`].
+    /// Runs a command like [`Executor::run_many`], but several times
+    /// ([`Fault::Repeated`](crate::faults::Fault::Repeated)).
     #[cold]
     pub fn run_repeated(&mut self, call: &Call<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
         let before = reply.len();
         for _ in 1..TIMES {
-            // If a shard is busy, the command runs only once, later.
+            // If a shard is busy, the command runs later, and only once.
             if self.run_many(call, shards, reply) == Ran::Parked {
                 return Ran::Parked;
             }

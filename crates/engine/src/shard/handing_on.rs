@@ -6,7 +6,8 @@
 //! - shards deferred to the worker's next turn, or sent to it as their home: their pending requests
 //!   are served immediately;
 //! - shards that requests have gathered for connections of the worker;
-//! - shards from which keys were evicted on behalf of a script that had waited.
+//! - shards from which keys were evicted on behalf of a script that had waited
+//!   ([`Executor::free_evicted`]).
 //!
 //! A request that has gathered its shards cannot run, because its transaction or script needs the
 //! worker. It is *reset*: it releases all its shards, and takes them again, from the lowest on, in
@@ -20,28 +21,26 @@ use std::time::{Duration, Instant};
 use crate::shard::executor::Executor;
 use crate::shard::request::{Parcel, Task};
 
-/// Initial time for which a request keeps its gathered shards while its worker runs a script, in
-/// ms.
+/// Initial time in ms for which a request keeps its gathered shards while its worker runs a script.
 const PATIENCE_MS: i64 = 5;
 
-/// Maximum number of times that this time is doubled, which makes it more than an hour.
+/// Maximum number of doublings of this time. The longest time is more than an hour.
 const DOUBLINGS_MAX: u32 = 20;
 
-/// Maximum time for which requests for deferred shards are served within a script, before the
-/// script continues until its next check.
+/// Maximum time for which one check of a running script serves requests for deferred shards.
 const PUT_OFF_TIME_MAX: Duration = Duration::from_millis(1);
 
-/// How often a request was reset, and when it may be reset next.
+/// How often a request was reset, and when it may be reset next. See the head of this module.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
     times: u32,
-    /// End of the time, by the monotonic clock. `None` until the request is first seen waiting with
-    /// its shards.
+    /// Monotonic time in ms from which the request may be reset. `None` until the worker first sees
+    /// it waiting with its shards.
     ends_ms: Option<i64>,
 }
 
 impl Patience {
-    /// Returns whether the time has passed.
+    /// Returns whether the request may be reset.
     fn is_over(&mut self, now_ms: i64) -> bool {
         now_ms >= *self.ends_ms.get_or_insert(now_ms + (PATIENCE_MS << self.times))
     }
@@ -52,8 +51,8 @@ impl Patience {
 }
 
 impl Executor<'_> {
-    /// Does the same as [`Executor::go_on`] within a script: until no shard is deferred, or for a
-    /// bounded time.
+    /// Serves the requests of deferred shards while a script runs, until no shard is deferred or a
+    /// time limit is reached.
     pub fn go_on_within(&mut self) {
         let began = Instant::now();
         while self.has_put_off() && began.elapsed() < PUT_OFF_TIME_MAX {
@@ -61,8 +60,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Resets requests that have gathered shards for this worker while it runs a script, if their
-    /// time has passed at `now_ms` (monotonic clock). Returns these requests, for
+    /// Resets the requests in `brought` that hold their shards and may be reset at `now_ms`
+    /// (monotonic clock). Called while the worker runs a script. Returns these requests, for
     /// [`Executor::resume`] in the worker's next turn. The others stay in `brought`.
     pub fn set_back(&mut self, brought: &mut VecDeque<Parcel>, now_ms: i64) -> Vec<Parcel> {
         let is_set_back = |parcel: &mut Parcel| {

@@ -3,11 +3,13 @@
 //! # Words
 //!
 //! The key space is divided twice. A *partition* is the unit of ownership: a range of slots with
-//! its gate, dictionaries, blocked clients and statistics. A *shard* is what users count (`--shards
-//! N`, `INFO shards`): a group of neighbouring partitions with one home. Nearly all code deals with
-//! partitions only, and calls them shards, as when each shard was a single partition ([`Shard`],
-//! `KeyPlace::shard`, …). Where both occur, names are exact: [`Layout::shards`] and
-//! [`Layout::partitions`], [`Store::partitions_of`].
+//! its gate, dictionaries, blocked clients and statistics. A *shard* is what users configure
+//! (`--shards N`, `INFO shards`): a group of neighbouring partitions, all assigned to one worker,
+//! their *home*. Nearly all code deals with partitions only, but calls them shards ([`Shard`],
+//! `KeyPlace::shard`, …), because at first each shard was a single partition. Where both occur, the
+//! names are exact: [`Layout::shards`] and [`Layout::partitions`], [`Store::partitions_of`].
+//!
+//! [The crate's page](crate) defines the other words: gate, request, waiter, window.
 
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
@@ -36,41 +38,43 @@ use crate::store::Store;
 pub use crate::store::layout::{Execution, Layout};
 use crate::store::state::{Shard, ShardStats};
 
-/// Minimum duration of a script that held all shards after which another one is expected. Making
-/// commands wait together costs more than running them, so this pays only if they wait long.
+/// If a script has held all shards for at least this long, another such script is expected soon.
+/// Then a connection whose last command waited for a shard sends its next commands together, as one
+/// request. A request costs more than running the commands directly, so this pays only if they
+/// would wait long.
 const ALL_HELD_LONG: Duration = Duration::from_micros(100);
 
-/// Time after such a script during which another one is expected, in ms: many times the gap between
-/// two scripts of a connection that sends nothing else.
+/// Time in ms after the end of such a script during which another one is expected. It is many times
+/// the gap between two scripts of a connection that sends only scripts.
 const ALL_HELD_LATELY_MS: i64 = 10;
 
 /// State that belongs to the owner of a shard.
 #[repr(C)]
 struct Owned {
     state: Shard,
-    /// Collected requests that wait for the shard.
+    /// Requests taken from the gate's queue that still wait for the shard.
     backlog: Backlog,
 }
 
-/// State of a shard, accessible with its ownership.
+/// The state of a shard. Accessible only with the shard's ownership.
 struct OwnedState(UnsafeCell<Owned>);
 
-// SAFETY: the state is reached only through `ShardCell::owned` and `Keyspace::shard_ref`, which
-// borrow the shard's `Ownership`, of which at most one exists (see `crate::shard::ownership`). The
+// SAFETY: the state is reached only through `ShardCell::owned` and `Keyspace::shard_ref`. Both
+// borrow the shard's `Ownership`, and at most one exists (see `crate::shard::ownership`). The
 // gate's acquire and release order the accesses of one owner before those of the next. `Owned` is
 // Send.
 unsafe impl Sync for OwnedState {}
 
 /// A shard with its gate and statistics. The gate shares a cache line with the statistics that each
-/// command writes, because a line that another core wrote last is the largest cost of a command on
-/// one key.
+/// command writes, because most of the cost of a one-key command is fetching a cache line that
+/// another core has modified.
 #[repr(C)]
 pub(crate) struct ShardCell {
     gate: Gate<Request>,
     stats: ShardStats,
     state: CachePadded<OwnedState>,
-    /// Accessed with the state. Loom reports an access by a thread that is not the owner, or that
-    /// misses writes of the last owner.
+    /// Accessed whenever the state is accessed. Loom reports an access by a thread that is not the
+    /// owner, or that has not seen the writes of the last owner.
     #[cfg(loom)]
     touched: loom::cell::UnsafeCell<()>,
 }
@@ -93,7 +97,7 @@ impl ShardCell {
         &self.stats
     }
 
-    /// Returns the shard's state to its owner.
+    /// Returns the shard's state. `ownership` proves that the caller owns the shard.
     ///
     /// # Panics
     /// If `ownership` belongs to another shard or another keyspace.
@@ -102,7 +106,7 @@ impl ShardCell {
         &mut self.owned(ownership).state
     }
 
-    /// Returns the collected requests that wait for the shard to its owner. Panics like
+    /// Returns the shard's backlog. Requires the shard's ownership and panics like
     /// [`ShardCell::state`].
     #[inline]
     pub(crate) fn backlog<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Backlog {
@@ -114,16 +118,16 @@ impl ShardCell {
         assert!(self.gate.is_of(ownership), "the ownership of another shard");
         #[cfg(loom)]
         self.touched.with_mut(|_| ());
-        // SAFETY: at most one Ownership of a shard exists (module `ownership`). This cell's gate
-        // created this one, as asserted above (IDs are unique among the keyspaces of the process).
-        // It is borrowed mutably for as long as the reference lives, so no second reference to the
-        // state can be created meanwhile. The gate's acquire made the previous owner's writes
-        // visible.
+        // SAFETY: at most one Ownership of a shard exists (module `ownership`), and the assertion
+        // above shows that `ownership` is that of this cell's shard (IDs of gates are unique in the
+        // process). It is borrowed mutably for as long as the returned reference lives, so no
+        // second reference to the state can be created meanwhile. The gate's acquire made the
+        // previous owner's writes visible.
         unsafe { &mut *self.state.0.get() }
     }
 }
 
-/// A worker's mailbox and doorbell.
+/// The way to send messages to a worker: its mailbox, and the doorbell that wakes the worker.
 pub struct WorkerPort {
     mailbox: CachePadded<Mailbox<Message>>,
     doorbell: Box<dyn Fn() + Send + Sync>,
@@ -143,7 +147,7 @@ impl WorkerPort {
         }
     }
 
-    /// Returns the mailbox to the worker.
+    /// Returns the mailbox. Only the port's worker receives from it.
     pub fn mailbox(&self) -> &Mailbox<Message> {
         &self.mailbox
     }
@@ -165,8 +169,8 @@ impl Workers for Arc<[WorkerPort]> {
     }
 }
 
-/// The data of the server: the shards, and the state that all of them share. State that needs no
-/// shard belongs to the [`Store`].
+/// The data of the server: the shards, and the state that all of them share. The [`Store`] is the
+/// part of that state which does not depend on gates, requests or the journal.
 pub struct Keyspace {
     shards: Box<[CachePadded<ShardCell>]>,
     store: Store,
@@ -174,14 +178,15 @@ pub struct Keyspace {
     id: u32,
     pub(super) permissions: Permissions,
     journal: Journal,
-    /// Number of requests that found their shard busy, by worker. A single counter would be one
-    /// more cache line that moves between cores when they contend.
+    /// Number of requests that found their shard busy, by worker. If all workers shared one
+    /// counter, its cache line would move between cores exactly when they contend for shards.
     contended: Box<[CachePadded<Counter>]>,
     /// End of the last script that held all shards for long, in ms of the monotonic clock.
     all_held_ms: CachePadded<AtomicI64>,
     /// Last ticket drawn by a waiter.
     tickets: CachePadded<AtomicU64>,
-    /// Number of waiters to serve once their destination's shard is free.
+    /// Number of pending requests (`Task::Serve`) that will serve a client blocked in `BLMOVE` or
+    /// similar. Such a request takes two shards: those of the source and of the destination.
     served_later: AtomicI64,
     /// Number of snapshots that have started.
     snapshots: CachePadded<AtomicU64>,
@@ -198,7 +203,8 @@ impl Deref for Keyspace {
     }
 }
 
-/// The SAFETY comment above relies on this.
+/// The `unsafe impl Sync for OwnedState` requires this of `Owned`. Gates and mailboxes require it
+/// of what they pass between threads.
 const fn assert_send<T: Send>() {}
 const _: () = {
     assert_send::<Owned>();
@@ -212,11 +218,11 @@ impl Keyspace {
     /// # Panics
     /// If `layout` is out of range. The configuration is checked before.
     pub fn new(layout: Layout, ports: Vec<WorkerPort>) -> Self {
-        assert!((1..=SHARDS_MAX as u32).contains(&layout.shards), "shards");
-        assert!((layout.shards..=PARTITIONS_MAX as u32).contains(&layout.partitions), "partitions");
-        assert!((1..=DATABASES_MAX as u32).contains(&layout.databases), "databases");
+        assert!((1..=SHARDS_MAX as u32).contains(&layout.shards), "invalid number of shards");
+        assert!((layout.shards..=PARTITIONS_MAX as u32).contains(&layout.partitions), "invalid number of partitions");
+        assert!((1..=DATABASES_MAX as u32).contains(&layout.databases), "invalid number of databases");
         assert!(layout.homes >= 1 && layout.homes <= layout.workers && layout.workers as usize == ports.len());
-        // Tables of hashes and sets are hashed with the dictionary's secret too.
+        // The hash tables inside hash and set values use the dictionary's seed too.
         pantala_types::table::set_seed(layout.seed);
         let databases = layout.databases as usize;
         let id = NEXT_ID.fetch_add(1, Relaxed);
@@ -253,7 +259,8 @@ impl Keyspace {
 
     /// Sets the file storage for commands. Only the first call has an effect.
     pub fn set_storage(&self, storage: Box<dyn Storage>) {
-        // A second storage would belong to another server.
+        // The error of a second call can be ignored: a keyspace belongs to one server, which calls
+        // this once.
         let _ = self.storage.set(storage);
     }
 
@@ -262,11 +269,12 @@ impl Keyspace {
         self.storage.get().map(|storage| &**storage)
     }
 
-    /// Returns the number of snapshots that have started. Each worker walks its part of the last
-    /// one.
+    /// Returns the number of snapshots that have started. When it has changed, a worker starts to
+    /// write its part of the new snapshot.
     #[inline]
     pub fn snapshots(&self) -> u64 {
-        // Relaxed: a worker that misses the change sees it in its next turn.
+        // Relaxed: each worker is sent a message after the change, and sees the change once it has
+        // received that message. What it then reads of the shards is ordered by their gates.
         self.snapshots.load(Relaxed)
     }
 
@@ -285,14 +293,18 @@ impl Keyspace {
         }
     }
 
-    /// Adds to the number of waiters to be served later. Called while a shard is held.
+    /// Adds `by` to the number of pending requests that will serve blocked clients. Called while a
+    /// shard is held.
     pub(crate) fn count_served_later(&self, by: i64) {
         self.served_later.fetch_add(by, Relaxed);
     }
 
-    /// Returns whether waiters are to be served later. Exact for a caller that holds all shards.
+    /// Returns whether a pending request will serve blocked clients. Exact for a caller that holds
+    /// all shards.
     pub fn serves_later(&self) -> bool {
-        // Relaxed: written only by the holder of a shard, which has been handed over since.
+        // Relaxed: every write is made while some shard is held. A caller that holds all shards has
+        // acquired that shard after the write, so the shard's gate orders the write before this
+        // load.
         self.served_later.load(Relaxed) > 0
     }
 
@@ -309,10 +321,10 @@ impl Keyspace {
         &self.shards[shard as usize].stats
     }
 
-    /// Returns a ticket for a command that blocks, which is higher than all tickets drawn before.
+    /// Returns a ticket for a command that blocks. It is higher than all tickets drawn before.
     pub(crate) fn next_ticket(&self) -> u64 {
-        // Relaxed: tickets are drawn while the shard of a queue is held. The order of the shard's
-        // owners also orders their draws, so tickets ascend in each queue.
+        // Relaxed: a ticket is drawn while the shard of the key's queue is held. Successive owners
+        // of a shard are ordered by its gate, so the tickets in each queue ascend.
         self.tickets.fetch_add(1, Relaxed) + 1
     }
 
@@ -333,10 +345,11 @@ impl Keyspace {
         &self.journal
     }
 
-    /// Adds a reader of the stream. It is cut off when it is more than `bytes_max` bytes behind.
+    /// Adds a reader of the merged stream of effects. It is cut off when it is more than
+    /// `bytes_max` bytes behind.
     ///
     /// # Errors
-    /// The journal's thread cannot be started, or the start is not held.
+    /// The journal's thread cannot be started, or the log no longer contains `start`.
     pub fn read_journal(
         &self,
         start: Start,
@@ -351,8 +364,7 @@ impl Keyspace {
         self.journal.leave(&self.tuning, reader);
     }
 
-    /// Starts or stops recording and merging the stream, and keeping its backlog, even without
-    /// readers.
+    /// Sets whether the stream is recorded, and its backlog kept, even while it has no readers.
     ///
     /// # Errors
     /// The journal's thread cannot be started.
@@ -360,7 +372,8 @@ impl Keyspace {
         self.journal.keep(&self.tuning, is_kept)
     }
 
-    /// Returns the number of tracked keys, and the number of readers of all of them.
+    /// Returns the number of keys that clients track, and the number of pairs of a tracked key and
+    /// a client.
     pub fn tracked(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(keys, readers), cell| {
             (keys + cell.stats.tracked_keys.get(), readers + cell.stats.tracked_readers.get())
@@ -377,9 +390,9 @@ impl Keyspace {
         self.contended.iter().map(|count| count.get()).sum()
     }
 
-    /// Prefetches a shard's gate for writing, and the start of its state. This is only a hint, but
-    /// it delays a thread that is about to free the shard. So it is meant for the next command or
-    /// the one after it, not for a whole window.
+    /// Prefetches a shard's gate for writing, and the start of its state. If another thread holds
+    /// the shard, the prefetch takes the gate's cache line from it and so delays the release.
+    /// Therefore callers prefetch for the next one or two commands, not for a whole window.
     #[inline]
     pub fn prefetch_gate(&self, shard: u32) {
         let cell = &self.shards[shard as usize];
@@ -405,20 +418,20 @@ impl Keyspace {
         self.cell(ownership.shard()).state(ownership)
     }
 
-    /// Returns the collected requests that wait for the shard of an ownership.
+    /// Returns the backlog of the shard of an ownership.
     #[inline]
     pub(crate) fn backlog<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Backlog {
         self.cell(ownership.shard()).backlog(ownership)
     }
 
-    /// Does the same as [`Keyspace::shard`] for reading.
+    /// Returns the state of the shard of an ownership, for reading.
     pub(crate) fn shard_ref<'o>(&'o self, ownership: &'o Ownership) -> &'o Shard {
         assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
         #[cfg(loom)]
         self.shards[ownership.shard() as usize].touched.with(|_| ());
-        // SAFETY: as in `ShardCell::owned`. The ownership is borrowed for as long as the reference
-        // lives, so no mutable reference to the state can be created meanwhile. Shared references
-        // do not conflict.
+        // SAFETY: at most one Ownership of a shard exists. It belongs to this keyspace, as asserted
+        // above, and is borrowed for as long as the returned reference lives. So no mutable
+        // reference to the state can be created meanwhile, and shared references do not conflict.
         unsafe { &(*self.shards[ownership.shard() as usize].state.0.get()).state }
     }
 }

@@ -1,4 +1,4 @@
-//! Messages between workers.
+//! Messages between workers. A connection is named by its token in the receiving worker.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::shard::request::Parcel;
 pub struct Unblock {
     /// The client's waiter, which the sender has claimed.
     pub waiter: Arc<Waiter>,
-    /// Whether the client gets an error instead of the reply to a timeout.
+    /// Whether the client receives an error instead of the reply to a timeout.
     pub with_error: bool,
 }
 
@@ -22,7 +22,8 @@ pub struct Unblock {
 pub enum Message {
     /// The reply to a request of one of its connections.
     Answer(Parcel),
-    /// The shards that one of its connections has requested. Its transaction can run now.
+    /// The shards that one of its connections has requested. The connection's transaction or script
+    /// can run now.
     Brought(Parcel),
     /// The reply to a blocked command of one of its connections.
     Woken(Woken),
@@ -30,7 +31,8 @@ pub enum Message {
     Unblock(Unblock),
     /// A request to run on this worker, which is the home of the next shard that it needs.
     Run(Parcel),
-    /// A shard whose last owner has run its share of pending requests. Serves the others.
+    /// A shard with pending requests. Its last owner has run as many as it may in succession. This
+    /// worker, the shard's home, continues.
     Shard(Ownership),
     /// A new connection that another worker has accepted, and the number of the listener.
     Socket(OwnedFd, u32),
@@ -44,10 +46,10 @@ pub enum Message {
     Effects(u64),
     /// Invalidations for connections of this worker.
     Told(Vec<News>),
-    /// Asks the worker to report that no command is running ([`Message::Settled`]) to a connection
-    /// of another worker, which then replies that a pause has started.
+    /// Asks the worker to send [`Message::Settled`] to a connection of another worker once no
+    /// command is running. That connection then replies that its pause has started.
     Settle(Listener),
-    /// Another worker reports to a connection (token) of this one that no command is running there.
+    /// Reports to a connection (token) of this worker that no command is running on another worker.
     Settled(u64),
     /// Reads the settings again.
     Reload,
@@ -55,7 +57,7 @@ pub enum Message {
     Synced,
     /// Returns freed memory of this thread to the kernel.
     Purge,
-    /// A snapshot has started. Its walk may need this worker.
+    /// A snapshot has started. This worker may have shards to walk.
     Snapshot,
     /// Runs work of the server that needs all shards.
     Whole,
@@ -65,7 +67,7 @@ pub enum Message {
     Primary(Box<NewPrimary>),
     /// Acquires all shards for the thread that loads a primary's dataset.
     TakeAll,
-    /// Releases shards that such a thread has held.
+    /// Releases shards that were acquired for [`Message::TakeAll`].
     Release(Vec<Ownership>),
     /// Disconnects blocked clients, because the server has become a replica.
     Demoted,

@@ -1,5 +1,5 @@
-//! Which thread runs which command on which shard: ownership and gates, requests that wait there,
-//! the executor of a worker, and the messages between workers.
+//! Decides which thread runs a command on a shard: ownership and gates, requests that wait at
+//! gates, the executor of each worker, and the messages between workers.
 
 pub mod access;
 pub(crate) mod blocking;

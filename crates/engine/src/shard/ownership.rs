@@ -1,27 +1,28 @@
-//! Ownership of shards: the primitive behind inline execution, combining and commands on several
-//! shards. A thread that holds a shard's [`Ownership`] may run code on the shard.
+//! Ownership of shards. A thread that holds a shard's [`Ownership`] may run code on the shard. All
+//! ways to run commands use it: on the connection's worker, as a request on another thread, and on
+//! several shards at once.
 //!
 //! Each shard has a [`Gate`], one atomic word:
 //!
 //! | word | meaning | transitions |
 //! | --- | --- | --- |
 //! | null | free | any thread: null → mark, and becomes the owner |
-//! | mark | held, no waiters | owner frees (mark → null); any thread enqueues (mark → node) |
+//! | mark | held, no requests | owner frees (mark → null); any thread enqueues (mark → node) |
 //! | node | held, requests wait (a stack) | any thread enqueues; owner takes all (node → mark) |
 //!
 //! The right to a shard is a value: [`Ownership`]. It cannot be copied, is created only where the
 //! word changes from null to mark, and is consumed only where the word changes from mark to null.
 //! In between it may move from thread to thread inside a request. So at most one `Ownership` of a
-//! shard exists at any time, and its holder has exclusive access to the shard. This is the whole
-//! argument for the `unsafe` in [`crate::shard::keyspace::ShardCell`].
+//! shard exists at any time, and its holder has exclusive access to the shard. The `unsafe` code in
+//! [`crate::shard::keyspace::ShardCell`] relies on this only.
 //!
-//! Freeing and enqueueing use the same word, so no wake-up can be lost: either the request finds
-//! the word null and its thread becomes the owner, or the owner's exchange of mark for null fails
-//! and the owner finds the request.
+//! Freeing and enqueueing use the same word, so no wake-up can be lost. If a thread with a request
+//! finds the word null, it becomes the owner. Otherwise it replaces the mark by its node. The
+//! owner's exchange of mark for null then fails, and the owner finds the request.
 //!
-//! Rejected: a spin lock beside a separate mailbox. It needs a sequentially consistent fence
-//! between "push, then check whether the shard is free" and "free the shard, then check whether a
-//! request was pushed", on the path of every command.
+//! Rejected alternative: a spin lock beside a separate mailbox. There a requester pushes and then
+//! checks whether the shard is free, and an owner frees the shard and then checks whether a request
+//! was pushed. This needs a sequentially consistent fence in every command.
 
 use std::marker::PhantomData;
 
@@ -55,7 +56,7 @@ impl Ownership {
 
 /// Result of an attempt to take a shard for a request.
 pub(crate) enum Taken<T> {
-    /// The shard was free. The caller now owns it, and gets the request back.
+    /// The shard was free. The caller now owns it. The request is returned.
     Owner(Ownership, Box<Node<T>>),
     /// The shard was held. The request waits in the gate, and the owner will grant it the shard.
     Enqueued,
@@ -70,7 +71,7 @@ pub(crate) enum Freed<T> {
     Waiters(Ownership, Chain<T>),
 }
 
-/// The word of a shard that holds its ownership and queue.
+/// The atomic word of a shard, which holds the shard's ownership and queue.
 pub(crate) struct Gate<T> {
     word: AtomicPtr<Node<T>>,
     /// ID of the gate's ownerships.
@@ -94,7 +95,8 @@ impl<T> Gate<T> {
     /// Takes the shard if it is free.
     #[inline]
     pub(crate) fn try_take(&self) -> Option<Ownership> {
-        // Acquire: the last owner's writes to the shard happened before its release of this word.
+        // Acquire: pairs with the release in `free`, so the new owner sees all that the last owner
+        // did to the shard.
         match self.word.compare_exchange(std::ptr::null_mut(), mark(), Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Some(Ownership { id: self.id }),
             Err(_) => None,
@@ -107,7 +109,8 @@ impl<T> Gate<T> {
         self.id == ownership.id
     }
 
-    /// Returns whether the shard is held at this moment. Only a hint for spinning.
+    /// Returns whether the shard is held at this moment. The answer may be outdated at once, so use
+    /// it only to decide whether to spin.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         !self.word.load(Ordering::Relaxed).is_null()
@@ -121,6 +124,7 @@ impl<T> Gate<T> {
             }
             match push(&self.word, request, true) {
                 Ok(_) => return Taken::Enqueued,
+                // The shard was freed in between.
                 Err(back) => request = back,
             }
         }
@@ -130,33 +134,33 @@ impl<T> Gate<T> {
     #[inline]
     pub(crate) fn free(&self, ownership: Ownership) -> Freed<T> {
         assert!(ownership.id == self.id, "another shard's ownership");
-        // Release: everything that was done to the shard is visible to the next owner.
+        // Release: the next owner sees everything that was done to the shard.
         match self.word.compare_exchange(mark(), std::ptr::null_mut(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Freed::Free,
             Err(_) => self.collect(ownership),
         }
     }
 
-    /// Takes the pending requests of a shard that stays held.
+    /// Takes the pending requests of a shard, which stays held. Returns `None` if there are none.
     pub(crate) fn waiting(&self, ownership: &Ownership) -> Option<Chain<T>> {
         assert!(ownership.id == self.id, "another shard's ownership");
-        // Acquire: as in `collect`. The mark stays, and further requests may arrive.
+        // Acquire: as in `collect`. The word is a mark again, so further requests may arrive.
         if self.word.load(Ordering::Relaxed) == mark() {
             return None;
         }
         let top = self.word.swap(mark(), Ordering::Acquire);
-        // SAFETY: as in `collect`. `ownership` proves that the shard is held, so the word was
-        // neither null nor mark.
+        // SAFETY: as in `collect`. `ownership` proves that the shard is held, so the word was not
+        // null. It was not the mark, as checked above.
         Some(unsafe { Chain::from_stack(top) })
     }
 
-    /// Takes all pending requests and keeps the shard.
+    /// Takes the pending requests of a shard that could not be freed. The shard stays held.
     #[cold]
     fn collect(&self, ownership: Ownership) -> Freed<T> {
         // Acquire: pairs with the release of each push. No release is needed, because this owner
         // keeps the shard.
         let top = self.word.swap(mark(), Ordering::Acquire);
-        debug_assert!(!top.is_null() && top != mark(), "only the owner frees, and it did not");
+        debug_assert!(!top.is_null() && top != mark(), "another thread has freed or emptied the gate of a held shard");
         // SAFETY: the stack was swapped out, so no other thread can reach it. `push` built it from
         // leaked boxes.
         Freed::Waiters(ownership, unsafe { Chain::from_stack(top) })
@@ -257,7 +261,7 @@ mod loom_tests {
             for thread in threads {
                 thread.join().unwrap();
             }
-            let ownership = cell.gate.try_take().expect("everyone has finished");
+            let ownership = cell.gate.try_take().expect("all threads have finished");
             // SAFETY: as in `add`.
             assert_eq!(cell.value.with(|value| unsafe { *value }), expected);
             finish(&cell, ownership);

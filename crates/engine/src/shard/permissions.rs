@@ -14,14 +14,14 @@ use crate::command::{Command, SessionView};
 use crate::shard::executor::Call;
 use crate::shard::keyspace::Keyspace;
 
-/// Returns the line of a client in `CLIENT LIST`, for `ACL LOG`, at a Unix time in ms.
+/// Returns a client's line in `CLIENT LIST` at a Unix time in ms, for `ACL LOG`.
 pub type Describe = fn(&Client, i64) -> String;
 
 /// A client and its user's rules after a change. `None` if the client has disconnected or the user
 /// was deleted.
 pub(crate) struct Changed(Option<(Arc<Client>, Arc<Rules>)>);
 
-/// The users of a keyspace, and the function that describes clients in their log.
+/// The users of a keyspace, and the function that describes clients in the log of denied calls.
 pub(super) struct Permissions {
     users: Users,
     describe: Describe,
@@ -84,7 +84,8 @@ impl Keyspace {
         self.users().note(LogEntry { count: 1, reason, context, object, user_name, at_ms: now_ms, client_info });
     }
 
-    /// Returns the clients of a user that have subscriptions which its rules no longer allow.
+    /// Returns the clients of a user that have subscriptions which the user's rules no longer
+    /// allow.
     pub fn subscribers_without_permission(&self, revoked: &Revoked) -> Vec<Arc<Client>> {
         let is_denied = |kind: Kind, name: &[u8]| !revoked.rules.allows_channel(name, kind == Kind::Pattern);
         let listeners: HashSet<(u32, u64)> = self
@@ -101,7 +102,7 @@ impl Keyspace {
     }
 
     /// Returns the rules for a second check of a call that has waited. Returns `None` if no rules
-    /// have changed since its permit.
+    /// have changed since its first check.
     #[inline]
     pub(crate) fn changed_rules(&self, session: &SessionView) -> Option<Changed> {
         if session.permit.epoch() == self.users().epoch() { None } else { Some(Changed(self.rules_of(session.client))) }
@@ -117,8 +118,8 @@ impl Keyspace {
         Some(denied)
     }
 
-    /// Returns the client with a number and its user's current rules. Returns `None` if the client
-    /// has disconnected or the user was deleted.
+    /// Returns the client with an ID and its user's current rules. Returns `None` if the client has
+    /// disconnected or the user was deleted.
     pub fn rules_of(&self, client: u64) -> Option<(Arc<Client>, Arc<Rules>)> {
         let client = self.clients().find(client)?;
         let user = client.user().unwrap_or_else(|| Arc::clone(self.users().default_user()));

@@ -1,10 +1,16 @@
-//! Requests: commands that could not run immediately, with everything that another thread needs to
-//! run them. The connection's worker creates them, and any owner of their shards runs them.
+//! Requests: commands that do not run at once on their connection's worker, with everything that
+//! another thread needs to run them. The connection's worker creates a request, and the thread that
+//! takes the last of its shards runs it.
 //!
-//! A request is created only if a shard is busy, or, with `--execution owner`, belongs to another
-//! worker. Its connection is *parked*: none of its later commands runs until the reply has arrived.
-//! This keeps the order of commands, and bounds the number of requests by the number of
-//! connections.
+//! A command becomes a request if a shard that it needs is busy and, with `--execution owner`, also
+//! if it needs several shards or its shard's home is another worker. Several single-key commands of
+//! a pipeline may become one request: with `--execution owner` those of one home, and otherwise
+//! those of a connection that waits for long scripts. The connection is *parked*: none of its later
+//! commands runs until the replies have arrived. This keeps the order of commands, and bounds the
+//! requests of a connection: one or, with `--execution owner`, one per home. A blocked client may
+//! have further ones (`Task::Withdraw`, `Task::Serve`).
+//!
+//! The other words (home, waiter, stamp, unit) are on [the crate's page](crate).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,15 +29,16 @@ use crate::shard::exec::Exec;
 use crate::shard::handing_on::Patience;
 use crate::shard::ownership::Ownership;
 
-/// The purpose of a request.
+/// The work that a request does once it holds all its shards.
 pub(crate) enum Task {
     /// Runs the steps and replies.
     Commands,
     /// Removes a waiter from the queues of its shard. No reply.
     Withdraw(Arc<Waiter>),
-    /// Continues the queue of a key of this shard, whose first waiter needs both shards.
+    /// Serves the clients blocked on a key of this shard. The first of them also needs another
+    /// shard, which the request holds too (`BLMOVE`).
     Serve(u32, ReadyKey),
-    /// Gathers the shards for the worker of its connection.
+    /// Sends the shards to the worker of its connection.
     Bring,
     /// Runs the transaction ([`Request::exec`]) and replies.
     Exec,
@@ -49,12 +56,12 @@ pub struct Step {
     pub sequence: u32,
     /// End of the reply in [`Request::reply`], once the command has run.
     pub reply_end: usize,
-    /// Duration, if the command was timed. Not every plain command is.
+    /// Duration, if the command was timed.
     pub took: Option<Duration>,
 }
 
-/// A command in a form that any thread can run. With `--execution owner` also a part of a
-/// connection's pipeline, whose shards have one home.
+/// Commands of one connection in a form that any thread can run. Usually there is one command. See
+/// the head of this module.
 pub struct Request {
     /// The commands, in order.
     pub steps: Vec<Step>,
@@ -64,23 +71,23 @@ pub struct Request {
     pub ranges: Vec<ArgRange>,
     /// The part of the session that handlers may see.
     pub session: SessionView,
-    /// Reader for which keys that the commands read are tracked, if any.
+    /// If the client uses `CLIENT TRACKING`: the reader that is recorded for each key read.
     pub reads_as: Option<Arc<Reader>>,
     /// Shards to take, sorted and without duplicates. Never empty.
     pub shards: Vec<u32>,
-    /// Shards taken so far, which are the first ones of `shards`.
+    /// Shards taken so far: the first ones of `shards`.
     pub(crate) owned: Vec<Ownership>,
     /// The work to do once all shards are taken.
     pub(crate) task: Task,
     /// Whether the request may be rejected while a script holds one of its shards for too long.
     pub(crate) may_be_refused: bool,
-    /// Set when the request was not rejected and has released its shards. When a shard is granted
-    /// to it, it leaves that shard free and acquires its shards again, from the lowest on.
+    /// Whether the request has released its shards, because a script holds one that it waits for.
+    /// When the turn of such a request comes, it takes all its shards again, in ascending order.
     pub(crate) is_set_back: bool,
     /// How often the request was reset after it had gathered its shards, and when it may be reset
-    /// next.
+    /// next (`shard::handing_on`).
     pub(crate) patience: Patience,
-    /// The error if the request was rejected. It then brings no shards.
+    /// The error if the request was rejected. It then holds no shards.
     pub refused: Option<&'static str>,
     /// The transaction to run instead of steps.
     pub exec: Option<Box<Exec>>,
@@ -92,9 +99,9 @@ pub struct Request {
     /// connection will be closed.
     pub reply_bytes_max: u64,
     /// Stamp of the latest effect known to the connection. In a reply, of the latest effect that
-    /// the reply may depend on.
+    /// the reply may depend on. Later effects of the connection have higher stamps.
     pub effect_clock: u64,
-    /// With an answer: what its commands have written and read.
+    /// In a reply: the units that the commands have written or read.
     pub seen: Seen,
     /// The worker of its connection.
     pub worker: u32,
@@ -133,14 +140,14 @@ impl Request {
         }
     }
 
-    /// Advances the request's time to that of the clock (Unix time, ms). Called when it has its
-    /// shards, because TTLs count from the time at which a command runs, however long it has waited
-    /// and however old its worker's time was. The time never goes backwards.
+    /// Advances the request's time to that of the clock (Unix time, ms). Called when the request
+    /// has its shards, because a TTL counts from the execution of the command, not from its
+    /// sending. The time never goes backwards.
     pub(crate) fn catch_up(&mut self, clock_ms: i64) {
         self.now_ms = self.now_ms.max(clock_ms);
     }
 
-    /// Makes the request run a transaction, on any thread that has the shards.
+    /// Makes the request run a transaction, on the thread that takes its last shard.
     pub fn run_exec(&mut self, exec: Box<Exec>) {
         self.task = Task::Exec;
         self.exec = Some(exec);
@@ -199,5 +206,6 @@ impl Request {
 /// A request node. It moves through gates and mailboxes without being copied.
 pub type Parcel = Box<Node<Request>>;
 
-/// Requests that a shard's owner has collected and not yet granted. Belongs to the shard.
+/// Requests that a shard's owner has taken from the gate, and to which the shard was not granted
+/// yet. Accessible with the shard's ownership.
 pub type Backlog = VecDeque<Parcel>;

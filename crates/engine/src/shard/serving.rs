@@ -1,8 +1,9 @@
-//! Serves blocked clients: the executor's part of [`crate::effect::blocking`].
+//! Serves blocked clients: the executor's part of [`crate::effect::blocking`], which defines
+//! waiter, ready and claimed.
 //!
-//! After a command has run and before its shards are released, every changed key in these shards
-//! that has waiters is served: the handlers of its waiters are called in order, as long as there is
-//! something for them. Their changes may make more keys ready.
+//! After a command has run and before its shards are released, every changed key with waiters in
+//! these shards is served. The handlers of the key's waiters are called in order, as long as the
+//! key has something for them. Their changes may make more keys ready.
 
 use std::sync::Arc;
 
@@ -26,9 +27,9 @@ use crate::store::db::Db;
 const REPLY_BYTES: usize = 64;
 
 impl Executor<'_> {
-    /// Serves the ready keys of held shards. May add more shards to `owned`. As in Redis, a key
-    /// that has expired by now is missing for the waiters, even if it had not expired at `now_ms`,
-    /// when the command that made keys ready started.
+    /// Serves the ready keys of held shards. May add more shards to `owned`. `now_ms` is the start
+    /// of the command that made the keys ready. A key that has expired since then counts as
+    /// missing, as in Redis.
     pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
         let mut at = 0;
         while at < owned.len() {
@@ -48,7 +49,7 @@ impl Executor<'_> {
         let keyspace = self.keyspace();
         let looked_for = Key { bytes: &key.1, place: keyspace.place(&key.1) };
         let mut ticket = 0;
-        // Serving a waiter may add held shards, so the index is searched each time.
+        // Serving a waiter may add shards to `owned`, so the index is searched each time.
         while let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let state = keyspace.shard(&mut owned[index]);
             let kind =
@@ -56,15 +57,16 @@ impl Executor<'_> {
             let waiters = &mut keyspace.shard(&mut owned[index]).waiters;
             let Some(waiter) = waiters.next(key, ticket, kind) else { return };
             ticket = waiter.ticket() + 1;
-            // A claimed waiter is about to be removed.
+            // The waiter was claimed elsewhere. It is answered there, and will be removed from this
+            // queue too.
             if waiter.is_claimed() {
                 continue;
             }
             if let Some(destination) = waiter.destination
                 && !self.take_too(owned, destination.shard)
             {
-                // The waiter is served once both shards are free. The waiters after it must wait
-                // until then.
+                // The waiter is served once both shards are free. The queue stops until then, so
+                // that the waiters after it cannot overtake it.
                 let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) else { return };
                 keyspace.shard(&mut owned[index]).waiters.stand_still(key, true);
                 return self.serve_later(&waiter, shard, destination.shard, key.clone(), now_ms);
@@ -100,7 +102,7 @@ impl Executor<'_> {
         let mut access = access(self.keyspace(), &call, owned, woken);
         self.run_handler(&mut access, &call, &mut bytes);
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
-        debug_assert!(!claimed || !bytes.is_empty(), "who claims replies");
+        debug_assert!(!claimed || !bytes.is_empty(), "a handler claimed its waiter and did not reply");
         (claimed || !bytes.is_empty() && waiter.claim()) && self.send_woken(waiter, bytes)
     }
 
@@ -115,7 +117,8 @@ impl Executor<'_> {
         true
     }
 
-    /// Takes another shard while some are held, if it is free. Waiting for it could deadlock.
+    /// Takes another shard while some are held, if it is free. Waiting for it could cause a
+    /// deadlock.
     fn take_too(&mut self, owned: &mut Vec<Ownership>, shard: u32) -> bool {
         let Err(at) = owned.binary_search_by_key(&shard, Ownership::shard) else { return true };
         match self.take_if_ours(shard) {
@@ -139,7 +142,7 @@ impl Executor<'_> {
         self.to_start.push(Node::new(request));
     }
 
-    /// Continues a key whose queue was stopped, now that the request has both shards.
+    /// Serves a queue that [`Executor::serve_later`] has stopped. The request holds both shards.
     pub(crate) fn serve_now(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
         if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let waiters = &mut self.keyspace().shard(&mut owned[index]).waiters;

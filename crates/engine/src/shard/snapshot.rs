@@ -1,4 +1,6 @@
-//! Snapshots: started by the holder of all shards, and walked by each shard's home.
+//! Snapshots in the background. The holder of all shards starts one. Then each worker *walks* its
+//! home shards, a part in each turn: it encodes the entries that no command has encoded yet.
+//! [`crate::store::snapshot`] explains why the result is the state at the start.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +14,24 @@ pub use crate::store::snapshot::{Encoder, Input, Next, Part, Progress};
 #[cfg(test)]
 mod tests;
 
-/// Buckets of a step: about 500 entries, some ten microseconds.
+/// Number of buckets of a step. They have about 500 entries and take tens of microseconds.
 const BUCKETS_PER_STEP: usize = 64;
 
-/// Maximum time for which a shard is held.
+/// Maximum time for which the walk holds a shard without releasing it.
 const HELD_MAX: Duration = Duration::from_micros(50);
 
-/// Minimum and maximum time of a turn's walk. In between, it takes as long as the worker has done
-/// other work since the last walk, so at most half of the worker's time.
+/// Minimum duration of a turn's walk. Between this and [`TURN_MAX`], the walk takes as long as the
+/// worker's other work since the last walk. So it takes at most half of the worker's time.
 const TURN_MIN: Duration = Duration::from_micros(25);
+/// Maximum duration of a turn's walk.
 const TURN_MAX: Duration = Duration::from_micros(200);
 
 impl Whole<'_> {
-    /// Starts a snapshot of the current state of all databases. Returns the input at which its
-    /// parts arrive.
+    /// Starts a snapshot of the current state of all databases. Returns the input from which the
+    /// snapshot's thread reads its parts.
     ///
     /// # Panics
-    /// If the previous one has not ended. Its input then had more parts.
+    /// If the previous snapshot has not ended, so that its input still expects parts.
     pub fn begin_snapshot(&mut self, encoder: Box<dyn Encoder>) -> Input {
         let (beginning, input) = Beginning::new(encoder);
         let keyspace = self.keyspace();
@@ -70,7 +73,7 @@ impl Walker {
         self.number
     }
 
-    /// Walks for a part of a turn.
+    /// Walks this worker's shards for a part of the turn.
     pub fn turn(&mut self, executor: &mut Executor<'_>) -> Ahead {
         let (keyspace, worker, began) = (executor.keyspace(), executor.worker(), Instant::now());
         if self.number != keyspace.snapshots() {

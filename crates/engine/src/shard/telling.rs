@@ -1,5 +1,8 @@
-//! The executor's part of client-side caching: tracks keys that commands read, and sends
-//! invalidations of changed keys while their shards are held.
+//! The executor's part of client-side caching (`CLIENT TRACKING`): tracks keys that commands read,
+//! and sends invalidations of changed keys while their shards are held.
+//!
+//! Words: a *reader* is a client that tracks keys, and the *changer* is the client whose command
+//! changes a key ([`crate::events::tracking`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,34 +16,38 @@ use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::message::Message;
 use crate::shard::ownership::Ownership;
 
-/// Maximum number of keys that one turn evicts from a tracking table above its limit, which takes a
-/// few hundred microseconds. Redis instead increases its effort with each try.
+/// Maximum number of keys that one turn evicts from a tracking table that exceeds its limit.
+/// Evicting them takes a few hundred microseconds. Redis instead increases its effort with each
+/// try.
 const EVICTIONS_PER_TURN: usize = 1000;
 
-/// Number of attempts to take a shard with tracked keys to evict. After as many busy shards, the
-/// worker continues in its next turn.
+/// After this many failed attempts in a row to take a shard, the worker stops evicting until its
+/// next turn.
 const SHARD_TRIES: usize = 8;
 
-/// Sets the client whose commands run on held shards.
+/// Records in held shards which client is about to change them, so that `NOLOOP` can exclude its
+/// own changes.
 pub(crate) fn set_changer(keyspace: &Keyspace, owned: &mut [Ownership], changer: Changer) {
     for ownership in owned {
         keyspace.shard(ownership).waiters.tracked.changer = changer;
     }
 }
 
-/// Tracks the keys that a command has read, if its client has requested that.
+/// Tracks the keys that a command has read, if its client has enabled tracking.
 pub(crate) fn remember(keyspace: &Keyspace, call: &Call<'_>, owned: &mut [Ownership]) {
     let Some(reader) = call.reads_as else { return };
     if !is_noted(call.command) {
         return;
     }
-    // A command whose keys cannot be extracted reads none.
+    // Extraction fails only for malformed arguments. Such a command replies with an error and has
+    // read no key.
     let _ = for_each_key(call.command, &call.args, |index, _| {
         note(keyspace, owned, reader, call.args.at(index));
     });
 }
 
-/// Returns whether keys that a command reads are tracked. Channels are not keys.
+/// Returns whether keys that a command reads are tracked. Commands on shard channels declare the
+/// channels as keys, but these are not tracked.
 fn is_noted(command: &Command) -> bool {
     command.flags.contains(Flags::READONLY) && !command.flags.contains(Flags::PUBSUB)
 }
@@ -60,7 +67,7 @@ fn note(keyspace: &Keyspace, owned: &mut [Ownership], reader: &Arc<Reader>, key:
     publish(keyspace, place.shard, tracked);
 }
 
-/// Updates a shard's statistics of tracked keys.
+/// Updates a shard's statistics of tracked keys, and the total of all shards.
 fn publish(keyspace: &Keyspace, shard: u32, tracked: &TrackedKeys) {
     let stats = keyspace.shard_stats(shard);
     let (before, after) = (stats.tracked_keys.get(), tracked.len() as u64);
@@ -126,8 +133,9 @@ impl<'k> Telling<'k> {
 }
 
 impl Executor<'_> {
-    /// Invalidates cached copies of keys that were changed in held shards. Invalidations by prefix
-    /// are deferred to the end of the turn.
+    /// Invalidates cached copies of keys that were changed in held shards. For clients that track
+    /// prefixes (`BCAST`), only collects the keys: [`Executor::tell_changed`] sends them at the end
+    /// of the turn.
     pub(crate) fn tell(&mut self, owned: &mut [Ownership]) {
         let keyspace = self.keyspace();
         let mut telling = Telling::new(keyspace);
@@ -138,7 +146,7 @@ impl Executor<'_> {
             let Some(mut pending) = tracked.take_pending() else { continue };
             publish(keyspace, shard, tracked);
             self.changed.append(&mut pending.changed);
-            // A flush holds all shards, so all of them count the same number of flushes.
+            // `FLUSHALL` and `FLUSHDB` hold all shards, so every shard has counted the same number.
             flushes = flushes.max(pending.flushes);
             telling.add(*pending);
         }
@@ -157,8 +165,8 @@ impl Executor<'_> {
         !self.changed.is_empty()
     }
 
-    /// Sends the invalidations by prefix. Must be called at the end of a turn, before its replies
-    /// are sent.
+    /// Sends the invalidations to clients that track prefixes. Must be called at the end of a turn,
+    /// before its replies are sent.
     pub fn tell_changed(&mut self) {
         if self.changed.is_empty() {
             return;
@@ -175,26 +183,27 @@ impl Executor<'_> {
         std::mem::take(&mut self.told)
     }
 
-    /// Does the same as [`Executor::take_told`], but takes nothing while there are pending replies
-    /// that must precede invalidations.
+    /// Takes the invalidations like [`Executor::take_told`], or none if a reply is pending that
+    /// must precede them.
     pub fn take_told_unless_answers(&mut self) -> Vec<News> {
         if self.answers_first() { Vec::new() } else { self.take_told() }
     }
 
-    /// Returns the result of a command that has run.
+    /// Returns the result of a command that has run: [`Ran::DoneTold`] if its worker must send
+    /// invalidations or read the clock again, and otherwise [`Ran::Done`].
     #[inline]
     pub fn done(&self) -> Ran {
         if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneTold }
     }
 
-    /// Returns whether waiters were considered for service since the last call, with a clock that
-    /// may be ahead of the worker's time.
+    /// Returns whether blocked clients were served since the last call. They may have seen a later
+    /// time than the worker's, so the caller must then read the clock again.
     pub fn take_served(&mut self) -> bool {
         std::mem::take(&mut self.has_served)
     }
 
-    /// Tracks keys for the client of a script that has called this command, if the command reads
-    /// keys. The keys' shards must be held.
+    /// Tracks the keys of a command that a script has called, for the script's client. The keys'
+    /// shards must be held.
     pub fn remember_for_script<'k>(
         &self,
         command: &Command,
@@ -207,21 +216,21 @@ impl Executor<'_> {
         }
     }
 
-    /// Evicts keys from a tracking table that is larger than `tracking-table-max-keys`, as many as
-    /// fit into a turn. Returns whether the table is still too large.
+    /// Evicts keys while the tracking table is larger than `tracking-table-max-keys`, at most
+    /// `EVICTIONS_PER_TURN`. Returns whether this worker should continue.
     pub fn limit_tracked(&mut self) -> bool {
         let keyspace = self.keyspace();
         let keys_max = keyspace.tuning.tracking_table_max_keys.load(Relaxed);
         let mut left = EVICTIONS_PER_TURN;
         let mut tries = 0;
         while left > 0 && tries < SHARD_TRIES && keyspace.tracking().claim_eviction(keys_max) {
-            // With `--execution owner`, other workers must evict the rest if this worker's shards
-            // have no tracked keys.
             let shard = self.shard_to_evict_from();
             let is_done = shard.is_some_and(|shard| self.evict_tracked(shard));
             if !is_done {
                 keyspace.tracking().count(1);
             }
+            // None of this worker's shards has tracked keys. With `--execution owner`, other
+            // workers evict the rest.
             if shard.is_none() {
                 return false;
             }
@@ -231,8 +240,9 @@ impl Executor<'_> {
         keys_max > 0 && keyspace.tracking().keys() > keys_max
     }
 
-    /// Evicts a tracked key of a shard, if the shard is free and has one. The total no longer
-    /// includes that key.
+    /// Evicts a tracked key of a shard, if the shard is free and has one. The caller has claimed
+    /// the eviction (`Tracking::claim_eviction`), which already lowered the total. If this returns
+    /// `false`, the caller must raise it again.
     fn evict_tracked(&mut self, shard: u32) -> bool {
         let keyspace = self.keyspace();
         let Some(mut ownership) = self.take_if_ours(shard) else { return false };

@@ -2,28 +2,28 @@
 //! the session.
 //!
 //! `EXEC` takes the shards of all its keys and of the watched keys, in the order in which every
-//! request takes shards ([`crate::shard::executor`]). Their owner checks the watched keys, runs all
-//! commands and releases the shards. No other thread has any of these shards in between, which is
-//! what isolates the transaction.
+//! request takes shards ([`crate::shard::executor`]). The thread that owns them checks the watched
+//! keys, runs all commands and releases the shards. No other thread holds any of these shards in
+//! between, so the transaction is isolated.
 //!
-//! If all shards are free, the owner is the connection's worker. If some are busy and the shards of
-//! all commands follow from their keys, the owner is the thread that frees the last busy shard
+//! If all shards are free, this thread is the connection's worker. If some are busy and the shards
+//! of all commands follow from their keys, it is the thread that frees the last busy shard
 //! ([`crate::shard::exec`]). Otherwise the shards are gathered for the connection's worker, because
 //! only that worker can run commands that need no shard (`SELECT`, `PUBLISH`).
 //!
 //! # Watching
 //!
-//! A watch is a flag that the session owns and the shards of its keys point to. A change of a
-//! watched key raises it. Emptying databases does not raise it, and neither do expired keys that
-//! are not deleted yet, so `EXEC` checks that a key that existed still exists. As in Redis, neither
-//! `WATCH` nor this check deletes an expired key. When a session stops watching, it drops the flag.
-//! A shard notices this when the key is changed, or in its next sweep, so ending a watch needs no
-//! shard.
+//! A watch is a flag ([`Watch`]) that the session owns. The shards of its keys point to it, and a
+//! change of such a key raises it. It is raised neither when a database is emptied, nor when a
+//! key's TTL ends, until the key is deleted. So `EXEC` also checks that each key that existed still
+//! exists. As in Redis, neither `WATCH` nor this check deletes an expired key. A session that stops
+//! watching drops the flag, which needs no shard. The shards remove their pointers when the key is
+//! changed, or in their next sweep.
 //!
 //! # What it costs
 //!
-//! Without watches in a shard: nothing in addition to the branch for waiters. `EXEC` costs one
-//! acquisition of each shard, whatever the number of its commands.
+//! Without watches in a shard: nothing, because the branch for waiters covers them. `EXEC` costs
+//! one acquisition of each shard, whatever the number of its commands.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -37,13 +37,12 @@ use crate::command::{Key, KeyPlace};
 use crate::shard::access::Access;
 use crate::shard::keyspace::Keyspace;
 
-/// Returns the error of an `EXEC` that is rejected, which ends its transaction. `why` is an error
-/// with its code.
+/// Returns the error of a rejected `EXEC`. `why` is the reason: an error with its code.
 pub fn discarded(why: &[u8]) -> Vec<u8> {
     [b"EXECABORT Transaction discarded because of: ", why].concat()
 }
 
-/// Maximum memory that a client's next transaction reuses, bytes.
+/// Maximum memory in bytes that a client keeps for its next transaction.
 const KEPT_BYTES_MAX: usize = 4096;
 
 /// The shards that a queued command needs.
@@ -53,7 +52,8 @@ pub enum Needs {
     Nothing,
     /// The shards of the command's keys: a range in the list of the transaction's shards.
     Keys(Range<usize>),
-    /// All shards, because the needed ones are not known before the preceding commands have run.
+    /// All shards, because the needed ones are not known before the preceding commands have run, or
+    /// the command must run alone.
     All,
 }
 
@@ -93,8 +93,8 @@ impl Default for Transaction {
 }
 
 impl Transaction {
-    /// Appends a call. Its flags may differ from its command's, for a script. `place` is the place
-    /// of its only key, if it is known.
+    /// Appends a call. `flags` may differ from the command's flags, for a script. `place` is the
+    /// place of the call's only key, if it is known.
     pub fn push(
         &mut self,
         keyspace: &Keyspace,
@@ -124,11 +124,11 @@ impl Transaction {
             Handler::Keyed(_) => {}
             // In a transaction, a script cannot be rerun when it uses an undeclared key.
             Handler::Transaction(TransactionPart::Script(_)) => return (Needs::All, None),
-            // Such a command runs while no other command runs. While a script is busy, the whole
-            // transaction is rejected.
+            // Such a command must run alone, so the transaction takes all shards. While a script
+            // runs for too long, the whole transaction is rejected.
             Handler::Local(_) if command.flags.contains(Flags::ALL_SHARDS_QUEUED) => return (Needs::All, None),
-            // A change of the function libraries must be on one side of a cut of the journal, which
-            // holds all shards.
+            // A cut of the journal holds all shards. If the transaction holds them too, its change
+            // of the function libraries is on one side of the cut.
             Handler::Local(_) if command.flags.contains(Flags::WRITE) => return (Needs::All, None),
             _ => return (Needs::Nothing, None),
         }
@@ -143,8 +143,8 @@ impl Transaction {
                 let shards = &mut self.shards;
                 let found = for_each_key(command, args, |index, _| shards.push(keyspace.place(args.at(index)).shard));
                 if found.is_err() || self.shards.len() == begin {
-                    // The arguments do not fit the key specification, which the handler reports on
-                    // any shard.
+                    // The arguments do not fit the key specification. The handler reports this
+                    // error on any shard.
                     self.shards.truncate(begin);
                     self.shards.push(0);
                 }
@@ -153,8 +153,8 @@ impl Transaction {
         (Needs::Keys(begin..self.shards.len()), first_key)
     }
 
-    /// Clears the transaction and keeps its memory for the next one. Returns `false` if that is too
-    /// much to keep.
+    /// Clears the transaction and keeps its memory for the next one. Returns `false` if this memory
+    /// is too large to keep.
     pub fn clear(&mut self) -> bool {
         let Transaction { queue, bytes, ranges, shards, flags, aborted } = self;
         queue.clear();
@@ -180,7 +180,7 @@ impl Transaction {
     }
 
     /// Replaces `shards` by the shards of a command's keys, sorted and without duplicates. Returns
-    /// `false` and none if the keys do not determine them.
+    /// `false` and empties `shards` if the keys do not determine them.
     pub fn find_shards(&self, queued: &Queued, shards: &mut Vec<u32>) -> bool {
         shards.clear();
         let Needs::Keys(keys) = &queued.needs else { return false };
@@ -190,8 +190,9 @@ impl Transaction {
         true
     }
 
-    /// Returns whether any thread can run the transaction ([`crate::shard::exec`]): the shards of
-    /// all commands follow from their keys, so none needs the session.
+    /// Returns whether any thread can run the transaction ([`crate::shard::exec`]). This is the
+    /// case if the shards of all commands follow from their keys, because then no command needs the
+    /// session.
     pub fn can_travel(&self) -> bool {
         self.queue.iter().all(|queued| matches!(queued.needs, Needs::Keys(_)))
     }
@@ -233,7 +234,7 @@ struct WatchedKey {
     existed: bool,
 }
 
-/// The keys that a session watches. Dropping it ends the watch.
+/// The keys that a session watches. Dropping this value ends the watch.
 #[derive(Default)]
 pub struct Watching {
     watch: Arc<Watch>,

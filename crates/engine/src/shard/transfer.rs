@@ -24,7 +24,7 @@ impl Access<'_> {
         let mut source = self.db_at(from.db, &from.key);
         let Some(mut load) = source.load(&from.key, false)? else { return Ok(false) };
         if let Content::Stays = load.content {
-            // Nothing can fail from now on: a large value is stored unchanged.
+            // Nothing can fail from now on, because a large value is stored unchanged.
             let Some(value) = source.take_heap(&from.key) else { return Ok(false) };
             load.content = Content::Heap(value);
         }

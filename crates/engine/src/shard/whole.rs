@@ -1,8 +1,8 @@
 //! All shards held by one thread, for writing and loading snapshots.
 //!
-//! A command that holds all shards gets a [`Whole`] from [`Access::whole`]. Before the workers run,
-//! [`Keyspace::with_whole`] creates one. The server owns the files, which keyed commands access
-//! through [`Storage`].
+//! A command that holds all shards calls [`Access::whole`] for a [`Whole`]. Before the workers run,
+//! [`Keyspace::with_whole`] creates one. Such commands read and write files through [`Storage`],
+//! which the server implements.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -24,18 +24,18 @@ use crate::store::db::{Change, Db, Expire};
 /// Number of buckets per step of a walk. Any number works, because nothing runs between two steps.
 const BUCKETS_PER_STEP: usize = 64;
 
-/// Reads and writes files for commands that hold all shards. The server implements it.
+/// Reads and writes files for commands that hold all shards.
 pub trait Storage: Send + Sync {
     /// Runs `SAVE`: writes a snapshot, which replaces the last one.
     ///
     /// # Errors
-    /// The whole error reply. The last snapshot still exists.
+    /// The complete error reply. The last snapshot still exists.
     fn save(&self, whole: &mut Whole<'_>) -> Result<(), &'static str>;
 
     /// Runs `BGSAVE`. With `schedules`, the snapshot may be started later.
     ///
     /// # Errors
-    /// The whole error reply.
+    /// The complete error reply.
     fn save_in_background(&self, access: &mut Access<'_>, schedules: bool) -> Result<Background, &'static str>;
 
     /// Called by `FLUSHALL` when all databases are empty.
@@ -44,7 +44,7 @@ pub trait Storage: Send + Sync {
     /// Runs `DEBUG RELOAD`.
     ///
     /// # Errors
-    /// The whole error reply. The dataset is unchanged unless the log says otherwise.
+    /// The complete error reply. The dataset is unchanged unless the log says otherwise.
     fn reload(&self, access: &mut Access<'_>, how: Reload) -> Result<(), String>;
 }
 
@@ -79,12 +79,12 @@ pub struct Whole<'a> {
 }
 
 impl Access<'_> {
-    /// Returns all shards, which the command holds.
+    /// Returns all shards. The command must hold them.
     ///
     /// # Panics
     /// If the command does not hold all shards.
     pub fn whole(&mut self) -> Whole<'_> {
-        assert_eq!(self.owned.len(), self.keyspace.partition_count() as usize, "the command holds all shards");
+        assert_eq!(self.owned.len(), self.keyspace.partition_count() as usize, "the command does not hold all shards");
         Whole { keyspace: self.keyspace, owned: self.owned, now_ms: self.now_ms, shows_expired: false }
     }
 }
@@ -101,13 +101,13 @@ impl Keyspace {
     /// # Panics
     /// If a shard is held or has pending requests, because a worker already runs.
     pub fn with_whole<R>(&self, now_ms: i64, work: impl FnOnce(&mut Whole<'_>) -> R) -> R {
-        const NO_WORKER: &str = "no worker runs yet";
+        const BUSY: &str = "a worker already runs";
         let all = 0..self.partition_count();
-        let mut owned: Vec<Ownership> = all.map(|shard| self.gate(shard).try_take().expect(NO_WORKER)).collect();
+        let mut owned: Vec<Ownership> = all.map(|shard| self.gate(shard).try_take().expect(BUSY)).collect();
         let result = work(&mut Whole { keyspace: self, owned: &mut owned, now_ms, shows_expired: false });
         for ownership in owned {
             let freed = self.gate(ownership.shard()).free(ownership);
-            assert!(matches!(freed, Freed::Free), "{NO_WORKER}");
+            assert!(matches!(freed, Freed::Free), "{BUSY}");
         }
         result
     }
@@ -123,10 +123,12 @@ impl<'a> Whole<'a> {
     /// committed after the shards are released, and none that was committed before. It is cut off
     /// when it is more than `bytes_max` bytes behind.
     ///
-    /// The shards' clocks are raised to one stamp. Units up to that stamp are before the cut. Later
-    /// units are recorded, even if nothing was recorded until now. `PUBLISH` holds no shard and
-    /// falls on either side, after the writes of its connection. `order` orders changes of the
-    /// function libraries; the caller keeps it while it copies the libraries.
+    /// The shards' clocks are raised to one stamp, the *cut*. Units up to that stamp are before it.
+    /// Later units are recorded, even if nothing was recorded until now. `PUBLISH` holds no shard,
+    /// so it may be on either side, but not before earlier writes of its connection. The first
+    /// argument is the lock of
+    /// [`Journal::order_libraries`](crate::effect::journal::Journal::order_libraries), which the
+    /// caller holds until it has copied the function libraries.
     ///
     /// # Errors
     /// The journal's thread cannot be started.
@@ -247,9 +249,8 @@ impl Part<'_> {
         self.db(db, &key).find_even_expired(&key).is_some()
     }
 
-    /// Stores a value from a file. Invalidates watches of the key, but publishes no event and
-    /// propagates nothing. Returns `false` and changes nothing if the key exists and `replaces` is
-    /// not set.
+    /// Stores a value from a file. Raises watches of the key, but publishes no event and propagates
+    /// nothing. Returns `false` and changes nothing if the key exists and `replaces` is not set.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails.

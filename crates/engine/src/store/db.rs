@@ -1,5 +1,6 @@
-//! A command's view of one database in one shard. Lookups expire keys lazily, count, touch, and
-//! return shared views. Writes maintain the counters and commit the change ([`change`]).
+//! A command's view of one database in one shard. Lookups delete expired keys, count hits and
+//! misses, update the key's access word (touch it), and return shared views. Writes maintain the
+//! counters and commit the change ([`change`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -33,8 +34,8 @@ pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_
 pub use strings::EditError;
 pub use transfer::Spot;
 
-/// Number of new keys between two updates of the dictionary's memory statistics, which are too
-/// expensive to recompute for each key.
+/// Number of new keys between two updates of the dictionary's memory statistics. Recomputing them
+/// for each key would be too expensive.
 const PUBLISH_EVERY_KEYS: u64 = 64;
 
 /// The effect of a write on the key's TTL.
@@ -48,10 +49,11 @@ pub enum Expire {
     At(i64),
 }
 
-/// Returns a found entry unless it has expired. An expired entry is deleted and the change
-/// committed, unless `CLIENT PAUSE` or the role of a replica forbids it. Then `$gone` is evaluated,
-/// which must leave the function. This is a macro, because a function would borrow the whole view
-/// for as long as the entry.
+/// Returns a found entry, if it has not expired. What happens to an expired entry depends on pauses
+/// and the role (`Expired`): either the command finds it nevertheless, or it is hidden, or it is
+/// deleted and the change committed. In the last two cases `$gone` is evaluated, which must return
+/// from the function. A function instead of this macro would borrow the whole view for as long as
+/// the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $gone:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
@@ -84,7 +86,7 @@ pub struct Db<'s> {
     pub(crate) figures: &'s DatabaseStats,
     pub(crate) now_ms: i64,
     no_touch: bool,
-    /// Whether this is a replica and the command is its primary's.
+    /// Whether this is a replica and its primary sent the command.
     pub(crate) of_primary: bool,
 }
 
@@ -139,7 +141,7 @@ impl<'s> Db<'s> {
         self.find_mut(key).map(EntryMut::into_ref)
     }
 
-    /// Does the same as [`Db::find`] and returns a mutable entry.
+    /// Looks up a key like [`Db::find`], but returns a mutable entry.
     #[inline]
     pub(crate) fn find_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
@@ -169,7 +171,7 @@ impl<'s> Db<'s> {
         Some(found.into_ref())
     }
 
-    /// Does the same as [`Db::read`] without touching the key, for commands that only inspect a
+    /// Looks up a key like [`Db::read`], but does not touch it. For commands that only inspect a
     /// key.
     pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         // The flag need not be reset, because a view lives as long as one command uses it.
@@ -183,13 +185,13 @@ impl<'s> Db<'s> {
         self.read(key)
     }
 
-    /// Looks up a key before a change: touches it without counting.
+    /// Looks up a key before a change. Touches the key, but counts neither a hit nor a miss.
     #[inline]
     pub fn write(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.write_mut(key).map(EntryMut::into_ref)
     }
 
-    /// Does the same as [`Db::write`] and returns a mutable entry.
+    /// Looks up a key like [`Db::write`], but returns a mutable entry.
     #[inline]
     fn write_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
@@ -200,7 +202,8 @@ impl<'s> Db<'s> {
         Some(found)
     }
 
-    /// Returns whether a key exists and has not expired. Deletes nothing, which `WATCH` needs.
+    /// Returns whether a key exists and has not expired. Never deletes the key, as `WATCH`
+    /// requires.
     pub fn is_live(&self, key: &Key<'_>) -> bool {
         let found = self.find_even_expired(key);
         found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
@@ -214,7 +217,7 @@ impl<'s> Db<'s> {
     /// Stores a string, replacing the key's value.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the allocator fails; nothing has changed then.
+    /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
     #[inline]
     pub fn set_string(
         &mut self,
@@ -228,10 +231,10 @@ impl<'s> Db<'s> {
         Ok(())
     }
 
-    /// Stores a string without a TTL unless the key exists, with one probe.
+    /// Stores a string without a TTL unless the key exists, with one lookup in the dictionary.
     ///
     /// # Errors
-    /// As [`Db::set_string`].
+    /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
     pub fn add_string(&mut self, key: &Key<'_>, value: NewString<'_>, change: Change) -> Result<(), OutOfMemory> {
         match self.dict.entry(key.place.hash, key.bytes) {
             // An expired key is replaced like a missing one.
@@ -249,8 +252,8 @@ impl<'s> Db<'s> {
     }
 
     /// Stores a payload with its user flags, replacing the key's value.
-    // Always inlined, while its callee never is: a change that the caller knows is then evaluated
-    // when the caller is compiled.
+    // Always inlined, so that `change` is a constant for the compiler if the caller knows it. The
+    // large part (`Db::store`) is never inlined.
     #[inline(always)]
     pub fn set_payload(
         &mut self,
@@ -331,8 +334,8 @@ impl<'s> Db<'s> {
                 true
             }
         };
-        // Most values live in their entries. The branch then avoids a write to the statistics'
-        // cache line.
+        // Most values live in their entries, where they take no heap. The branch then avoids a
+        // write to the statistics' cache line.
         if heap > 0 {
             figures.heap_bytes.add(heap);
         }
@@ -371,8 +374,8 @@ impl<'s> Db<'s> {
         true
     }
 
-    /// Deletes a key like [`Self::remove`], but an expired key like any other key. Redis's commands
-    /// treat a destination in this way if they have not looked it up.
+    /// Deletes a key like [`Self::remove`], but treats an expired key like any other key. So do
+    /// Redis's commands with a destination key that they don't look up first.
     pub(crate) fn remove_unseen(&mut self, key: &Key<'_>, lazy: bool, change: Change) -> bool {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         self.discard(removed, lazy);
@@ -421,8 +424,8 @@ impl<'s> Db<'s> {
         })
     }
 
-    /// Continues a scan like [`Db::scan`], and deletes the expired keys in its way for which
-    /// `expires` returns true. `visit` is called with `None` for each expired key.
+    /// Continues a scan like [`Db::scan`]. For an expired key, calls `visit` with `None`, and
+    /// deletes the key if `expires` returns true for it.
     pub fn scan_expiring(
         &mut self,
         cursor: u64,
@@ -452,7 +455,7 @@ impl<'s> Db<'s> {
     }
 
     /// Returns a random key that has not expired. Tries a bounded number of keys and deletes the
-    /// expired ones among them. Returns `None` if all of them have expired.
+    /// expired ones among them. Returns `None` if all of them have expired or there are no keys.
     pub fn random(&mut self) -> Option<Box<[u8]>> {
         const TRIES: usize = 100;
         for _ in 0..TRIES {
@@ -501,7 +504,7 @@ impl<'s> Db<'s> {
         self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
     }
 
-    /// Returns the dictionary and the sinks of expired keys, for active expiry.
+    /// Returns what active expiry works on: the dictionary, and where deletions are recorded.
     pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &mut Waiters, &'s ShardStats, &'s DatabaseStats) {
         (self.dict, self.waiters, self.stats, self.figures)
     }
@@ -546,7 +549,7 @@ pub(crate) fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
     }
 }
 
-/// Does the same as [`uncount`] for an entry whose content was taken out.
+/// Removes an entry from the counters, given the content that was taken out of the entry.
 fn uncount_taken(figures: &DatabaseStats, taken: &Extracted<Value>) {
     figures.keys.sub(1);
     if taken.expire_at_ms.is_some() {

@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::store::db::{Db, forget};
 use crate::store::state::{Shard, ShardStats};
 
-/// Number of buckets of a dictionary that one visit to a shard walks, which takes about ten
+/// Number of buckets of a dictionary that one visit to a shard walks. The walk takes about ten
 /// microseconds.
 const BUCKETS_PER_VISIT: usize = 256;
 
@@ -22,7 +22,9 @@ const OWN_KEYS_PER_VISIT: usize = 64;
 /// The result of a visit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
+    /// Number of visited entries with a TTL.
     pub(crate) entries: u64,
+    /// Number of expired entries among them, which were deleted.
     pub(crate) stale: u64,
     /// Whether the walk has reached the end of every database.
     pub(crate) is_round: bool,
@@ -53,7 +55,7 @@ pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number
                 let left_ms = entry.expire_at_ms().map_or(i64::MAX, |at| at - now_ms);
                 if left_ms <= 0 {
                     seen.stale += 1;
-                    // It is deleted as soon as this returns.
+                    // The dictionary deletes the entry as soon as this closure returns.
                     commit_expired(store, waiters, db, entry.key(), now_ms);
                     true
                 } else {

@@ -1,17 +1,17 @@
 //! Expiry of hash fields, by commands and by active expiry.
 //!
 //! Before a command on some fields of a hash runs, the expired fields among them are deleted
-//! ([`Db::change_hash`]). The number of other fields that it deletes is bounded, since active
-//! expiry leaves few of these.
+//! ([`Db::change_hash`]). The command also deletes a bounded number of other expired fields. Active
+//! expiry deletes the rest.
 //!
 //! # Active expiry
 //!
 //! Each database of a shard has an unordered list of keys whose hashes may have fields with a TTL.
-//! Active expiry walks the list. A key whose value is no longer such a hash is removed from the
-//! list when it is visited, so deletions of keys need not update the list. A hash knows its fields
-//! that are due, so visiting a hash without these costs a lookup.
+//! Active expiry walks the list, and removes a key from it if the key's value is no longer such a
+//! hash. So deletions of keys need not update the list. A hash knows whether any of its fields may
+//! have expired. If none has, its visit costs only a lookup.
 //!
-//! A key on the list takes its own length and 20 to 25 bytes.
+//! A key on the list uses 20 to 25 bytes in addition to its length.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,22 +25,22 @@ use crate::store::db::{Change, Db, Holds, Missing, WrongType, uncount};
 use crate::store::key_list::KeyList;
 use crate::store::state::{DatabaseStats, Shard, ShardStats};
 
-/// Number of keys that one visit to a database checks, which takes about ten microseconds.
+/// Number of keys that one visit to a database checks. A visit takes about ten microseconds.
 const KEYS_PER_VISIT: usize = 64;
 
 /// Number of fields that one visit to a database deletes.
 const FIELDS_PER_VISIT: usize = 256;
 
-/// Number of other expired fields that a command on named fields deletes, which takes a few hundred
-/// microseconds. Active expiry deletes the rest.
+/// Number of other expired fields that a command on named fields deletes. Deleting them takes a few
+/// hundred microseconds. Active expiry deletes the rest.
 const DUE_PER_COMMAND: usize = 512;
 
-/// The fields of a hash that a command accesses. It must not find expired fields among them.
+/// The fields of a hash that a command accesses. Expired fields among them are deleted first.
 #[derive(Clone, Copy)]
 pub enum Fields<'a, 'b> {
-    /// All of them.
+    /// All fields.
     All,
-    /// The arguments from `first` on, in steps of `step`.
+    /// The arguments from index `first` to the end, in steps of `step`.
     Named {
         /// The command's arguments.
         args: &'a Args<'b>,
@@ -57,7 +57,7 @@ impl<'a, 'b> Fields<'a, 'b> {
         Fields::Named { args, first: index, step: usize::MAX }
     }
 
-    /// Returns all arguments from `first` on.
+    /// Returns all arguments from index `first` to the end.
     pub fn from(args: &'a Args<'b>, first: usize) -> Self {
         Fields::Named { args, first, step: 1 }
     }

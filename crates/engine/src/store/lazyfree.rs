@@ -1,4 +1,4 @@
-//! Frees large memory in the background, so that no shard is held meanwhile.
+//! Frees large values and dictionaries in the background, so that no shard is held meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,8 @@ use crossbeam::channel::{Sender, unbounded};
 use pantala_dict::Dict;
 use pantala_types::Value;
 
-/// An object to free.
+/// What the thread frees. The statistics count a value as one object, and a dictionary as one
+/// object per key.
 pub enum Garbage {
     /// A large value.
     Value(Value),
@@ -54,8 +55,7 @@ impl LazyFree {
     pub(crate) fn send(&self, garbage: Garbage, objects: u64) {
         if let Some(sender) = &self.sender {
             self.figures.pending.fetch_add(objects, Relaxed);
-            // The receiver lives as long as the sender. Otherwise the error would contain the
-            // garbage, which is dropped with it.
+            // If the thread has ended, the error contains the garbage, which is freed here.
             let _ = sender.send((garbage, objects));
         }
     }

@@ -1,19 +1,24 @@
 //! Memory accounting of all data, and its limit (`maxmemory`).
 //!
-//! Each shard counts its own memory usage. With a limit, the shard's owner flushes the difference
-//! that a command made into the global counter. Small differences are kept until they add up, so
-//! that workers do not contend for the counter's cache line. `used_memory` also includes memory
-//! other than data: the server's memory at the start, and the clients' memory, which workers flush
-//! a few times a second.
+//! Each shard counts its own memory usage. If there is a limit, after each command the shard's
+//! owner *flushes* the count: it adds the change of the shard's usage to a global counter. Changes
+//! of at most a *step* are not flushed yet, so that workers do not contend for the counter's
+//! cache line. `used_memory` also includes memory other than data: the server's memory at the
+//! start, and the clients' memory, which workers flush a few times a second.
+//!
+//! While usage exceeds the limit, each command evicts keys, but only for a limited time. The
+//! *ceiling* is the usage above which this time limit does not apply. So usage cannot grow without
+//! bound.
 //!
 //! | what | changed by |
 //! | --- | --- |
-//! | flushed bytes ([`DatabaseStats`]) | the shard's owner; a command that sets a limit where there was none |
+//! | flushed bytes ([`DatabaseStats`]) | the shard's owner; a command that introduces a limit |
 //! | the counter | the same |
 //! | limit, step, ceiling | the command that sets the limit; eviction lowers the ceiling too |
 //!
-//! A flush exchanges the flushed bytes and changes the counter by the difference. So the counter is
-//! the sum of all flushed bytes, whatever the order of writers.
+//! A flush atomically replaces the shard's flushed bytes by its current usage, and adds the
+//! difference to the counter. So the counter is the sum of all flushed bytes, whatever the order of
+//! writers.
 //!
 //! Without a limit no command reads the counter. Shards then flush about once a second, and before
 //! a command reads the memory usage or sets a limit.
@@ -26,22 +31,24 @@ use crossbeam::utils::CachePadded;
 use crate::store::Store;
 use crate::store::state::{Database, DatabaseStats, Shard};
 
-/// All unflushed differences together are at most this part of the limit: an 8,192nd. (This counts
-/// one database per partition, although each database has a step of its own.)
+/// All unflushed changes together are at most this fraction of the limit, given as a shift: an
+/// 8,192nd. (This assumes one database per partition. Each database has its own step, so more
+/// databases raise the bound.)
 const UNTOLD_SHIFT: u32 = 13;
 
-/// Maximum unflushed bytes of a database in a shard.
+/// Maximum of the step: unflushed bytes of one database in one shard.
 const STEP_BYTES_MAX: u64 = 64 * 1024;
 
-/// Part of the limit by which memory may exceed it while eviction is bounded in time: a sixteenth.
+/// Up to this excess over the limit, eviction stops at its time limit. Above it, eviction continues
+/// until usage is below. Given as a shift: a sixteenth of the limit.
 const EXCESS_SHIFT: u32 = 4;
 
-/// Part of the limit by which memory may exceed it while all keys to evict are in shards held by
-/// other threads: a quarter.
+/// Up to this excess, commands may run although all keys to evict are in shards held by other
+/// threads. Given as a shift: a quarter of the limit.
 const BUSY_EXCESS_SHIFT: u32 = 2;
 
-/// Highest tenacity with a linear time limit, time per step up to it, and growth per step above it,
-/// as in Redis.
+/// The time limit of eviction by `maxmemory-eviction-tenacity`, as in Redis: linear up to a
+/// tenacity of 10, and exponential above it.
 const TENACITY_EVEN_MAX: u32 = 10;
 const TENACITY_STEP: Duration = Duration::from_micros(50);
 const TENACITY_GROWTH: f64 = 1.15;
@@ -64,20 +71,22 @@ pub(crate) fn time_limit(tenacity: u32) -> Duration {
 pub struct Memory {
     began: Instant,
     limit_bytes: AtomicU64,
-    /// Usage up to which eviction is bounded in time.
+    /// Usage up to which eviction stops at its time limit.
     ceiling_bytes: AtomicU64,
-    /// Maximum difference that a shard keeps unflushed.
+    /// Maximum change that a shard keeps unflushed.
     step_bytes: AtomicU64,
-    /// Memory of the data. May be briefly negative (wrapped), if a release is flushed before its
-    /// allocation.
+    /// Memory of the data. May be negative (wrapped) for a moment, if the flush of an allocation
+    /// reaches it after the flush of the release.
     data_bytes: CachePadded<AtomicU64>,
-    /// All other memory. May wrap too.
+    /// All other memory. May be negative too.
     other_bytes: AtomicU64,
-    /// The current span, and the bytes that workers with shards of their own have evicted in it.
+    /// Number of the current time slice in which the workers share the eviction (see
+    /// [`Memory::begin_span`]).
     span: AtomicI64,
+    /// Bytes evicted in this time slice, by workers that evict only from their own shards.
     freed_bytes: AtomicU64,
-    /// Time since which usage has exceeded the limit in spite of eviction, in µs since `began`; 0
-    /// if it does not exceed the limit.
+    /// Start of the current period in which usage exceeds the limit in spite of eviction, in µs
+    /// since `began`. 0 if usage does not exceed the limit.
     exceeded_since_us: AtomicI64,
     /// Total length of earlier such periods, µs.
     exceeded_us: AtomicU64,
@@ -105,7 +114,7 @@ impl Memory {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// Returns the memory usage that was flushed, in bytes.
+    /// Returns the flushed memory usage in bytes.
     #[inline]
     pub fn used_bytes(&self) -> u64 {
         let sum = self.data_bytes.load(Relaxed).wrapping_add(self.other_bytes.load(Relaxed));
@@ -119,8 +128,8 @@ impl Memory {
         self.used_bytes() > self.limit_bytes.load(Relaxed)
     }
 
-    /// Returns whether eviction may be deferred although usage is above the limit, because the
-    /// excess is small or has not grown.
+    /// Returns whether usage is at most the ceiling. Eviction may then stop at its time limit
+    /// although usage is above the limit, because the excess is small or has not grown.
     pub(crate) fn is_bearable(&self) -> bool {
         self.used_bytes() <= self.ceiling_bytes.load(Relaxed)
     }
@@ -136,14 +145,14 @@ impl Memory {
         self.used_bytes().saturating_sub(self.limit_bytes())
     }
 
-    /// Returns the bytes that workers which evict only from their own shards have evicted in this
-    /// span.
+    /// Returns the bytes evicted in the current time slice by workers that evict only from their
+    /// own shards.
     pub(crate) fn freed_bytes(&self) -> u64 {
         self.freed_bytes.load(Relaxed)
     }
 
-    /// Starts a span, unless another worker has started it. Bytes that are counted in the wrong
-    /// span only make the shares slightly uneven.
+    /// Starts the time slice `span`, unless another worker has started it. A race may count bytes
+    /// in the wrong slice. That only makes the workers' shares of eviction slightly uneven.
     pub(crate) fn begin_span(&self, span: i64) {
         if self.span.load(Relaxed) < span && self.span.fetch_max(span, Relaxed) < span {
             self.freed_bytes.store(0, Relaxed);
@@ -154,8 +163,8 @@ impl Memory {
         self.freed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Lowers the ceiling to the current usage after an eviction, so that memory above the limit
-    /// does not rise again.
+    /// After an eviction, lowers the ceiling to the current usage (but at least to the limit plus a
+    /// sixteenth), so that an excess that has shrunk cannot grow again.
     pub(crate) fn lower_ceiling(&self) {
         let bearable = bearable_bytes(self.limit_bytes());
         self.ceiling_bytes.fetch_min(self.used_bytes().max(bearable), Relaxed);
@@ -166,7 +175,7 @@ impl Memory {
         self.other_bytes.fetch_add(difference as u64, Relaxed);
     }
 
-    /// Returns the memory other than data that was flushed, in bytes.
+    /// Returns the flushed memory other than data, in bytes.
     pub fn other_bytes(&self) -> u64 {
         let bytes = self.other_bytes.load(Relaxed);
         if bytes > i64::MAX as u64 { 0 } else { bytes }
@@ -190,8 +199,8 @@ impl Memory {
         }
     }
 
-    /// Returns the total time that memory was above the limit, including the current period, and
-    /// the length of that period, in µs.
+    /// Returns, in µs, the total time that memory was above the limit, and the length of the
+    /// current period above it. The total includes the current period.
     pub fn exceeded_us(&self) -> (u64, u64) {
         self.exceeded_us_at(self.now_us())
     }
@@ -213,13 +222,14 @@ impl Memory {
     }
 }
 
-/// Returns the maximum usage up to which eviction is bounded in time, for a limit.
+/// Returns the minimum of the ceiling for a memory limit.
 fn bearable_bytes(limit_bytes: u64) -> u64 {
     limit_bytes.saturating_add(limit_bytes >> EXCESS_SHIFT)
 }
 
 impl Store {
-    /// Sets the memory limit in bytes; 0: no limit. Memory above it is evicted gradually.
+    /// Sets the memory limit in bytes; 0: no limit. If usage exceeds it, the following commands and
+    /// turns of the workers evict keys.
     pub fn limit_memory(&self, limit_bytes: u64) {
         let memory = self.memory();
         let before_bytes = memory.limit_bytes.swap(limit_bytes, Relaxed);
@@ -227,7 +237,8 @@ impl Store {
             return;
         }
         if before_bytes == 0 {
-            // Without a limit, shards have flushed only once in a while.
+            // Without a limit, shards flush only about once a second, so the counter may be out of
+            // date.
             (0..self.partition_count())
                 .flat_map(|shard| self.shard_figures(shard))
                 .for_each(|figures| self.tell_memory(figures));
@@ -248,7 +259,7 @@ impl Store {
     }
 
     /// Accounts for a command's changes to the memory of a shard, in one database (by its logical
-    /// number) or in all.
+    /// number) or in all. Flushes changes larger than the step.
     pub(crate) fn meter(&self, number: u32, shard: &mut Shard, db: Option<u32>) {
         let step_bytes = self.memory().step_bytes.load(Relaxed);
         let databases = &mut shard.databases;

@@ -1,7 +1,8 @@
 //! The databases of a shard, the operations of a shard's owner on them, and the state shared by all
 //! shards ([`Store`]).
 //!
-//! This layer takes no shards. Callers hold a shard and pass its [`state::Shard`].
+//! This layer takes no shards. Its callers hold a shard and pass the shard's [`state::Shard`]. A
+//! shard is a partition here ([the crate's page](crate) has the words).
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -38,8 +39,9 @@ use state::{Database, DatabaseStats};
 /// accounting, and the [`Events`] with the settings.
 pub struct Store {
     layout: Layout,
-    /// Statistics at the index `physical database * partitions + partition`. They are zero, and not
-    /// resident, for databases that were never used.
+    /// Statistics of each database in each partition, at the index
+    /// `physical database * partitions + partition`. They are zero, and not resident, for databases
+    /// that were never used.
     figures: Box<[DatabaseStats]>,
     /// Home of each partition.
     homes: Box<[u32]>,
@@ -47,12 +49,13 @@ pub struct Store {
     roots: Roots,
     /// Whether a physical database is in use in any shard.
     used: Box<[AtomicBool]>,
-    /// Physical database by logical database. `SWAPDB` changes it while it holds all shards, so it
-    /// is stable for the owner of any shard. A prefetch may race with a change and is then wasted.
+    /// Physical database by logical database, the number that clients use. `SWAPDB` exchanges two
+    /// physical databases while it holds all shards, so this is stable for the owner of any shard.
+    /// A prefetch owns no shard. It may use an outdated number, and is then wasted.
     physical: Box<[AtomicU32]>,
     lazy: LazyFree,
     memory: Memory,
-    /// Number of random numbers drawn without a shard.
+    /// Number of random numbers drawn by [`Store::random_below`].
     draws: AtomicU64,
     events: Events,
 }
@@ -150,8 +153,8 @@ impl Store {
         &self.figures[self.place_of(shard, physical)]
     }
 
-    /// Returns the statistics of a shard's databases that are in use in any shard. Those of all
-    /// others are zero.
+    /// Returns the statistics of a shard's databases that are in use in any shard. The statistics
+    /// of other databases are zero.
     pub fn shard_figures(&self, shard: u32) -> impl Iterator<Item = &DatabaseStats> {
         self.used().map(move |physical| self.figures(shard, physical))
     }
@@ -162,11 +165,11 @@ impl Store {
         &self.figures[self.place_of(0, physical)..][..self.layout.partitions as usize]
     }
 
-    /// Returns the physical numbers of the databases that are in use in any shard. The owner of a
-    /// shard sees at least those in use in that shard.
+    /// Returns the physical numbers of the databases that are in use in any shard. The result for
+    /// the owner of a shard includes all databases in use in that shard.
     pub(crate) fn used(&self) -> impl Iterator<Item = usize> {
-        // Relaxed: the owner of a shard creates its databases, so the gate orders this for the next
-        // owner.
+        // Relaxed: only the owner of a shard puts a database of the shard into use, and the gate
+        // makes its write visible to the next owner.
         self.used.iter().enumerate().filter(|(_, is_used)| is_used.load(Relaxed)).map(|(physical, _)| physical)
     }
 
@@ -205,18 +208,19 @@ impl Store {
         self.figures(shard, self.physical(db)).expires.get()
     }
 
-    /// Returns the memory usage of a database over all shards in bytes: of dictionaries, and of
-    /// large values.
+    /// Returns the memory usage of a database over all shards, in bytes: first that of its
+    /// dictionaries, then that of values outside of them.
     pub fn memory_bytes(&self, db: u32) -> (u64, u64) {
         self.database_figures(db)
             .iter()
             .fold((0, 0), |(dict, heap), figures| (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get()))
     }
 
-    /// Returns a random number below `bound`, which must not be 0, for choices without a shard. The
-    /// sequence depends on [`Layout::random_seed`] only.
+    /// Returns a random number below `bound`, which must not be 0. For choices without a shard's
+    /// generator. The sequence depends on [`Layout::random_seed`] only.
     pub fn random_below(&self, bound: u64) -> u64 {
-        // Relaxed: each caller gets a different number, and nothing else depends on it.
+        // Relaxed: one atomic operation returns a different number to each caller, and nothing else
+        // depends on the number.
         let draw = self.draws.fetch_add(1, Relaxed);
         Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
     }
@@ -256,12 +260,13 @@ impl Store {
 
     /// Returns the logical number of the database at an index of each shard's table.
     pub(crate) fn logical(&self, physical: usize) -> u32 {
-        (0..self.layout.databases).find(|&db| self.physical(db) == physical).expect("each one has a number")
+        (0..self.layout.databases).find(|&db| self.physical(db) == physical).expect("every database has a number")
     }
 
-    /// Frees a large value, in the background if `lazy` is set and it is worthwhile.
+    /// Frees a large value: in the background if `lazy` is set and the value is large enough, and
+    /// otherwise immediately.
     pub(crate) fn dispose(&self, value: Value, lazy: bool) {
-        /// Smaller values are freed faster than they are sent to the background thread.
+        /// Freeing a smaller value takes less time than sending it to the background thread.
         const WORTH_SENDING_BYTES: usize = 64 * 1024;
         /// The same threshold as in Redis.
         const WORTH_SENDING_PIECES: usize = 64;

@@ -13,7 +13,7 @@ use crate::store::db::{Change, Db, Expire, Held, NewString};
 use crate::tuning::{AccessPolicy, Tuning};
 
 impl<'e> Held<'e> {
-    /// Returns the value to write. Every type has one.
+    /// Returns the value to write. Succeeds for every type.
     pub fn to_write(self) -> Option<ValueRef<'e>> {
         match self {
             Held::Int(value) => Some(ValueRef::Int(value)),
@@ -37,8 +37,8 @@ impl<'e> Held<'e> {
 }
 
 impl Db<'_> {
-    /// Stores a value from RDB, with the given access word if there is one. As in Redis, the key's
-    /// former value is deleted first, so the key always counts as new.
+    /// Stores a value from RDB, with the given access word, if any. As in Redis, the key's former
+    /// value is deleted first. So the key counts as new even if it existed.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
@@ -86,8 +86,8 @@ impl Db<'_> {
 }
 
 impl AccessPolicy {
-    /// Returns the access word for an idle time (s) or an access counter. Each is used with its own
-    /// policy only. `now_ms` is Unix time.
+    /// Returns the access word for an idle time (s) or an access counter. The idle time is used
+    /// only with LRU, and the counter only with LFU. `now_ms` is Unix time.
     pub fn word_of(self, idle_s: Option<i64>, frequency: Option<u8>, now_ms: i64) -> Option<u32> {
         match self {
             AccessPolicy::Lfu => frequency.map(|frequency| lfu_word(now_ms as u64, frequency)),

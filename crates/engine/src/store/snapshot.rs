@@ -8,14 +8,19 @@
 //! the snapshot's thread    Input        any order; each part selects its database
 //! ```
 //!
+//! Each dictionary has a *keeper*, which encodes every entry: when the walk reaches the entry, or
+//! before a command changes the entry (*forced*). The keeper collects encoded entries in *parts*,
+//! which it sends to the snapshot's thread.
+//!
 //! | data | bound |
 //! | --- | --- |
 //! | parts of the walk that the thread has not received | [`QUEUED_BYTES_MAX`], and one part per worker |
 //! | parts forced by changes | the rest of the dataset, because a change does not wait for the disk |
 //! | a dictionary that a flush has taken out | kept until the walk has passed it |
 //!
-//! The thread sees the end when the keeper of the last dictionary is dropped, since there are no
-//! senders then. One snapshot runs at a time, as Redis has one child.
+//! When the keeper of the last dictionary is dropped, no sender is left. This shows the thread that
+//! the snapshot has ended. Only one snapshot runs at a time, like the single child process of
+//! Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -35,13 +40,13 @@ pub const QUEUED_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Size at which a part is handed over, in bytes.
 const PART_BYTES: usize = 32 * 1024;
 
-/// Capacity of a new part, in bytes: includes room for the entry that exceeds the size.
+/// Capacity of a new part in bytes, including room for the entry that makes the part full.
 const PART_CAPACITY: usize = PART_BYTES + 4 * 1024;
 
 /// Maximum wait of the snapshot's thread for a part, after which it checks whether it was aborted.
 const WAIT: Duration = Duration::from_millis(20);
 
-/// Memory usage from which a collection is encoded in pieces, in bytes.
+/// Minimum memory usage in bytes of a collection that is encoded in pieces.
 const LARGE_BYTES: usize = 64 * 1024;
 
 /// Maximum number of empty buffers that are kept for later parts.
@@ -52,11 +57,11 @@ pub trait Encoder: Send + Sync {
     /// Appends the selection of a database, with which each part starts.
     fn select(&self, db: u32, part: &mut Vec<u8>);
 
-    /// Appends an entry unless it had expired when the snapshot started. Returns whether it did.
-    /// `is_forced` means that a command waits for it.
+    /// Appends an entry unless it had expired when the snapshot started. Returns whether the entry
+    /// was appended. `is_forced` is true if a command waits for this.
     fn append(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> bool;
 
-    /// Appends a piece of an entry, which starts at index `from` (0: the first piece). Returns the
+    /// Appends the piece of an entry that starts at index `from` (0: the first piece). Returns the
     /// start of the next piece, or `None` after the last one.
     fn append_piece(
         &self,
@@ -84,7 +89,7 @@ impl Part {
     }
 }
 
-/// What the snapshot's thread receives.
+/// Result of waiting for a part.
 #[derive(Debug)]
 pub enum Next {
     /// A part.
@@ -105,18 +110,20 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the number of bytes that were encoded before changes, which a fork would have
-    /// copied.
+    /// Returns the number of bytes that were encoded because of changes. A fork would have copied
+    /// them.
     pub fn forced_bytes(&self) -> u64 {
         self.forced_bytes.load(Relaxed)
     }
 
-    /// Makes the rest of the snapshot end without encoding anything.
+    /// Makes the walk pass the rest of the snapshot without encoding it, because the snapshot has
+    /// failed.
     pub fn discard(&self) {
         self.is_discarding.store(true, Relaxed);
     }
 
-    /// Ends the snapshot for its thread. No worker walks any more.
+    /// Makes the snapshot's thread see the end although the walk has not ended, because no worker
+    /// walks any more.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Relaxed);
     }
@@ -151,7 +158,7 @@ impl Input {
     pub fn recycle(&self, mut bytes: Vec<u8>) {
         if bytes.capacity() <= 2 * PART_CAPACITY {
             bytes.clear();
-            // If enough buffers are kept, it is freed.
+            // If enough buffers are already kept, this one is freed.
             let _ = self.empty.try_send(bytes);
         }
     }
@@ -184,12 +191,12 @@ impl Beginning {
         (Beginning { output: Arc::new(output) }, Input { parts, empty: recycled, progress })
     }
 
-    /// Starts the snapshot of a shard. The former one's walk may still be there if it has ended:
-    /// its thread sees the end when the last keeper is dropped, and the walk is removed by its next
-    /// step.
+    /// Starts the snapshot of a shard. The walk of the previous snapshot may still be there
+    /// although that snapshot has ended. Its thread sees the end when the last keeper is dropped,
+    /// but a walk is removed only by its next step.
     ///
     /// # Panics
-    /// If a snapshot of it is running.
+    /// If a snapshot of the shard is running.
     pub(crate) fn begin(&self, store: &Store, shard: &mut Shard) {
         if let Some(former) = shard.snapshot.take() {
             former.end(store, &shard.databases);
@@ -259,7 +266,8 @@ impl DictKeeper {
     /// that was the last piece.
     fn keep_large(&mut self, entry: EntryRef<'_, Value>, is_forced: bool) -> bool {
         let is_begun = self.large.as_ref().is_some_and(|large| *large.key == *entry.key());
-        // Only one entry at a time is encoded piece by piece.
+        // Only one entry at a time is encoded piece by piece. Another large entry is encoded as a
+        // whole.
         let is_whole = is_forced || !is_begun && self.large.is_some();
         let mut large = self.large.take_if(|_| is_begun).unwrap_or_else(|| Large {
             key: entry.key().into(),
@@ -300,7 +308,8 @@ impl DictKeeper {
 
     fn send(&self, part: Part) {
         self.output.progress.queued_bytes.fetch_add(part.len(), Relaxed);
-        // The snapshot's thread receives all parts, even of a snapshot that has failed.
+        // Sending does not fail: the snapshot's thread receives until the end, even if the snapshot
+        // has failed.
         let _ = self.output.parts.send(part);
     }
 }
@@ -318,10 +327,10 @@ pub(crate) struct ShardSnapshot {
 }
 
 impl ShardSnapshot {
-    /// Ends a snapshot of which no dictionary is left to walk.
+    /// Ends a snapshot that has no dictionary left to walk.
     ///
     /// # Panics
-    /// If it runs.
+    /// If the snapshot is still running.
     fn end(self, store: &Store, databases: &Databases) {
         for Walk { place, .. } in self.walks {
             let is_running = match &place {

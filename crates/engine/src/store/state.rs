@@ -12,7 +12,7 @@ use crate::store::eviction::Pool;
 use crate::store::fields::Watched;
 use crate::store::snapshot::ShardSnapshot;
 
-/// One database in one shard. A lookup reads only the first cache line of this.
+/// One database in one shard. A lookup reads only the first cache line of this struct.
 #[repr(C, align(64))]
 pub(crate) struct Database {
     pub(crate) dict: Dict<Value>,
@@ -28,10 +28,10 @@ impl Database {
     }
 }
 
-/// The databases of a shard by physical number. An unused database takes a word.
+/// The databases of a shard by physical number. An unused database uses one word.
 pub(crate) struct Databases {
-    /// Database 0. It is stored in this struct because few servers use others, and every further
-    /// cache line of a shard that a command reads may be in another core's cache or in none.
+    /// Database 0. Few servers use others, so it is stored here and not in `others`. This saves
+    /// each command a cache line, which may be in another core's cache, or in none.
     first: Option<Box<Database>>,
     others: Box<[Option<Box<Database>>]>,
 }
@@ -84,7 +84,7 @@ pub struct Shard {
     pub(crate) databases: Databases,
     /// Commands blocked on its keys.
     pub(crate) waiters: Waiters,
-    /// Candidates for eviction, once a key was evicted.
+    /// Candidates for eviction. `None` until the first eviction.
     pub(crate) eviction: Option<Box<Pool>>,
     /// Generator for LFU counters and random keys.
     pub(crate) random: Random,
@@ -139,7 +139,7 @@ pub struct ShardStats {
     pub tracked_readers: Gauge,
 }
 
-/// Statistics of one database in one shard, in a cache line of their own.
+/// Statistics of one database in one shard. They have their own cache line.
 #[derive(Default)]
 #[repr(align(64))]
 pub struct DatabaseStats {
@@ -149,7 +149,7 @@ pub struct DatabaseStats {
     pub expires: Gauge,
     /// Keys on the list of active expiry, whose hashes may have fields with a TTL.
     pub timed_hashes: Gauge,
-    /// Sum of the remaining TTLs that the last round of active expiry saw, in ms.
+    /// Sum in ms of the remaining TTLs that the last round of active expiry saw.
     pub ttl_sum_ms: Gauge,
     /// Number of TTLs in this sum.
     pub ttl_samples: Gauge,
@@ -157,7 +157,7 @@ pub struct DatabaseStats {
     pub dict_bytes: Gauge,
     /// Bytes of values outside the dictionary's own memory.
     pub heap_bytes: Gauge,
-    /// Part of the two fields before that was flushed into the global counter
+    /// Sum of the two preceding fields at the last flush into the global counter
     /// ([`Memory`](crate::store::memory::Memory)).
     pub(crate) told_bytes: AtomicU64,
 }

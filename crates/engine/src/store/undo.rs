@@ -23,8 +23,9 @@ use crate::store::Store;
 use crate::store::db::{Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
 use crate::store::state::Shard;
 
-/// Maximum size of a recorded value that is one block, in bytes. Copying it takes about 5 µs, as
-/// long as a short script that holds all shards delays other commands.
+/// Maximum size of a recorded value that is one block, in bytes. Copying it takes about 5 µs.
+/// Holding all shards for a short script delays other commands for about as long, so a longer copy
+/// would cost more than a rerun.
 pub const UNDO_STRING_BYTES_MAX: usize = 64 * 1024;
 
 /// Maximum size of a recorded value of many blocks, in bytes. Copying it takes an allocation per
@@ -34,8 +35,9 @@ pub const UNDO_VALUE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum bytes recorded for one run.
 pub const UNDO_BYTES_MAX: usize = 1024 * 1024;
 
-/// Capacity that is kept between runs: bytes, and keys or events.
+/// Maximum capacity in bytes that is kept between runs.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
+/// Maximum capacity in keys or events that is kept between runs.
 const KEPT_ENTRIES_MAX: usize = 256;
 
 /// Error: a value, or all values together, are too large to be recorded.
@@ -58,7 +60,7 @@ struct Image {
     expire_at_ms: Option<i64>,
 }
 
-/// A recorded key and its former state; `None` if it did not exist.
+/// A recorded key and its former state, which is `None` if the key did not exist.
 struct Noted {
     db: u32,
     place: KeyPlace,
@@ -89,8 +91,8 @@ pub struct Undo {
     by_hash: HashTable<u32>,
     /// Concatenated names of keys, and values that are one block.
     bytes: Vec<u8>,
-    /// Watches of the recorded keys (`WATCH`) that the run's changes may invalidate, with the key's
-    /// index in `noted`. A commit invalidates them, a rollback does not.
+    /// Watches (`WATCH`) of the recorded keys, each with the key's index in `noted`. They are held
+    /// back during the run: a commit raises the watches of changed keys, a rollback raises none.
     watches: Vec<(u32, HeldWatches)>,
     /// Events of keys, in order.
     events: Vec<HeldEvent>,
@@ -151,8 +153,9 @@ impl Undo {
 
     /// Rolls back the changes of all recorded keys.
     pub fn roll_back(&mut self, access: &mut impl HeldShards) {
-        // Expired keys and fields are not restored, so their events are published. All other events
-        // will be repeated by the rerun.
+        // Publishes the events of changes that stay: deletions of expired keys and fields, and
+        // changes of unrecorded keys. All other events are dropped, because the rerun will repeat
+        // them.
         for held in std::mem::take(&mut self.events) {
             let is_changed = || self.is_noted(held.db, access.store().place(&held.key).hash, &held.key);
             if held.is_expiry() || !held.is_miss() && !is_changed() {
@@ -166,7 +169,7 @@ impl Undo {
                 match image.take() {
                     Some(image) => put_back(access, *db, &key, image, &self.bytes),
                     None => {
-                        // Its event is deferred, and dropped with the others.
+                        // The event of this deletion is deferred, and dropped with the others.
                         access.db_at(*db, &key).remove(&key, false);
                     }
                 }
@@ -175,8 +178,8 @@ impl Undo {
         self.release(access, Watches::put_back);
     }
 
-    /// Commits the run: publishes the deferred events and invalidates watches. Must be called while
-    /// the run's shards are still held.
+    /// Commits the run: publishes the deferred events and raises the watches of changed keys. Must
+    /// be called while the run's shards are still held.
     pub fn keep(&mut self, access: &mut impl HeldShards) {
         self.events.drain(..).for_each(|held| access.store().publish_held(&held));
         self.release(access, Watches::let_go);
@@ -250,7 +253,7 @@ fn put_back(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, 
         Content::Bytes(range) => {
             let bytes = &kept[range];
             let string = if flags & FLAG_RAW != 0 { NewString::Raw(bytes) } else { NewString::Bytes(bytes) };
-            payload_of(key, string).expect("it is small, and was there before")
+            payload_of(key, string).expect("a small value can be allocated")
         }
         Content::Packed(form, range) => {
             let bytes = &kept[range];

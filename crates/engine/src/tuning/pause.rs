@@ -1,13 +1,14 @@
 //! `CLIENT PAUSE`: which commands are held back, and until when.
 //!
-//! Each command is checked before it runs. Commands that passed the check may still be in flight
-//! when a pause starts: the pausing client gets its reply once they have run
+//! Each command is checked before it runs. Commands that have passed the check may still be in
+//! flight when a pause starts. The reply is sent to the pausing client when they have run
 //! (`server/dispatch/pause.rs`). Until then the pause is *held*: it has no end.
 //!
-//! A *lasting* pause of writes belongs to the server: a failover, a promotion. No client ends it.
+//! The server starts a *lasting* pause of writes for a failover or a promotion. Clients cannot end
+//! it.
 //!
-//! Commands read the atomics of [`Tuning`]. These are written under the lock of [`Pauses`] only, so
-//! that pauses of several workers don't overwrite each other's end.
+//! Commands read the atomics of [`Tuning`]. These are written only under the lock of [`Pauses`], so
+//! that pauses on several workers do not overwrite each other's end.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
@@ -17,18 +18,19 @@ use crate::tuning::Tuning;
 /// The end of a held pause.
 const HELD_MS: i64 = i64::MAX;
 
-/// The pauses in force.
+/// The current pauses.
 #[derive(Default)]
 pub(crate) struct Pauses {
-    /// Held pauses of clients.
+    /// Number of held pauses of clients.
     held: u32,
-    /// Lasting pauses.
+    /// Number of lasting pauses.
     lasting: u32,
-    /// The end of the pauses of clients (unix time, ms; 0: there is none).
+    /// End of the pauses of clients (Unix time, ms; 0: there is none).
     until_ms: i64,
-    /// The latest end among those released while others were held.
+    /// The latest end of the pauses that were released while others were held.
     released_until_ms: i64,
-    /// How often clients have ended their pauses. A held pause of before has no effect any more.
+    /// Number of times that clients have ended the pauses. Pauses that started earlier have no
+    /// effect.
     ends: u64,
 }
 
@@ -36,17 +38,17 @@ pub(crate) struct Pauses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     timeout_ms: i64,
-    /// Its end, unix time in ms.
+    /// End of the pause, Unix time in ms.
     until_ms: i64,
-    /// The end of another client's pause in force when this one started, and whether that held back
-    /// all commands.
+    /// End of the pause in force when this one started, and whether that pause held back all
+    /// commands.
     before: (i64, bool),
-    /// How often pauses had been ended when it started.
+    /// [`Pauses::ends`] when the pause started.
     ends: u64,
 }
 
 impl Pause {
-    /// Returns whether it holds back anything once its client has the reply.
+    /// Returns whether the pause holds back anything after its client has received the reply.
     pub fn lasts(&self) -> bool {
         self.timeout_ms != 0
     }
@@ -57,20 +59,20 @@ impl Tuning {
         self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes the ends of the pauses to where commands read them.
+    /// Makes the ends of the pauses visible to commands.
     fn publish_pauses(&self, pauses: &Pauses) {
         let until_ms = if pauses.lasting > 0 { HELD_MS } else { pauses.until_ms };
         self.clients_paused_until_ms.store(pauses.until_ms, Relaxed);
         self.paused_until_ms.store(until_ms, Relaxed);
     }
 
-    /// Starts a pause of so many ms, of writes or of `all` commands. Of two at once the longer and
-    /// the stricter applies.
+    /// Starts a pause of `timeout_ms`, of writes or of `all` commands. If another pause is in
+    /// force, the later end and the stricter mode apply.
     pub fn pause(&self, timeout_ms: i64, all: bool, now_ms: i64) -> Pause {
         let mut pauses = self.pauses();
         let before = (pauses.until_ms, self.pause_all.load(Relaxed));
         let is_paused = before.0 > now_ms;
-        // A deadline out of range lasts for ever, but is not held.
+        // A very long timeout ends just before `HELD_MS`, so that it is not taken for a held pause.
         let own_until_ms = if timeout_ms == 0 { 0 } else { end_of(timeout_ms, now_ms) };
         pauses.until_ms = if is_paused { own_until_ms.max(before.0) } else { own_until_ms };
         self.pause_all.store(all || is_paused && before.1, Relaxed);
@@ -78,8 +80,8 @@ impl Tuning {
         Pause { timeout_ms, until_ms: pauses.until_ms, before, ends: pauses.ends }
     }
 
-    /// Holds a pause that has just started: it lasts at least until it is released, or a client
-    /// ends it.
+    /// Holds a pause that has just started. It lasts at least until it is released or a client ends
+    /// it.
     pub fn hold_pause(&self, pause: &Pause) {
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
@@ -89,11 +91,11 @@ impl Tuning {
         }
     }
 
-    /// Releases a held pause when its client gets the reply: its time counts from now, unless it
-    /// was ended meanwhile (`CLIENT UNPAUSE`).
+    /// Releases a held pause when the reply is sent to its client. The pause's duration counts from
+    /// now. Does nothing if a client has ended the pause meanwhile (`CLIENT UNPAUSE`).
     pub fn tell_paused(&self, pause: &Pause, now_ms: i64) {
         let own_until_ms = end_of(pause.timeout_ms, now_ms);
-        // A pause released before this one started keeps its end.
+        // A pause that was released before this one started keeps its end.
         let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
@@ -101,7 +103,7 @@ impl Tuning {
         }
     }
 
-    /// Releases a held pause that is rejected: as if it had never started.
+    /// Releases a held pause that was rejected, as if it had never started.
     pub fn take_pause_back(&self, pause: &Pause) {
         let mut pauses = self.pauses();
         if pause.ends != pauses.ends {
@@ -115,8 +117,8 @@ impl Tuning {
         self.release_pause(&mut pauses, until_ms);
     }
 
-    /// Releases one held pause, which ends then. After the last one, the end is the latest of those
-    /// released.
+    /// Releases a held pause, which then ends at `until_ms`. When the last held pause is released,
+    /// the latest of these ends applies.
     fn release_pause(&self, pauses: &mut Pauses, until_ms: i64) {
         pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
         pauses.held -= 1;
@@ -126,7 +128,7 @@ impl Tuning {
         }
     }
 
-    /// Ends all pauses but lasting ones. Returns whether there was any.
+    /// Ends all pauses except lasting ones. Returns whether there was any.
     pub fn end_pause(&self) -> bool {
         let mut pauses = self.pauses();
         let was_paused = self.paused_until_ms.load(Relaxed) != 0;
@@ -137,14 +139,15 @@ impl Tuning {
         was_paused
     }
 
-    /// Holds writes back until [`Tuning::release_lasting_pause`], whatever clients do: a failover.
+    /// Holds back writes until [`Tuning::release_lasting_pause`], whatever clients do. For a
+    /// failover.
     pub fn hold_lasting_pause(&self) {
         let mut pauses = self.pauses();
         pauses.lasting += 1;
         self.publish_pauses(&pauses);
     }
 
-    /// Releases a lasting pause. Those of clients go on.
+    /// Releases a lasting pause. Pauses of clients continue.
     pub fn release_lasting_pause(&self) {
         let mut pauses = self.pauses();
         pauses.lasting -= 1;
@@ -171,10 +174,10 @@ mod tests {
         let pause = tuning.pause(100, false, 1000);
         assert_eq!(state(&tuning), (1100, false));
         tuning.hold_pause(&pause);
-        assert!(tuning.is_paused(5000), "however long that takes");
+        assert!(tuning.is_paused(5000), "a held pause has no end");
         tuning.tell_paused(&pause, 5000);
         assert_eq!(state(&tuning), (5100, false));
-        // A longer one, whose client has its reply, stays.
+        // The earlier pause ends later, so its end stays.
         let pause = tuning.pause(10, true, 5000);
         tuning.hold_pause(&pause);
         tuning.tell_paused(&pause, 5050);
@@ -212,7 +215,7 @@ mod tests {
         tuning.hold_pause(&only);
         tuning.take_pause_back(&only);
         assert!(!tuning.is_paused(2000));
-        // Another has started meanwhile.
+        // Another pause has started meanwhile.
         let first = tuning.pause(200, true, 3000);
         tuning.hold_pause(&first);
         let second = tuning.pause(50, false, 3000);
@@ -222,8 +225,8 @@ mod tests {
         assert!(tuning.is_paused(3059) && !tuning.is_paused(3060));
     }
 
-    /// A bug once: a pause of 0 ms read the end of a held one and stored it after that was
-    /// released, which paused the server for good.
+    /// A former bug: a pause of 0 ms read the end of a held pause, and stored it after that pause
+    /// was released. This paused the server forever.
     #[test]
     fn pauses_of_several_workers_leave_none_behind() {
         const ROUNDS: i64 = 100_000;
@@ -261,7 +264,7 @@ mod tests {
         tuning.tell_paused(&own, 2010);
         assert!(tuning.is_paused(9000));
         tuning.release_lasting_pause();
-        assert_eq!(state(&tuning), (2110, false), "the client's own");
+        assert_eq!(state(&tuning), (2110, false), "the end of the client's pause");
         tuning.hold_lasting_pause();
         tuning.release_lasting_pause();
         assert!(!tuning.is_paused(5000));
@@ -292,7 +295,7 @@ mod tests {
         tuning.tell_paused(&held, 1010);
         tuning.release_lasting_pause();
         assert!(!tuning.is_paused(1010));
-        // It was ended before it was held.
+        // The pause was ended before it was held.
         let late = tuning.pause(2000, true, 1000);
         assert!(tuning.end_pause());
         tuning.hold_pause(&late);
@@ -307,6 +310,6 @@ mod tests {
         let held = tuning.pause(5, false, 1000);
         tuning.hold_pause(&held);
         tuning.tell_paused(&held, 1000);
-        assert!(tuning.is_paused(5000), "the longer one holds");
+        assert!(tuning.is_paused(5000), "the longer pause applies");
     }
 }

@@ -1,6 +1,6 @@
 //! Eviction policies (`maxmemory-policy`).
 
-/// The rank of a key for eviction.
+/// The order in which keys are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
     /// Longest idle first.
@@ -16,15 +16,15 @@ pub enum Rank {
 /// An eviction policy (`maxmemory-policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionPolicy {
-    /// Nothing.
+    /// Evicts nothing.
     Nothing,
-    /// Keys with a TTL.
+    /// Evicts keys with a TTL.
     Volatile(Rank),
-    /// Any keys.
+    /// Evicts any keys.
     All(Rank),
 }
 
-/// The ranks by their numbers, which are the low bits of a policy.
+/// Ranks by number. The low bits of a policy contain the number.
 const RANKS: [Rank; 4] = [Rank::Lru, Rank::Lfu, Rank::Ttl, Rank::Random];
 const EVICTS: u8 = 1 << 2;
 const OF_ALL: u8 = 1 << 3;
@@ -47,7 +47,7 @@ impl EvictionPolicy {
         }
     }
 
-    /// Returns the rank of keys, if it evicts any.
+    /// Returns the rank of keys, or `None` if nothing is evicted.
     pub fn rank(self) -> Option<Rank> {
         match self {
             EvictionPolicy::Nothing => None,

@@ -1,8 +1,9 @@
-//! What the whole server rejects at the moment, of any client: writes on a read-only replica, reads
-//! of data that may be stale, everything that needs the dataset while it is being loaded.
+//! The commands that the server currently rejects from any client. Examples are writes on a
+//! read-only replica, reads of data that may be stale, and commands that need the dataset while it
+//! is being loaded.
 //!
-//! Commands read one bit of the word that they check anyway ([`Tuning::unchecked`]). Only if it is
-//! set, each command's flags are compared with the reasons (`session::access`).
+//! Commands check one bit of a word that they read anyway ([`Tuning::unchecked`]). Only if the bit
+//! is set are a command's flags compared with the reasons (`session::access`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -18,9 +19,9 @@ bitflags::bitflags! {
         const STALE = 1 << 1;
         /// The dataset of a primary is being loaded.
         const LOADING = 1 << 2;
-        /// The append-only file can't be written: the disk is full.
+        /// The append-only file cannot be written, because the disk is full.
         const DISK_FULL = 1 << 3;
-        /// It can't be written for another reason.
+        /// The append-only file cannot be written for another reason.
         const DISK_ERROR = 1 << 4;
         /// The last snapshot in the background failed (`stop-writes-on-bgsave-error`).
         const UNSAVED = 1 << 5;
@@ -29,19 +30,19 @@ bitflags::bitflags! {
     }
 }
 
-/// Which plain commands run without a check of their own.
+/// The plain commands that run without an individual check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unchecked {
-    /// All of them.
+    /// All commands.
     All,
-    /// Those that don't write.
+    /// Commands that do not write.
     Reads,
-    /// None.
+    /// No commands.
     None,
 }
 
 impl Tuning {
-    /// Returns which plain commands run without a check: all, unless memory is limited or the
+    /// Returns the plain commands that run without a check: all, unless memory is limited or the
     /// server rejects some commands.
     #[inline]
     pub fn unchecked(&self) -> Unchecked {
@@ -63,14 +64,14 @@ impl Tuning {
         self.events.load(Relaxed) & REFUSES != 0
     }
 
-    /// Returns why the server rejects commands.
+    /// Returns the reasons for which the server rejects commands.
     pub fn refusals(&self) -> Refusals {
         Refusals::from_bits_retain(self.refusals.load(Relaxed))
     }
 
     /// Starts or stops rejecting commands for some reasons.
     pub fn set_refusals(&self, reasons: Refusals, is_set: bool) {
-        // Under a lock, so that the bit and the word agree when several threads change them.
+        // Holds a lock, so that the bit and the word agree when several threads change them.
         let _lock = self.pauses();
         let before = self.refusals();
         let after = if is_set { before | reasons } else { before - reasons };
@@ -78,7 +79,7 @@ impl Tuning {
         self.set_watched(REFUSES, !after.is_empty());
     }
 
-    /// Returns whether the server is a replica: keys expire when its primary says so.
+    /// Returns whether the server is a replica, on which keys expire when the primary deletes them.
     #[inline]
     pub fn is_replica(&self) -> bool {
         self.is_replica.load(Relaxed)
@@ -89,8 +90,8 @@ impl Tuning {
         self.is_replica.store(is_replica, Relaxed);
     }
 
-    /// Returns whether expired keys are hidden, but stay: because writes are paused, or because a
-    /// replica deletes them when its primary does.
+    /// Returns whether expired keys are hidden instead of deleted. This is the case while writes
+    /// are paused, and on a replica, which deletes them only when its primary does.
     #[inline]
     pub fn keeps_expired(&self, now_ms: i64) -> bool {
         self.is_replica() || self.is_paused(now_ms)

@@ -1,23 +1,23 @@
 //! Client memory accounting: the memory usage of all clients together, and the eviction of clients
 //! above `maxmemory-clients`.
 //!
-//! While there is a limit, each worker updates the accounted size (*weight*) of its connections at
-//! the end of a turn in which they changed. Clients of about the same size are in one *bucket*, as
-//! in Redis. Those in the bucket of the largest are evicted first, in the order in which they
-//! entered it. Without a limit none of this is kept.
+//! While there is a limit, each worker maintains the accounted size (*weight*) of its connections.
+//! It updates changed sizes at the end of each turn. Clients of similar size share a *bucket*, as
+//! in Redis. The clients in the bucket of the largest size are evicted first, in the order in which
+//! they entered it. Without a limit, neither weights nor buckets are maintained.
 //!
 //! | what | changed by |
 //! | --- | --- |
-//! | a client's weight | its worker; the setter of the limit; the thread that evicts it |
+//! | a client's weight | the client's worker; the command that sets the limit; the evicting thread |
 //! | the sum | the same; workers add a turn's differences at once |
-//! | the buckets | the same, under a lock not needed while a client stays in its bucket |
+//! | the buckets | the same, under a lock, which is not needed while a client stays in its bucket |
 //!
-//! A weight is always exchanged, and the sum changed by the difference, so that the sum is that of
-//! all weights whatever the order of writers.
+//! Each writer exchanges the weight and changes the sum by the difference. So the sum is the total
+//! of all weights, whatever the order of writers.
 //!
-//! Eviction runs under that lock, and subtracts a client's weight from the sum at once, though its
-//! worker has yet to close it. So no client is closed for memory that is being freed already, not
-//! even if the worker updates its weight at that very moment.
+//! Eviction of clients holds the lock of the buckets. It subtracts the weight of an evicted client
+//! from the sum before the client's worker closes the connection. So no other client is evicted for
+//! memory that is about to be freed, even if the worker updates the weight concurrently.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{
@@ -28,21 +28,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Client;
 
-/// Redis's bounds, as powers of two: smaller clients are in the smallest bucket, and those of at
-/// least half of the largest bound in the largest.
+/// Redis's bounds, as exponents of two. Clients of less than 2^15 bytes are in the smallest bucket,
+/// and clients of at least 2^32 bytes in the largest.
 const SMALLEST_LOG: u32 = 15;
 const LARGEST_LOG: u32 = 33;
 
-/// The shift of the bucket in a [`Place`]: above all numbers given to clients in a run of a server.
+/// Position of the bucket in a [`Place`]. The lower bits are the client's number in order of entry.
 const BUCKET_SHIFT: u32 = 56;
 
-/// The least limit, bytes: with less no client could connect any more, as in Redis.
+/// Minimum limit as in Redis, bytes. With a lower limit no client could connect.
 pub const LIMIT_BYTES_MIN: u64 = 128 * 1024;
 
-/// A client's bucket, the largest first, and behind it a number in order of entry. 0: in none.
+/// A client's bucket in the high bits, and a number in order of entry in the low bits; 0: no
+/// bucket.
 type Place = u64;
 
-/// Returns the bucket of a size: 0 is that of the largest.
+/// Returns the bucket of a size. Bucket 0 contains the largest clients.
 fn bucket_of(bytes: u64) -> u64 {
     let log = u64::BITS - bytes.leading_zeros();
     u64::from(LARGEST_LOG - log.clamp(SMALLEST_LOG, LARGEST_LOG))
@@ -73,7 +74,7 @@ impl Buckets {
 #[derive(Default)]
 pub struct ClientMemory {
     limit_bytes: AtomicU64,
-    /// May wrap for a moment, when differences arrive out of order.
+    /// May be negative (wrapped) for a moment, if differences arrive out of order.
     total_bytes: AtomicU64,
     buckets: Mutex<Buckets>,
     /// Clients evicted since the last reset.
@@ -81,13 +82,13 @@ pub struct ClientMemory {
 }
 
 impl ClientMemory {
-    /// Returns the limit, bytes; 0: none.
+    /// Returns the limit, bytes; 0: no limit.
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// Sets the limit, bytes (0: none). If there was none before, `weigh_all` must account for all
-    /// clients, while none is removed.
+    /// Sets the limit, bytes; 0: no limit. If there was no limit before, `weigh_all` must update
+    /// the weights of all clients, and no client may be removed meanwhile.
     pub(super) fn set_limit(&self, limit_bytes: u64, weigh_all: impl FnOnce(&dyn Fn(&Arc<Client>))) {
         let limit_bytes = if limit_bytes == 0 { 0 } else { limit_bytes.max(LIMIT_BYTES_MIN) };
         let before = self.limit_bytes.swap(limit_bytes, Relaxed);
@@ -102,7 +103,7 @@ impl ClientMemory {
     /// Updates a client's weight. Returns the difference to add to the sum ([`ClientMemory::add`]).
     #[must_use]
     pub fn weigh(&self, client: &Arc<Client>) -> i64 {
-        // Its weight has been subtracted, or will be in a moment: it is about to be closed.
+        // The evicting thread subtracts the weight of a killed client, which is about to be closed.
         if client.killed.load(Relaxed) {
             return 0;
         }
@@ -116,11 +117,11 @@ impl ClientMemory {
             return 0;
         }
         let before = client.weight_bytes.swap(bytes, SeqCst);
-        // It may be evicted at this very moment. Either the evicting thread subtracts the weight
-        // stored just now, or it is subtracted here. With sequentially consistent accesses one of
-        // the two sees the other's write.
+        // Another thread may evict the client at this moment. Then one of the two threads must
+        // subtract the weight that was just stored. With sequentially consistent accesses, at least
+        // one sees the other's write, and `swap(0)` gives the weight to only one of them.
         let taken_back = if client.killed.load(SeqCst) {
-            // The evicting thread subtracts what it can under the lock. If this thread took the
+            // The evicting thread subtracts the weight under the lock. If this thread took the
             // weight first, the sum would stay too high until it is changed, and another client
             // would be evicted.
             let _evicted = self.lock();
@@ -131,12 +132,12 @@ impl ClientMemory {
         bytes.wrapping_sub(before).wrapping_sub(taken_back) as i64
     }
 
-    /// Adds to the sum.
+    /// Adds a difference to the sum.
     pub fn add(&self, difference: i64) {
         self.total_bytes.fetch_add(difference as u64, Relaxed);
     }
 
-    /// Returns whether the sum, changed by `difference`, has reached the limit: that is too much.
+    /// Returns whether the sum, changed by `difference`, has reached the limit.
     #[inline]
     pub fn is_too_much(&self, difference: i64) -> bool {
         let total = self.total_bytes.load(Relaxed).wrapping_add_signed(difference) as i64;
@@ -144,8 +145,8 @@ impl ClientMemory {
         limit_bytes > 0 && i128::from(total) >= i128::from(limit_bytes)
     }
 
-    /// Evicts clients until the sum is below the limit, or none is left that may be evicted.
-    /// Returns those that the caller must close.
+    /// Evicts clients until the sum is below the limit, or no client is left that may be evicted.
+    /// Returns the clients that the caller must close.
     pub fn evict(&self) -> Vec<Arc<Client>> {
         let mut evicted = Vec::new();
         if !self.is_too_much(0) {
@@ -166,7 +167,7 @@ impl ClientMemory {
         evicted
     }
 
-    /// Removes a client that has disconnected: its worker no longer updates its weight.
+    /// Removes a client that has disconnected. The client's worker no longer updates the weight.
     pub(super) fn forget(&self, client: &Arc<Client>) {
         if client.place.load(Relaxed) != 0 {
             self.lock().put(client, None);
@@ -175,7 +176,7 @@ impl ClientMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
-        // A panic within leaves at worst a client in no bucket, or in a former one.
+        // A panic can only leave a client in no bucket or in its former one, which is harmless.
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -188,7 +189,7 @@ mod tests {
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
 
-    /// Returns clients of these sizes, numbered from 1.
+    /// Returns clients of these sizes, with IDs from 1.
     fn clients(sizes: &[u64]) -> Clients {
         let clients = Clients::new();
         for size in sizes {
@@ -200,7 +201,7 @@ mod tests {
         clients
     }
 
-    /// Returns the numbers of the clients that are evicted at that limit.
+    /// Returns the IDs of the clients that are evicted at this limit.
     fn evicted(clients: &Clients, limit_bytes: u64) -> Vec<u64> {
         clients.limit_memory(limit_bytes);
         clients.memory().evict().iter().map(|client| client.id).collect()
@@ -210,12 +211,13 @@ mod tests {
     fn the_largest_go_first_and_as_few_as_need_be() {
         let clients = clients(&[100, 3 * MIB, 200 * KIB, MIB, 3 * MIB + 500 * KIB, 50 * KIB]);
         assert_eq!(evicted(&clients, 8 * MIB), []);
-        // Both are in one bucket: the earlier is evicted first, though the other is larger.
+        // Both clients are in one bucket. The client that entered it first is evicted first,
+        // although the other client is larger.
         assert_eq!(evicted(&clients, 7 * MIB), [2]);
         assert_eq!(evicted(&clients, 7 * MIB), []);
         assert_eq!(evicted(&clients, MIB), [5, 4]);
         assert_eq!(clients.memory().evicted.load(Relaxed), 3);
-        // Anything above none is the least limit.
+        // A limit other than 0 is raised to the minimum.
         assert_eq!(evicted(&clients, 1), [3]);
         assert_eq!(evicted(&clients, 0), []);
     }
@@ -251,7 +253,7 @@ mod tests {
         assert!(all.memory().is_too_much(0));
         all.remove(1);
         assert!(!all.memory().is_too_much(0));
-        // Another limit after there was none finds each at its size once.
+        // When a limit is set again, each client is accounted for once, with its current size.
         all.limit_memory(0);
         all.find(2).expect("it was added").output_bytes.store(0, Relaxed);
         assert_eq!(evicted(&all, 2 * MIB), []);

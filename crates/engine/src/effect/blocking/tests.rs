@@ -65,22 +65,22 @@ fn queues_serve_matching_waiters_in_ticket_order() {
     assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [5, 8, 9]);
     assert_eq!(tickets(&waiters, "a", Some(WakesOn::SortedSet)), [6, 9]);
     assert_eq!(tickets(&waiters, "a", Some(WakesOn::Stream)), [9]);
-    assert_eq!(tickets(&waiters, "a", None), [9], "a key that is gone concerns only who waits for any change");
+    assert_eq!(tickets(&waiters, "a", None), [9], "a deleted key wakes only waiters for any change");
     assert_eq!(tickets(&waiters, "b", Some(WakesOn::List)), [5, 8]);
-    assert_eq!(tickets(&waiters, "elsewhere", Some(WakesOn::List)), [0; 0], "its queue is another shard's");
+    assert_eq!(tickets(&waiters, "elsewhere", Some(WakesOn::List)), [0; 0], "another shard owns its queue");
     waiters.stand_still(&key("a"), true);
     assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [0; 0]);
     waiters.stand_still(&key("a"), false);
     waiters.remove(SHARD, &all[0]);
     assert!(!all[0].is_queued() && all[2].is_queued());
     assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [8, 9]);
-    // A repetition changes nothing.
+    // A second removal changes nothing.
     waiters.remove(SHARD, &all[0]);
     for waiter in &all[1..] {
         assert!(!waiters.is_empty());
         waiters.remove(SHARD, waiter);
     }
-    assert!(waiters.is_empty() && waiters.by_database.is_empty(), "nothing is left behind");
+    assert!(waiters.is_empty() && waiters.by_database.is_empty(), "no queue is left");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_key_named_twice_has_one_queue_entry() {
 fn keys_become_ready_once_and_only_when_somebody_waits() {
     let mut waiters = Waiters::default();
     waiters.note(2, b"a");
-    assert!(!waiters.has_ready(), "nobody waits at all");
+    assert!(!waiters.has_ready(), "there are no waiters");
     let (list, any) = (waiter(1, &["a", "b"], WakesOn::List), waiter(2, &["c"], WakesOn::AnyChange));
     waiters.add(SHARD, &list);
     waiters.add(SHARD, &any);

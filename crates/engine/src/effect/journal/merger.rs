@@ -16,13 +16,13 @@ use crate::effect::segment::Segment;
 /// The state of the journal's thread.
 pub(super) struct Merger<'s> {
     shared: &'s Shared,
-    /// Units of each worker that are later than the last prefix.
+    /// Units of each worker that are not in the log yet.
     segments: Vec<Segment>,
     /// The database that the stream has selected last.
     selected: Option<u32>,
     /// When readers were last sent a `PING`.
     pinged: Instant,
-    /// Memory of the stream, which others free.
+    /// The heap in which this thread allocates the stream. Other threads free this memory.
     heap: ThreadHeap,
 }
 
@@ -58,14 +58,14 @@ impl<'s> Merger<'s> {
         }
     }
 
-    /// Gathers units for a while, unless an eager reader waits for them.
+    /// Waits so that more units are collected, unless an eager reader has read everything.
     fn gather(&self) {
         let control = lock(&self.shared.control);
         let is_early = |control: &mut Control| !control.is_stopping && !control.logs.of(Which::Effects).is_awaited();
         drop(self.shared.work.wait_timeout_while(control, EPOCH_TIME, is_early));
     }
 
-    /// Returns how long it is until the next `PING`.
+    /// Returns the time until the next `PING` is due.
     fn ping_due_in(&self) -> Duration {
         let period = Duration::from_millis(self.shared.ping_period_ms.load(Ordering::Relaxed));
         period.saturating_sub(self.pinged.elapsed())
@@ -103,7 +103,7 @@ impl<'s> Merger<'s> {
         }
     }
 
-    /// Returns unused memory to the kernel, that of empty segments included.
+    /// Returns unused memory to the kernel, including that of empty segments.
     #[cold]
     fn purge(&mut self) {
         self.segments.iter_mut().for_each(Segment::shrink);
@@ -111,10 +111,11 @@ impl<'s> Merger<'s> {
         self.heap.purge_if_requested();
     }
 
-    /// Ends the epoch. Returns the next one once no unit can get an earlier stamp any more; `None`
-    /// if the server stops.
+    /// Ends the epoch and waits until no unit can get a stamp of that epoch. Returns the next
+    /// epoch, or `None` if the server stops.
     fn end_epoch(&self) -> Option<u64> {
-        // Readers that join later may see only a part of the commands running when they did.
+        // A reader that joins after this point must wait for the end of a later epoch. This epoch
+        // may contain only some of the commands that were running when the reader joined.
         {
             let mut control = lock(&self.shared.control);
             control.logs.end_of_epoch_comes();
@@ -123,7 +124,8 @@ impl<'s> Merger<'s> {
         let epoch = self.shared.epoch.fetch_add(1, Ordering::SeqCst) + 1;
         let mut polls = 0;
         for attendance in &self.shared.attendance {
-            // An attendance is an epoch or ASLEEP, the greatest number.
+            // `ASLEEP` is greater than every epoch, so the thread does not wait for a sleeping
+            // worker.
             while attendance.load(Ordering::SeqCst) < epoch {
                 if lock(&self.shared.control).is_stopping {
                     return None;
@@ -138,7 +140,7 @@ impl<'s> Merger<'s> {
         Some(epoch)
     }
 
-    /// Cuts off readers beyond their bound while the epoch has not ended.
+    /// Cuts off readers that exceed their bound while the epoch has not ended.
     fn cut_off(&self) {
         let own: usize = self.segments.iter().map(|segment| segment.bytes.len()).sum();
         let handed_over: usize = self.shared.segments.iter().map(|segment| lock(segment).bytes.len()).sum();
@@ -151,8 +153,8 @@ impl<'s> Merger<'s> {
         aftermath.settle();
     }
 
-    /// Makes workers drop what they record, if no reader is left: the last one was cut off, and its
-    /// owner has not removed it yet.
+    /// Drops recorded units, and makes workers drop theirs, if all readers have been cut off but
+    /// not yet removed by their owners.
     fn drop_unwanted(&self, control: &Control) {
         if !control.logs.want_units() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);
@@ -160,8 +162,9 @@ impl<'s> Merger<'s> {
         }
     }
 
-    /// Delivers the units up to each cut before `end` at which a reader waits, and starts it there.
-    /// A cut is made in a worker's turn, so all cuts before the end of the epoch are known.
+    /// For each cut before `end` at which a reader waits, appends the units up to the cut and
+    /// starts the reader there. Cuts are made within workers' turns. The epoch has ended, so no
+    /// further cut before `end` can be made.
     fn deliver_cuts(&mut self, end: u64) {
         loop {
             let next = lock(&self.shared.control).logs.next_cut();
@@ -174,7 +177,7 @@ impl<'s> Merger<'s> {
         }
     }
 
-    /// Appends all units with stamps below `end`.
+    /// Appends merged units. The log then contains all units with stamps below `end`.
     fn deliver(&mut self, merged: Vec<Vec<u8>>, end: u64) {
         let (aftermath, eager) = {
             let mut control = lock(&self.shared.control);
@@ -195,8 +198,8 @@ impl<'s> Merger<'s> {
         self.reach_marks();
     }
 
-    /// Calls those who wait for the stream to have come so far, and asks replicas for an
-    /// acknowledgement.
+    /// Calls the callbacks of the marks that the stream has reached. If one of them asks for it,
+    /// appends a request for an acknowledgement by replicas.
     fn reach_marks(&self) {
         let (reached, end, aftermath) = {
             let mut control = lock(&self.shared.control);
@@ -211,7 +214,7 @@ impl<'s> Merger<'s> {
             let aftermath = if asks { control.logs.append_own(GET_ACK) } else { Aftermath::default() };
             (reached, end, aftermath)
         };
-        // Before the replicas can answer.
+        // Called before the readers are woken, and so before the replicas can answer.
         reached.into_iter().for_each(|mark| (mark.reached)(end));
         aftermath.settle();
     }

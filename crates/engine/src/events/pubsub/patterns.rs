@@ -1,8 +1,8 @@
-//! The subscribed patterns. Found by name, and iterated in the order of their first subscription.
+//! The subscribed patterns, found by name and iterated in the order of their first subscription.
 //!
-//! A publisher iterates over all patterns for each message. Adding and removing take logarithmic
-//! time, because clients subscribe to up to a hundred thousand patterns and unsubscribe one by one,
-//! with the lock held that all publishers need.
+//! A publisher iterates over all patterns for each message. Adding or removing a pattern holds a
+//! lock that all publishers need. Therefore both take logarithmic time, even if clients add and
+//! remove a hundred thousand patterns one by one.
 
 use std::collections::{BTreeMap, HashMap};
 

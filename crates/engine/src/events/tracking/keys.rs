@@ -15,14 +15,14 @@ const FEW_READERS_MAX: usize = 16;
 enum Readers {
     One(Arc<Reader>),
     Few(Vec<Arc<Reader>>),
-    /// Readers by address. When there are as many as the second field, readers that are no longer
-    /// live are removed.
+    /// Readers by address. The second field is the number of readers at which dead ones (no longer
+    /// live) are removed.
     Many(HashMap<usize, Arc<Reader>>, usize),
 }
 
 impl Readers {
-    /// Adds a reader unless it is known. If the space is used up, first removes readers that are no
-    /// longer live.
+    /// Adds a reader unless it is known. If the capacity is used up, first removes readers that are
+    /// no longer live.
     fn add(&mut self, reader: &Arc<Reader>) {
         let has = |readers: &[Arc<Reader>]| readers.iter().any(|known| Arc::ptr_eq(known, reader));
         match self {
@@ -80,7 +80,7 @@ struct Tracked {
 
 impl Item for Tracked {
     fn allocated_bytes(&self) -> usize {
-        // Never called.
+        // The table of tracked keys never calls this.
         0
     }
 }
@@ -100,14 +100,15 @@ impl Invalidated {
     }
 }
 
-/// Invalidations by the commands that hold the shard.
+/// Invalidations caused by the commands that hold the shard.
 #[derive(Default)]
 pub(crate) struct Pending {
     /// Keys that were tracked until they were changed.
     pub(crate) invalidated: Vec<Invalidated>,
     /// Changed keys for the readers of prefixes, each with the last client that changed it.
     pub(crate) changed: BTreeMap<KeyName, u64>,
-    /// Number of times that databases were emptied. Each time all shards are held, and each counts.
+    /// Number of times that databases were emptied. `FLUSHALL` and `FLUSHDB` hold all shards, so
+    /// every shard counts the same number.
     pub(crate) flushes: u32,
 }
 
@@ -165,6 +166,7 @@ impl TrackedKeys {
             self.readers = self.readers - before + after;
             return false;
         }
+        // The table cannot grow, so the key is not tracked.
         if !has_room(keys.len(), 1) {
             return false;
         }
@@ -179,8 +181,8 @@ impl TrackedKeys {
         self.invalidate(hash, name, broadcasts.then_some(self.changer.to_prefixes()));
     }
 
-    /// Does the same as [`TrackedKeys::changed`] for an expired key. For the readers of its
-    /// prefixes no client has changed it.
+    /// Invalidates an expired key like [`TrackedKeys::changed`]. Readers of its prefixes see a
+    /// change by no client.
     pub(crate) fn expired(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(NOBODY));
     }

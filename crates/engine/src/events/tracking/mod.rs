@@ -9,11 +9,11 @@
 //! | tracked key | a key with its readers ([`keys`]). As in Redis, a name stands for keys in any database |
 //! | pending | invalidations by a command in a shard, until the command's reply is written |
 //! | notification | an event about keys for one connection ([`News`]) |
-//! | prefix | the start of keys for which a client gets invalidations without reading them (`BCAST`) |
+//! | prefix | the start of keys for which a client receives invalidations without reading them (`BCAST`) |
 //!
 //! # Ownership
 //!
-//! | data | held by |
+//! | data | place |
 //! | --- | --- |
 //! | the tracked keys | their shard: its owner tracks keys that are read, and invalidates changed keys |
 //! | the readers of each prefix | the keyspace's [`Tracking`], behind a lock |
@@ -22,10 +22,10 @@
 //! # Order
 //!
 //! Reads are tracked and changes invalidated while the key's shard is held, and mailboxes keep
-//! order. So a client gets an invalidation after the old value: the reply to a read that ran on
-//! another thread was sent before the shard was released, and the invalidation of a later change
-//! follows it. A connection with replies in flight gets its invalidations after these. A client
-//! gets the invalidations that its own command caused after the reply to that command.
+//! order. So a client receives an invalidation after the old value. If the read ran on another
+//! thread, its reply was sent before the shard was released, and the invalidation of a later change
+//! follows it. A connection with replies in flight receives its invalidations after those replies.
+//! A client receives the invalidations that its own command caused after the reply to that command.
 //!
 //! Invalidations by prefix are collected during a turn of the writer's worker, and sent before any
 //! reply of that turn.
@@ -33,7 +33,7 @@
 //! # What it costs
 //!
 //! Without readers, nothing in addition to the word that is tested for events and `MONITOR`. A
-//! tracked key takes about 60 bytes and its length, and 8 to 16 bytes for each further reader. At
+//! tracked key uses about 60 bytes plus its length, and 8 to 16 bytes for each further reader. At
 //! most `tracking-table-max-keys` keys are tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,8 @@ pub use session::{Options, SessionTracking};
 /// Channel on which RESP2 clients receive invalidations that other clients redirect to them.
 pub const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// Client ID of a change by no client: a key that expired, or was evicted from a full table.
+/// Client ID of a change by no client: a key that expired, or that is no longer tracked because the
+/// table was full.
 pub(crate) const NOBODY: u64 = 0;
 
 /// The client whose command makes a change.
@@ -68,8 +69,8 @@ pub(crate) struct Changer {
 impl Changer {
     pub(crate) const NOBODY: Changer = Changer { client: NOBODY, in_script: false };
 
-    /// Returns the ID of the client for the readers of prefixes. As in Redis, they see no client
-    /// behind a script's changes.
+    /// Returns the client ID of this change for readers of prefixes. For a script's changes it is
+    /// [`NOBODY`], as in Redis.
     fn to_prefixes(self) -> u64 {
         if self.in_script { NOBODY } else { self.client }
     }
@@ -86,6 +87,7 @@ pub struct Reader {
     client: Arc<Client>,
     /// True until `CLIENT TRACKING OFF` or a disconnect.
     is_live: AtomicBool,
+    /// `NOLOOP`: the client receives no invalidations of its own changes.
     pub(crate) no_loop: AtomicBool,
     /// Whether `redirect` is set.
     redirects: AtomicBool,
@@ -105,7 +107,8 @@ impl Reader {
 
     /// Returns whether the client still tracks keys.
     pub fn is_live(&self) -> bool {
-        // Relaxed: the client's worker clears this, and checks it again before it sends anything.
+        // Relaxed: other threads may see an old value. The client's worker, which clears this,
+        // checks it again before it sends anything.
         self.is_live.load(Relaxed)
     }
 
@@ -142,7 +145,7 @@ pub(crate) fn listener(client: &Client) -> Listener {
     Listener { worker: client.worker, connection: client.connection.load(Relaxed) }
 }
 
-/// The name of a key.
+/// The name of a key, in any database.
 pub type KeyName = Arc<[u8]>;
 
 /// Invalidated keys.
@@ -157,7 +160,8 @@ pub enum Invalid {
 }
 
 impl Invalid {
-    /// Returns whether both are the same list, so that the encoding of one can be sent for both.
+    /// Returns whether both are the same list in memory. The encoding of one can then be sent for
+    /// both.
     pub fn is_same(&self, other: &Invalid) -> bool {
         match (self, other) {
             (Invalid::Key(one), Invalid::Key(other)) => Arc::ptr_eq(one, other),
@@ -182,9 +186,10 @@ pub struct News {
 pub enum Subject {
     /// Keys have changed.
     Invalid(Invalid),
-    /// Keys have changed that another client reads, which redirects its invalidations to this one.
+    /// Keys have changed that another client reads. That client redirects its invalidations to the
+    /// receiver.
     Redirected(Invalid),
-    /// The client to which this one redirects its invalidations has disconnected.
+    /// The receiver redirects its invalidations to a client that has disconnected.
     Broken,
 }
 
@@ -195,8 +200,9 @@ pub(crate) struct Prefixes {
 }
 
 impl Prefixes {
-    /// Calls `tell` with the invalidations of changed keys, which come with the last client that
-    /// changed each: one list for each prefix, and a separate one for each `NOLOOP` reader.
+    /// Calls `tell` with the invalidations of changed keys: one list for each prefix, and a
+    /// separate one for each `NOLOOP` reader. `changed` contains the client that last changed each
+    /// key.
     pub(crate) fn tell(&self, changed: &BTreeMap<KeyName, u64>, mut tell: impl FnMut(&Arc<Reader>, Invalid)) {
         for (prefix, readers) in &self.readers {
             let from = KeyName::from(&**prefix);
@@ -252,9 +258,9 @@ impl Tracking {
         self.keys.fetch_add(change as u64, Relaxed).wrapping_add(change as u64)
     }
 
-    /// Subtracts one tracked key if there are more than `keys_max`. Returns whether it did, in
-    /// which case the caller must evict a key. So all workers together evict no more than the
-    /// excess.
+    /// Subtracts one tracked key if there are more than `keys_max`. If it returns `true`, the
+    /// caller must evict a key. Because the key is subtracted first, all workers together evict no
+    /// more than the excess.
     pub(crate) fn claim_eviction(&self, keys_max: u64) -> bool {
         let less = |keys| (keys_max > 0 && keys > keys_max).then(|| keys - 1);
         self.keys.fetch_update(Relaxed, Relaxed, less).is_ok()
@@ -270,7 +276,7 @@ impl Tracking {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Reader>>> {
-        // A panic leaves no partial change, because each holder of the lock makes one change.
+        // Each holder makes one insertion or removal, so a panic leaves the map valid.
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

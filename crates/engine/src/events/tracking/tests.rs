@@ -64,14 +64,14 @@ fn noloop_suppresses_own_changes_but_not_expiry() {
     keys.expired(7, b"a", true);
     let (by_key, changed) = told(&mut keys);
     assert_eq!(by_key, [("a".to_owned(), vec![2]), ("a".to_owned(), vec![2])]);
-    // The last change is an expiry, which is no client's.
+    // The last change is an expiry, which has no client.
     assert_eq!(changed, [("a".to_owned(), NOBODY)]);
-    // All readers get the invalidation of a key that was evicted from a full table.
+    // All readers receive the invalidation of a key that was evicted from a full table.
     read(&mut keys);
     assert!(keys.evict(&mut Random::from_seed(1)));
     assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
     assert!(!keys.evict(&mut Random::from_seed(1)));
-    // A script's changes are its client's own, but not for the readers of prefixes.
+    // A script's changes count as changes by its client, but not for the readers of prefixes.
     read(&mut keys);
     keys.changer.in_script = true;
     keys.changed(7, b"a", true);

@@ -35,7 +35,7 @@ fn keyspace(execution: Execution, homes: u32) -> Keyspace {
 
 /// Adds keys to a shard.
 fn fill(keyspace: &Keyspace, shard: u32, keys: u64, expire: Expire) {
-    let mut ownership = keyspace.gate(shard).try_take().expect("nobody has it");
+    let mut ownership = keyspace.gate(shard).try_take().expect("it is free");
     let names = (0..).map(|number| format!("key:{number}"));
     let of_shard = names.filter(|name| keyspace.place(name.as_bytes()).shard == shard);
     for name in of_shard.take(keys as usize) {
@@ -96,14 +96,14 @@ fn busy_shards_are_passed_over() {
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
     assert_eq!(keys(&keyspace)[..3], [KEYS; 3]);
     assert!(keys(&keyspace)[3] < KEYS);
-    // The free shard has no more keys. The excess is left for later as long as usage does not rise.
+    // The free shard has no more keys. The rest is evicted later, as long as usage does not rise.
     limit(&keyspace, 100);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), [KEYS, KEYS, KEYS, 0]);
     keyspace.memory().add_other(1);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::None);
     keyspace.memory().add_other(-1);
-    // Usage may exceed the limit by a quarter.
+    // While shards are busy, usage may exceed the limit by a quarter.
     limit(&keyspace, 850);
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Later);
     keyspace.memory().add_other(keyspace.memory().limit_bytes() as i64 / 20);
@@ -137,7 +137,7 @@ fn homes_evict_their_shares() {
     assert_eq!(keys(&keyspace)[2..], [KEYS; 2]);
     let after = keyspace.memory().excess_bytes();
     assert!((before * 4 / 10..before * 6 / 10).contains(&after), "{after} of {before} left");
-    // It stops until the other worker has evicted its share.
+    // Worker 0 stops until the other worker has evicted its share.
     let its_keys = keys(&keyspace);
     assert_eq!(executors[0].make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), its_keys);

@@ -1,4 +1,4 @@
-//! Commands that take over a client's value: a large value is stored in the buffer in which it was
+//! Commands that take over a client's value. A large value is stored in the buffer in which it was
 //! received, without a copy.
 
 use std::cell::Cell;
@@ -47,7 +47,8 @@ impl Executor<'_> {
 }
 
 impl Access<'_> {
-    /// Returns the value that the caller hands over, if it does, on the first call only.
+    /// Returns the value that the caller hands over. Returns `None` if it hands over none, and
+    /// after the first call.
     pub fn take_value(&self) -> Option<RawString> {
         match self.blocking {
             Blocking::HandedOver(value) => value.take(),
@@ -55,7 +56,7 @@ impl Access<'_> {
         }
     }
 
-    /// Returns whether the value is not among the arguments.
+    /// Returns whether the command's value is handed over, so that the arguments lack it.
     pub(super) fn is_handed_over(&self) -> bool {
         matches!(self.blocking, Blocking::HandedOver(_))
     }

@@ -1,17 +1,18 @@
 //! Loom models of the executor with its gates, backlogs and mailboxes. They explore every
-//! interleaving of a few workers: commands on one shard and on several, transactions that run on
-//! the thread that frees their last shard, requests that gather their shards, shards that are
-//! handed over, rejected requests, and blocked commands that other workers wake. In every
-//! interleaving, each command is answered once, and has run once and alone on all its shards, in
-//! the same order on all of them. At the end every shard is free and no client waits.
+//! interleaving of a few workers. The workers run commands on one shard and on several, and
+//! transactions on the thread that frees their last shard. Requests gather their shards, are
+//! rejected, and cause shards to be handed over. Blocked commands are woken by other workers. In
+//! every interleaving, each command runs once and is answered once, runs alone on all its shards,
+//! and all shards see the same order of commands. At the end every shard is free and no client
+//! waits.
 //!
 //! # What is modelled
 //!
 //! Loom sees each access to the words of gates and mailboxes and to waiters, in all orders that the
 //! memory model allows. It also sees each access to a shard's state ([`Keyspace::shard`]), which
-//! must happen after the last owner's. The code is the server's, except for three bounds (see
-//! [`SPINS_MAX`], [`COMBINE_MAX`], [`COMBINE_TIME_MAX`]): workers do not spin on a busy shard, and
-//! a shard is handed over after one request of another worker has run.
+//! must happen after the accesses of the last owner. The code is that of the server, except for
+//! three bounds ([`SPINS_MAX`], [`COMBINE_MAX`], [`COMBINE_TIME_MAX`]). With these, workers do not
+//! spin on a busy shard, and a shard is handed over after one request of another worker has run.
 //!
 //! The models contain a worker's loop: it runs its connections' commands, handles its messages once
 //! while other workers still run, and repeatedly when they have finished. Not modelled: the
@@ -55,8 +56,8 @@ fn put(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// Removes an item from the shard of the first key, and appends the command's ID to this shard and
-/// to the shard of the second key. Blocks if there is no item.
+/// Removes an item from the shard of the first key. Appends the command's ID to the shards of both
+/// keys. Blocks if there is no item.
 fn take(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let block = Block { destination: Some(2), ..Block::on(1..2, WakesOn::AnyChange, 0) };
     take_from(access, args, block, reply);
@@ -114,25 +115,25 @@ enum Work {
     Single(u32),
     /// A command on several shards.
     Many(&'static [u32]),
-    /// A transaction with a command on each of these shards, in this order, which any thread can
-    /// run.
+    /// A transaction that any thread can run. It has a command on each of these shards, in this
+    /// order.
     Exec(&'static [u32]),
-    /// The same, but only its own worker can run it.
+    /// A transaction like [`Work::Exec`] that only its own worker can run.
     Brought(&'static [u32]),
-    /// The same as [`Work::Brought`], and it must not be rejected.
+    /// Like [`Work::Brought`], but must not be rejected.
     Stubborn(&'static [u32]),
-    /// The same as [`Work::Brought`]. It rejects requests that wait for its shards, and may be
-    /// rejected itself.
+    /// Like [`Work::Brought`]. Rejects requests that wait for its shards, and may be rejected
+    /// itself.
     Busy(&'static [u32]),
     /// Adds an item to a shard.
     Put(u32),
-    /// Removes an item from the first shard with the second shard held too, or blocks.
+    /// Removes an item from the first shard while it also holds the second shard, or blocks.
     Take(u32, u32),
     /// Removes an item from any of these shards, or blocks.
     TakeAny(&'static [u32]),
-    /// The same as [`Work::Take`], but it times out as soon as its worker sees that it is blocked.
+    /// Like [`Work::Take`], but times out as soon as its worker sees that it is blocked.
     TakeNow(u32, u32),
-    /// A command that takes its shards in this order, which breaks the rules.
+    /// A command that takes its shards in this order, which may be wrong.
     Unordered(&'static [u32]),
 }
 
@@ -147,7 +148,7 @@ struct Model {
     keyspace: Keyspace,
     /// Work of each connection.
     work: Vec<Work>,
-    /// Replies by connection. Not a lock of loom's, because nothing depends on the order.
+    /// Replies by connection. The lock is not one of loom's, because nothing depends on its order.
     answers: Mutex<Vec<(u64, Answer)>>,
     /// Whether a request that must not be rejected had to release shards.
     set_back: AtomicBool,
@@ -317,7 +318,7 @@ impl Model {
     fn brought(&self, executor: &mut Executor<'_>, mut parcel: Parcel) {
         let connection = parcel.value.connection;
         if parcel.value.refused.is_some() {
-            assert!(parcel.value.take_owned().is_empty(), "the refused have brought nothing");
+            assert!(parcel.value.take_owned().is_empty(), "a rejected request brings no shards");
             return self.answer(connection, Answer::Refused);
         }
         let owned = parcel.value.take_owned();
@@ -335,7 +336,7 @@ impl Model {
                 Message::Woken(woken) => self.woken(executor, &woken),
                 Message::Run(parcel) => executor.resume(parcel),
                 Message::Shard(ownership) => executor.adopt(ownership),
-                _ => unreachable!("nobody sends that"),
+                _ => unreachable!("no worker sends this"),
             }
         }
         while executor.has_work() || executor.has_answers() {
@@ -368,7 +369,7 @@ impl Model {
             let mut ownership = self.keyspace.gate(shard).try_take().expect("every shard is free");
             assert!(self.keyspace.backlog(&mut ownership).is_empty(), "a request waits for ever");
             let state = self.keyspace.shard(&mut ownership);
-            assert!(state.waiters.is_empty(), "who was answered stands in a queue");
+            assert!(state.waiters.is_empty(), "an answered waiter is still queued");
             logs.push(state.scratch.clone());
             assert!(matches!(self.keyspace.gate(shard).free(ownership), Freed::Free));
         }
@@ -377,7 +378,7 @@ impl Model {
                 let notes: Vec<usize> = (0..log.len()).filter(|at| u64::from(log[*at]) == connection).collect();
                 let expected = match self.work[connection as usize] {
                     _ if answer == Answer::Refused => 0,
-                    // On exactly one of these shards.
+                    // The item was removed from exactly one of these shards.
                     Work::TakeAny(shards) => {
                         let is_here = |of: &&u32| logs[**of as usize].iter().any(|who| u64::from(*who) == connection);
                         assert_eq!(shards.iter().filter(is_here).count(), 1);
@@ -399,7 +400,7 @@ impl Model {
                 assert!(is_alone, "others ran on shard {shard} in the middle of connection {connection}: {log:?}");
             }
         }
-        // All shards have the same order: any two IDs have the same order in each log.
+        // Checks that any two IDs have the same order in the logs of all shards.
         for (first, log) in logs.iter().enumerate() {
             for other in &logs[first + 1..] {
                 let common = |log: &[u8], others: &[u8]| -> Vec<u8> {
@@ -505,14 +506,14 @@ fn a_waiting_request_keeps_its_shards() {
     assert!(is_seen(&explore(Inline, 2, &[&[Many(&[0, 1])], &[Single(1)], &[Single(0)]]).ran_elsewhere));
 }
 
-/// More requests wait for the shard than an owner may run in succession, so it is handed over to
-/// its home, worker 0.
+/// More requests wait for the shard than an owner may run in succession, so the shard is handed
+/// over to its home, worker 0.
 #[test]
 fn a_shard_is_handed_over_to_its_home() {
     assert!(is_seen(&explore(Inline, 1, &[&[Single(0)], &[Single(0), Single(0)], &[Single(0)]]).handed_over));
 }
 
-/// The same with several shards. Worker 0 is the home of the first.
+/// The same with several shards. Worker 0 is the home of the first shard.
 #[test]
 fn a_shard_that_is_handed_over_is_one_of_several() {
     assert!(is_seen(&explore(Inline, 2, &[&[Single(0)], &[Many(&[0, 1])], &[Many(&[0, 1])]]).handed_over));
@@ -541,8 +542,8 @@ fn who_waits_for_a_busy_script_is_refused_or_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Transacts(&[0, 1])], &[Single(0)]]).refused));
 }
 
-/// A request that must not be rejected releases shard 0, for which another request waits, and
-/// acquires both shards when the script has ended.
+/// A request that must not be rejected holds shard 0, for which another request waits. It releases
+/// this shard, and acquires both shards when the script has ended.
 #[test]
 fn a_request_that_must_not_be_rejected_is_reset_and_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])], &[Single(0)]]).set_back));
@@ -572,7 +573,8 @@ fn a_waiter_that_timed_out_is_answered_once() {
     assert!(is_seen(&explore(Inline, 2, &[&[TakeNow(0, 1)], &[Put(0)]]).refused));
 }
 
-/// The models can fail: two requests that take their shards in different orders deadlock.
+/// Shows that the models can fail. Two requests that take their shards in different orders
+/// deadlock.
 #[test]
 #[should_panic(expected = "was never answered")]
 fn other_orders_deadlock() {

@@ -1,5 +1,5 @@
 //! Requests: commands that wait for shards in gates and backlogs. An owner that releases a shard
-//! grants it to the next request.
+//! grants it to the next request. [`crate::shard::request`] explains their life.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -20,19 +20,22 @@ use crate::shard::transaction::discarded;
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
 
-/// Maximum number of consecutive requests that an owner runs on a shard, and their maximum time.
-/// Then it passes the shard to its home or, if it is the home, defers the shard to its next turn.
-/// Otherwise its own connections would wait for the commands of all other workers.
+/// Maximum number of requests that an owner runs before it continues with its own connections,
+/// which would otherwise wait for the commands of all other workers. After that the owner passes a
+/// shard with further requests to the shard's home or, if it is the home, defers the shard to its
+/// next turn.
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
+/// Maximum duration of these requests. The limit that is reached first applies.
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
 /// Duration of a request's steps after which the clock is read again.
 const TIME_AGE_MAX: Duration = Duration::from_millis(1);
 
 impl Executor<'_> {
-    /// Rejects the requests that wait for held shards with an error (`why`, including its code). A
-    /// request without a client, or one that must not be rejected, stays queued and releases its
-    /// shards, so that no other request waits behind it for the shards that a script holds.
+    /// Rejects the requests that wait for held shards with an error (`why`, including its code).
+    /// Some must not be rejected: those without a client, those of a replica's primary, and those
+    /// that gather shards and have not allowed it. They stay queued but release the shards that
+    /// they already hold. So other requests for those shards need not wait until the script ends.
     pub fn refuse_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
         let mut refused = Vec::new();
         for ownership in owned {
@@ -90,7 +93,8 @@ impl Executor<'_> {
         self.free_all();
     }
 
-    /// Serves the requests that wait for a shard that arrived as a message.
+    /// Takes over a shard that its last owner has passed to this worker, and serves the shard's
+    /// pending requests.
     pub fn adopt(&mut self, ownership: Ownership) {
         self.to_free.push(ownership);
         self.free_all();
@@ -104,7 +108,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Returns whether there is work for the next turn that needs no event: replies or deferred
+    /// Returns whether there is work for the next turn that no event announces: replies or deferred
     /// shards.
     #[inline]
     pub fn has_work(&self) -> bool {
@@ -132,9 +136,9 @@ impl Executor<'_> {
         request
     }
 
-    /// Enqueues a call that needs the shards in `self.shards`, some of which are busy. Keeps the
-    /// shards that are already taken, since these are the lowest: the request continues with the
-    /// next ones.
+    /// Enqueues a call that needs the shards in `self.shards`, of which `owned` are taken and the
+    /// next one is busy. The request keeps the taken shards. This cannot deadlock, because they are
+    /// lower than those that it waits for.
     #[cold]
     pub(super) fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
         let mut request = self.request(call);
@@ -144,8 +148,8 @@ impl Executor<'_> {
         self.free_all();
     }
 
-    /// Takes the next shards of a request while they are free, and runs it once it holds all. Adds
-    /// shards to be freed to `to_free`.
+    /// Takes the next shards of a request while they are free. Runs the request once it holds all
+    /// shards. Adds shards to be freed to `to_free`.
     fn advance(&mut self, mut parcel: Parcel) {
         if parcel.value.worker == self.worker {
             parcel.value.effect_clock = self.effect_clock();
@@ -174,7 +178,8 @@ impl Executor<'_> {
 
     /// Runs a request that holds all its shards, and sends the reply.
     fn complete(&mut self, parcel: Parcel) {
-        // This worker's own replies do not depend on what the request does.
+        // `seen` says on which units the replies of this worker's connections depend. What the
+        // request makes or reads belongs to the request's own reply.
         let own_seen = self.take_seen();
         self.outside_unit(|executor| executor.complete_alone(parcel));
         self.seen = own_seen;
@@ -183,8 +188,8 @@ impl Executor<'_> {
     fn complete_alone(&mut self, mut parcel: Parcel) {
         let mut owned = std::mem::take(&mut parcel.value.owned);
         parcel.value.catch_up(self.clock.now_ms());
-        // The request's effects must be later than earlier ones of its connection, wherever those
-        // ran.
+        // The request's effects must have higher stamps than earlier effects of its connection,
+        // which may have run on other workers.
         self.observe_clock(parcel.value.effect_clock);
         let now_ms = parcel.value.now_ms;
         match std::mem::replace(&mut parcel.value.task, Task::Commands) {
@@ -221,7 +226,7 @@ impl Executor<'_> {
         self.run_steps(&mut parcel.value, &mut owned);
         if has_news(self.keyspace, &mut owned) {
             self.tell(&mut owned);
-            // A client that has received its reply may rely on all invalidations having been sent.
+            // A client that has received its reply may rely on having been sent all invalidations.
             self.tell_changed();
         }
         self.commit_deletions(&mut owned);
@@ -257,8 +262,8 @@ impl Executor<'_> {
                 step.reply_end = reply.len();
                 continue;
             }
-            // Memory may have filled up while the request waited. With `--execution owner` no other
-            // worker can evict from these shards.
+            // Memory may have filled up while the request waited. This worker evicts, because with
+            // `--execution owner` no other worker can evict from these shards.
             if self.keyspace.tuning.is_limited() && !self.has_room(step.command.flags, owned, request.now_ms) {
                 Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
                 step.reply_end = reply.len();
@@ -306,12 +311,12 @@ impl Executor<'_> {
     }
 
     /// Releases all shards in `to_free`: grants each to the next pending request, which may run and
-    /// add more shards to free. This is a loop and not a recursion, because that chain is
-    /// unbounded.
+    /// add more shards to free. This is a loop and not a recursion, because the number of such
+    /// requests is unbounded.
     pub(crate) fn free_all(&mut self) {
         loop {
             self.free_those();
-            // Such a request may need the shards that were just released.
+            // A deferred request may need the shards that were just released.
             let Some(request) = self.to_start.pop() else { return };
             self.advance(request);
         }
@@ -326,6 +331,8 @@ impl Executor<'_> {
                 let backlog = self.keyspace.backlog(&mut ownership);
                 if let Some(mut parcel) = backlog.pop_front() {
                     if std::mem::take(&mut parcel.value.is_set_back) {
+                        // The request has released its other shards while a script ran. It takes
+                        // all shards again after this loop.
                         self.to_start.push(parcel);
                         continue;
                     }

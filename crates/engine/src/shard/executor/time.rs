@@ -2,8 +2,8 @@
 //!
 //! Workers read the clock once per turn, at different instants. A worker with a newer time may
 //! delete an expired key before another worker's time has reached the deadline. Each shard records
-//! the time of its last expiry, and every command on the shard sees at least that time. So a client
-//! that finds a key missing never finds a key with an earlier deadline alive afterwards.
+//! the time of its last expiry, and every command on the shard sees at least that time. So after a
+//! client has found a key expired, it never finds a key with an earlier deadline alive.
 
 use pantala_base::Clock;
 
@@ -11,8 +11,8 @@ use crate::shard::executor::Executor;
 use crate::shard::ownership::Ownership;
 
 impl Executor<'_> {
-    /// Returns the time that a command on these shards sees, Unix time in ms, if its worker's time
-    /// is `now_ms`.
+    /// Returns the time that a command on these shards sees, Unix time in ms. `now_ms` is the time
+    /// of the command's worker.
     #[inline(always)]
     pub fn time_of(&mut self, now_ms: i64, owned: &mut [Ownership]) -> i64 {
         let (keyspace, mut now_ms) = (self.keyspace, now_ms.max(self.reached_ms));
@@ -25,8 +25,8 @@ impl Executor<'_> {
         now_ms
     }
 
-    /// Advances to the time of a shard's last expiry, but not past the system's clock, which may
-    /// have been set back since.
+    /// Advances to the time of a shard's last expiry, but not past the system's clock. The clock
+    /// may have been set back since the expiry.
     #[cold]
     fn catch_up(&mut self, now_ms: i64, expired_ms: &mut i64) -> i64 {
         *expired_ms = self.clock.now_ms().min(*expired_ms);

@@ -43,7 +43,7 @@ fn keyspace() -> Keyspace {
 }
 
 fn set(keyspace: &Keyspace, name: &str) {
-    let mut ownership = keyspace.gate(0).try_take().expect("nobody has it");
+    let mut ownership = keyspace.gate(0).try_take().expect("it is free");
     let key = Key { bytes: name.as_bytes(), place: keyspace.place(name.as_bytes()) };
     let shard = keyspace.shard(&mut ownership);
     let mut db = Db::new(keyspace, keyspace.shard_stats(0), shard, 0, 0, NOW_MS, true);
@@ -57,7 +57,7 @@ fn begin(keyspace: &Keyspace) -> Input {
 
 /// Takes one step of the walk, over all buckets of one dictionary.
 fn step(keyspace: &Keyspace) -> Step {
-    let mut ownership = keyspace.gate(0).try_take().expect("nobody has it");
+    let mut ownership = keyspace.gate(0).try_take().expect("it is free");
     let step = walk(keyspace, keyspace.shard(&mut ownership), usize::MAX);
     drop(keyspace.gate(0).free(ownership));
     step
@@ -77,8 +77,8 @@ fn ended(input: &Input) -> Vec<String> {
     keys
 }
 
-/// The thread of a snapshot sees its end before the shards have removed their walks, and the next
-/// one may start in between.
+/// The thread of a snapshot sees its end before the shards have removed their walks. The next
+/// snapshot may start in between.
 #[test]
 fn a_walk_that_has_ended_is_replaced_by_the_next_ones_beginning() {
     let keyspace = keyspace();

@@ -43,12 +43,13 @@ impl Db<'_> {
     }
 
     /// Changes the collection of a key. `work` returns the change and a result. A collection that
-    /// becomes empty is deleted with its key, and the event `del` follows its events. The key's TTL
-    /// remains. Returns `None` if the key is missing and `missing` is [`Missing::Skip`].
+    /// becomes empty is deleted with its key, and the event `del` follows the events of the change.
+    /// The key's TTL remains. Returns `None` if the key is missing and `missing` is
+    /// [`Missing::Skip`].
     ///
-    /// `work` must leave the collection valid in any case: nothing is rolled back. If it returns
-    /// [`Change::none`], it must have left the collection unchanged, which debug builds check for
-    /// small collections.
+    /// `work` must leave the collection valid, whatever it returns: nothing is rolled back. If it
+    /// returns [`Change::none`], it must have left the collection unchanged, which debug builds
+    /// check for small collections.
     ///
     /// # Errors
     /// [`WrongType`] if the key holds another type. `work` is not called then.
@@ -181,7 +182,7 @@ fn change_on_heap<C: Collection, R>(
     Ok(HeapChange { change: change.of_gone_key(is_gone), result, has_first_times })
 }
 
-/// Returns the RDB form of a small value, by which debug builds detect a change.
+/// Returns the RDB form of a small value, which debug builds compare to detect changes.
 #[inline]
 fn image(value: &Value) -> Option<Vec<u8>> {
     if !cfg!(debug_assertions) || value.allocated_bytes() > CHECKED_BYTES_MAX {

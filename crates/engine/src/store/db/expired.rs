@@ -7,14 +7,15 @@ use crate::effect::change::{Change, commit};
 use crate::tuning::Tuning;
 use crate::tuning::refusal::Refusals;
 
-/// What happens to an expired entry that a command finds.
+/// The treatment of an expired entry that a command finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expired {
-    /// It is deleted.
+    /// The entry is deleted.
     Deleted,
-    /// It is hidden from the command and stays.
+    /// The entry is hidden from the command, but stays.
     Hidden,
-    /// The command finds it, because it is the primary's, which has not deleted the key yet.
+    /// The command finds the entry, because the primary sent the command and has not deleted the
+    /// key yet.
     Found,
 }
 

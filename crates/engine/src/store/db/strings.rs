@@ -29,7 +29,7 @@ impl Db<'_> {
     /// up the key, so this neither counts nor touches it.
     ///
     /// # Errors
-    /// Nothing has changed then. If `work` fails, it must have left the string unchanged.
+    /// Nothing has changed in case of an error. `work` must leave the string unchanged if it fails.
     pub fn edit_string<R>(
         &mut self,
         key: &Key<'_>,
@@ -61,11 +61,12 @@ impl Db<'_> {
     }
 
     /// Changes the bytes of the string of a key, or of an empty string if the key is missing. The
-    /// string is first extended with zeros to at least `len_min` bytes. `work` also gets the former
-    /// length. Touches the key. Needs one probe if the string is long enough and inside its entry.
+    /// string is first extended with zeros to at least `len_min` bytes. `work` also receives the
+    /// former length. Touches the key. Needs one lookup in the dictionary if the string is long
+    /// enough and inside its entry.
     ///
     /// # Errors
-    /// Nothing has changed then, and `work` is not called.
+    /// Nothing has changed in case of an error, and `work` was not called.
     pub fn edit_bytes<R>(
         &mut self,
         key: &Key<'_>,
@@ -94,7 +95,8 @@ impl Db<'_> {
     }
 
     /// Replaces the value of a key, which may be missing, by the integer that `work` returns. Needs
-    /// one probe if the key holds an integer. Touches the key, and keeps its TTL.
+    /// one lookup in the dictionary if the key holds an integer. Touches the key, and keeps its
+    /// TTL.
     ///
     /// # Errors
     /// The error that `work` returns. Nothing has changed then.
@@ -109,7 +111,8 @@ impl Db<'_> {
             None => work(None)?,
             Some(mut entry) => {
                 let value = work(Some(entry.as_ref().held()))?;
-                // Changed in place, unless flags describe the former number or its bytes.
+                // Not changed in place if there are flags, which describe the former number or its
+                // bytes.
                 if entry.user_flags() == 0 && entry.set_int(value) {
                     self.commit(key, change);
                     return Ok(value);

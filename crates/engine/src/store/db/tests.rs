@@ -17,7 +17,7 @@ const INTSET_ENTRIES_MAX: usize = 512;
 /// Number of members of a set that is too large for its entry, in a small value on the heap.
 const MANY_MEMBERS: usize = 60;
 
-/// A server of one shard.
+/// Returns a keyspace of one shard.
 fn keyspace() -> Keyspace {
     let execution = Execution::Inline;
     let layout =
@@ -144,7 +144,7 @@ fn a_change_that_its_command_denies_is_noticed() {
 #[test]
 fn a_random_change_must_say_what_it_did() {
     let keyspace = keyspace();
-    assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random]), "", "nobody reads effects");
+    assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random]), "", "the journal is off");
     keyspace.tuning.set_journaled(true);
     assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random_and_say_which]), "");
     let panic = panic_of(&keyspace, &[add_few, remove_at_random]);

@@ -28,13 +28,13 @@ pub(crate) enum Content {
     Bytes(Vec<u8>),
     Packed(PackedForm, Vec<u8>),
     Heap(Value),
-    /// A large value that is not copied. It is taken out of its key once nothing can fail any more.
+    /// A large value that is not copied. It stays in its key until nothing can fail any more.
     Stays,
 }
 
 impl Db<'_> {
-    /// Returns the value of a key: a copy, or [`Content::Stays`] if it is large and `whole` is
-    /// false.
+    /// Returns the value of a key: a copy, or [`Content::Stays`] if it is on the heap and `whole`
+    /// is false.
     pub(crate) fn load(&mut self, key: &Key<'_>, whole: bool) -> Result<Option<Load>, OutOfMemory> {
         let Some(entry) = self.find(key) else { return Ok(None) };
         let mut flags = entry.user_flags();
@@ -85,7 +85,7 @@ impl Db<'_> {
                     (NewPayload::Heap(Value::from_packed(form, bytes)), 0)
                 }
             }
-            // `move_value` has replaced it by the value itself.
+            // `move_value` has already replaced this by the value itself.
             Content::Stays => return Ok(()),
         };
         self.store(key, payload, flags, expire_at_ms.map_or(Expire::Clear, Expire::At));

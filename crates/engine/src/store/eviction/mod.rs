@@ -25,8 +25,9 @@ pub(crate) use pool::Pool;
 /// The error of a command that may allocate, while memory is at its limit.
 pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// Length of a span in which workers that evict from shards of their own balance their shares, in
-/// ms: about one period of `hz`.
+/// Duration of a time slice (*span*), ms: about one period of `hz`. With `--execution owner`, each
+/// worker evicts only from its home shards. In each span, its share of the eviction is proportional
+/// to its number of keys.
 const SHARED_MS: i64 = 100;
 
 /// Numbers of evictable keys by shard and database.
@@ -36,17 +37,18 @@ pub(crate) struct Weights {
     pub(crate) sums: Vec<(u64, u32, usize)>,
     /// Number of keys in shards that only other workers can evict from (`--execution owner`).
     pub(crate) others: u64,
-    /// Bytes that this worker has freed in the current span, which the next field identifies.
+    /// Bytes that this worker has freed in the span `span`.
     pub(crate) freed_bytes: u64,
     span: i64,
-    /// Whether the sums count keys with a TTL only.
+    /// Whether `sums` counts only keys with a TTL.
     pub(crate) is_volatile: bool,
     pub(crate) told_ms: i64,
-    /// Time at which the last search for emptied dictionaries failed, and the number of
-    /// dictionaries that could have been checked since.
+    /// Time of the last search for emptied dictionaries that found none.
     pub(crate) release_failed_ms: i64,
+    /// Number of dictionaries that commands could have checked since then. The next search starts
+    /// when it reaches the number of all dictionaries.
     pub(crate) release_credit: u64,
-    /// Whether the last attempt ran out of time.
+    /// Whether the last eviction ran out of time, so that the next one should follow soon.
     pub(crate) goes_on: bool,
 }
 
@@ -66,7 +68,7 @@ impl Weights {
         }
     }
 
-    /// Recomputes the numbers of keys in all shards.
+    /// Recomputes the numbers of keys in all shards. `worker` is the worker that evicts.
     pub(crate) fn tell(&mut self, store: &Store, worker: u32, is_volatile: bool, now_ms: i64) {
         self.sums.clear();
         (self.others, self.is_volatile, self.told_ms) = (0, is_volatile, now_ms);
@@ -87,7 +89,7 @@ impl Weights {
         }
     }
 
-    /// Starts a span if `now_ms` is not in the current one.
+    /// Starts a time slice if `now_ms` is not in the current one.
     pub(crate) fn begin_span(&mut self, memory: &Memory, now_ms: i64) {
         let span = now_ms / SHARED_MS;
         memory.begin_span(span);
@@ -96,8 +98,8 @@ impl Weights {
         }
     }
 
-    /// Returns whether this worker has evicted its share, which is proportional to its keys. The
-    /// homes of other shards evict the rest.
+    /// Returns whether this worker has evicted its share of this time slice. The homes of other
+    /// shards evict the rest.
     pub(crate) fn has_done_its_share(&self, memory: &Memory) -> bool {
         if self.others == 0 {
             return false;
@@ -117,7 +119,7 @@ impl Weights {
     }
 }
 
-/// Releases the memory of a shard's dictionaries without keys. Returns whether there was any.
+/// Releases the memory of a shard's dictionaries without keys. Returns whether it released any.
 pub(crate) fn release_emptied_of(store: &Store, shard: &mut Shard, number: u32) -> bool {
     let mut has_released = false;
     for (physical, Database { dict, .. }) in shard.databases.used() {

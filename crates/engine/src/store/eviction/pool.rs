@@ -1,9 +1,9 @@
-//! Eviction candidates: for each shard the best of the keys sampled so far, by the policy.
+//! Eviction candidates: for each shard, the sampled keys that the policy would evict first.
 //!
 //! As in Redis, each eviction samples a few keys and remembers the best of them. So the evicted key
-//! is the best of many keys, not of five. Each shard has a pool of its own, and shards are picked
-//! at random in proportion to their keys. A shard is a random part of all keys, so the best key of
-//! its pool is as good as that of a single pool.
+//! is the best of many keys, not of five. Each shard has its own pool, and shards are picked at
+//! random in proportion to their keys. Keys are distributed over the shards at random, so the best
+//! key of one shard's pool is as good as the best key of a pool of all shards.
 //!
 //! A pool holds hashes of keys, not copies. A score may be out of date, so it is checked again
 //! before the key is evicted.
@@ -17,15 +17,15 @@ use crate::store::state::Databases;
 use crate::tuning::policy::{EvictionPolicy, Rank};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Number of entries sampled for each of `maxmemory-samples`. Neighbours in the dictionary are
-/// cheaper to find than Redis's samples, and LFU counters are often equal, so 5 would be too few.
+/// Number of entries sampled per unit of `maxmemory-samples`. More than Redis samples, because LFU
+/// counters are often equal, and because neighbours in the dictionary are cheap to sample.
 const LOOKS_PER_SAMPLE: u32 = 3;
 
 /// Number of keys in a shard's pool, as in Redis.
 const POOL_KEYS: usize = 16;
 
 /// Maximum number of buckets that one sample walks. If few keys have a TTL, the next sample
-/// continues from there.
+/// continues where this one ended.
 const SAMPLE_BUCKETS_MAX: usize = 512;
 
 /// A candidate for eviction.
