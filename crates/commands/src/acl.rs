@@ -13,8 +13,9 @@ use crate::arguments::{c_string, integer, is_option};
 use crate::records::{COMMANDS, Unresolved, absent, resolve, resolve_as};
 use crate::{client, help};
 
-/// Default and maximum number of bits of a password from `ACL GENPASS`.
+/// Default number of bits of a password from `ACL GENPASS`.
 const PASSWORD_BITS: i64 = 256;
+/// Maximum number of bits of such a password.
 const PASSWORD_BITS_MAX: i64 = 4096;
 
 /// Number of entries that `ACL LOG` returns by default.
@@ -206,7 +207,7 @@ pub fn genpass(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     let digits = bits.unsigned_abs().div_ceil(4) as usize;
     let mut bytes = vec![0; digits.div_ceil(2)];
     if !context.host.fill_random(&mut bytes) {
-        return reply.error("ERR The system gives no random numbers");
+        return reply.error("ERR The system cannot provide random numbers");
     }
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     reply.bulk(&text.as_bytes()[..digits]);
@@ -304,29 +305,29 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "ACL",
         &[
             "CAT [<category>]",
-            "    The categories of commands, or the commands of one.",
+            "    Return the command categories, or the commands of one category.",
             "DELUSER <username> [<username> ...]",
-            "    Deletes users, and closes their connections.",
+            "    Delete users and close their connections.",
             "DRYRUN <username> <command> [<arg> ...]",
-            "    Tells whether a user may run a command, without running it.",
+            "    Check whether a user may run a command, without running it.",
             "GENPASS [<bits>]",
-            "    A random password of 256 bits, or of so many.",
+            "    Return a random password of 256 bits, or of <bits> bits.",
             "GETUSER <username>",
-            "    The rules of a user.",
+            "    Return the rules of a user.",
             "LIST",
-            "    All users with their rules, as lines of an ACL file.",
+            "    Return all users with their rules, as lines of an ACL file.",
             "LOAD",
-            "    Reads the users from the ACL file: all of it, or nothing.",
+            "    Load the users from the ACL file. If it has an error, nothing changes.",
             "LOG [<count> | RESET]",
-            "    What was denied of late, or forgets it.",
+            "    Return the latest denied calls and logins, or delete these entries.",
             "SAVE",
-            "    Writes the users to the ACL file.",
+            "    Write the users to the ACL file.",
             "SETUSER <username> [<rule> ...]",
-            "    Makes a user, or changes its rules.",
+            "    Create a user, or change its rules.",
             "USERS",
-            "    The names of all users.",
+            "    Return the names of all users.",
             "WHOAMI",
-            "    Who this connection has logged in as.",
+            "    Return the user of this connection.",
         ],
     );
 }

@@ -72,8 +72,8 @@ pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
         reply.error("ERR timeout is not a float or out of range");
         return None;
     };
-    // As in Redis 7.0.15, a value that doesn't fit is reported as negative: Redis's conversion
-    // overflows.
+    // If the value doesn't fit, the error is the one for a negative timeout, as in Redis 7.0.15,
+    // whose conversion overflows.
     let timeout_ms = seconds.seconds_to_ms().filter(|&ms| ms >= 0);
     if timeout_ms.is_none() {
         reply.error("ERR timeout is negative");

@@ -33,7 +33,8 @@ pub(crate) const UNPRINTABLE_NAME: &str = "ERR Client names cannot contain space
 /// Maximum number of bytes of a subcommand that an error quotes.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// Returns whether a name may appear in `CLIENT LIST`: printable ASCII without spaces, or empty.
+/// Returns whether a name may appear in `CLIENT LIST`. It must be printable ASCII without spaces,
+/// or empty.
 pub(crate) fn is_printable(name: &[u8]) -> bool {
     name.iter().all(u8::is_ascii_graphic)
 }
@@ -181,7 +182,7 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 /// `CLIENT UNPAUSE`.
 pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.keyspace.tuning.end_pause() {
-        // Workers sleep until the former end of the pause: this wakes them.
+        // Workers sleep until the former end of the pause, so they must be woken.
         for port in context.keyspace.ports().iter() {
             port.send(Message::Reload);
         }

@@ -1,4 +1,5 @@
-//! `CLUSTER` and related commands: the replies of the only node of a cluster, which owns all slots.
+//! `CLUSTER` and related commands: the replies of a cluster with a single node, which owns all
+//! slots.
 //!
 //! There is no cluster bus yet, so there are no other nodes. No index maps slots to keys:
 //! `COUNTKEYSINSLOT` and `GETKEYSINSLOT` scan the shard of the slot.
@@ -93,7 +94,7 @@ pub fn slots(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     endpoint(&node, reply);
     reply.integer(i64::from(node.port));
     reply.bulk(node.id.as_bytes());
-    // The node's other known addresses.
+    // The node's addresses other than the endpoint.
     let ip = (node.endpoint != PreferredEndpoint::Ip).then_some(("ip", node.ip.as_str()));
     let is_named = node.endpoint != PreferredEndpoint::Hostname && !node.hostname.is_empty();
     let hostname = is_named.then_some(("hostname", node.hostname.as_str()));

@@ -86,7 +86,8 @@ fn log_in(
     reply: &mut Reply<'_>,
 ) -> bool {
     let (keyspace, users) = (context.keyspace, context.keyspace.users());
-    // Read before the lookup of the user, so that the next command notices a change made after it.
+    // The epoch must be read before the user is looked up. If the user changes after the lookup,
+    // the session then has an older epoch, and the next command notices the change.
     let epoch = users.epoch();
     let Some(user) = users.log_in(name, password) else {
         let is_queued = context.session.in_exec || context.session.transaction.is_some();

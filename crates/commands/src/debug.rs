@@ -29,7 +29,7 @@ const SLEEP_S_MAX: f64 = 86_400.0;
 /// Maximum number of bytes of a subcommand that an error quotes.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// `DEBUG` with a subcommand that has no record of its own.
+/// `DEBUG` with a subcommand that has no record.
 pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.at(1), args.len()) {
         (sub, 2) if is_option(sub, "CHANGE-REPL-ID") => {
@@ -70,8 +70,9 @@ pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &m
     reply.verbatim("txt", occupancy_text(&occupancy, shards.len()).as_bytes());
 }
 
-/// Formats the reply of `DEBUG HTSTATS`: Redis's two sections, with Redis's names where the meaning
-/// is the same, and with segments and buckets otherwise.
+/// Formats the reply of `DEBUG HTSTATS`. It has Redis's two sections, and Redis's names for numbers
+/// with the same meaning. The other lines describe what Redis's tables don't have: segments, and
+/// buckets with several slots.
 fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
     let share = |part: usize, whole: usize| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
@@ -167,8 +168,8 @@ fn serialized_len(value: Option<ValueRef<'_>>, compress: bool) -> usize {
     bytes.len().saturating_sub(1)
 }
 
-/// `DEBUG POPULATE count [prefix] [size]`: creates the missing ones of the strings `prefix:0` to
-/// `prefix:count-1`.
+/// `DEBUG POPULATE count [prefix] [size]`: creates the strings `prefix:0` to `prefix:count-1`,
+/// except existing ones.
 pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 5 {
         return unknown(args.at(1), reply);
@@ -321,7 +322,7 @@ fn protocol(kind: &[u8], reply: &mut Reply<'_>) {
             reply.push(2);
             reply.bulk(b"server-cpu-usage");
             reply.integer(42);
-            // A push isn't a reply: the command still needs one.
+            // A push isn't a reply, so the command still needs a reply.
             reply.bulk(b"Some real reply following the push reply");
         }
         b"verbatim" => reply.verbatim("txt", b"This is a verbatim\nstring"),

@@ -1,8 +1,8 @@
 //! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE`: a digest of a dataset or of values, equal to Redis's
 //! bit for bit, so that tests can compare two servers.
 //!
-//! A digest is 20 bytes. Ordered pieces are *mixed* in, unordered ones are *xored* in: the SHA-1 of
-//! the piece is xored onto the digest; mixing then replaces the digest by its own SHA-1.
+//! A digest has 20 bytes. An unordered piece is *xored* in: its SHA-1 is xored onto the digest. An
+//! ordered piece is *mixed* in: it is xored in, and then the digest is replaced by its own SHA-1.
 //!
 //! `DEBUG DIGEST` skips expired keys. Redis includes them until they are deleted.
 
@@ -18,8 +18,8 @@ use crate::strings::StringRef;
 /// Length of a digest in bytes.
 const DIGEST_BYTES: usize = 20;
 
-/// Buckets per step of the scan. Any number is correct, because all shards are held between the
-/// steps.
+/// Number of buckets per step of the scan. All shards are held during all steps, so any number is
+/// correct.
 const BUCKETS_PER_STEP: usize = 64;
 
 /// Redis's type numbers.

@@ -8,9 +8,9 @@ use pantala_resp::Reply;
 use pantala_types::LongDouble;
 use pantala_types::pack::Element;
 
-/// Maximum number of elements for a negative count. A single element can be returned any number of
-/// times, so nothing else bounds the reply. Redis has no such limit and continues until it runs out
-/// of memory.
+/// Maximum number of elements that a command like `SRANDMEMBER` returns for a negative count.
+/// Elements may repeat, so nothing else bounds the reply. Redis has no such limit and continues
+/// until it runs out of memory.
 pub(crate) const REPEATED_PICKS_MAX: u64 = 1 << 26;
 
 /// Replies with an element.
@@ -39,8 +39,8 @@ pub(crate) fn long_double(element: Element<'_>) -> Option<LongDouble> {
     }
 }
 
-/// Returns `count` distinct numbers below `bound` (at least `count`), ascending; each subset is
-/// equally likely.
+/// Returns `count` distinct numbers below `bound`, ascending. Each subset is equally likely.
+/// `bound` must be at least `count`.
 pub(crate) fn distinct_below(random: &mut Random, count: usize, bound: usize) -> Vec<usize> {
     // Uses Floyd's algorithm: the newest candidate replaces a number drawn twice.
     let mut chosen = HashSet::with_capacity(count);
@@ -68,7 +68,7 @@ mod tests {
             assert!(chosen.len() == 3 && chosen.is_sorted_by(|a, b| a < b));
             chosen.iter().for_each(|&index| counts[index] += 1);
         }
-        // Expected 3,000 each, standard deviation 46.
+        // The expected count of each number is 3,000, with a standard deviation of 46.
         assert!(counts.iter().all(|&n| (2_700..3_300).contains(&n)), "{counts:?}");
         assert_eq!(distinct_below(&mut random, 5, 5), [0, 1, 2, 3, 4]);
         assert!(distinct_below(&mut random, 0, 5).is_empty());

@@ -32,7 +32,8 @@ pub const STRING_TOO_LONG: &str = "ERR string exceeds maximum allowed size (prot
 /// An allocation failed; nothing was changed. Redis would abort.
 pub const OUT_OF_MEMORY: &str = "OOM not enough memory for this value";
 
-/// A hash has the maximum number of fields. Redis has no such limit: it runs out of memory first.
+/// A hash has the maximum number of fields. Redis has no such limit, because it runs out of memory
+/// first.
 pub(crate) const HASH_FULL: &str = "ERR a hash holds at most 4294967295 fields";
 
 /// A set has the maximum number of members.

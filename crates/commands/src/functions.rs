@@ -1,4 +1,4 @@
-//! `FUNCTION`. `FCALL` and `FCALL_RO` run in the server: see its dispatcher.
+//! `FUNCTION`. The server's dispatcher runs `FCALL` and `FCALL_RO`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -169,9 +169,9 @@ pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     }
 }
 
-/// Returns the library texts of a payload, up to the first malformed one, and the error of the
-/// latter. Like Redis, it lets a truncated library extend into version and checksum, so that the
-/// errors are the same.
+/// Returns the texts of a payload's libraries up to the first malformed library, and the error of
+/// that library. As in Redis, a truncated library may extend into the version and the checksum, so
+/// that the errors are the same.
 fn libraries_of(sealed: &[u8], string_bytes_max: u64) -> (Vec<Vec<u8>>, Option<&'static str>) {
     let (mut texts, mut reader) = (Vec::new(), Reader::new(sealed, string_bytes_max));
     while reader.remaining() > SEAL_BYTES {

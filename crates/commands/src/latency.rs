@@ -71,8 +71,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "GRAPH <event>",
             "    Return a graph of the event's latencies.",
             "HISTOGRAM [<command> ...]",
-            "    Return the latency distribution of commands: the number of calls that took at most",
-            "    so many microseconds.",
+            "    Return the latency distribution of commands: the number of calls up to each",
+            "    limit in microseconds.",
             "HISTORY <event>",
             "    Return the event's samples: Unix time in seconds, latency in milliseconds.",
             "LATEST",
@@ -128,10 +128,11 @@ pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Re
 const GRAPH_COLUMNS: usize = 80;
 /// Lines of a graph.
 const GRAPH_ROWS: usize = 4;
-/// Heights of a sample within its line.
+/// The characters for the heights of a sample within its line.
 const GRAPH_STEPS: [char; 3] = ['_', 'o', '#'];
 
-/// Draws the graph of an event: one column per sample, with its age below, read downwards.
+/// Draws the graph of an event: one column per sample, with the sample's age written downwards
+/// below it.
 fn draw(series: &Series, now_s: i64) -> String {
     let latencies = || series.samples.iter().map(|sample| sample.latency_ms);
     let (high, low) = (latencies().max().unwrap_or(0), latencies().min().unwrap_or(0));
@@ -285,7 +286,7 @@ mod tests {
         let lines: Vec<&str> = picture.lines().skip(2).collect();
         assert_eq!(lines, ["  #", "  |", " o|", "_||", "   ", "432", "sss"]);
         assert!(picture.starts_with("command - high 42 ms, low 22 ms (all time high 42 ms)\n----"), "{picture}");
-        // Equal samples, and ages of different lengths.
+        // The samples are equal, and their ages have different lengths.
         let picture = draw(&series(latency::COMMAND, &[(0, 7), (86_400, 7)]), 90_000);
         let lines: Vec<&str> = picture.lines().skip(2).collect();
         assert_eq!(lines, ["  ", "  ", "  ", "__", "  ", "11", "dh"]);

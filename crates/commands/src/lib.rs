@@ -6,8 +6,11 @@
 //! | --- | --- |
 //! | record | everything known about a command: arity, flags, keys, syntax, route ([`records`]) |
 //! | container | a command that has only subcommands (CLIENT, CONFIG, …) |
-//! | route | which shards a call takes |
+//! | shard | a part of the key space, which one thread at a time holds |
+//! | route | the shards that a call needs |
 //! | keyed handler | runs while the shards of its route are held, with an `Access` to them |
+//! | woken command | a blocked command that is run again because one of its keys has changed |
+//! | propagated form | the command that is sent to replicas and the append-only file, if it differs from the client's command |
 //! | local handler | runs on the connection's worker, without any shard, with a `LocalContext` |
 //!
 //! # The path of a call
@@ -15,7 +18,7 @@
 //! [`records::resolve`] finds the record by the command's name (and its subcommand's) and checks
 //! the number of arguments. The record's route is one of: the shards of the keys, which the key
 //! specifications locate; all shards; the shards that a function of the command chooses. The engine
-//! takes these shards and runs the handler, which writes the reply.
+//! acquires these shards and runs the handler, which writes the reply.
 //!
 //! # Costs
 //!

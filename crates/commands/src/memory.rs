@@ -36,14 +36,15 @@ fn difference(a: u64, b: u64) -> i64 {
     i64::try_from(i128::from(a) - i128::from(b)).unwrap_or(i64::MAX)
 }
 
-/// Number of fields before and after those of the databases.
+/// Number of fields before the fields of the databases.
 const FIELDS_BEFORE: usize = 10;
+/// Number of fields after the fields of the databases.
 const FIELDS_AFTER: usize = 17;
 
-/// `MEMORY STATS`: Redis's fields, with 0 for what Pantala lacks. Keys and small values are stored
-/// in the dictionary itself, so `overhead.hashtable.main` includes them. The dataset is everything
-/// but the process at startup and the clients. The caches of scripts and functions aren't part of
-/// any sum.
+/// `MEMORY STATS`: Redis's fields, with 0 for features that Pantala lacks. Keys and small values
+/// are stored in the dictionary itself, so `overhead.hashtable.main` includes them. The dataset is
+/// everything but the process at startup and the clients. The caches of scripts and functions
+/// aren't part of any sum.
 pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let memory = context.host.memory();
     let databases = databases(context.keyspace);
@@ -73,7 +74,7 @@ pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     write_totals(reply, &memory, databases.iter().map(|database| database.keys).sum());
 }
 
-/// Writes the fields after those of the databases.
+/// Writes the fields after the fields of the databases.
 fn write_totals(reply: &mut Reply<'_>, memory: &MemoryFigures, keys: u64) {
     let overhead_bytes = memory.startup_bytes + memory.clients_bytes;
     let data_bytes = memory.used_bytes.saturating_sub(overhead_bytes);

@@ -1,11 +1,11 @@
-//! `MIGRATE`: copies keys to another server and deletes them from this one once the other has
-//! confirmed them.
+//! `MIGRATE`: copies keys to another server and deletes each key from this server once the other
+//! one has confirmed it.
 //!
 //! As in Redis, one `RESTORE` per key is sent, all in one write, and a key is deleted when its
-//! reply arrives. The shards of the keys are held until then, so that no other command changes
-//! them, and the worker is blocked meanwhile. As in Redis, the timeout applies to a single step
-//! (connecting, writing a part, reading a reply), and resolving the host name has none. Unlike
-//! Redis, each call opens its own connection.
+//! reply arrives. Until then the shards of the keys are held, so that no other command changes the
+//! keys, and the worker is blocked. As in Redis, the timeout applies to a single step: connecting,
+//! writing a part, or reading a reply. Resolving the host name has no timeout. Unlike Redis, each
+//! call opens its own connection.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -53,7 +53,7 @@ pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     for index in options.keys.clone() {
         let key = access.key(args, index);
         if let Some((payload, at_ms)) = payload_of(access, &key) {
-            // Expired keys have been skipped.
+            // `payload_of` returns no expired key, so the TTL isn't negative.
             let ttl_ms = at_ms.map_or(0, |at_ms| at_ms - access.now_ms());
             commands.restore(key.bytes, ttl_ms, &payload, options.replace, access.keyspace().is_cluster());
             keys.push(key);
@@ -64,7 +64,8 @@ pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     }
     let mut target = match Target::connect(args.at(1), args.at(2), timeout) {
         Ok(target) => target,
-        // Redis detects a refused connection only when it writes.
+        // Redis connects without waiting for the outcome, so a refused connection is an error of
+        // its first write.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return reply.error(WRITING),
         Err(_) => return reply.error(CONNECTING),
     };
@@ -125,8 +126,9 @@ fn values_of(option: &[u8]) -> usize {
 }
 
 /// Appends the route of `MIGRATE`: the shards of its keys. It isn't
-/// [`Route::Keys`](pantala_engine::command::Route::Keys), because a script can't roll back commands
-/// that were sent to another server: with a custom route, the script takes all shards first.
+/// [`Route::Keys`](pantala_engine::command::Route::Keys), so that a script with `MIGRATE` acquires
+/// all shards first and is never rolled back: commands that were sent to another server can't be
+/// rolled back.
 pub fn migrate_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     migrate_keys(args, &mut |index, _| shards.push(keyspace.place(args.at(index)).shard));
 }

@@ -1,5 +1,5 @@
-//! `MODULE`: Redis's modules are libraries for its own program, so none can be loaded here. The
-//! replies are those of a Redis whose module's file is missing.
+//! `MODULE`. Modules are linked against Redis itself, so none can be loaded here. The replies are
+//! those of Redis for a module whose file is missing.
 
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};
@@ -22,8 +22,8 @@ pub fn loadex(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
     reply.error(NOT_LOADED);
 }
 
-/// Returns what is wrong with the arguments after the path: any number of `CONFIG name value`, then
-/// `ARGS` and any words. As in Redis, only the log has it.
+/// Checks the arguments after the path: any number of `CONFIG name value`, then `ARGS` and any
+/// words. Returns the error, which appears only in the log, as in Redis.
 fn syntax_error(args: &Args<'_>) -> Option<&'static str> {
     let mut index = 3;
     while let Some(word) = args.get(index) {

@@ -39,7 +39,7 @@ struct Text<const N: usize> {
 impl<const N: usize> Text<N> {
     const EMPTY: Self = Text { bytes: [0; N], len: 0 };
 
-    /// Appends as many bytes as fit.
+    /// Appends the bytes that fit.
     fn push(&mut self, bytes: &[u8]) {
         let fits = bytes.len().min(N - self.len);
         self.bytes[self.len..self.len + fits].copy_from_slice(&bytes[..fits]);

@@ -49,8 +49,8 @@ fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind
         confirm(verb, Some(name), subscriptions.count_beside(kind), reply);
     }
     context.session.tell_subscriptions();
-    // A later revocation finds these subscriptions. A revocation since the command was allowed may
-    // have searched before they were registered.
+    // A revocation of permissions after this point finds these subscriptions. An earlier revocation
+    // may have searched before they were registered, so the permissions are checked again.
     if !context.session.has_followed(context.keyspace.users().epoch_after())
         && args.iter().skip(1).any(|name| !context.session.allows_channel(name, kind == Kind::Pattern))
     {

@@ -6,8 +6,8 @@ use pantala_resp::{Args, Reply};
 
 use crate::arguments::is_option;
 
-/// `REPLICAOF host port | NO ONE`. The reply waits until every write that clients sent before has
-/// ended, so that none of them runs on the dataset of the new role.
+/// `REPLICAOF host port | NO ONE`. The reply waits until all earlier writes of clients have ended,
+/// so that none of them runs on the dataset of the new role.
 pub fn replicaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.primary.is_some() {
         return reply.error("ERR REPLICAOF is not accepted from a primary");
@@ -25,7 +25,7 @@ pub fn replicaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Re
     };
     match context.host.follow(primary, &context.session.client) {
         Followed::Changed => {
-            // Pauses writes until then, as `CLIENT PAUSE 0 WRITE` does.
+            // Pauses writes until all earlier ones have ended, as `CLIENT PAUSE 0 WRITE` does.
             context.session.pause = Some(Box::new(context.keyspace.tuning.pause(0, false, context.now_ms)));
             reply.ok();
         }

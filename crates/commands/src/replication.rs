@@ -16,7 +16,7 @@ pub fn sync(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     context.host.replication().sync(context.session, None, reply);
 }
 
-/// `PSYNC replicationid offset`: sends as [`sync`] does, or only the stream, starting at an offset.
+/// `PSYNC replicationid offset`: like [`sync`], or sends only the stream from an offset.
 pub fn psync(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let args: Vec<&[u8]> = args.iter().skip(1).collect();
     context.host.replication().sync(context.session, Some(&args), reply);

@@ -74,7 +74,7 @@ impl<'a> ScanOptions<'a> {
 }
 
 /// Replies with a page: the next cursor and the output of `step`. `step` visits the elements at a
-/// cursor (one bucket of a table, or a whole small collection) and returns the next cursor, the
+/// cursor: one bucket of a table, or a whole small collection. It returns the next cursor, the
 /// number of elements visited and the number of replies written.
 pub(crate) fn reply_page(
     reply: &mut Reply<'_>,
@@ -82,7 +82,8 @@ pub(crate) fn reply_page(
     options: &ScanOptions<'_>,
     mut step: impl FnMut(u64, &mut Reply<'_>) -> (u64, u64, usize),
 ) {
-    // The reply has the cursor before the elements, but the cursor is known only after them.
+    // In the reply the cursor comes before the elements, but it is known only after the elements
+    // were found.
     let mut elements = Vec::new();
     let mut page = Reply::new(&mut elements, reply.version());
     let array = page.defer_array();

@@ -1,4 +1,4 @@
-//! `SCRIPT`. `EVAL` and its variants run in the server: see its dispatcher.
+//! `SCRIPT`. The server's dispatcher runs `EVAL` and its variants.
 
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};

@@ -105,7 +105,8 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     }
     match context.host.shutdown(how) {
         Ok(()) if how.abort => reply.ok(),
-        // Commands pipelined after `SHUTDOWN` must not run: in Redis the process has ended by then.
+        // Commands pipelined after `SHUTDOWN` must not run, because in Redis the process has ended
+        // by then.
         Ok(()) => context.session.close_after_reply = true,
         Err(error) => reply.error(&error),
     }

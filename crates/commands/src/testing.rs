@@ -50,7 +50,7 @@ impl TestServer {
         self.raw_on(&mut Executor::new(&self.keyspace, 0), self.now_ms, arguments)
     }
 
-    /// Runs a command on the executor of some worker, whose time is `now_ms`.
+    /// Runs a command on the executor of a worker whose time is `now_ms`.
     pub(crate) fn raw_on(&self, executor: &mut Executor<'_>, now_ms: i64, arguments: &[&[u8]]) -> Vec<u8> {
         let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
         for argument in arguments {
@@ -83,7 +83,7 @@ impl TestServer {
             Route::All => shards.extend(0..self.keyspace.partition_count()),
             Route::Custom(choose) => {
                 choose(&self.keyspace, &self.session, args, &mut shards);
-                // The server does the same if the arguments name no shard: the handler replies with
+                // The server does the same if the arguments name no shard. The handler replies with
                 // the error.
                 if shards.is_empty() {
                     shards.push(0);
@@ -91,7 +91,7 @@ impl TestServer {
             }
             Route::Keys => {
                 let mut keys = Vec::new();
-                // The server does the same if the keys can't be found: the handler replies with the
+                // The server does the same if the keys can't be found. The handler replies with the
                 // error.
                 if keys_of(command, args, &mut keys).is_err() {
                     keys = vec![1];

@@ -70,7 +70,7 @@ impl Host for FakeHost {
         crate::lookup(name)
     }
     fn is_removed(&self, command: &'static Command) -> bool {
-        // One command, so that tests can see the effect.
+        // One command counts as removed, so that tests can see the effect.
         command.name == "substr"
     }
     fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {

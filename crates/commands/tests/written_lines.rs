@@ -1,16 +1,21 @@
-//! Counts the cache lines that a command writes and that another worker may have written last: the
-//! cost of two cores alternating on a shard. The lines are measured, not derived from the code: all
-//! memory of this process is compared before and after a command, and a line counts if one worker
-//! wrote it with one command and another worker with the next. This excludes a worker's own memory
-//! (its reply, its queues), and includes every shared line, wherever it is.
+//! Counts the cache lines that a command writes and that another worker may have written last. Two
+//! cores that alternate on a shard exchange these lines.
 //!
-//! `crates/bench/src/model/lines.txt` holds the counts; `pantala-bench model` computes with them,
+//! The counts are measured: the test compares all memory of this process before and after a
+//! command. A line counts if one worker wrote it with one command and another worker with the next.
+//! This excludes a worker's own memory (its reply, its queues) and includes every shared line,
+//! wherever it is.
+//!
+//! `crates/bench/src/model/lines.txt` contains the counts. `pantala-bench model` uses them, and
 //! docs/scaling.md shows them.
 //!
-//! A line overwritten with the same bytes isn't detected; values therefore change from command to
-//! command, and the gate's line, whose word changes back, also has counters. A line that one worker
-//! writes and the other only reads (a request) isn't detected either: these rows are derived from
-//! the code. There is only one test, so that no other thread of this process is active.
+//! A line that is overwritten with the same bytes isn't detected. Therefore values change from
+//! command to command. The gate's word changes back to its former value, but its line is detected
+//! because of the counters in it. A line that one worker writes and the other only reads isn't
+//! detected either. Such lines occur only in requests, so the rows of requests are derived from the
+//! code.
+//!
+//! There is only one test, so that no other thread of this process is active.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use std::collections::BTreeSet;
@@ -30,9 +35,9 @@ use pantala_resp::{ArgRange, Args, Version};
 
 const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
-/// More pages than this process has; only used ones become resident.
+/// Upper bound of the number of this process's pages. Only used elements become resident.
 const PAGES_MAX: usize = 32 * 1024;
-/// More lines than any command of this test writes.
+/// Upper bound of the number of lines that a command of this test writes.
 const LINES_MAX: usize = 4096;
 const START_MS: i64 = 1_700_000_000_000;
 const VALUE_BYTES: usize = 256;
@@ -48,7 +53,8 @@ struct Memory {
     pages: File,
     /// Writable mappings, without this thread's stack.
     mappings: Vec<Range<usize>>,
-    /// Contents and addresses of the pages before a command. Their own memory is excluded.
+    /// Contents and addresses of the pages before a command. The memory of these buffers is
+    /// excluded.
     before: Vec<u8>,
     before_at: Vec<usize>,
 }
@@ -187,7 +193,7 @@ impl Command {
     }
 }
 
-/// A worker on the only thread.
+/// A worker. All workers of this test run on one thread.
 struct Worker<'k> {
     executor: Executor<'k>,
     reply: Vec<u8>,
@@ -255,9 +261,8 @@ impl<'k> Scene<'k> {
         assert_eq!(self.workers[0].run(&command), Ran::Done, "{name} {key}");
     }
 
-    /// Returns the number of lines that both workers write, each with its command. Entries created
-    /// in between separate the entries of the two: a line shared by neighbours isn't a line of the
-    /// shard.
+    /// Returns the number of lines that both workers write, each with its command. Other entries
+    /// were created between the two entries, so that these do not share a line.
     fn both(&mut self, first: &Command, second: &Command) -> usize {
         self.workers[0].count(&mut self.memory, first);
         for size in (64..4 * VALUE_BYTES).step_by(16) {
@@ -311,14 +316,14 @@ fn assert_row(name: &str, (apart, together): (usize, usize), value_bytes: usize)
     assert!(expected.contains(&(together - apart)), "{name}: {} lines of a key's entry, {entry}", together - apart);
 }
 
-/// Waits until all other threads of this process sleep: their writes would be attributed to a
-/// command.
+/// Waits until all other threads of this process sleep. Otherwise their writes would be attributed
+/// to a command.
 fn wait_until_other_threads_sleep() {
     let this = std::fs::read_link("/proc/thread-self").expect("read /proc/thread-self");
     let sleeps = |task: std::io::Result<DirEntry>| {
         let task = task.expect("read /proc/self/task");
         let stat = std::fs::read_to_string(task.path().join("stat")).expect("read the thread's state");
-        // After the name, which is in parentheses.
+        // The state follows the name, which is in parentheses.
         this.ends_with(task.file_name()) || stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('S'))
     };
     loop {
@@ -414,8 +419,8 @@ fn collections(scene: &mut Scene<'_>) {
     assert_row("SADD, ZADD of what is there", counts, 0);
     for (round, key) in ["key1", "key2"].into_iter().enumerate() {
         scene.run("DEL", key, &[]);
-        // Different members, otherwise the second would write the bytes that the first left in the
-        // scratch memory.
+        // The members differ, so that the second worker doesn't write the bytes that the first left
+        // in the scratch memory.
         (0..6).for_each(|number| scene.run("RPUSH", key, &[member(10 + 10 * round + number)]));
         scene.run("LPOP", key, &[]);
         scene.run("LPOP", key, &[]);

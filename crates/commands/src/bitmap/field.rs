@@ -135,7 +135,8 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
         let change = match (is_changed, is_longer) {
             (true, _) => Change::event(&Event(EventClass::String, "setbit")),
             // As in Redis, a string that only grew, without a successful write, publishes no event
-            // and raises no watch. Redis does not propagate it either: its replicas lack the bytes.
+            // and raises no watch. Redis does not propagate it either, so its replicas lack the
+            // bytes.
             (false, true) => Change::metadata(),
             (false, false) => Change::unnoticed(),
         };

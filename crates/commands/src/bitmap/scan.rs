@@ -35,7 +35,7 @@ impl Unit {
     /// Returns the bits from `start` to `end`, both inclusive and clamped to the string; negative
     /// indexes count from its end.
     fn bits(self, start: i64, end: i64, len_bytes: usize) -> RangeInclusive<u64> {
-        // No string has 2^60 bytes.
+        // Lengths are below 2^60 bytes, so the number of bits doesn't overflow.
         let total = match self {
             Unit::Byte => len_bytes as i64,
             Unit::Bit => (len_bytes as i64) << 3,
@@ -99,7 +99,7 @@ pub fn bitpos(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let found = string.with_bytes(|bytes| find_bit(bytes, on, &range.bits));
     let position = match found {
         Some(at) => at as i64,
-        // Zeros follow a string whose end the search reached.
+        // The search has reached the end of the string, after which all bits are zero.
         None if !on && !range.has_end && !range.bits.is_empty() => *range.bits.end() as i64 + 1,
         None => -1,
     };

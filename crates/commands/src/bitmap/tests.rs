@@ -137,7 +137,7 @@ fn bitop_combines_keys_of_several_shards() {
         ("BITOP OR t a", ":2"),
         ("TTL t", ":-1"),
     ]);
-    // Several blocks, and an integer.
+    // The sources are a string of several blocks and an integer.
     let large = vec![b'@'; 100_000];
     server.raw(&[b"SET", b"large", &large]);
     server.expect(&[
@@ -163,7 +163,7 @@ fn bitfield_reads_and_writes_fields() {
         ("BITFIELD k OVERFLOW FAIL INCRBY u8 0 1 GET u8 0", "*2 $-1 :255"),
         ("BITFIELD k SET i8 #1 -100 GET i8 8", "*2 :0 :-100"),
         ("STRLEN k", ":2"),
-        // A very small number saturates to the maximum: Redis's arithmetic.
+        // A very small number saturates to the maximum, as in Redis's arithmetic.
         ("BITFIELD k OVERFLOW SAT SET i8 0 -9223372036854775808 GET i8 0", "*2 :-1 :127"),
         ("BITFIELD_RO k GET u4 4", "*1 :15"),
         ("BITFIELD_RO k GET u4 4 SET u4 4 1", "-ERR BITFIELD_RO only supports the GET subcommand"),

@@ -139,7 +139,7 @@ fn an_expired_value_only_deletes_the_key() {
     server.check_counts(1, 0);
     assert_eq!(restore(&mut server, &[b"k", past.as_bytes(), &hello, b"ABSTTL", b"REPLACE"]), "+OK");
     server.check_counts(0, 0);
-    // A deadline that overflows.
+    // The deadline overflows, so it counts as past.
     assert_eq!(restore(&mut server, &[b"k", b"9223372036854775807", &hello]), "+OK");
     server.check_counts(0, 0);
 }
@@ -151,7 +151,7 @@ fn bad_data_changes_nothing() {
     for value in [&b""[..], b"\x00\x05hell", b"\x08", b"\x12\x00", b"\x02\x02\x01a\x01a", b"\xff"] {
         let mut wrong = sealed(value);
         let expected = if value == b"\x00\x05hell" {
-            // Redis also reads into the version: "hell\n".
+            // Redis reads on into the version, and gets "hell\n".
             "+OK"
         } else {
             "-ERR Bad data format"

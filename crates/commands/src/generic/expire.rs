@@ -12,8 +12,9 @@ use crate::arguments::{c_string, integer, is_option};
 use crate::expiry::{Base, Unit, invalid_expire, requested_expiry_ms};
 use crate::propagated;
 
-/// Replies of `TTL` for a missing key, and for one without expiry.
+/// Reply of `TTL` for a missing key.
 const MISSING: i64 = -2;
+/// Reply of `TTL` for a key without expiry.
 const NEVER: i64 = -1;
 
 /// `EXPIRE key seconds [NX | XX | GT | LT]`.
@@ -160,7 +161,7 @@ fn report(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, repl
 
 /// Rounds ms to the nearest second. `ms` isn't negative, because expired keys aren't found.
 fn rounded_seconds(ms: i64) -> i64 {
-    // Unsigned, because `i64::MAX` + 500 would overflow.
+    // Computed as unsigned, because `i64::MAX` + 500 would overflow.
     ((ms as u64 + 500) / 1000) as i64
 }
 

@@ -1,7 +1,7 @@
 //! `SCAN` over all shards.
 //!
-//! A cursor packs the number of a shard and a position in its dictionary (the dictionary's
-//! positions stay valid while it grows and shrinks). Shards are scanned one after the other, in
+//! A cursor packs the number of a shard and a position in the shard's dictionary. Positions stay
+//! valid while the dictionary grows and shrinks. Shards are scanned one after the other, in
 //! ascending order. If a page finds too few keys in one shard, it continues with the next shards
 //! that have keys; the route of the call includes them.
 //!
@@ -86,7 +86,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Appends the route of `SCAN`: shards with keys, starting at the cursor's shard, until they have
+/// Appends the route of `SCAN`: the shards with keys from the cursor's shard on, until there are
 /// enough keys. The route has at least one shard, even for an invalid call.
 pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     let cursor = Cursor::parse(args.at(1)).unwrap_or(Cursor { shard: 0, position: 0 });
@@ -99,7 +99,8 @@ pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, s
             continue;
         }
         shards.push(shard);
-        // The cursor skips an unknown part of the first shard, so that shard's keys don't count.
+        // In the first shard the cursor has already passed an unknown number of keys, so its keys
+        // don't count.
         if u64::from(shard) != cursor.shard || cursor.position == 0 {
             keys = keys.saturating_add(size);
         }
@@ -119,7 +120,8 @@ pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(options) => options,
         Err(error) => return reply.error(error),
     };
-    // The reply has the cursor before the keys, but the cursor is known only after them.
+    // In the reply the cursor comes before the keys, but it is known only after the keys were
+    // found.
     let mut keys = Vec::new();
     let mut keys_reply = Reply::new(&mut keys, reply.version());
     let array = keys_reply.defer_array();
@@ -131,7 +133,8 @@ pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// Writes the keys of a page. Like Redis, deletes the expired keys that match the pattern, whatever
-/// their type. Returns the start of the next page, if any, and the number of keys.
+/// their type. Returns the start of the next page (`None` after the last page) and the number of
+/// keys.
 fn page(
     access: &mut Access<'_>,
     cursor: Cursor,

@@ -314,8 +314,8 @@ fn randomkey_is_uniform_over_shards() {
             *drawn.entry(server.run("RANDOMKEY")).or_insert(0usize) += 1;
         }
         assert_eq!(drawn.len(), KEYS);
-        // Expected 200 each, standard deviation 14. Within a shard the dictionary's choice is only
-        // nearly uniform.
+        // The expected count of each key is 200, with a standard deviation of 14. Within a shard
+        // the dictionary's choice is only nearly uniform.
         assert!(drawn.values().all(|&times| (80..400).contains(&times)), "{drawn:?}");
     }
 }
@@ -411,8 +411,8 @@ fn populate_creates_missing_keys() {
     server.check_counts(27, 0);
 }
 
-/// A worker with a newer time has deleted an expired key: a client of another worker that finds the
-/// key missing finds no key with an earlier deadline alive.
+/// After a worker with a newer time has deleted an expired key, a client of another worker may find
+/// it missing. From then on, this client must not find a key alive whose deadline is earlier.
 #[test]
 fn an_older_time_advances_to_the_last_expiry_of_a_shard() {
     let mut server = TestServer::new(1);
@@ -429,7 +429,7 @@ fn an_older_time_advances_to_the_last_expiry_of_a_shard() {
     assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"late"]), missing);
     assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"early"]), missing);
     assert_eq!(server.raw_on(&mut older, START_MS, &[b"GET", b"last"]), alive);
-    // One command over several keys.
+    // The same holds for one command on several keys.
     assert_eq!(server.raw_on(&mut newer, last, &[b"GET", b"last"]), missing);
     assert_eq!(server.raw_on(&mut older, START_MS, &[b"MGET", b"last", b"early"]), b"*2\r\n$-1\r\n$-1\r\n");
 }

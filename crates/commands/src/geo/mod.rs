@@ -49,7 +49,7 @@ fn parse_unit(text: &[u8]) -> Result<f64, String> {
 /// distance is multiplied and then rounded half to even, which can differ from rounding its exact
 /// digits.
 fn reply_distance(distance: f64, reply: &mut Reply<'_>) {
-    /// Units of the last decimal per 1.
+    /// 10^4, for four decimals.
     const UNITS: f64 = 10_000.0;
     let rounded = (distance * UNITS).round_ties_even() / UNITS;
     reply.bulk(format!("{rounded:.4}").as_bytes());

@@ -66,7 +66,7 @@ pub(super) struct Options {
     pub(super) stores_distances: bool,
 }
 
-/// The centre and the shape, as far as they have been parsed.
+/// The parts that are parsed before the other options: the centre and the shape.
 #[derive(Default)]
 struct Parts {
     center: Option<Point>,
@@ -185,7 +185,7 @@ impl Options {
         if self.any && self.count.is_none() {
             return Err("ERR the ANY argument requires COUNT argument".into());
         }
-        // A limited number of results is only meaningful in an order.
+        // A limited number of results is only meaningful in a sorted order.
         if self.count.is_some() && self.sort.is_none() && !self.any {
             self.sort = Some(Sort::Nearest);
         }

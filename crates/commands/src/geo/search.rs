@@ -163,7 +163,7 @@ fn reply_hits(hits: &[Hit<'_>], options: &Options, reply: &mut Reply<'_>) {
     }
 }
 
-/// Converts a score to an integer as C does on x86-64: a value out of range becomes the minimum.
+/// Converts a score to an integer as C does on x86-64. A value out of range becomes the minimum.
 fn integer_of(score: f64) -> i64 {
     if score < i64::MAX as f64 { score as i64 } else { i64::MIN }
 }

@@ -95,7 +95,8 @@ fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut Reply<'_>)
     Some(at + 2)
 }
 
-/// Returns whether the key holds a hash or doesn't exist; replies with an error otherwise.
+/// Returns whether the key holds a hash or doesn't exist. Otherwise it holds another type, and this
+/// replies with the error.
 fn is_hash(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     let key = access.first_key(args, 1);
     let is_hash = access.db(&key).write_as::<Hash>(&key).is_ok();
@@ -201,8 +202,8 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// Propagates, as Redis 7.4 does, the deadlines of the changed fields, and the deletion of those
-/// whose deadline had passed.
+/// Propagates the deadlines of the changed fields as Redis 7.4 does. Fields whose deadline had
+/// passed are propagated as deleted.
 #[cold]
 fn propagate_expiries(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>, replies: &[i64], at_ms: i64) {
     let fields_with = |wanted: i64| -> Vec<&[u8]> {

@@ -112,8 +112,8 @@ pub(super) fn with_view(
     with_fields(access, args, Fields::All, reply, missing, work);
 }
 
-/// Calls `work` as [`with_view`] does, for `work` that reads only `fields`: other fields may have
-/// expired.
+/// Calls `work` like [`with_view`], but deletes only those expired fields that are among `fields`.
+/// So `work` must not read other fields.
 #[inline]
 pub(super) fn with_fields(
     access: &mut Access<'_>,
@@ -129,8 +129,8 @@ pub(super) fn with_fields(
     match access.db(&key).read_as::<Hash>(&key) {
         Ok(Some(view)) if !view.may_have_expired(now_ms) => return work(view, reply),
         Ok(Some(view)) if keeps_expired => {
-            // During a pause and on a replica no field is deleted, so `work` gets a copy without
-            // the expired fields.
+            // During a pause and on a replica no field is deleted, so `work` is called with a copy
+            // without the expired fields.
             return match view.without_expired(now_ms) {
                 Ok(rest) if rest.is_empty() => missing(reply),
                 Ok(rest) => work(rest.view(), reply),
@@ -141,7 +141,7 @@ pub(super) fn with_fields(
         Ok(None) => return missing(reply),
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     }
-    // Checked above: the key holds a hash.
+    // Can't fail: the key holds a hash (checked above).
     let _ = access.db(&key).expire_fields(&key, fields);
     match access.db(&key).write_as::<Hash>(&key) {
         Ok(Some(view)) => work(view, reply),

@@ -7,8 +7,8 @@
 //! | `expiry` | `HEXPIRE`, `HPERSIST`, `HTTL`, `HEXPIRETIME` and their variants |
 //! | `walk` | `HGETALL`, `HKEYS`, `HVALS`, `HSCAN`, `HRANDFIELD` |
 //!
-//! `HGET` and `HSET` of a small hash hash the key once (in the router), probe once and don't
-//! allocate: the hash is stored in the dictionary entry.
+//! A small hash is stored in the dictionary entry. There `HGET` and `HSET` compute the key's hash
+//! once (in the router), probe once and do not allocate.
 //!
 //! Expired fields are deleted before a command sees the hash (`pantala_engine::fields`).
 
@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_engine::access::Access;
 use pantala_types::HashLimits;
 
-/// Returns the current limits of listpack hashes.
+/// Returns the limits up to which a hash is stored as a listpack.
 #[inline]
 fn limits(access: &Access<'_>) -> HashLimits {
     let tuning = &access.keyspace().tuning;

@@ -166,7 +166,8 @@ fn hscan_returns_all_fields() {
     assert!((5..40).contains(&pages), "{pages}");
 }
 
-// The following replies are those documented for Redis 7.4: 7.0 doesn't have these commands.
+// The following replies are documented for Redis 7.4, because Redis 7.0 doesn't have these
+// commands.
 
 #[test]
 fn fields_expire() {

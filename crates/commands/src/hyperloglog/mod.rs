@@ -110,7 +110,8 @@ fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> R
         db.set_raw(key, string, Expire::Clear, ADDED)?;
         return Ok(true);
     };
-    // Adding to a dense HyperLogLog, or adding a single element, doesn't fail halfway.
+    // Adding to a dense HyperLogLog, or adding a single element, changes nothing if it fails, so it
+    // needs no copy.
     let certain = of(entry.held())?.form() == Form::Dense || args.len() <= 3;
     edit_one(db, key, |string| {
         if certain {
@@ -142,7 +143,8 @@ pub fn pfcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
     let Some(entry) = db.read(key) else { return Ok(0) };
     let cached = of(entry.held())?.cached_count();
-    // Edits the string even if the count is cached: like Redis, this makes the encoding raw.
+    // Edits the string even if the count is cached, because as in Redis this makes the encoding
+    // raw.
     edit_one(db, key, |string| {
         let count = match (cached, HyperLogLog::of(string.as_bytes())) {
             (None, Some(found)) => found.count()?,
@@ -156,7 +158,7 @@ fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
 /// The union of several HyperLogLogs.
 struct Union {
     registers: Registers,
-    /// Whether at least one of them is dense.
+    /// Whether at least one of the HyperLogLogs is dense.
     any_dense: bool,
 }
 

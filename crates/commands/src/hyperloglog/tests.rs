@@ -79,7 +79,7 @@ fn corruption_changes_nothing() {
     let mut server = TestServer::new(1);
     server.expect(&[("PFADD h a", ":1")]);
     let mut bytes = b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\x80".to_vec();
-    // The first half of the registers only.
+    // The registers end after the first half.
     bytes.extend([0x40 | 0x1f, 0xff]);
     server.raw(&[b"SET", b"h", &bytes]);
     let before = server.raw(&[b"GET", b"h"]);

@@ -55,7 +55,8 @@ impl BlockingPop {
             let key = access.key(args, index);
             match access.db(&key).write_as::<List>(&key) {
                 Ok(None) => continue,
-                // A woken command stays blocked until the key holds a list.
+                // A woken command doesn't report another type: it stays blocked until the key holds
+                // a list.
                 Err(_) if is_woken => return,
                 Err(_) => return reply.error(errors::WRONG_TYPE),
                 Ok(Some(_)) => {}
@@ -63,7 +64,8 @@ impl BlockingPop {
             if !access.claim() {
                 return;
             }
-            // Checked above: the key holds a list, and lists are never empty.
+            // The pop finds an element: the key holds a list (checked above), and lists are never
+            // empty.
             let _ = if self.is_single {
                 pop_one_with_key(access, &key, self.request.end, reply)
             } else {

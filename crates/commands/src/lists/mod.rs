@@ -7,7 +7,7 @@
 //! | `moves` | `LMOVE`, `RPOPLPUSH` |
 //! | `blocking` | `BLPOP`, `BRPOP`, `BLMPOP`, `BLMOVE`, `BRPOPLPUSH` |
 //!
-//! A push or a pop probes the dictionary once and allocates nothing beyond what the list needs.
+//! A push or a pop probes the dictionary once. Only the list itself may allocate memory.
 
 mod blocking;
 mod elements;

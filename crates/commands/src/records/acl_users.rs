@@ -25,7 +25,7 @@ const OF_ALL_USERS: &str = "O(N), N: number of users";
 pub(crate) const ACL: Command = Command {
     name: "acl",
     full_name: "acl",
-    summary: "Manages users and what they may do",
+    summary: "Manages users and their permissions",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
     flags: Flags::empty(),
@@ -50,7 +50,7 @@ pub(crate) const ACL: Command = Command {
 pub(crate) const ACL_CAT: Command = Command {
     name: "cat",
     full_name: "acl|cat",
-    summary: "Lists the categories of commands, or the commands of one",
+    summary: "Returns the command categories, or the commands of one category",
     complexity: "O(N), N: number of commands",
     arity: -2,
     arguments: &[Argument::string("categoryname").optional()],
@@ -72,7 +72,7 @@ pub(crate) const ACL_DELUSER: Command = Command {
 pub(crate) const ACL_DRYRUN: Command = Command {
     name: "dryrun",
     full_name: "acl|dryrun",
-    summary: "Tells whether a user may run a command, without running it",
+    summary: "Returns whether a user may run a command, without running it",
     since: "7.0.0",
     arity: -4,
     arguments: &[
@@ -87,7 +87,7 @@ pub(crate) const ACL_DRYRUN: Command = Command {
 pub(crate) const ACL_GENPASS: Command = Command {
     name: "genpass",
     full_name: "acl|genpass",
-    summary: "Makes a random password",
+    summary: "Generates a random password",
     arity: -2,
     arguments: &[Argument::integer("bits").optional()],
     handler: Handler::Local(crate::acl::genpass),
@@ -97,11 +97,11 @@ pub(crate) const ACL_GENPASS: Command = Command {
 pub(crate) const ACL_GETUSER: Command = Command {
     name: "getuser",
     full_name: "acl|getuser",
-    summary: "Describes the rules of a user",
+    summary: "Returns the rules of a user",
     complexity: "O(N), N: number of the user's rules",
     history: &[
         ("6.2.0", "Channels too"),
-        ("7.0.0", "Selectors too; patterns of keys and channels as rules instead of a list"),
+        ("7.0.0", "Also returns selectors, and patterns of keys and channels as rules instead of a list"),
     ],
     arity: 3,
     arguments: &[Argument::string("username")],
@@ -112,7 +112,7 @@ pub(crate) const ACL_GETUSER: Command = Command {
 pub(crate) const ACL_HELP: Command = Command {
     name: "help",
     full_name: "acl|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     arity: 2,
     flags: flags![LOADING, STALE],
     handler: Handler::Local(crate::acl::help),
@@ -122,7 +122,7 @@ pub(crate) const ACL_HELP: Command = Command {
 pub(crate) const ACL_LIST: Command = Command {
     name: "list",
     full_name: "acl|list",
-    summary: "Lists the users with their rules, as an ACL file has them",
+    summary: "Returns the users with their rules, in the format of an ACL file",
     complexity: OF_ALL_USERS,
     arity: 2,
     handler: Handler::Local(crate::acl::list),
@@ -132,7 +132,7 @@ pub(crate) const ACL_LIST: Command = Command {
 pub(crate) const ACL_LOAD: Command = Command {
     name: "load",
     full_name: "acl|load",
-    summary: "Reads the users from the ACL file again",
+    summary: "Reloads the users from the ACL file",
     complexity: OF_ALL_USERS,
     arity: 2,
     handler: Handler::Local(crate::acl::load),
@@ -142,8 +142,8 @@ pub(crate) const ACL_LOAD: Command = Command {
 pub(crate) const ACL_LOG: Command = Command {
     name: "log",
     full_name: "acl|log",
-    summary: "Lists what was denied of late",
-    complexity: "O(N), N: number of entries answered",
+    summary: "Returns the latest denied calls and logins",
+    complexity: "O(N), N: number of returned entries",
     arity: -2,
     arguments: &[
         Argument::one_of("operation", &[Argument::integer("count"), Argument::word("reset", "RESET")]).optional()
@@ -165,7 +165,7 @@ pub(crate) const ACL_SAVE: Command = Command {
 pub(crate) const ACL_SETUSER: Command = Command {
     name: "setuser",
     full_name: "acl|setuser",
-    summary: "Makes a user, or changes its rules",
+    summary: "Creates a user, or changes its rules",
     complexity: "O(N), N: number of rules",
     history: &[("6.2.0", "Channels too"), ("7.0.0", "Selectors too, and what may be done with keys")],
     arity: -3,
@@ -178,7 +178,7 @@ pub(crate) const ACL_SETUSER: Command = Command {
 pub(crate) const ACL_USERS: Command = Command {
     name: "users",
     full_name: "acl|users",
-    summary: "Lists the names of the users",
+    summary: "Returns the names of the users",
     complexity: OF_ALL_USERS,
     arity: 2,
     handler: Handler::Local(crate::acl::users),
@@ -188,7 +188,7 @@ pub(crate) const ACL_USERS: Command = Command {
 pub(crate) const ACL_WHOAMI: Command = Command {
     name: "whoami",
     full_name: "acl|whoami",
-    summary: "Tells who this connection has logged in as",
+    summary: "Returns the user of this connection",
     arity: 2,
     handler: Handler::Local(crate::acl::whoami),
     ..ANYONES

@@ -12,8 +12,8 @@ const CLUSTERS: Command = Command { group: "cluster", since: "3.0.0", complexity
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
-/// Common fields of the commands that set a mode of the connection, which has no effect with a
-/// single node.
+/// Common fields of the commands that set a mode of the connection. With a single node the mode has
+/// no effect.
 const CONNECTION_MODE: Command = Command {
     acl: acl![CONNECTION],
     arity: 1,

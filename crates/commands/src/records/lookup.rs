@@ -1,16 +1,16 @@
 //! Finds the record of a command's name. Every call needs a lookup, so the hash table is built at
-//! compile time: a lookup takes about ten arithmetic instructions and one cache line, no
-//! allocation, no bytewise comparison.
+//! compile time. A lookup takes about ten arithmetic instructions and one cache line, without an
+//! allocation or a bytewise comparison.
 //!
-//! A name of up to 16 bytes is represented by its length and two words that cover it in lower case;
-//! equal words mean equal names. For longer names, a comparison of all bytes follows.
+//! A name of up to 16 bytes is represented by its length and two words that cover it in lower case.
+//! If these are equal, the names are equal. For longer names, all bytes are compared as well.
 
 use pantala_engine::command::Command;
 
 use super::COMMANDS;
 
-/// Number of table entries: a power of two, several times the number of commands, so that most
-/// names are found at the first probe.
+/// Number of table entries, a power of two. It is several times the number of commands, so that
+/// most names are found at the first probe.
 const TABLE_LEN: usize = 1 << TABLE_BITS;
 const TABLE_BITS: u32 = 10;
 
@@ -65,8 +65,8 @@ const fn table() -> [Entry; TABLE_LEN] {
     table
 }
 
-/// Covers a name with two words (the ends of a name longer than [`COVERED_BYTES_MAX`]). They may
-/// overlap, which is cheaper than copying the name into a buffer of words.
+/// Covers a name with two words (the ends of a name longer than [`COVERED_BYTES_MAX`]). The two
+/// words may overlap. This is cheaper than copying the name into a buffer.
 #[inline(always)]
 const fn pack(name: &[u8]) -> Entry {
     let (head, tail) = if let (Some(head), Some(tail)) = (name.first_chunk(), name.last_chunk()) {
@@ -101,8 +101,8 @@ const fn lower_case(word: u64) -> u64 {
 #[inline(always)]
 const fn hash(name: &Entry) -> usize {
     // The constant is odd, so the upper bits of its product depend on all bits of the name. It was
-    // chosen among random ones for the 240 commands of Redis 7.0 and nine of 7.4: 234 are found in
-    // the first slot, none after the fourth.
+    // chosen among random constants for the 240 commands of Redis 7.0 and nine of 7.4. Of these
+    // commands, 234 are found in the first slot, and none after the fourth.
     let mixed = name.head ^ name.tail.rotate_left(23) ^ (name.len as u64) << 56;
     (mixed.wrapping_mul(0xeffa_f64d_28e0_9b51) >> (64 - TABLE_BITS)) as usize
 }
@@ -155,7 +155,7 @@ mod tests {
     fn lower_case_matches_ascii() {
         for byte in 0..=u8::MAX {
             for at in 0..8 {
-                // Neighbours that would reveal a carry.
+                // With these neighbours, a carry from one byte to the next would show.
                 for other in [0, b'Z', 0x7f, 0x80, 0xff] {
                     let mut bytes = [other; 8];
                     bytes[at] = byte;

@@ -1,10 +1,10 @@
 //! The command table: one record per command, in one file per family. This module merges the
 //! families into one table at compile time, sorted by name.
 //!
-//! A record holds what Redis's table holds about a command (arity, flags, ACL categories, key
-//! specifications, tips, declared syntax), plus its route and its handler. `COMMAND`, routing,
-//! arity checks and the test of COMPAT.md all read these records; nothing about a command is stated
-//! twice.
+//! A record contains the properties of a command in Redis's table (arity, flags, ACL categories,
+//! key specifications, tips, declared syntax), and the command's route and handler. `COMMAND`,
+//! routing, arity checks and the test of COMPAT.md all read these records; nothing about a command
+//! is stated twice.
 
 use pantala_engine::command::{Command, Flags};
 

@@ -1,4 +1,4 @@
-//! Redis 7.0's commands that Pantala doesn't implement yet: their error says so, instead of
+//! Redis 7.0's commands that Pantala does not implement yet. Their error says so, instead of
 //! "unknown command".
 
 use pantala_engine::acl::Absent;
@@ -10,12 +10,12 @@ pub struct NotBuilt {
     pub(super) full_name: &'static str,
     /// Number of arguments including the name, as in a record; negative for a minimum.
     arity: i32,
-    /// Whether scripts may call it.
+    /// Whether scripts may call the command.
     pub(super) in_scripts: bool,
 }
 
 impl NotBuilt {
-    /// Returns its full name.
+    /// Returns the full name.
     pub fn full_name(&self) -> &'static str {
         self.full_name
     }
@@ -25,14 +25,14 @@ impl NotBuilt {
         arity_accepts(self.arity, arguments)
     }
 
-    /// Returns whether it has subcommands.
+    /// Returns whether the command has subcommands.
     pub(super) fn is_container(&self) -> bool {
         let container = |command: &NotBuilt| command.full_name.split_once('|').map(|(container, _)| container);
         NOT_BUILT.iter().any(|command| container(command) == Some(self.full_name))
     }
 }
 
-/// Returns all of them in the form in which users' rules name them.
+/// Returns all unimplemented commands, in the form in which users' rules name them.
 pub fn absent() -> impl Iterator<Item = Absent> {
     NOT_BUILT.iter().map(|command| Absent { full_name: command.full_name, categories: CATEGORIES })
 }

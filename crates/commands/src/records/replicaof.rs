@@ -1,4 +1,4 @@
-//! Commands that say whom the server follows, or who takes its place.
+//! Commands that set the primary of the server, or hand its role over to a replica.
 
 use pantala_engine::command::{Argument, Command, Flags, Handler};
 

@@ -14,7 +14,7 @@ const SHOWN_BYTES_MAX: usize = 128;
 /// The error for scripts that call a command which isn't allowed in scripts.
 pub const NOT_IN_SCRIPTS: &str = "ERR This Redis command is not allowed from script";
 
-/// Why a call can't be resolved.
+/// The reason why a call cannot be resolved.
 #[derive(Clone, Copy)]
 pub enum Unresolved {
     /// No command has this name.
@@ -37,7 +37,7 @@ pub fn resolve(args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     }
 }
 
-/// Resolves like [`resolve`] a call of `command`, whatever name the client used.
+/// Resolves a call of `command` like [`resolve`], whatever name the client used.
 #[inline(always)]
 pub fn resolve_as(command: &'static Command, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     if !command.subcommands.is_empty() && args.len() > 1 {
@@ -92,7 +92,7 @@ impl Unresolved {
         }
     }
 
-    /// Returns the error that a script gets instead of [`Self::message`].
+    /// Returns the error in a script, instead of [`Self::message`].
     #[cold]
     pub fn message_in_script(&self, args: &Args<'_>) -> Cow<'static, [u8]> {
         let text = match self {

@@ -19,8 +19,9 @@ const fn script_keys(flags: &'static [&'static str], notes: &'static str) -> Key
 const WRITING_KEYS: &[&str] = &["RW", "access", "update"];
 const READING_KEYS: &[&str] = &["RO", "access"];
 
-/// The notes on keys of scripts that may write, and of those that only read.
+/// The note on keys of scripts that may write.
 const WRITING_NOTE: &str = "The script decides how it uses the keys: RW and update is the upper bound";
+/// The note on keys of scripts that only read.
 const READING_NOTE: &str = "The script decides how it uses the keys: RO and access is the upper bound";
 
 const fn runs(named: ScriptNamed, is_read_only: bool) -> Handler {

@@ -32,7 +32,7 @@ const TRIM: Argument = Argument::block(
 );
 /// The ID from which a group reads.
 const START_ID: Argument = Argument::one_of("id", &[Argument::string("id"), Argument::word("new_id", "$")]);
-/// Keys, followed by as many IDs.
+/// Keys, followed by the same number of IDs.
 const STREAMS: Argument =
     Argument::block("streams", &[Argument::key("key", 0).multiple(), Argument::string("id").multiple()])
         .token("STREAMS");

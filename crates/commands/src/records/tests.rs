@@ -137,7 +137,8 @@ fn lookup_finds_every_name_ignoring_case() {
                 assert_eq!(shown, (!hides_subcommands(command)).then_some(sub.full_name));
             }
         }
-        // The hash ignores bit 5 and the length: names that differ only there must not be confused.
+        // The hash ignores bit 5 and the length. Names that differ only in these must not be
+        // confused.
         for other in ["x", "\0", " "] {
             let longer = format!("{}{other}", command.name);
             assert!(lookup(longer.as_bytes()).is_none_or(|found| found.name == longer), "{longer:?}");
@@ -192,7 +193,7 @@ fn arity_matches_the_declared_arguments() {
         // an optional argument.
         let exact = command.arity > 0;
         assert!(!exact || !command.arguments.iter().any(is_open), "{}", command.full_name);
-        // Redis declares neither option of PSYNC: they are for replicas.
+        // Redis declares neither option of PSYNC, because only replicas send them.
         let is_open = exact || command.full_name == "psync" || command.arguments.iter().any(is_open);
         assert!(is_open, "{}", command.full_name);
     }
@@ -320,7 +321,8 @@ fn categories_follow_from_flags() {
     for command in every_record() {
         let name = command.full_name;
         let mut implied = Acl::READ | Acl::WRITE | Acl::PUBSUB | Acl::FAST | Acl::SLOW | Acl::BLOCKING;
-        // LASTSAVE has the category without the flag.
+        // LASTSAVE has the category ADMIN without the flag. Therefore ADMIN counts as implied only
+        // if the flag is set.
         implied.set(Acl::ADMIN, command.flags.contains(Flags::ADMIN));
         assert!(!command.acl.intersects(implied), "{name}: implied by the flags");
         let categories = command.acl_categories();
@@ -400,7 +402,7 @@ fn calls_resolve() {
     assert_eq!(resolved(&[b"Client", b"getNAME"]), "client|getname");
     assert_eq!(resolved(&[b"command"]), "command");
     assert_eq!(resolved(&[b"mset", b"a", b"b", b"c"]), "mset");
-    // DEBUG handles unknown subcommands itself: Redis has no records for them.
+    // DEBUG handles unknown subcommands itself, because Redis has no records for its subcommands.
     assert_eq!(resolved(&[b"debug", b"sleep", b"0"]), "debug|sleep");
     assert_eq!(resolved(&[b"debug", b"sleep"]), "debug");
     assert_eq!(resolved(&[b"debug", b"nosuch"]), "debug");

@@ -86,7 +86,7 @@ fn views<'v>(
     access.views::<Set>(&keys)
 }
 
-/// Accepts any sets: a result that is no larger than one of them always fits.
+/// Accepts any sets. Used for results that are no larger than one of the sets: these always fit.
 fn always(_: Views<'_, '_>) -> bool {
     true
 }

@@ -48,7 +48,8 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (from, to, member) = (access.first_key(args, 1), access.key(args, 2), args.at(3));
     let is_member = match has_member(access, &from, member) {
         Ok(Some(is_member)) => is_member,
-        // Without a source the destination doesn't matter, but as in Redis it is looked up.
+        // The source isn't a set that exists, so nothing is moved. As in Redis, the destination is
+        // looked up nevertheless, which deletes it if it has expired.
         found => {
             access.db(&to).write(&to);
             return if found.is_err() { reply.error(errors::WRONG_TYPE) } else { reply.integer(0) };
@@ -64,7 +65,7 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if !is_member || from.bytes == to.bytes {
         return reply.integer(i64::from(is_member));
     }
-    // Both are sets or missing, so no later step can fail.
+    // Both keys hold sets or are missing, so neither change can fail.
     let _ = access.db(&from).change_as(&from, Missing::Skip, |set: &mut Set| {
         set.remove(member);
         (Change::event(&Event(EventClass::Set, "srem")), ())

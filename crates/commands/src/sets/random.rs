@@ -91,7 +91,7 @@ fn keep_some(
     rest
 }
 
-/// Removes `count` members, fewer than there are, and calls `popped` with each.
+/// Removes `count` members and calls `popped` with each. There must be more members than `count`.
 fn take_some(set: &mut Set, count: usize, random: &mut Random, mut popped: impl FnMut(Element<'_>)) {
     for _ in 0..count {
         let index = random.below(set.view().len() as u64) as usize;
@@ -144,7 +144,7 @@ fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply_bytes_max: usiz
             }
         }
     } else if wanted >= len as u64 {
-        // As in redis-server 7.0.15, an array even if it is the whole set, in RESP3 as well.
+        // As in redis-server 7.0.15, the reply is an array even for the whole set, also in RESP3.
         reply.array(len);
         set.for_each(|member| write(member, reply));
     } else {

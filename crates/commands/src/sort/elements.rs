@@ -100,7 +100,7 @@ impl Elements {
             }
         } else if !options.alpha {
             let scores = self.scores(access, options)?;
-            // Elements with equal scores are compared themselves, so that the order is unique.
+            // Elements with equal scores are ordered by their bytes, so that the order is unique.
             sort_by(&mut order, options.descending, |one, two| {
                 let by_score = scores[one as usize].partial_cmp(&scores[two as usize]).unwrap_or(Ordering::Equal);
                 by_score.then_with(|| self.get(one).cmp(self.get(two)))
@@ -146,7 +146,7 @@ impl Elements {
         if all_numbers { Ok(scores) } else { Err(NotAScore) }
     }
 
-    /// Returns the text by which each element is sorted, if there is one.
+    /// Returns the text by which each element is sorted, if any.
     fn weights(&self, access: &mut Access<'_>, options: &Options<'_>) -> Weights {
         let mut weights = Weights::default();
         for number in 0..self.len() as u32 {
@@ -186,8 +186,8 @@ fn compare(one: &[u8], two: &[u8], options: &Options<'_>) -> Ordering {
     if options.store.is_some() { one.cmp(two) } else { c_string(one).cmp(c_string(two)) }
 }
 
-/// Parses a text as C's `strtod` does if it must be consumed completely: accepts leading
-/// whitespace, a trailing zero byte and an empty text; rejects underflow.
+/// Parses a text up to its first zero byte as C's `strtod` does: skips leading whitespace, returns
+/// 0 for an empty text, and rejects underflow.
 fn score_of(text: StringRef<'_>) -> Option<f64> {
     let bytes = match text {
         StringRef::Int(value) => return Some(value as f64),

@@ -52,7 +52,8 @@ fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &
         Ok(source) => source,
         Err(error) => return reply.error(error),
     };
-    // A set has no order, so sort it if the result is stored or returned to a script.
+    // A set has no order. If the result is stored or returned to a script, sort it nevertheless, so
+    // that the result is the same on every server.
     if options.unsorted && source == Source::Set && (options.store.is_some() || access.session().in_script) {
         options.unsorted = false;
         options.alpha = true;

@@ -34,7 +34,7 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// Returns whether it refers to keys, which may be in any shard.
+    /// Returns whether the pattern refers to keys, which may be in any shard.
     pub(super) fn names_keys(&self) -> bool {
         matches!(self, Pattern::Key { .. })
     }

@@ -16,8 +16,8 @@ pub fn zadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     add(access, args, AddOptions::default(), reply);
 }
 
-/// `ZINCRBY key increment member`: like `ZADD` with `INCR`, and as in Redis with its other options
-/// as well.
+/// `ZINCRBY key increment member`: like `ZADD` with `INCR`. As in Redis, it also accepts the other
+/// options of `ZADD`.
 pub fn zincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     add(access, args, AddOptions { incr: true, ..AddOptions::default() }, reply);
 }

@@ -53,13 +53,15 @@ fn pop_or_block(
         let key = access.key(args, index);
         match access.db(&key).write_as::<SortedSet>(&key) {
             Ok(None) => continue,
-            // A woken command stays blocked until the key holds a sorted set.
+            // A woken command doesn't report another type: it stays blocked until the key holds a
+            // sorted set.
             Err(WrongType) if is_woken => return,
             Err(WrongType) => return reply.error(errors::WRONG_TYPE),
             Ok(Some(_)) => {}
         }
         if access.claim() {
-            // Checked above: the key holds a sorted set, and these are never empty.
+            // The pop finds a member: the key holds a sorted set (checked above), and these are
+            // never empty.
             let _ = pop(access, &key, call.end, call.count, shape, reply);
         }
         return;

@@ -44,7 +44,7 @@ pub use pop::*;
 pub use random::*;
 pub use ranges::*;
 
-/// Returns the current limits of listpack sets.
+/// Returns the current limits up to which a sorted set is stored as a listpack.
 pub(crate) fn pack_limits(access: &Access<'_>) -> PackLimits {
     let tuning = &access.keyspace().tuning;
     PackLimits {

@@ -67,7 +67,7 @@ fn ranges_in_both_representations() {
         assert_eq!(server.run(&format!("zrank z d{long} withscore")), "*2 :3 2.5");
         assert_eq!(server.run("ZRANK z nosuch WITHSCORE"), "*-1");
         assert_eq!(server.run("ZREVRANK nosuch a WITHSCORE"), "*-1");
-        // The source code of 7.2 has these errors.
+        // These are the errors in the source code of Redis 7.2.
         assert_eq!(server.run("ZRANK nosuch a extra"), "-ERR syntax error");
         let too_many = |name| format!("-ERR wrong number of arguments for '{name}' command");
         assert_eq!(server.run("ZRANK nosuch a WITHSCORE extra"), too_many("zrank"));

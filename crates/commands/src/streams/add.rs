@@ -29,10 +29,11 @@ const NOT_ABOVE: &str = "ERR The ID specified in XADD is equal or smaller than t
 const EXHAUSTED: &str = "ERR The stream has exhausted the last possible ID, unable to add more items";
 const TOO_LARGE: &str = "ERR Elements are too large to be stored";
 
-/// Maximum number of nodes that an approximate trim without LIMIT visits, and default and maximum
-/// number of entries that it removes.
+/// Maximum number of nodes that an approximate trim without LIMIT visits.
 const TRIMMED_NODES_MAX: u64 = 100;
+/// Default number of entries that an approximate trim removes at most.
 const TRIMMED_ENTRIES_DEFAULT: u64 = 10_000;
+/// Maximum of that number.
 const TRIMMED_ENTRIES_MAX: u64 = 1_000_000;
 
 /// How to trim a stream.
@@ -46,7 +47,7 @@ struct Trimming {
 }
 
 impl Trimming {
-    /// Returns the threshold to propagate and its index, if it differs from the client's.
+    /// Returns the threshold to propagate for an approximate trim, and its index.
     fn remaining_threshold(&self, stream: &Stream) -> Option<(usize, Trim)> {
         self.approximate.then(|| (self.at, stream.remaining_threshold(self.to)))
     }
@@ -178,7 +179,8 @@ impl Options {
             at += 1;
         }
         let (tuning, of_primary) = (&access.keyspace().tuning, access.session().of_primary);
-        // The primary propagates the threshold that its trim reached, so its limit doesn't apply.
+        // The primary propagates the threshold that the trim has reached, so the limit doesn't
+        // apply.
         options.resolve_limit(limit.filter(|_| !of_primary), adds, tuning)?;
         if let (Some(trimming), true) = (&mut options.trimming, of_primary) {
             trimming.limit = 0;

@@ -86,7 +86,8 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`.
 pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    // Redis looks the key up for reading first.
+    // As in Redis, a lookup of the key for reading precedes the checks of the arguments: it counts
+    // as a hit or a miss even if they are invalid.
     access.db(&key).read(&key);
     let Some(min_idle_ms) = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM", reply) else {
         return;
@@ -193,8 +194,8 @@ impl Options {
                 }
             }
         }
-        // A client's clock may be ahead of the server's: an impossible time becomes the current
-        // one.
+        // A time in the future (a client's clock may be ahead) or a negative one becomes the
+        // current time.
         if !(0..=now_ms).contains(&delivered_ms) {
             delivered_ms = now_ms;
         }

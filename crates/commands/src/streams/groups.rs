@@ -14,8 +14,9 @@ use crate::{errors, help};
 
 const NO_KEY: &str = "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM option to create an empty stream automatically.";
 const BUSY: &str = "BUSYGROUP Consumer Group name already exists";
-/// Maximum number of arguments of `XGROUP CREATE`, and possible numbers of `XGROUP SETID`.
+/// Maximum number of arguments of `XGROUP CREATE`.
 const CREATE_ARGUMENTS_MAX: usize = 8;
+/// Possible numbers of arguments of `XGROUP SETID`.
 const SETID_ARGUMENTS: [usize; 2] = [5, 7];
 
 /// `XGROUP CREATE key group id | $ [MKSTREAM] [ENTRIESREAD entries_read]`.
@@ -34,7 +35,8 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
         (metadata(&Event(EventClass::Stream, "xgroup-create")).when(is_created), is_created)
     });
     if matches!(done, Ok(None)) && mkstream && valid_len && start.is_some() {
-        // A new key is a change of its value.
+        // Creating the key counts as a change of its value; creating a group of an existing stream
+        // does not.
         done = db.change_as(&key, Missing::Create, |stream: &mut StreamBox| {
             (Change::event(&Event(EventClass::Stream, "xgroup-create")), create(stream))
         });
@@ -138,8 +140,8 @@ enum Start {
 }
 
 impl Start {
-    /// Parses a position. Returns `None` if it is invalid; the caller then replies with the error,
-    /// because the one for a missing key comes first.
+    /// Parses a position. Returns `None` if it is invalid. The caller then replies with the error,
+    /// because the error for a missing key has priority.
     fn parse(argument: &[u8], parse: fn(&[u8], u64) -> Option<StreamId>) -> Option<Start> {
         if c_string(argument) == b"$" { Some(Start::Last) } else { parse(argument, 0).map(Start::After) }
     }

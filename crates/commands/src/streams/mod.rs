@@ -62,7 +62,7 @@ fn metadata(event: &'static Event) -> Change {
 }
 
 /// Returns the change of a stream whose entries were read or claimed for a consumer. The command
-/// propagates its outcome, never itself as the client sent it.
+/// propagates its outcome instead of the client's call.
 fn delivery(created_consumer: bool) -> Change {
     if created_consumer { metadata(&Event(EventClass::Stream, "xgroup-createconsumer")) } else { Change::metadata() }
 }
@@ -80,7 +80,8 @@ fn no_group_of_key(reply: &mut Reply<'_>, key: &[u8], group: &[u8]) {
     reply.error_bytes(&[before, c_string(group), b"' for key name '", c_string(key), b"'"].concat());
 }
 
-/// Replies with the error for wrong arguments of a subcommand; `name` is what the client called it.
+/// Replies with the error for wrong arguments of a subcommand. `name` is the client's spelling of
+/// its name.
 fn subcommand_syntax(reply: &mut Reply<'_>, container: &str, name: &[u8]) {
     /// Bytes of the name quoted in the error.
     const SHOWN_BYTES_MAX: usize = 128;

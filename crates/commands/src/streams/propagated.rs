@@ -6,9 +6,10 @@ use pantala_engine::access::Access;
 use pantala_resp::Args;
 use pantala_types::stream::{Delivered, Group, IdText, Pending, StreamId, Trim};
 
-/// Propagates the client's `XADD` or `XTRIM` with the open arguments resolved: the entry's ID and
-/// the threshold of an approximate trim, each with its index. Without open arguments it is
-/// propagated unchanged.
+/// Propagates the client's `XADD` or `XTRIM`. Arguments whose effect depends on the server are
+/// replaced by what they resulted in: the ID of the entry, and the threshold that an approximate
+/// trim has reached, each given with its index. Without such arguments, the command is propagated
+/// unchanged.
 pub(super) fn resolved(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -24,7 +25,7 @@ pub(super) fn resolved(
         words[at] = id.write(&mut id_text);
     }
     if let Some((at, threshold)) = threshold {
-        // The argument before the threshold is `~`.
+        // Replaces `~`: the trim of a replica is exact.
         words[at - 1] = b"=";
         words[at] = match threshold {
             Trim::Length(length) => length_text.format_u64(length),
@@ -64,10 +65,12 @@ impl Delivery {
         }
     }
 
-    /// Propagates the delivery to `target`: key, group and consumer. A created consumer follows
-    /// from its pending entries; with NOACK it has none and is propagated explicitly.
+    /// Propagates the delivery to `target`: key, group and consumer. The propagated pending entries
+    /// also create the consumer. With NOACK there are none, so a new consumer is propagated by a
+    /// command of its own.
     pub(super) fn propagate(self, access: &mut Access<'_>, target: [&[u8]; 3], now_ms: i64, created_consumer: bool) {
-        // Also applies if the journal was switched on during the delivery.
+        // Called even if nothing was recorded: if the journal was switched on during the delivery,
+        // the client's call must not be propagated in its place.
         access.propagate_nothing();
         if !self.is_journaled {
             return;
@@ -148,14 +151,14 @@ impl Claims {
     }
 }
 
-/// Propagates a pending entry of a consumer. Deleted entries are propagated in the same way:
-/// claiming one removes it from the pending entries.
+/// Propagates a pending entry of a consumer. Deleted entries are propagated in the same way,
+/// because claiming a deleted entry removes it from the pending entries.
 fn claim(access: &mut Access<'_>, target: [&[u8]; 3], id: &[u8], entry: &Record, last_id: &[u8]) {
     let [key, group, claimant] = target;
     let consumer = entry.consumer.as_deref().unwrap_or(claimant);
     let (mut time, mut deliveries) = (Decimal::new(), Decimal::new());
     let time = time.format_i64(entry.delivered_ms);
-    // Redis counts deliveries unsigned but writes them signed.
+    // Redis counts deliveries as unsigned integers, but formats the count as a signed one.
     let deliveries = deliveries.format_i64(entry.deliveries as i64);
     access.propagate(&[
         b"XCLAIM",

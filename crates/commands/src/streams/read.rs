@@ -61,23 +61,23 @@ pub fn xreadgroup(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     read(access, args, true, reply);
 }
 
-/// Appends the route of `XREAD`. Its key specification doesn't suffice: a group or a consumer may
-/// be called STREAMS.
+/// Appends the route of `XREAD`: the shards of its streams.
 pub fn read_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     choose_shards(keyspace, args, false, shards);
 }
 
-/// Appends the route of `XREADGROUP`.
+/// Appends the route of `XREADGROUP`: the shards of its streams. The key specification doesn't
+/// suffice, because a group or a consumer may be called STREAMS.
 pub fn readgroup_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     choose_shards(keyspace, args, true, shards);
 }
 
-/// Visits the streams of an `XREAD` call, including those that its key specification misses.
+/// Visits the streams of an `XREAD` call.
 pub fn read_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     each_stream(args, false, visit);
 }
 
-/// Visits the streams of an `XREADGROUP` call.
+/// Visits the streams of an `XREADGROUP` call, including those that its key specification misses.
 pub fn readgroup_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     each_stream(args, true, visit);
 }
@@ -146,8 +146,8 @@ fn read_woken(access: &mut Access<'_>, args: &Args<'_>, options: &Options<'_>, r
             let mut db = access.db(&key);
             let Ok(Some(stream)) = db.write_as::<StreamBox>(&key) else { return reply.error(KEY_DELETED) };
             let Some(group) = stream.group(reader.group) else { return reply.error(GROUP_DELETED) };
-            // A client may claim only if there is an entry for it, and must claim before it takes
-            // the entry.
+            // `claim` ends the client's wait on all its keys. So it must be called only if there is
+            // an entry, and before the entry is taken.
             if !stream.has_entries_after(group.last_id()) || !access.claim() {
                 return;
             }
@@ -249,7 +249,7 @@ impl<'a> Options<'a> {
         if self.reader.is_some() {
             return Block::on(keys, WakesOn::AnyChange, timeout_ms);
         }
-        // `$` and `+` are resolved now.
+        // `$` and `+` are replaced by IDs now, because they would mean other IDs after a wake-up.
         let mut resolved: Vec<Vec<u8>> = args.iter().map(<[u8]>::to_vec).collect();
         for (argument, id) in resolved[keys.end..].iter_mut().zip(after) {
             *argument = id.to_string().into_bytes();
@@ -323,7 +323,7 @@ impl<'a> Options<'a> {
                 delivered.finish(&stream.groups()[group], &done);
                 done
             } else {
-                // Only `NEW` has no next ID.
+                // `NEW` is the only ID without a next one, and was handled above.
                 let start = after.next().unwrap_or(StreamId::MAX);
                 stream.redeliver(group, reader.consumer, start, count, now_ms, |id, fields| match fields {
                     Some(fields) => write_entry(id, fields, reply),
@@ -336,7 +336,8 @@ impl<'a> Options<'a> {
             };
             (delivery(done.created_consumer), Some(done))
         });
-        // Redis looks the key up for reading once more.
+        // Redis looks the key up a second time, for reading, so the lookup counts twice in the
+        // statistics.
         db.count_lookup(key, !matches!(done, Ok(None)));
         let Delivered { entries: shown, created_consumer } = done.ok().flatten().flatten().unwrap_or_default();
         reply.patch(entries, shown);

@@ -71,7 +71,8 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     let Some(sum) = value.checked_add(by) else {
         return reply.error("ERR increment would produce NaN or Infinity");
     };
-    // Stored as bytes even if it looks like an integer, as OBJECT ENCODING of Redis shows.
+    // The sum is stored as bytes even if it looks like an integer. OBJECT ENCODING of Redis shows
+    // the same.
     let text = sum.to_human();
     let change = Change::event(&Event(EventClass::String, "incrbyfloat"));
     match db.set_string(&key, NewString::Bytes(&text), Expire::Keep, change) {

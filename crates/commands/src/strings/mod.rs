@@ -8,8 +8,8 @@
 //! | `ranges` | `APPEND`, `GETRANGE`, `SETRANGE`, `STRLEN`, `SUBSTR` |
 //! | `lcs` | `LCS` |
 //!
-//! `GET`, plain `SET`, `INCR` of an existing key and each key of `MGET` hash once (in the router),
-//! probe once and don't allocate.
+//! `GET`, plain `SET`, `INCR` of an existing key and each key of `MGET` compute one hash (in the
+//! router), probe once and do not allocate.
 
 mod counters;
 mod lcs;

@@ -1,6 +1,6 @@
 //! Variants of commands that take ownership of a large value instead of copying it
-//! ([`Access::take_value`]). They behave like the commands of the same names; clients don't see
-//! them.
+//! ([`Access::take_value`]). They behave like the commands of the same names, and are invisible to
+//! clients.
 
 use pantala_engine::access::Access;
 use pantala_engine::command::{Command, Handler};

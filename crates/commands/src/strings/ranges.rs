@@ -49,7 +49,7 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mut db = access.db(&key);
     let change = Change::event(&Event(EventClass::String, "append"));
     let Some(entry) = db.write(&key) else {
-        // A new key is stored as by SET, which may encode it as an integer.
+        // As with SET, a new value may be stored as an integer.
         let stored = db.set_string(&key, NewString::encode(tail), Expire::Clear, change);
         return finish(stored.map(|()| tail.len()).map_err(EditError::from), reply);
     };

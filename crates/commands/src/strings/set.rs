@@ -145,7 +145,8 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(entry) = db.read(&key) else { return reply.null() };
     let had_expiry = entry.expire_at_ms().is_some();
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
-    // As in Redis, the time is parsed only now: for a missing key, an invalid time isn't an error.
+    // As in Redis, the time is parsed only now. So an invalid time isn't an error if the key is
+    // missing.
     let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return };
     string.write(reply);
     let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms) && !is_replica;
@@ -226,7 +227,7 @@ enum Condition {
     Existing,
 }
 
-/// What happens to the key's expiry.
+/// The effect of the options on the key's expiry.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Expiry<'a> {
     /// No option was given.

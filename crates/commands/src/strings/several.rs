@@ -11,8 +11,8 @@ use pantala_types::{OutOfMemory, Value};
 use super::StringRef;
 use crate::errors;
 
-/// Keys whose entries are prefetched together. An entry spans up to six cache lines; the
-/// first-level cache holds 512.
+/// Number of keys whose entries are prefetched together. An entry spans up to six cache lines, so
+/// all of them fit into the first-level cache, which has 512.
 const PREFETCHED_KEYS_MAX: usize = 16;
 
 /// `MGET key [key …]`.
@@ -78,7 +78,8 @@ fn for_each_prefetched<'k>(
     }
 }
 
-/// Returns the key at an argument. The router has hashed the first key; this hashes the others.
+/// Returns the key at an argument. The router has hashed only the first key, so the other keys are
+/// hashed here.
 #[inline]
 fn key_at<'k>(access: &Access<'_>, args: &Args<'k>, index: usize) -> Key<'k> {
     if index == 1 { access.first_key(args, 1) } else { access.key(args, index) }
@@ -96,7 +97,8 @@ fn store_pairs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         let value = args.at(index + 1);
         let (mut db, set) = (access.db(key), Change::event(&Event(EventClass::String, "set")));
         if is_large(key.bytes, value) {
-            // `large_payloads` has built one for each of these pairs, in this order.
+            // Never fails: `large_payloads` has built a payload for each of these pairs, in this
+            // order.
             let Some((payload, flags)) = large.next() else { return };
             db.set_payload(key, payload, flags, Expire::Clear, set);
         } else if db.set_string(key, NewString::encode(value), Expire::Clear, set).is_err() {

@@ -283,7 +283,7 @@ fn counters_of_a_command_are_in_the_gates_cache_line() {
         lines.len()
     };
     let (value, other) = ([b'v'; 64], [b'w'; 64]);
-    // Also the database's counters, which may span two lines.
+    // A new key also changes the database's counters, which may span two lines.
     assert!((2..=3).contains(&lines_of(&[b"SET", b"key", &value])), "a new key");
     assert_eq!(lines_of(&[b"GET", b"key"]), 1);
     assert_eq!(lines_of(&[b"GET", b"missing"]), 1);
