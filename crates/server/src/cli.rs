@@ -1,10 +1,10 @@
 //! The command line: a configuration file, options, `--help` and `--version`.
 //!
-//! Every option is a directive: `--name value value` is the line `name value value` after the file,
-//! as in redis-server, and `--name=value` means the same. So Pantala's own options need no separate
-//! parser. clap only writes the help: as a parser it does not support options with any number of
-//! values, values that start with `-` (`--bind 127.0.0.1 -::1`), and a name and value in one
-//! argument (`"--port 7000"`).
+//! Every option is a directive. As in redis-server, `--name value value` is the line `name value
+//! value` after the file; `--name=value` means the same. Pantala's own options therefore need no
+//! separate parser. clap only writes the help. As a parser it doesn't support options with any
+//! number of values, values that start with `-` (`--bind 127.0.0.1 -::1`), and a name and value in
+//! one argument (`"--port 7000"`).
 
 use crate::config::Sources;
 use crate::config::quote::{quote, split};
@@ -38,7 +38,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Request {
         sources.file = Some(OsString::from_vec(file.clone()).into());
         at = 1;
     }
-    // Whether an option may start at `at`: the previous option has a value, or there is none.
+    // Whether an option may start at `at`: there is no previous option, or it has a value.
     let mut may_begin = true;
     let last = arguments.len().saturating_sub(1);
     while let Some(argument) = arguments.get(at) {
@@ -77,12 +77,13 @@ fn begin_option(options: &mut Vec<u8>, option: &[u8], next_begins: bool) -> bool
     }
     options.extend_from_slice(option);
     options.push(b' ');
-    // `--save` without a value means `--save ""`: scripts that expand an empty list produce that.
+    // `--save` without a value means `--save ""`, because scripts that expand an empty list produce
+    // it.
     if option.eq_ignore_ascii_case(b"save") && next_begins {
         options.extend_from_slice(b"\"\" ");
         return true;
     }
-    // Name and value in one argument.
+    // The argument contains both name and value.
     split(option).is_some_and(|words| words.len() > 1)
 }
 
@@ -116,19 +117,19 @@ fn command() -> Command {
         .arg(option(
             "shards",
             "N",
-            "Parts of the key space with a home worker each, 1 to 16384 [default: from the workers]",
+            "Parts of the key space, each with a home worker, 1 to 16384 [default: depends on the workers]",
         ))
         .arg(option(
             "partitions",
             "N",
-            "Parts of all shards together, each of which one worker at a time has [default: from the workers]",
+            "Parts of all shards together, each held by one worker at a time [default: depends on the workers]",
         ))
-        .arg(option("workers", "N", "Threads with an event loop, 1 to 1024 [default: the CPUs this process may use]"))
+        .arg(option("workers", "N", "Threads with an event loop, 1 to 1024 [default: the number of usable CPUs]"))
         .arg(option("io-threads", "N", "With --execution owner: threads that only read, parse and encode [default: 0]"))
         .arg(option(
             "execution",
             "inline|owner",
-            "Who runs a command on a shard: any worker that finds it free, or its owner [default: inline]",
+            "The worker that runs a command on a shard: any that finds it free, or its owner [default: inline]",
         ))
         .arg(option("io-backend", "auto|io_uring|epoll", "The event loop [default: auto]"))
         .arg(option("pin-threads", "yes|no", "Keep each worker on one CPU [default: no]"))

@@ -163,7 +163,7 @@ impl Server {
         self.keyspace.port(worker)
     }
 
-    /// Returns the counter of bytes of published messages that were not sent to all their
+    /// Returns the counter of bytes of published messages that have not been sent to all their
     /// subscribers yet. Subscribers share these bytes.
     pub fn kept_messages(&self) -> &Arc<AtomicU64> {
         &self.kept_messages
@@ -209,7 +209,7 @@ impl Server {
     }
 
     /// Admits and counts an accepted connection. Returns `None` if the peer has disconnected, or if
-    /// the connection was rejected: then it got an error and was closed.
+    /// the connection was rejected, that is, received an error and was closed.
     pub fn admit(&self, socket: OwnedFd, kind: process::Kind, settings: &Settings) -> Option<OwnedFd> {
         let (peer, _) = net::endpoints(&socket).ok()?;
         self.stats.connections_received.fetch_add(1, Relaxed);
@@ -241,7 +241,7 @@ impl Server {
         chosen
     }
 
-    /// Uncounts an admitted connection that a worker could not take over.
+    /// Uncounts an admitted connection that its worker has closed or could not take over.
     pub fn connection_refused(&self, worker: u32) {
         self.open.fetch_sub(1, Relaxed);
         self.loads[worker as usize].fetch_sub(1, Relaxed);

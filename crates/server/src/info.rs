@@ -10,8 +10,9 @@
 //! | `own` | Shards, Workers: only if named, or with `all` or `everything` |
 //! | `usage` | CPU time of the process |
 //!
-//! A field of an unimplemented feature has the value of a Redis that doesn't use it. Statistics are
-//! read one after another while the server works, so they are not a snapshot of one instant.
+//! A field of an unimplemented feature has the value that Redis shows when the feature isn't used.
+//! Statistics are read one after another while the server works, so they are not a snapshot of one
+//! instant.
 
 use std::fmt::{Display, Write};
 
@@ -75,8 +76,8 @@ impl Section {
     }
 }
 
-/// Returns the text of `INFO` for section names in lower case, or the default sections if there are
-/// none. Unknown names are skipped.
+/// Returns the text of `INFO` for the sections with these names (in lower case), or for the default
+/// sections if there are no names. Unknown names are skipped.
 pub fn info(server: &Server, sections: &[String]) -> String {
     let mut text = Text(String::new());
     for section in SECTIONS.iter().filter(|section| section.is_wanted(sections)) {

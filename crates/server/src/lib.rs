@@ -1,4 +1,4 @@
-//! The server: configuration, workers, connections, and the wiring of all crates into the `pantala`
+//! The server: configuration, workers and connections. Combines all crates into the `pantala`
 //! binary.
 //!
 //! | module | contents |
@@ -8,17 +8,16 @@
 //! | [`renames`] | `rename-command` |
 //! | [`startup`] | starting and stopping the workers |
 //! | [`host`] | the state that all workers share; the services that commands call |
-//! | [`worker`] | a thread with its loop, connections and shards: the turn, which drives five
-//! layers |
+//! | [`worker`] | a worker's thread and its turn, which drives the next five layers |
 //! | [`reactor`] | the lowest layer: sockets, and which connections are due |
 //! | [`clients`] | the next layer: output besides replies, limits, closing |
 //! | [`dispatch`] | transactions, scripts, requests to other workers |
 //! | [`windows`] | parsing, prefetching and running commands |
 //! | [`control`] | periodic work, settings |
-//! | [`replication`] | following a primary |
 //! | [`snapshot`] | the dataset in a file: `SAVE`, startup, shutdown |
 //! | [`aof`] | the append-only file |
-//! | [`replication`] | replicas and the stream that they are sent |
+//! | [`replication`] | following a primary; replicas and the stream sent to them |
+//! | [`scripting`] | the scripts and functions that all workers share; each worker's Lua states |
 //! | [`stats`] | a worker's statistics |
 //! | [`rates`] | statistics of the whole server |
 //! | `tune` | applies the settings |

@@ -10,11 +10,10 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use crate::config::Settings;
 use crate::process::Kind;
 
-/// Unanswered probes after which a connection counts as dead, as in Redis.
+/// Number of unanswered probes after which a connection counts as dead, as in Redis.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Sets the options of an accepted socket: small replies are not delayed, keepalive is as
-/// configured.
+/// Sets the options of an accepted socket: no delay of small replies, and keepalive as configured.
 ///
 /// # Errors
 /// The kernel rejects an option, for example because the peer has disconnected.
@@ -36,11 +35,11 @@ pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Connects to another server from the address or host name `source`, unless it is empty. As in
-/// Redis, without it if that fails.
+/// Connects to another server from the address or host name `source`. As in Redis, any local
+/// address is used if `source` is empty or can't be used.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn connect(to: SocketAddr, source: &str, timeout: Duration) -> std::io::Result<TcpStream> {
     let sources = if source.is_empty() { None } else { (source, 0).to_socket_addrs().ok() };
     for source in sources.into_iter().flatten().filter(|source| source.is_ipv4() == to.is_ipv4()) {
@@ -58,12 +57,12 @@ pub fn connect(to: SocketAddr, source: &str, timeout: Duration) -> std::io::Resu
 /// Returns the addresses of the peer and of this server.
 ///
 /// # Errors
-/// The peer has disconnected: its address is unknown, so it must not pass for a local one.
+/// The peer has disconnected. Its address is then unknown and must not be taken for a local one.
 pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     let socket = SockRef::from(socket);
     let local = socket.local_addr()?;
     if local.is_unix() {
-        // Only the listening side has a path; Redis shows it for both.
+        // Only the listening side has a path. Redis shows it for both sides.
         let path = local.as_pathname().map(|path| path.display().to_string()).unwrap_or_default();
         return Ok((Endpoint::Unix(path.clone()), Endpoint::Unix(path)));
     }
@@ -85,14 +84,14 @@ pub fn is_let_in(peer: &Endpoint) -> bool {
     }
 }
 
-/// Sends a rejected peer the error, as much as its socket takes at once. As in Redis, a TLS peer
-/// gets none, since that would need a handshake.
+/// Sends an error to a rejected peer, as much of it as the socket takes at once. As in Redis, no
+/// error is sent to a TLS peer, because that would need a handshake.
 pub fn turn_away(socket: &OwnedFd, kind: Kind, message: &str) {
     if kind == Kind::Tls {
         return;
     }
     let socket = SockRef::from(socket);
-    // Best effort, as in Redis: the connection is closed in any case, without waiting for a slow
-    // peer.
+    // Best effort, as in Redis: the connection is closed even if the error was not sent, without
+    // waiting for a slow peer.
     let _ = socket.send(message.as_bytes());
 }

@@ -8,10 +8,10 @@ use pantala_resp::Args;
 
 use crate::config::load::Rename;
 
-/// The renamed and removed commands. Almost always empty, so lookups check that first.
+/// The renamed and removed commands. The table is almost always empty, so lookups check that first.
 #[derive(Default)]
 pub struct Renames {
-    /// Commands by lower-case name; `None`: the name is removed.
+    /// Commands by lower-case name; `None` means that the name is removed.
     by_name: HashMap<Vec<u8>, Option<&'static Command>>,
 }
 

@@ -1,5 +1,5 @@
-//! Scripts and functions: the loaded ones and the running ones, shared by all workers; and each
-//! worker's own Lua states.
+//! Scripts and functions. All workers share the records of the loaded and running ones. Each worker
+//! has its own Lua states.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -49,7 +49,8 @@ impl Kind {
 }
 
 thread_local! {
-    /// This worker's Lua states by kind: created on first use, taken out while a script runs.
+    /// This worker's Lua states by kind. A state is created on first use, and taken out while a
+    /// script runs.
     static STATES: RefCell<[Option<Box<State>>; 2]> = const { RefCell::new([None, None]) };
     /// The place where this worker publishes the memory usage of its Lua states; `None` on threads
     /// that are not workers.
@@ -82,14 +83,14 @@ pub fn put_back_state(kind: Kind, state: Box<State>) {
     STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
 }
 
-/// The script that a worker runs: written by the worker, read by clients that inspect or kill it.
-/// Relaxed, except inside [`Killable`].
+/// The record of the script that a worker runs. The worker writes it, and clients that inspect or
+/// kill the script read it. Accesses are relaxed, except inside [`Killable`].
 #[derive(Default)]
 pub struct Running {
-    /// Start of the latest run, in ms of the monotonic clock. Stored before the run starts: a
-    /// reader that sees a run sees the start of that run or of a later one.
+    /// Start of the latest run, in ms of the monotonic clock. It is stored before the run starts,
+    /// so a reader that sees a run sees the start of that run or of a later one.
     since_ms: AtomicI64,
-    /// Whether the script runs, has written or was killed. The mark means a function.
+    /// Whether the script runs, has written or was killed. The mark is set for a function.
     run: Killable,
     /// The script's name and command, set when it has run for too long.
     named: Mutex<Option<Named>>,
@@ -118,15 +119,15 @@ impl Running {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(named);
     }
 
-    /// Ends the run, or marks it as about to be rerun: from this point it can't be killed. Returns
-    /// whether it was already killed.
+    /// Ends the run, also if the script is about to be rerun. From this point it can't be killed.
+    /// Returns whether it was already killed.
     pub fn end(&self) -> bool {
         self.run.end()
     }
 
-    /// Marks the script as having written. Returns `false` if the script was already killed: then
-    /// it must not write.
-    #[must_use = "a script that was killed must change nothing"]
+    /// Marks the script as having written. Returns `false` if the script was already killed and
+    /// must not write.
+    #[must_use = "if this is `false`, the script was killed and must change nothing"]
     pub fn write(&self) -> bool {
         self.run.change()
     }
@@ -201,8 +202,8 @@ impl Scripting {
         &self.running[worker as usize]
     }
 
-    /// Compiles a script, makes it known to all workers, and returns its SHA-1. The error is the
-    /// whole error reply.
+    /// Compiles a script, makes it known to all workers, and returns its SHA-1. An error is the
+    /// complete error reply.
     pub fn load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let sha = sha_of(body);
         if self.scripts.find(&sha).is_none() {
@@ -223,8 +224,9 @@ impl Scripting {
         sha_from(name).is_some_and(|sha| self.scripts.find(&sha).is_some())
     }
 
-    /// Drops the Lua state of a worker's own thread if all scripts were flushed since it was
-    /// created. Otherwise a worker that runs no more scripts would never free it.
+    /// Drops this thread's Lua state of scripts if all scripts were flushed since it was created.
+    /// Otherwise a worker that runs no more scripts would never free it. `worker` is the worker of
+    /// this thread.
     pub fn drop_flushed(&self, worker: u32) {
         let is_old = |state: &mut Box<State>| state.is_flushed(&self.scripts);
         if STATES.with_borrow_mut(|states| states[Kind::Script as usize].take_if(is_old)).is_some() {
@@ -256,8 +258,8 @@ impl Scripting {
     /// Kills the scripts of a kind that have run for at least `busy_ms` without writing.
     pub fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
         let tried: Vec<_> = self.running.iter().map(|running| running.kill(kind, now_ms, busy_ms)).collect();
-        // Precedence of results: a script was killed; one can't be killed; one is of the other
-        // kind.
+        // Results in order of precedence: a script was killed; a script can't be killed; a busy
+        // script is of the other kind.
         let is = |wanted: Result<(), &'static str>| tried.contains(&wanted);
         if is(Ok(())) {
             Ok(())
@@ -292,7 +294,8 @@ impl Scripting {
         Ok(Arc::new(draft.with(functions?)))
     }
 
-    /// Publishes loaded libraries to all workers, all or none. The error text has no code.
+    /// Publishes loaded libraries to all workers, either all of them or none. The error text has no
+    /// code.
     fn add_libraries(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
         let ids: Vec<u64> = added.iter().map(|library| library.id).collect();
         let is_added = self.libraries.add(added, existing, quote);

@@ -1,5 +1,5 @@
-//! Starts the server from its settings, waits for the workers, and stops. [`main`] is all that the
-//! binary calls.
+//! Starts the server from its settings, waits for the workers, and stops. The binary calls only
+//! [`main`].
 
 use std::io;
 use std::process::ExitCode;
@@ -70,8 +70,8 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let sandbox = settings.process.is_sandboxed.then(process::Sandbox::new).transpose()?;
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
     let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
-    // Workers in excess of the shards would have no home shard, and nothing to do with
-    // `execution owner`.
+    // If there were more workers than shards, some would have no home shard and, with `execution
+    // owner`, nothing to do.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;
@@ -84,7 +84,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     }
     if settings.cluster_enabled && settings.bus_port() == 0 {
         return Err(format!(
-            "Port {} is too high for cluster mode: that for other nodes would be {BUS_PORT_OFFSET} above it. Use a lower one, or 'cluster-port'",
+            "Port {} is too high for cluster mode: the port for other nodes would be {BUS_PORT_OFFSET} above it. Use a lower one, or 'cluster-port'",
             settings.port
         ));
     }
@@ -127,7 +127,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
             Execution::Inline => keyspace::Execution::Inline,
             Execution::Owner => keyspace::Execution::Owner,
         },
-        // Not taken from `random`: `INFO` shows output of that generator.
+        // Not taken from `random`, because `INFO` shows that generator's output.
         seed: Random::from_entropy().next_u64(),
         random_seed: random.next_u64(),
     };
@@ -148,7 +148,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
         load_at_start(&server)?;
     }
     Replica::start(&server);
-    // As in Redis, the server starts without, and the log says why.
+    // As in Redis, the server starts even if this fails. The log has the reason.
     process::adjust_oom_score(&settings.process, settings.replica.primary.is_some());
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
@@ -223,7 +223,7 @@ fn run_workers(
         Ok(())
     })?;
     if failed.load(Relaxed) {
-        return Err("A worker could not go on: see above".to_owned());
+        return Err("A worker has failed, see the lines above".to_owned());
     }
     Ok(())
 }

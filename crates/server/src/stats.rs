@@ -1,5 +1,5 @@
-//! A worker's statistics: written by the worker through its [`Tally`], read by `INFO` on any
-//! worker.
+//! A worker's statistics. The worker writes them through its [`Tally`], and `INFO` reads them on
+//! any worker.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use pantala_base::{Counter, Gauge, Histogram};
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::tuning::WATCHING;
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With a reply that is not an error, or is still pending.
+    /// The reply is not an error, or is still pending.
     Ok,
-    /// With an error.
+    /// The reply is an error.
     Failed,
     /// The command did not run.
     Rejected,
@@ -49,15 +49,15 @@ const ERROR_CODE_BYTES_MAX: usize = 30;
 /// more.
 const ERROR_CODES_MAX: usize = 128;
 
-/// Maximum number of counts held back in a run that may be rolled back (32 KiB of them). Further
-/// ones are added at once.
+/// Maximum number of counts that are held back in a run that may be rolled back. They take at most
+/// 32 KiB. Further counts are added at once.
 const HELD_MAX: usize = 1024;
 
 /// A count made in a run that may be rolled back.
 enum HeldCount {
-    /// A command within the run, and how long it took.
+    /// A command within the run, and its duration.
     Command(&'static Command, Outcome, Duration),
-    /// An error reply, with the counter of its code; `None`: there are too many codes.
+    /// An error reply, with the counter of its code; `None` if there are too many codes.
     Error(Option<Arc<Counter>>),
 }
 
@@ -99,30 +99,32 @@ pub struct WorkerStats {
 }
 
 /// The only writer of a worker's statistics. Readers see each count immediately. The first count of
-/// a command or error code takes a lock to add an entry; later ones are a plain load and store.
+/// a command or error code takes a lock to add an entry. Later counts are a plain load and store.
 pub struct Tally<'s> {
     stats: &'s WorkerStats,
-    /// A list, because a worker runs few different commands.
+    /// The statistics of each command. They are a list, because a worker runs few different
+    /// commands.
     runs: ByCommand,
+    /// Index of the command counted last in `runs`.
     last: usize,
     /// Time of the current window's individually timed commands, ns.
     window_timed_ns: u64,
-    /// Calls in the current window that share its time, as sequences of calls of one command: its
-    /// index in `runs`, and the number of calls, never 0.
+    /// Calls in the current window that share its time. Each item stands for consecutive calls of
+    /// one command: its index in `runs`, and the number of calls, never 0.
     window_calls: Vec<(usize, u64)>,
     by_code: ByCode,
-    /// The error of the current command was already counted, for a command within it.
+    /// Whether the error of the current command was already counted for a command within it.
     is_counted: bool,
     /// Counts of a run that may be rolled back.
     held: Vec<HeldCount>,
-    /// A run that may be rolled back is in progress.
+    /// Whether a run that may be rolled back is in progress.
     is_holding: bool,
     /// Whether latencies are recorded (`latency-tracking`).
     pub tracks_latency: bool,
 }
 
 impl<'s> Tally<'s> {
-    /// Creates the writer of a worker's statistics. There must be only one.
+    /// Creates the writer of a worker's statistics. There must be only one writer.
     pub fn new(stats: &'s WorkerStats) -> Self {
         Tally {
             stats,
@@ -234,7 +236,7 @@ impl<'s> Tally<'s> {
         self.is_holding = true;
     }
 
-    /// Returns whether to hold back the next count. Beyond [`HELD_MAX`] counts are added at once.
+    /// Returns whether to hold back the next count. Beyond [`HELD_MAX`], counts are added at once.
     #[inline]
     fn holds_next(&self) -> bool {
         self.is_holding && self.held.len() < HELD_MAX
@@ -319,7 +321,7 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Returns the counter for an error's code; `None`: there are too many codes.
+    /// Returns the counter for an error's code, or `None` if there are too many codes.
     #[cold]
     fn count_of(&mut self, error: &[u8]) -> Option<Arc<Counter>> {
         let code = match error.iter().take(ERROR_CODE_BYTES_MAX + 1).position(|&byte| byte == b' ') {
@@ -346,8 +348,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Excludes the command counted last from those that share the window's time: it is in flight,
-    /// and [`Tally::time_late`] will record its time.
+    /// Excludes the command counted last from those that share the window's time, because it is in
+    /// flight and [`Tally::time_late`] will record its time.
     pub fn expect_time(&mut self) {
         self.pop_call();
     }
@@ -390,8 +392,8 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// Ends a window that took `took_ns`: commands that were not timed individually share the rest
-    /// of its time.
+    /// Ends a window that took `took_ns`. Commands that were not timed individually share the time
+    /// that the others leave.
     #[inline]
     pub fn end_window(&mut self, took_ns: u64) {
         let shared_ns = took_ns.saturating_sub(self.window_timed_ns);

@@ -1,5 +1,5 @@
-//! A worker: a thread with one event loop, the connections that it owns, and the shards that it is
-//! home of. Startup creates one per thread and calls [`Worker::run`].
+//! A worker: a thread with one event loop, the connections that it owns, and the shards whose home
+//! it is. Startup creates one per thread and calls [`Worker::run`].
 //!
 //! | layer | owns | uses |
 //! | --- | --- | --- |
@@ -12,16 +12,17 @@
 //!
 //! A turn:
 //!
-//! 1. *poll*: sends that the last turn has left are submitted, events arrive ([`pantala_runtime`]);
-//! 2. *messages*: answers to parked commands, shards handed over, new sockets
+//! 1. *poll*: submits the sends that the last turn has left, and waits for events
+//!    ([`pantala_runtime`]);
+//! 2. *messages*: receives replies to parked commands, shards and new sockets from other workers
 //!    ([`pantala_engine::message`]);
-//! 3. *windows*: commands are parsed from all connections with input, prefetched, and run in order;
-//! 4. *finish*: replies are sent or given to the loop, one send per connection; the rest of the
-//!    input is kept.
+//! 3. *windows*: parses commands from all connections with input, prefetches the data that they
+//!    need, and runs them in order;
+//! 4. *finish*: sends the replies, with one send per connection. The rest of the input is kept.
 //!
-//! A few times a second it also handles timeouts, limits and expired keys. A long-running script
-//! runs a turn from within itself: the dispatcher requests it through [`Above`]. Events that can't
-//! be handled within a script are deferred until it has ended.
+//! A few times a second the worker also handles timeouts, limits and expired keys. While a long
+//! script runs, the dispatcher requests turns within the script through [`Above`]. Events that
+//! can't be handled within the script are deferred until it has ended.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -55,7 +56,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     /// worker.
     ///
     /// # Errors
-    /// The loop rejects them, or there are no file descriptors left.
+    /// The loop rejects the sockets, or there are no file descriptors left.
     pub fn listen(&mut self) -> std::io::Result<()> {
         self.dispatcher.clients.reactor.listen()
     }
@@ -130,7 +131,7 @@ fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut 
     windows.run_ready(dispatcher);
 }
 
-/// Ends a turn: periodic work, invalidations, sends.
+/// Ends a turn: does periodic work, and sends invalidations and replies.
 #[inline(always)]
 fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control, is_whole: bool) {
     dispatcher.clients.reactor.clock.end_turn(dispatcher.clients.reactor.server);
@@ -140,7 +141,7 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     if is_whole {
         dispatcher.memory.tell_clients_if_over(&mut dispatcher.clients);
     }
-    // CONFIG SET ran in this turn: settings that affect the data are applied before its reply is
+    // If CONFIG SET ran in this turn, settings that affect the data are applied before its reply is
     // sent.
     control.reload_if_changed(dispatcher);
     if is_whole {
@@ -158,7 +159,7 @@ struct TurnWithin {
 
 impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]) {
-        // A loop that can't wait fails again after the script, and the error is handled then.
+        // If the loop can't wait, it fails again after the script, and the error is handled then.
         let mut events = Vec::new();
         if dispatcher.clients.reactor.poll(Some(Duration::ZERO), &mut events).is_err() {
             return;

@@ -81,7 +81,7 @@ pub fn forbidden(
     })
 }
 
-/// Returns why a client may not run a protected command, if the settings don't allow it.
+/// Returns why the settings forbid a protected command, or `None` if they allow it.
 fn not_allowed(command: &Command, session: &Session, host: &dyn Host) -> Option<&'static str> {
     if command.flags.contains(Flags::DEBUGS) {
         (!host.debug_allowed(&session.client)).then_some(DEBUG_NOT_ALLOWED)
@@ -90,7 +90,7 @@ fn not_allowed(command: &Command, session: &Session, host: &dyn Host) -> Option<
     }
 }
 
-/// Returns whether a client has authenticated, if this command requires it.
+/// Returns whether the client has authenticated, or the command doesn't require it.
 pub fn passes_password(command: &Command, session: &Session, users: &Users) -> bool {
     command.flags.contains(Flags::NO_AUTH) || !must_log_in(session, users)
 }
@@ -178,8 +178,10 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
 
 /// Returns whether a pause delays this command. `flags` returns the flags of the call.
 ///
-/// Replicas are never paused. The link to the primary is paused by clients only, as in Redis: a
-/// promotion holds writes back until that link has ended.
+/// Connections of replicas are never paused. As in Redis, `CLIENT PAUSE` also delays the commands
+/// that this server receives from its primary. A pause that a failover or promotion causes does not
+/// delay these: it only holds back clients' writes, in a promotion until the link to the primary
+/// has ended.
 pub fn held_by_pause(
     tuning: &Tuning,
     command: &Command,

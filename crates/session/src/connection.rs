@@ -27,11 +27,11 @@ pub enum State {
     Blocked,
     /// `CLIENT PAUSE` delays its next command.
     Paused,
-    /// Its replies have reached the limit for one turn; it is open and ready again at the end of
-    /// the turn.
+    /// Its replies have reached the limit for one turn. At the end of the turn it becomes open and
+    /// ready again.
     Yielding,
-    /// Its replies wait until the effects of its commands are synced; it is then open and ready
-    /// again.
+    /// Its replies are held until the effects of its commands are synced to the append-only file.
+    /// It then becomes open and ready again.
     Syncing,
     /// It runs no more commands, and closes once its replies are sent.
     Closing,
@@ -39,11 +39,11 @@ pub enum State {
 
 /// A blocked command of a connection.
 pub struct Blocked {
-    /// Its waiter.
+    /// The waiter through which a shard wakes it.
     pub waiter: Arc<Waiter>,
     /// Deadline in µs of the monotonic clock; `None` means no timeout.
     pub deadline_us: Option<i64>,
-    /// How long the command ran before it blocked.
+    /// Time that the command ran before it blocked.
     pub took: Duration,
 }
 
@@ -52,19 +52,20 @@ pub struct Blocked {
 pub struct Waits {
     /// Requests that are in flight.
     pub requests: u32,
-    /// Replies that wait for missing earlier ones of the same pipeline.
+    /// Replies that have arrived, but can be sent only after earlier ones of the same pipeline,
+    /// which are still missing.
     pub answers: Vec<Parcel>,
     /// Its blocked command.
     pub blocked: Option<Blocked>,
     /// A reply that arrived before the connection was registered as blocked.
     pub woken_early: Option<Woken>,
-    /// Whether commands have waited for their shards since the commands behind them were last
-    /// dispatched together.
+    /// Whether a command has waited for its shards, and the commands after it have not been
+    /// dispatched together, in one window, since then.
     pub has_waited: bool,
 }
 
-/// See the head of this module. `C` is a chunk of the memory in which the input arrives, `S` the
-/// owner's data, such as the socket.
+/// The connection described at the head of this module. `C` is a chunk of the event loop's receive
+/// memory, `S` the owner's data, such as the socket.
 pub struct Connection<C, S> {
     /// The owner's data.
     pub socket: S,
@@ -78,11 +79,11 @@ pub struct Connection<C, S> {
     pub input: Input<C>,
     /// Whether the peer has closed its sending side.
     pub eof: bool,
-    /// Whether it may have something to parse, and is in its owner's list of ready connections.
+    /// Whether it may have input to parse. If so, it is in its owner's list of ready connections.
     pub is_ready: bool,
     /// Pending replies.
     pub output: Vec<u8>,
-    /// Output to be sent before `output`.
+    /// Output that precedes `output`.
     pub ahead: Ahead,
     /// Encoded messages and invalidations, held until the replies in flight before them have
     /// arrived.
@@ -140,8 +141,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.input.query_buffer_bytes() + queued_bytes
     }
 
-    /// Sets the next output buffer: after a piece, a buffer of the length that [`Ahead`]
-    /// determines, otherwise a spare one.
+    /// Sets the next output buffer: after a piece, a buffer of the capacity that [`Ahead`] has
+    /// chosen; otherwise a spare one.
     #[inline(always)]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
         if self.ahead.gives_buffer() {
@@ -157,13 +158,13 @@ impl<C: Lent, S> Connection<C, S> {
         self.output.len() + self.news.len() + self.sending.bytes + self.ahead.len_bytes()
     }
 
-    /// Returns whether it has output that no send was given yet.
+    /// Returns whether there is output that isn't part of the send in flight.
     #[inline]
     pub fn has_output(&self) -> bool {
         !self.output.is_empty() || !self.ahead.is_empty()
     }
 
-    /// Returns how much of the pending output is shared with other connections, bytes.
+    /// Returns the size of pending output that is shared with other connections, bytes.
     pub fn shared_bytes(&self) -> usize {
         self.ahead.shared_bytes() + if self.sending.is_shared { self.sending.bytes } else { 0 }
     }
@@ -195,8 +196,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.end_piece(&mut self.output, reply_bytes)
     }
 
-    /// Parks the connection until its requests in flight are answered. Publishes the size of their
-    /// arguments, bytes.
+    /// Parks the connection until this number of requests is answered. Publishes the size of their
+    /// arguments, bytes, for client memory accounting.
     pub fn park(&mut self, requests: u32, argument_bytes: usize) {
         self.state = State::Parked;
         self.waits.requests = requests;
@@ -213,7 +214,7 @@ impl<C: Lent, S> Connection<C, S> {
     }
 
     /// Publishes the sizes of the buffers for client memory accounting and `CLIENT LIST`. As in
-    /// Redis, the running command itself counts as pending.
+    /// Redis, the bytes of the running command count as pending input.
     #[inline]
     pub fn tell_buffers<M: Lender<Chunk = C>>(&self, memory: &M) {
         let (session, client) = (&self.session, &self.session.client);

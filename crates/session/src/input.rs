@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The bytes are either in the event loop's memory, where they arrived (a chunk), or in the
-//! connection's own buffer (`rest`), never both. A turn that runs a whole chunk copies nothing,
-//! which is the common case.
+//! connection's own buffer (`rest`), never in both. In the common case a turn runs all commands of
+//! a chunk, and copies nothing.
 
 use pantala_base::{Lender, Lent};
 use pantala_resp::{ArgRange, Limits, Parser, ProtocolError};
@@ -37,15 +37,14 @@ pub struct Unrun<'w> {
     pub ranges: &'w [ArgRange],
 }
 
-/// Parsed commands that may not run yet, in order. An `Input` has either `None` or a non-empty
-/// list.
+/// Parsed commands that may not run yet, in order. An `Input` without such commands has no list.
 #[derive(Default)]
 struct Held {
     /// The commands, each with its number of arguments.
     commands: Vec<(Parsed, usize)>,
     /// The arguments of all commands.
     ranges: Vec<ArgRange>,
-    /// Commands and arguments below these indexes have been taken.
+    /// Indexes of the next command and of its first argument. Those before have been taken.
     next: (usize, usize),
     /// The distance that the bytes have moved towards the start since the commands were parsed.
     moved: usize,
@@ -88,14 +87,14 @@ impl Held {
     }
 }
 
-/// See the head of this module. `C` is a chunk of the event loop's memory.
+/// The input described at the head of this module. `C` is a chunk of the event loop's memory.
 pub struct Input<C> {
     parser: Parser,
     chunk: Option<C>,
     rest: Vec<u8>,
     start: usize,
     parsed: usize,
-    /// Bytes received since the parser last asked for more.
+    /// Bytes received since the parser last returned that it needs more.
     unseen: usize,
     /// Commands between `start` and `parsed` that aren't in the owner's current window.
     held: Option<Box<Held>>,
@@ -108,8 +107,8 @@ impl<C> Default for Input<C> {
 }
 
 impl<C: Lent> Input<C> {
-    /// Takes a chunk. The chunk stays in place if no bytes are pending; otherwise its bytes are
-    /// appended to them.
+    /// Takes a chunk. If other bytes are pending, the chunk's bytes are appended to them; otherwise
+    /// the chunk stays in place.
     #[inline]
     pub fn receive<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         if self.chunk.is_none() && self.rest.is_empty() {
@@ -119,14 +118,14 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Takes bytes that were read before the event loop had the socket.
+    /// Takes bytes that were read from the socket before the event loop owned it.
     pub fn preload(&mut self, bytes: Vec<u8>) {
-        debug_assert!(self.chunk.is_none() && self.rest.is_empty(), "nothing was received yet");
+        debug_assert!(self.chunk.is_none() && self.rest.is_empty(), "input was already received");
         self.unseen += bytes.len();
         self.rest = bytes;
     }
 
-    /// Takes a chunk as [`Input::receive`] does, when bytes are pending.
+    /// Takes a chunk when other bytes are pending, as [`Input::receive`] does.
     #[inline(never)]
     fn receive_behind<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         self.keep(memory);
@@ -147,9 +146,9 @@ impl<C: Lent> Input<C> {
 
     /// Appends bytes to the connection's own buffer.
     fn append(&mut self, bytes: &[u8]) {
-        // For a large bulk of announced length, reserve no further than its end. Trust the
-        // announced length only up to a multiple of the bytes received, because announcing costs
-        // the sender nothing.
+        // If the parser knows the length of an incomplete bulk, reserve memory up to its end.
+        // Announcing a length costs the sender nothing, so this reserves at most a multiple of the
+        // bytes received so far.
         let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
         let room = self.rest.capacity() - self.rest.len();
         if room < bytes.len() {
@@ -164,9 +163,9 @@ impl<C: Lent> Input<C> {
         self.unseen += bytes.len();
     }
 
-    /// Moves the unused part of the chunk, if there is one, into the connection's own buffer. The
-    /// owner must call it at the end of each turn. Returns whether there was a chunk and all of it
-    /// has run; the input is then empty.
+    /// Moves the unused part of the chunk, if any, into the connection's own buffer. The owner must
+    /// call this at the end of each turn. Returns whether there was a chunk whose commands have all
+    /// run; the input is then empty.
     #[inline]
     pub fn keep<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
         let Some(chunk) = self.chunk.take() else { return false };
@@ -193,8 +192,8 @@ impl<C: Lent> Input<C> {
         self.start = 0;
     }
 
-    /// Returns the next command: first those held back, then newly parsed ones. Appends the ranges
-    /// of its arguments, relative to the command's first byte.
+    /// Returns the next command. Commands that were held back come first. Appends the ranges of its
+    /// arguments, relative to the command's first byte, to `args`.
     #[inline(always)]
     pub fn parse<M: Lender<Chunk = C>>(
         &mut self,
@@ -224,7 +223,8 @@ impl<C: Lent> Input<C> {
                 Ok(None)
             }
             Err(error) => {
-                // The parser may meet this error again, behind commands that have to wait.
+                // Commands before the error may have to wait, and then these bytes are parsed again
+                // in a later turn. So the parser must start over.
                 self.parser.reset();
                 Err(error)
             }
@@ -247,7 +247,7 @@ impl<C: Lent> Input<C> {
     }
 
     /// Holds back parsed commands that may not run yet. [`Input::parse`] returns them before all
-    /// others, without parsing them again. Skips commands in `unrun` that have run or are already
+    /// others, without parsing them again. Ignores commands in `unrun` that have run or are already
     /// held back.
     pub fn hold_back<'w>(&mut self, unrun: impl Iterator<Item = Unrun<'w>>) {
         let held = self.held.take();
@@ -280,18 +280,19 @@ impl<C: Lent> Input<C> {
         Some(parsed)
     }
 
-    /// Returns whether a range nearly fills the connection's own buffer. The range belongs to the
-    /// last command received, which ends at `end`.
+    /// Returns whether a range fills the connection's own buffer, except for a small part. The
+    /// range belongs to the last command received, which ends at `end`.
     pub fn is_buffer_of(&self, range: ArgRange, end: usize) -> bool {
         self.chunk.is_none()
             && end == self.rest.len()
             && self.rest.capacity() - range.len() <= HANDED_WASTE_BYTES_MAX + range.len() / HANDED_WASTE_SHARE
     }
 
-    /// Returns the buffer, reduced to that range. The input is empty afterwards, because everything
-    /// received has run.
+    /// Takes the connection's own buffer and reduces it to a range for which
+    /// [`Input::is_buffer_of`] returned true: the value of a large SET then needs no copy. The
+    /// input is empty afterwards, because all received commands have run.
     pub fn hand_over(&mut self, range: ArgRange) -> Vec<u8> {
-        debug_assert!(self.held.is_none(), "nothing is behind the last command");
+        debug_assert!(self.held.is_none(), "there is input behind the last command");
         let mut rest = std::mem::take(&mut self.rest);
         rest.truncate(range.start() + range.len());
         rest.drain(..range.start());
@@ -304,8 +305,8 @@ impl<C: Lent> Input<C> {
         self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes) - self.start
     }
 
-    /// Returns the size of incomplete arguments, or of everything from the first held-back command,
-    /// bytes. Redis calls this the query buffer.
+    /// Returns the size of the incomplete argument, or of all bytes starting at the first held-back
+    /// command, bytes. Redis calls this the query buffer.
     pub fn query_buffer_bytes(&self) -> usize {
         let end = self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes);
         match &self.held {
@@ -335,8 +336,8 @@ impl<C: Lent> Input<C> {
         self.rest.capacity()
     }
 
-    /// Drops bytes that have run, and memory that is no longer needed. The cost is amortized: it
-    /// moves bytes only when it drops at least as many.
+    /// Drops the bytes of commands that have run, and memory that is no longer needed. It moves the
+    /// other bytes only if they are no more than those it drops, so each byte is moved about once.
     pub fn compact(&mut self) {
         if self.chunk.is_some() || self.start == 0 || self.start * 2 < self.rest.len() {
             return;
@@ -361,8 +362,8 @@ impl<C: Lent> Input<C> {
     }
 }
 
-/// Maximum number of unused bytes in the buffer of a value that is handed over. In addition, this
-/// fraction of the value's length may be unused.
+/// Maximum number of unused bytes in the buffer of a value that is handed over, in addition to the
+/// value's length divided by [`HANDED_WASTE_SHARE`].
 const HANDED_WASTE_BYTES_MAX: usize = 512;
 const HANDED_WASTE_SHARE: usize = 64;
 
@@ -375,12 +376,12 @@ fn trusted(needed: usize, held: usize) -> usize {
     needed.min(held.saturating_mul(TRUST).max(RESERVE_BYTES_MIN))
 }
 
-/// Maximum number of pending bytes of a connection that can't take more, or need not. Above it, the
-/// connection stops receiving and its peer must wait.
+/// Maximum number of pending bytes of a connection that can't run commands now. Above this limit
+/// the connection stops receiving, so that its peer must wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
-/// Maximum ratio of reserved to received bytes. Each growth copies the received bytes and frees the
-/// former buffer, so there should be few.
+/// Maximum ratio of reserved to received bytes. A large ratio keeps the number of growths low: each
+/// growth copies the received bytes and frees the former buffer.
 const TRUST: usize = 16;
 
 /// Minimum memory reserved at once for an announced bulk, bytes.

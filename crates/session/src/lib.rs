@@ -1,5 +1,5 @@
-//! A connection without its socket: bytes in, commands out; replies in, bytes out. No sockets, no
-//! event loop, no `unsafe`.
+//! A connection without its socket: it takes received bytes and returns commands; it takes replies
+//! and returns bytes to send. It has no socket, no event loop and no `unsafe`.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -18,7 +18,10 @@
 //! | owner | the thread that drives the connection: it has the socket, and calls this crate |
 //! | session | the connection's state in the server ([`pantala_engine::client::Session`]) |
 //! | chunk | received bytes in memory lent by an event loop ([`pantala_base::Lender`]) |
-//! | turn | one round of the owner's loop: chunks in, commands parsed and run, one send out |
+//! | turn | one round of the owner's loop: it takes chunks, parses and runs commands, and sends once |
+//! | window | the commands that the owner has parsed from all its connections in a turn |
+//! | piece | a part of long output, which is sent by itself ([`output`]) |
+//! | park | stop running commands while requests of the connection are in flight to shards |
 //!
 //! A session consists of the database, the protocol version, the `MULTI` queue, subscriptions and
 //! tracking.
@@ -28,21 +31,21 @@
 //! The owner passes chunks to [`input::Input::receive`] and takes commands from
 //! [`connection::Connection::parse`] until there are none. It runs them, appends their replies to
 //! `output`, and reports each with [`input::Input::done`]. It holds back parsed commands that may
-//! not run yet with [`input::Input::hold_back`]; `parse` returns them first in a later turn. The
-//! owner then asks [`end_input`](connection::Connection::end_input) whether to stop receiving,
-//! [`take_send`](connection::Connection::take_send) for the bytes to send, and
+//! not run yet with [`input::Input::hold_back`]; `parse` returns them first in a later turn. At the
+//! end of the turn, [`end_input`](connection::Connection::end_input) returns whether to stop
+//! receiving, [`take_send`](connection::Connection::take_send) the bytes to send, and
 //! [`fate`](connection::Connection::fate) whether the connection has ended.
 //!
 //! # Seams
 //!
 //! A layer between the socket and the connection, such as TLS, transforms chunks before [`input`]
-//! receives them, and the bytes of [`turn::Send`]. Only [`access`] decides which client may run
-//! which command.
+//! receives them, and transforms the bytes of [`turn::Send`] before they are sent. Only [`access`]
+//! decides which client may run which command.
 //!
 //! # What it costs
 //!
-//! An idle connection holds no buffer. A command that arrives in one chunk and runs in the same
-//! turn isn't copied.
+//! An idle connection holds no buffer. A command is copied only if it arrives in several chunks, or
+//! doesn't run in the turn in which it arrived.
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 
 use pantala_base::Outgoing;
 
-/// Minimum length at which the output buffer ends as a piece instead of growing for the next reply,
-/// bytes. Shorter output is one buffer and one send.
+/// Minimum length of the output buffer at which it becomes a piece instead of growing for the next
+/// reply, bytes. Shorter output is one buffer and one send.
 pub const PIECE_BYTES_MIN: usize = 64 * 1024;
 
-/// The length at which a piece of several replies ends, bytes: enough for sixteen replies of 64 KiB
+/// The length at which a piece of several replies ends, bytes: room for sixteen replies of 64 KiB
 /// with their headers. The allocator rounds up to multiples of 64 KiB, so shorter pieces would
 /// waste more.
 pub const PIECE_BYTES: usize = 1024 * 1024 + PIECE_BYTES_MIN;
@@ -58,17 +58,18 @@ impl Ahead {
         Some(piece)
     }
 
-    /// Ends an output buffer as a piece if it is long and lacks room for another reply of
-    /// `reply_bytes`, the length of the last one. Returns whether it ended a piece.
+    /// Makes the output buffer a piece if it is long and has no room for another reply of the same
+    /// length as the last one, `reply_bytes`. Returns whether it did.
     pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
         let (len, capacity) = (output.len(), output.capacity());
         if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
             return false;
         }
         self.push(std::mem::take(output).into());
-        // The next buffer has room for as many replies again, so that it isn't moved while it
-        // grows. A single reply allocates its own memory and needs no buffer. The capacity starts
-        // below a full piece, so that a client that stops here doesn't hold that much memory.
+        // The next buffer has room for twice as many replies as the piece has, up to a full piece,
+        // so that it isn't moved while it grows. It starts smaller than a full piece, so that a
+        // client whose replies end here doesn't hold that much memory. If only one reply would fit,
+        // the buffer starts empty: that reply allocates its own memory.
         let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
         self.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
         true
@@ -116,7 +117,7 @@ pub struct Sending {
     pub bytes: usize,
     /// Whether its memory is shared with other connections.
     pub is_shared: bool,
-    /// The time since which the connection's output has exceeded the soft limit, Unix time in ms.
+    /// Unix time in ms since which the pending output has exceeded the soft limit; `None` below it.
     pub above_soft_limit_since_ms: Option<i64>,
 }
 

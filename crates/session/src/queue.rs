@@ -46,8 +46,8 @@ impl<C: Lent, S> Connection<C, S> {
         let mut reply = Reply::new(&mut self.output, session.version);
         let is_allowed = !command.flags.contains(Flags::NO_MULTI);
         if is_allowed {
-            // A transaction that won't run keeps no commands: otherwise a client that doesn't read
-            // replies could fill the memory.
+            // An aborted transaction queues no more commands. Otherwise a client that ignores the
+            // error replies could fill the memory.
             let is_spoiled =
                 transaction.aborted || session.watching.as_ref().is_some_and(|watching| watching.is_changed());
             if !is_spoiled {

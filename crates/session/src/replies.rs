@@ -24,7 +24,8 @@ pub fn replies_wanted(session: &mut Session) -> bool {
     }
 }
 
-/// Returns whether the owner must call [`replies_wanted`] or close the connection after a command.
+/// Returns whether a command needs more work after its reply: the reply may have to be removed
+/// ([`replies_wanted`]), or the connection closed.
 #[inline]
 pub fn needs_settling(session: &Session) -> bool {
     session.reply_mode != ReplyMode::On || session.close_after_reply
@@ -47,7 +48,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.output.extend(std::mem::take(&mut self.confirmed));
     }
 
-    /// Returns whether a reply is in flight that must precede later messages.
+    /// Returns whether a reply is still missing that must be sent before any message.
     pub fn awaits_answer(&self) -> bool {
         if self.session.in_exec {
             return true;
@@ -59,7 +60,8 @@ impl<C: Lent, S> Connection<C, S> {
         }
     }
 
-    /// Adds a message. It follows the replies in flight, because it may refer to them.
+    /// Adds a message. If replies are in flight, it is sent after them, because it may refer to
+    /// what they say.
     pub fn tell(&mut self, bytes: &[u8]) {
         if self.awaits_answer() {
             self.news.extend_from_slice(bytes);

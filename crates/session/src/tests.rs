@@ -66,7 +66,7 @@ fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
     let mut errors = 0;
     for _ in 0..STREAMS {
         let stream = stream(&mut random);
-        // The largest choice each time feeds all bytes at once and runs all commands.
+        // If each choice is the largest, all bytes are fed at once and all commands run.
         let whole = drive(&stream, &mut |bound| bound - 1);
         assert_eq!(whole.sent, whole.commands.concat().concat());
         errors += usize::from(whole.error.is_some());
@@ -117,7 +117,7 @@ fn commands_that_are_held_back_are_parsed_once() {
     assert_eq!(connection.parse(&mut memory, &mut Vec::new(), 100), Ok(None));
 }
 
-/// All kinds of output stay in order, whichever sends are in flight.
+/// All kinds of output stay in order, whether or not a send is in flight.
 #[test]
 fn what_is_sent_is_what_was_replied() {
     let mut random = random("what_is_sent_is_what_was_replied");

@@ -1,4 +1,4 @@
-//! The end of a turn: tells the owner of a connection what to do with its socket.
+//! The end of a turn: the actions of a connection's owner on its socket.
 
 use pantala_base::{Lender, Lent, Outgoing};
 
@@ -10,12 +10,12 @@ use crate::input::WAITING_BYTES_MAX;
 pub struct Send {
     /// The bytes.
     pub bytes: Outgoing,
-    /// Whether something follows the send: more output, or the end of the connection. If so, the
-    /// completion of the send must wake the owner.
+    /// Whether more output, or the end of the connection, follows this send. If so, the completion
+    /// of the send must wake the owner.
     pub is_awaited: bool,
 }
 
-/// What to send at the end of a turn.
+/// The output to send at the end of a turn.
 #[derive(Debug)]
 pub enum Sends {
     /// Nothing.
@@ -38,17 +38,18 @@ pub enum Fate {
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Ends the turn of its input: the rest moves to the connection's own memory. Returns whether
-    /// to stop receiving: enough is pending, and its peer can wait.
+    /// Ends the turn of the input: moves the rest to the connection's own memory. Returns whether
+    /// to stop receiving, because enough bytes are pending and the peer can wait.
     #[inline]
     pub fn end_input<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
         if self.input.keep(memory) {
             return false;
         }
         self.input.compact();
-        // The rest of an incomplete command must be received; a complete one can wait in the
-        // kernel. A blocked connection keeps receiving, because the peer's close arrives after the
-        // pending bytes. (`parse` limits its input.)
+        // If the pending bytes contain complete commands, later bytes can wait in the kernel;
+        // otherwise the rest of the incomplete command must be received. A blocked connection keeps
+        // receiving, to notice that its peer has closed, which arrives after the pending bytes.
+        // (`parse` limits its input.)
         let has_enough = match self.state {
             State::Open => self.is_ready,
             State::Blocked => false,
@@ -57,8 +58,9 @@ impl<C: Lent, S> Connection<C, S> {
         has_enough && self.input.waiting_bytes() > WAITING_BYTES_MAX
     }
 
-    /// Takes the output buffer if it may be sent at once: no send is in flight, nothing is to be
-    /// sent before it, and nobody waits for its `Sent` to add more.
+    /// Takes the output buffer if it may be sent at once: no send is in flight, no piece precedes
+    /// it, and the connection isn't a replica. (A replica needs the event `Sent`, at which more of
+    /// the stream is added to its output.)
     #[inline]
     pub fn take_output(&mut self) -> Option<Vec<u8>> {
         let may_be_sent = !self.output.is_empty()
@@ -76,7 +78,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.state == State::Closing || self.eof
     }
 
-    /// Takes what to send now. If that is the output buffer, `next_buffer` supplies the next one.
+    /// Takes the output to send now. If it is the output buffer, `next_buffer` supplies the next
+    /// one.
     #[inline]
     pub fn take_send(&mut self, next_buffer: impl FnOnce() -> Vec<u8>) -> Sends {
         if !self.ahead.is_empty() {
@@ -102,13 +105,13 @@ impl<C: Lent, S> Connection<C, S> {
         let Some(piece) = self.ahead.pop() else { return Sends::Nothing };
         self.sending.bytes = piece.bytes().len();
         self.sending.is_shared = matches!(piece, Outgoing::Shared(_));
-        // The output after it follows as soon as this send completes.
+        // The remaining output must follow as soon as this send completes.
         let is_last = self.ahead.is_empty() && self.output.is_empty();
         Sends::Now(Send { bytes: piece, is_awaited: !is_last || self.state == State::Closing || self.eof })
     }
 
-    /// Ends the send in flight. Returns whether the connection must be finished at the end of this
-    /// turn.
+    /// Ends the send in flight. Returns whether the owner must finish the connection at the end of
+    /// this turn.
     #[inline]
     pub fn sent(&mut self) -> bool {
         self.sending.bytes = 0;
@@ -116,16 +119,15 @@ impl<C: Lent, S> Connection<C, S> {
         !self.output.is_empty() || !self.ahead.is_empty() || self.state != State::Open || self.eof
     }
 
-    /// Returns whether it continues when a turn has ended.
+    /// Returns whether the connection continues after this turn.
     #[inline]
     pub fn fate(&self) -> Fate {
-        // Nearly every connection at nearly every turn's end.
         if self.state == State::Open && !self.eof {
             return Fate::Stays;
         }
         let ends = match self.state {
             State::Closing => true,
-            // All complete commands have run: the rest can't become a command any more.
+            // All complete commands have run, and the rest can't become a command any more.
             State::Open => self.eof && !self.is_ready,
             // As in Redis, a close ends the wait, even if more commands follow.
             State::Blocked | State::Paused => self.eof,

@@ -18,12 +18,12 @@ const USAGE: &str = "Usage: pantala check-aof [--fix|--truncate-to-timestamp $ti
 /// Bytes per read.
 const INPUT_BYTES: usize = 1024 * 1024;
 
-/// The action for an invalid file.
+/// The action on an invalid file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
     /// Only report errors.
     Nothing,
-    /// Truncate it behind the last complete command, after a confirmation.
+    /// Truncate it after the last complete command, after a confirmation.
     Fix,
     /// Truncate it before the effects that were written later than this, Unix time in s.
     Until(i64),
@@ -82,7 +82,7 @@ pub fn check_aof(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// The reason why the check has ended before the end of the files.
+/// The reason why the check stopped before the end of the files.
 struct Stopped(String);
 
 /// Writes the report to standard output. Errors are ignored, because it may be closed.
@@ -171,7 +171,7 @@ fn check_parts(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<(
 struct Part<'a> {
     name: &'a str,
     path: &'a Path,
-    /// No other file follows, so this one may be truncated.
+    /// Whether no other file follows, so that this one may be truncated.
     is_last: bool,
     has_preamble: bool,
 }
@@ -229,7 +229,7 @@ fn check_single(report: &mut Report<'_>, part: &Part<'_>, repair: Repair) -> Res
     }
 }
 
-/// Checks the RDB data at the start of a file. Returns the offset behind it.
+/// Checks the RDB data at the start of a file. Returns the offset after it.
 fn check_preamble(report: &mut Report<'_>, path: &Path) -> Result<u64, Stopped> {
     let (checked, text) = snapshot::check_start(path);
     let _ = report.0.write_all(text.as_bytes());
@@ -260,7 +260,7 @@ fn cut_to_time(file: &File, part: &Part<'_>, at: u64, time_s: i64) -> Result<Che
     }
 }
 
-/// Reports up to which offset a file is valid, and truncates it there on request.
+/// Reports the offset up to which a file is valid. Truncates the file there on request.
 fn settle(
     report: &mut Report<'_>,
     file: &File,

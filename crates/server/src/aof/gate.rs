@@ -1,11 +1,11 @@
-//! Whether replies wait for the append-only file.
+//! Decides which replies wait for the append-only file.
 //!
 //! | replies wait | of | until |
 //! | --- | --- | --- |
 //! | with `appendfsync always`, or `CLIENT DURABILITY always` | commands that have written, or read what is not on disk | it is on disk |
 //! | while the disk is slower than the writers | commands that have written | it has caught up |
 //!
-//! The second row bounds memory: unwritten effects are in memory. Redis blocks the whole server
+//! The second row bounds memory, where unwritten effects are kept. Redis blocks the whole server
 //! while its disk is behind; Pantala still answers reads.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use pantala_engine::client::Durability;
 use pantala_engine::effect::Seen;
 
-/// Bytes of effects that wait to be written, above which replies to writes wait: 256 MiB.
+/// Size of unwritten effects above which replies to writes wait, bytes: 256 MiB.
 pub const UNWRITTEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Bytes at which these replies are sent.
+/// Size of unwritten effects at which these replies are sent, bytes.
 const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX / 2;
 
-/// `appendfsync always`.
+/// Bit: replies wait for syncs (`appendfsync always`).
 const ALWAYS: u8 = 1 << 0;
-/// The disk is behind.
+/// Bit: the disk is behind the writers.
 const BEHIND: u8 = 1 << 1;
-/// The file is being written, so that the disk will catch up. Otherwise it is off, or writing
-/// fails: then writes are rejected.
+/// Bit: the file is being written, so the disk will catch up. Without this bit the file is off, or
+/// writing has failed and writes are rejected.
 const WRITES: u8 = 1 << 2;
 
 /// Some clients ask for `CLIENT DURABILITY always`, and the file is on.
@@ -37,7 +37,7 @@ const STREAMED: u8 = 1 << 4;
 /// written nothing have none.
 const NOTHING_WRITTEN: u64 = 1;
 
-/// See the head of this module.
+/// The gate described at the head of this module.
 #[derive(Default)]
 pub struct Gate(AtomicU8);
 
@@ -71,12 +71,12 @@ impl Gate {
         self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED) != 0
     }
 
-    /// Returns whether they wait for syncs.
+    /// Returns whether replies wait for syncs.
     pub fn awaits_syncs(&self) -> bool {
         self.0.load(Relaxed) & ALWAYS != 0
     }
 
-    /// Returns whether they wait for the disk to catch up.
+    /// Returns whether replies wait for the disk to catch up.
     pub fn is_behind(&self) -> bool {
         self.0.load(Relaxed) & (ALWAYS | BEHIND) == BEHIND
     }
@@ -93,8 +93,8 @@ impl Gate {
         if waits { seen.stamp() } else { 0 }
     }
 
-    /// Returns the stamp below which replies may be sent, given that before which all effects are
-    /// on disk.
+    /// Returns the stamp below which replies may be sent. `synced` returns the stamp before which
+    /// all effects are on disk.
     pub fn open_below(&self, synced: impl FnOnce() -> u64) -> u64 {
         // SeqCst: see `Aof::await_sync`.
         match self.0.load(SeqCst) {
@@ -105,7 +105,7 @@ impl Gate {
     }
 
     /// Sets whether the file is written, and whether replies wait for syncs. Returns whether some
-    /// that have waited may be sent now.
+    /// waiting replies may now be sent.
     pub fn set(&self, writes: bool, awaits_syncs: bool) -> bool {
         let set = |before: u8| {
             let others = ASKED | STREAMED;
@@ -131,13 +131,13 @@ impl Gate {
     /// Notes that more than [`UNWRITTEN_BYTES_MAX`] wait to be written.
     pub fn note_behind(&self) {
         if self.0.load(Relaxed) & (WRITES | BEHIND) == WRITES {
-            // It may be turned off at this moment.
+            // Another thread may turn the file off at the same time.
             let set = |before: u8| (before & WRITES != 0).then_some(before | BEHIND);
             let _ = self.0.fetch_update(SeqCst, SeqCst, set);
         }
     }
 
-    /// Notes how many bytes wait to be written. Returns whether the disk has caught up with this.
+    /// Records the number of unwritten bytes. Returns whether the disk has thereby caught up.
     pub fn note_unwritten(&self, bytes: u64) -> bool {
         self.0.load(Relaxed) & BEHIND != 0
             && bytes <= CAUGHT_UP_BYTES

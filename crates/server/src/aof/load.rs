@@ -33,7 +33,7 @@ pub struct Files {
 /// The end of one file.
 enum End {
     Whole,
-    /// The file ended within a command or transaction, and was truncated before it.
+    /// The file ended within a command or transaction, and was truncated before that.
     Cut,
 }
 
@@ -103,7 +103,7 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     Ok(files)
 }
 
-/// Moves the single file of Redis 6 into the directory as the base, if there is one and it was not
+/// Moves the single file of Redis 6 into the directory as the base, if the file exists and was not
 /// moved already.
 fn adopt_single_file(dir: &Path, directory: &Directory, manifest: &mut Manifest) -> Result<(), String> {
     let name = directory.prefix();
@@ -172,7 +172,7 @@ impl Single<'_> {
         self.listed.name.escape_ascii().to_string()
     }
 
-    /// Loads the snapshot at the start of the file, if there is one. Returns the offset behind it.
+    /// Loads the snapshot at the start of the file, if any. Returns the offset after it, or 0.
     fn load_preamble(&self, file: &mut File, target: &mut Target<'_, '_>) -> Result<u64, Failed> {
         let mut start = [0; RDB_SIGNATURE.len()];
         if file.read_exact(&mut start).is_err() || start != *RDB_SIGNATURE {

@@ -1,8 +1,12 @@
 //! The append-only file: writes effects to disk in the order in which they were committed, and
 //! loads them.
 //!
-//! One thread (`writer`) owns the file that is being written and reads the journal. Workers only
-//! send orders to it; with `appendfsync always` they hold back replies until it has synced.
+//! Terms: a *base* is a file with the dataset at one instant; an *increment* is a file with the
+//! effects since then; *history* are the files that a later base has replaced
+//! ([`pantala_persistence::aof`]).
+//!
+//! One thread (`writer`) owns the increment that is being written, and reads the journal. Workers
+//! only send orders to it. With `appendfsync always` they hold back replies until it has synced.
 //!
 //! | file | what |
 //! | --- | --- |

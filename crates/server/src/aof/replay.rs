@@ -1,9 +1,9 @@
 //! Runs the commands of a file on the dataset, either before the workers run or while all shards
 //! are held.
 //!
-//! Commands run like those of a transaction: by their handlers, on held shards. They see a time at
-//! which no deadline has passed: as in Redis, nothing expires during the load, because later
-//! commands may still need a key. Expired keys are deleted after the load as usual.
+//! Commands run like those of a transaction: by their handlers, on held shards. The time that they
+//! see is before all deadlines, so nothing expires during the load: as in Redis, later commands may
+//! still need an expired key. Expired keys are deleted after the load as usual.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ use pantala_resp::{ArgRange, Args, Reply};
 
 use crate::host::Server;
 
-/// Maximum number of commands' errors that the log shows.
+/// Maximum number of command errors that are logged.
 const ERRORS_TOLD: u64 = 10;
 
-/// Number of replayed commands after which recorded effects are dropped.
+/// Number of replayed commands after which the effects that they have recorded are dropped.
 const EFFECTS_DROPPED_EVERY: u64 = 1024;
 
 /// A common period of access words: they repeat after 2^24 s for LRU and after 2^16 min for LFU.
 const ACCESS_PERIOD_MS: i64 = 15 * (1 << 24) * 1000;
 
-/// Returns a time, Unix time in ms, that gives the same access words as `now_ms` and at which no
-/// deadline has passed: it is in the 1970s.
+/// Returns a time, Unix time in ms, that results in the same access words as `now_ms` and at which
+/// no deadline has passed. It is in the 1970s.
 pub fn time_before_deadlines(now_ms: i64) -> i64 {
     now_ms.rem_euclid(ACCESS_PERIOD_MS)
 }

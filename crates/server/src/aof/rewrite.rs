@@ -25,10 +25,11 @@ use crate::snapshot::{
 
 /// Bytes between two syncs with `aof-rewrite-incremental-fsync`, as in Redis.
 const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
-/// Number of failures after which automatic rewrites are delayed, and the minimum and maximum
-/// delay, as in Redis.
+/// Number of failures in a row after which automatic rewrites are delayed, as in Redis.
 const FAILURES_MAX: u64 = 3;
+/// Maximum delay, as in Redis.
 const DELAY_MS_MAX: i64 = 60 * 60 * 1000;
+/// Minimum delay, as in Redis. Each further failure doubles it.
 const DELAY_MS_MIN: i64 = 60 * 1000;
 
 /// The replies of `BGREWRITEAOF`.
@@ -41,7 +42,7 @@ const IN_PROGRESS: &str = "ERR Background append only file rewriting already in 
 pub struct Base {
     /// Temporary path of the file.
     pub path: PathBuf,
-    /// The base is an RDB file.
+    /// Whether the base is an RDB file.
     pub is_rdb: bool,
     /// Size of the file, bytes.
     pub bytes: u64,
@@ -87,7 +88,7 @@ pub fn request(server: &Server) {
     with_all_shards(server, Box::new(start));
 }
 
-/// Starts a rewrite if one is scheduled or the file has grown enough. The first worker calls it
+/// Starts a rewrite if one is scheduled or the file has grown enough. The first worker calls this
 /// several times a second.
 pub fn rewrite_if_due(server: &Server) {
     let (aof, background) = (&server.snapshots().aof, &server.snapshots().background);
@@ -132,7 +133,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let mut handle = lock(&aof.writer);
     let inbox = handle.as_ref().map_or_else(Arc::default, |handle| Arc::clone(&handle.inbox));
     let started = Arc::new(Mutex::new(()));
-    // The snapshot must not end before the writer thread knows its cut.
+    // The snapshot must not end before the writer thread has received the cut.
     let starting = lock(&started);
     let uses_rdb = server.config().settings().aof.uses_rdb || whole.has_expiring_fields();
     let consumer = Rewriting::new(&shared, uses_rdb, Arc::clone(&inbox), Arc::clone(&started));
@@ -163,7 +164,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     drop(starting);
 }
 
-/// Returns a bound that no reader reaches: a slow disk makes writes wait, and loses no effects.
+/// Returns a limit that no reader reaches: a slow disk delays writes but loses no effects.
 pub fn unbounded() -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(u64::MAX))
 }
@@ -224,7 +225,7 @@ pub(super) fn collect(place: &mut Place, server: &Server) {
 pub struct Rewriting {
     server: Arc<Server>,
     inbox: Arc<Inbox>,
-    /// Locked until the writer thread knows the cut.
+    /// Locked until the writer thread has received the cut.
     started: Arc<Mutex<()>>,
     /// The file, once the thread of the snapshot has opened it.
     file: Option<(PathBuf, File)>,
@@ -314,6 +315,7 @@ impl Consumer for Rewriting {
         if let (Err(_), Some((path, _))) = (&ended, &self.file) {
             let _ = fs::remove_file(path);
         }
+        // Waits until the writer thread has received the cut.
         drop(lock(&self.started));
         let (server, aof) = (&self.server, &self.server.snapshots().aof);
         let handle = lock(&aof.writer);

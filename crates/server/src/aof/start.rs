@@ -91,7 +91,7 @@ fn empty_base(server: &Server, whole: &mut Whole<'_>) -> (Vec<u8>, bool) {
 }
 
 /// Flushes the dataset and loads the files, including all effects committed so far. The caller
-/// holds all shards as `owned`, and must not prevent the journal's epoch from ending.
+/// holds all shards as `owned`. It must not prevent the journal's epoch from ending.
 ///
 /// # Errors
 /// The error reply. The dataset is empty, unless the sync before the flush has failed.
@@ -109,7 +109,7 @@ pub fn reload<'k>(
     let empty = |executor: &mut Executor<'k>, owned: &mut Vec<Ownership>| {
         executor.look(&view, owned, server.now_ms()).flush(databases.clone(), false);
     };
-    // Loaded effects are already in the file, so this unit is abandoned below.
+    // The loaded effects are in the file already. The unit that collects them is abandoned below.
     executor.begin_unit();
     empty(executor, owned);
     let cleared = server.flush();
@@ -184,8 +184,8 @@ pub fn end(server: &Server) {
     }
 }
 
-/// Writes and syncs the effects committed so far, and waits for that. The calling thread must not
-/// prevent the journal's epoch from ending. Returns whether it succeeded.
+/// Writes and syncs the effects committed so far, and waits until that is done. The calling thread
+/// must not prevent the journal's epoch from ending. Returns whether it succeeded.
 fn sync(server: &Server) -> bool {
     let (sender, synced) = mpsc::channel();
     match &*lock(&server.snapshots().aof.writer) {
@@ -195,7 +195,7 @@ fn sync(server: &Server) -> bool {
     synced.recv().unwrap_or(false)
 }
 
-/// Writes a new base if the file is on. Called when the dataset was replaced by another one.
+/// Writes a new base if the file is on. Called after the dataset was replaced by another one.
 pub fn restart(server: &Server) {
     if server.snapshots().aof.state() != State::Off {
         turn_off(server);

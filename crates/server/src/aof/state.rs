@@ -18,22 +18,22 @@ use crate::host::Server;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// It is not written.
+    /// The file is not written.
     Off,
-    /// Effects are written, and their base is being written.
+    /// Effects are written to an increment, and its base is being written.
     AwaitsBase,
-    /// It is written.
+    /// The file is written.
     On,
 }
 
 /// Statistics of rewrites (`INFO persistence`).
 #[derive(Debug)]
 pub struct Rewrites {
-    /// A rewrite is running, or a worker is acquiring the shards for it.
+    /// Whether a rewrite is running, or a worker is acquiring the shards for it.
     pub is_running: AtomicBool,
     /// When the last rewrite was requested, in ms of the monotonic clock.
     pub since_ms: AtomicI64,
-    /// A rewrite waits for another snapshot to end.
+    /// Whether a rewrite waits for another snapshot to end.
     pub is_scheduled: AtomicBool,
     /// Number of successful and failed rewrites since startup.
     pub count: AtomicU64,
@@ -41,7 +41,7 @@ pub struct Rewrites {
     pub failures: AtomicU64,
     /// When the last failed rewrite ended, in ms of the monotonic clock.
     pub failed_ms: AtomicI64,
-    /// How long the last rewrite took, s; -1: there was none.
+    /// The duration of the last rewrite, s; -1 if there was none.
     pub last_took_s: AtomicI64,
 }
 
@@ -66,11 +66,11 @@ pub struct Written {
     pub current_bytes: AtomicU64,
     /// Size of all files after the last rewrite, bytes.
     pub base_bytes: AtomicU64,
-    /// Bytes that were read from the journal but not written yet.
+    /// Number of bytes that were read from the journal but not yet written.
     pub pending_bytes: AtomicU64,
     /// Number of syncs that took so long that they delayed writes.
     pub delayed_syncs: AtomicU64,
-    /// Error number of the last write or sync; 0: none.
+    /// Error number of the last write or sync; 0 if it succeeded.
     pub error: AtomicI32,
 }
 
@@ -85,11 +85,11 @@ pub struct Aof {
     pub checksums: AtomicBool,
     /// `no-appendfsync-on-rewrite`.
     pub no_fsync_on_rewrite: AtomicBool,
-    /// All effects with earlier stamps are on disk.
+    /// The stamp before which all effects are on disk.
     synced: AtomicU64,
     /// Which replies wait.
     gate: Arc<Gate>,
-    /// Held while the gate is set.
+    /// Held while the gate is being set.
     gate_setter: Mutex<()>,
     /// Number of clients that ask for `CLIENT DURABILITY always`.
     asking: AtomicU64,
@@ -174,10 +174,11 @@ impl Aof {
         }
     }
 
-    /// Sets which replies wait, by the state of the file, its last error and `appendfsync`.
+    /// Sets which replies wait, according to the state of the file, its last error and
+    /// `appendfsync`.
     fn set_gate(&self, server: &Server) {
         let releases = {
-            // One setter at a time: the last one has seen what all of them have stored.
+            // There is one setter at a time, so the last one sees the stores of all others.
             let _setter = lock(&self.gate_setter);
             let writes = self.state() != State::Off && self.written.error.load(Relaxed) == 0;
             let awaits_syncs = self.state() == State::On && self.fsync() == AppendFsync::Always;
@@ -225,7 +226,7 @@ impl Aof {
         Arc::new(move || gate.note_behind())
     }
 
-    /// Notes how many bytes of effects wait to be written.
+    /// Records the number of bytes of unwritten effects.
     pub(super) fn note_unwritten(&self, server: &Server, bytes: u64) {
         if self.gate.note_unwritten(bytes) {
             tracing::warn!("Writes have waited for the append-only file: the disk is slower than the writers");
@@ -233,14 +234,14 @@ impl Aof {
         }
     }
 
-    /// Notes that writing has failed with this error of the system, or is well again (0).
+    /// Records that a write has failed with this error number, or succeeded again (0).
     pub(super) fn set_write_error(&self, server: &Server, number: i32) {
         self.written.error.store(number, Relaxed);
         refuse_writes_on_error(server);
         self.set_gate(server);
     }
 
-    /// Returns which replies wait.
+    /// Returns the gate, which decides which replies wait.
     #[inline]
     pub fn gate(&self) -> &Gate {
         &self.gate
@@ -282,7 +283,7 @@ impl Aof {
         }
     }
 
-    /// Returns the bytes of effects that wait to be written.
+    /// Returns the number of bytes of unwritten effects.
     pub fn unwritten_bytes(&self) -> u64 {
         let unread = lock(&self.writer).as_ref().map_or(0, Handle::unread_bytes);
         unread + self.written.pending_bytes.load(Relaxed)

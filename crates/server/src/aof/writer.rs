@@ -4,8 +4,8 @@
 //! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► workers send replies
 //! ```
 //!
-//! It reads the log at its own pace, so no worker ever waits for the disk, except for replies that
-//! must ([`gate`](super::gate)). One sync covers everything that has arrived meanwhile.
+//! It reads the log at its own pace, so workers never wait for the disk; only the replies that must
+//! wait do ([`gate`](super::gate)). One sync covers all effects that have arrived in the meantime.
 //!
 //! # Rewrites
 //!
@@ -47,7 +47,7 @@ const DELAY_MIN: Duration = Duration::from_secs(2);
 
 /// An order to the writer thread.
 pub enum Order {
-    /// The stream was cut: effects behind the cut are written to a new increment.
+    /// The stream was cut. Effects after the cut are written to a new increment.
     Cut(Reader),
     /// The snapshot of the last cut is on disk or has failed.
     Base(Result<Base, String>),
@@ -97,7 +97,7 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Waits for orders, for more to read, or until a time. Returns the orders.
+    /// Waits for an order, for more to read, or until a deadline. Returns the orders.
     fn wait(&self, until: Option<Instant>) -> VecDeque<Order> {
         let mut orders = lock(&self.orders);
         while !orders.has_more && orders.orders.is_empty() {
@@ -117,7 +117,7 @@ impl Inbox {
 pub struct Handle {
     /// The thread's inbox.
     pub inbox: Arc<Inbox>,
-    /// What it has not read.
+    /// Reports how many bytes the thread has not read yet.
     behind: Behind,
     thread: JoinHandle<()>,
 }
@@ -128,12 +128,12 @@ impl Handle {
         self.inbox.wake();
     }
 
-    /// Returns the bytes that it has not read from the journal.
+    /// Returns how many bytes of the journal the thread has not read.
     pub fn unread_bytes(&self) -> u64 {
         self.behind.bytes()
     }
 
-    /// Waits for its end.
+    /// Waits until the thread has ended.
     pub fn join(self) {
         // An error is ignored: a panic was already reported.
         let _ = self.thread.join();
@@ -152,7 +152,7 @@ pub fn start(
     writing: Writing<SystemDisk>,
 ) -> io::Result<Handle> {
     let behind = reader.behind();
-    // The bytes of a batch are not written either.
+    // The bytes that were read into a batch are unwritten too.
     reader.warn_beyond(UNWRITTEN_BYTES_MAX - 2 * BATCH_BYTES as u64, &server.snapshots().aof.warning());
     let writer = Writer {
         server: Arc::downgrade(server),
@@ -199,7 +199,7 @@ impl Writer {
         loop {
             let orders = self.inbox.wait(self.due());
             heap.purge_if_requested();
-            // The server has ended without stopping this thread.
+            // The thread also ends if the server was dropped without stopping it.
             let Some(server) = self.server.upgrade() else { return };
             let aof = &server.snapshots().aof;
             let wants_eager =
@@ -227,7 +227,7 @@ impl Writer {
         }
     }
 
-    /// Returns when the next retry or sync is due, if any.
+    /// Returns the time at which the next retry or sync is due, or `None` if none is needed.
     fn due(&self) -> Option<Instant> {
         match self.failed_at {
             Some(failed_at) => Some(failed_at + PERIOD),
@@ -333,7 +333,7 @@ impl Writer {
         self.reader.position().is_some_and(|position| position >= cut)
     }
 
-    /// Syncs the file if `appendfsync`, a waiting caller or the end of the thread requires it.
+    /// Syncs the file if `appendfsync`, a waiting caller or the end of the thread requires a sync.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
         let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked();
@@ -384,7 +384,7 @@ impl Writer {
         }
         if server.snapshots().aof.fsync() == AppendFsync::Always && server.snapshots().aof.state() == State::On {
             tracing::error!("Can't recover from AOF {what} error when the AOF fsync policy is 'always'. Exiting...");
-            // The replies that wait are not sent.
+            // The waiting replies are not sent.
             std::process::exit(1);
         }
         self.failed_at = Some(Instant::now());
@@ -436,8 +436,8 @@ impl Writer {
         rewrite::note_ended(server, &installed.map(drop));
     }
 
-    /// Replies to callers whose effects are synced, or to all after a failure. Returns [`Ended`] if
-    /// the thread must end.
+    /// Replies to callers whose effects are on disk or, after a failure, to all. Returns [`Ended`]
+    /// if the thread must end.
     fn answer_awaited(&mut self, server: &Server) -> Result<(), Ended> {
         if self.awaited.is_empty() {
             return Ok(());

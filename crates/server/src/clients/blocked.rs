@@ -1,9 +1,9 @@
-//! Blocked clients (`BLPOP` and other blocking commands): blocks them, and unblocks them when they
-//! are served, time out or close.
+//! Blocks clients (`BLPOP` and other blocking commands), and unblocks them when they are served,
+//! time out or close.
 //!
-//! Exactly one party claims a waiter and replies: the thread that serves it, this worker when it
-//! times out, or `CLIENT UNBLOCK`. All others find it claimed and do nothing. If the connection
-//! closes, this worker claims the waiter and there is no reply.
+//! Exactly one party claims a waiter and replies: the thread that serves it, this worker after a
+//! timeout, or `CLIENT UNBLOCK`. All others find the waiter claimed and do nothing. If the
+//! connection closes, this worker claims the waiter, and no reply is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,7 +25,7 @@ use crate::stats::WorkerStats;
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Registers a connection as blocked on a waiter. `took`: how long its command ran.
+    /// Registers a connection as blocked on a waiter. `took` is the time that its command ran.
     pub fn block(&mut self, index: u32, waiter: Arc<Waiter>, took: Duration) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         connection.state = State::Blocked;
@@ -43,7 +43,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.release_news();
         }
         publish_blocked(self.reactor.stats, 1, self.deadlines.len());
-        // The peer may have disconnected before this.
+        // The peer may have disconnected already. The end of the turn then closes the connection.
         self.reactor.touch(index);
         if let Some(early) = early {
             self.woken(early);
@@ -53,7 +53,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Handles the reply to a blocked command.
     pub fn woken(&mut self, woken: Woken) {
         self.executor.observe_clock(woken.effect_clock);
-        // The connection may have closed meanwhile. The reply is lost, as in Redis.
+        // The connection may have closed in the meantime. The reply is then lost, as in Redis.
         let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
         let has_written = woken.waiter.command().flags.contains(Flags::WRITE);
         let seen = if has_written { Seen::written } else { Seen::read };
@@ -79,8 +79,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if is_its {
             let with_error = unblock.with_error;
             if !with_error {
-                // Redis counts both ways of `CLIENT UNBLOCK` as failures. An error reply is counted
-                // below.
+                // Redis counts both forms of `CLIENT UNBLOCK` as failures. An error reply is
+                // counted below.
                 self.tally.count_late_failure(unblock.waiter.command());
             }
             if with_error {
@@ -92,7 +92,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Answers blocked clients whose deadline has passed.
+    /// Replies to blocked clients whose deadline has passed.
     #[inline(always)]
     pub fn time_out(&mut self) {
         if !self.deadlines.is_empty() {
@@ -110,16 +110,16 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let waiter = self.reactor.connections[index as usize]
                 .as_ref()
                 .and_then(|connection| connection.waits.blocked.as_ref());
-            // Otherwise another thread has claimed the waiter, and its reply is in flight.
+            // If the waiter is claimed, its reply is in flight.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
                 unblock_with_nothing(self, index, true);
             }
         }
     }
 
-    /// Answers a connection whose waiter is claimed, and resumes it. As in Redis, the command
-    /// enters the slow log and the histogram only now, without the time that it was blocked, and
-    /// not if it timed out.
+    /// Replies to a connection whose waiter is claimed, and resumes it. As in Redis, only now the
+    /// command enters the slow log and the latency histogram, without the time that it was blocked.
+    /// It doesn't enter them if it timed out.
     fn unblock(&mut self, index: u32, timed_out: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
         let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
@@ -183,8 +183,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Answers a connection as after a timeout: with null or, for `WAIT`, with the number of replicas
-/// so far.
+/// Replies to a connection as after a timeout: with null or, for `WAIT`, with the current number of
+/// replicas.
 fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, timed_out: bool) {
     let Some(connection) = &clients.reactor.connections[index as usize] else { return };
     let Some(blocked) = &connection.waits.blocked else { return };
@@ -198,7 +198,7 @@ fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H
     });
 }
 
-/// Answers a connection whose waiter is claimed with an error, and closes it after the reply.
+/// Replies with an error to a connection whose waiter is claimed, and closes it after the reply.
 pub(super) fn unblock_with<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, error: &str) {
     clients.unblock(index, false, &mut |output, version| Reply::new(output, version).error(error));
     if let Some(connection) = &mut clients.reactor.connections[index as usize] {
@@ -206,7 +206,7 @@ pub(super) fn unblock_with<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L
     }
 }
 
-/// Updates the statistics of blocked clients, and of those with a deadline.
+/// Updates the number of blocked clients, and the number of those with a deadline.
 fn publish_blocked(stats: &WorkerStats, change: i64, with_deadline: usize) {
     stats.blocked.set(stats.blocked.get().saturating_add_signed(change));
     stats.with_deadline.set(with_deadline as u64);

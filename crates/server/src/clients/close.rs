@@ -1,4 +1,4 @@
-//! Closes connections, and finishes the turn of those that took part in it.
+//! Closes connections, and finishes the turn of connections that took part in it.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use pantala_session::output::Ahead;
 
 use super::{Abandon, Clients, primary};
 
-/// Maximum output of closed connections that a turn frees, bytes: a few tenths of a millisecond's
-/// work.
+/// Maximum output of closed connections that is freed in one turn, bytes. Freeing it takes a few
+/// tenths of a millisecond.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
 
-/// Output of closed connections. It may be gigabytes, which the kernel takes long to unmap, so each
-/// turn frees a part.
+/// Output of closed connections. It may be gigabytes, and unmapping it takes the kernel long.
+/// Therefore each turn frees a part.
 #[derive(Default)]
 pub struct Garbage {
     pieces: VecDeque<Outgoing>,
@@ -101,8 +101,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         faults::pause(Fault::PauseReplying);
         self.reactor.touch_listed();
         finish_touched(self);
-        // A sync may have ended after these connections were checked and before this worker has
-        // registered for a notification. So they are checked again after it has registered.
+        // A sync may have ended after these connections were checked but before this worker
+        // registered for a notification. So check them again after the registration.
         while !self.reactor.unsynced.is_empty() {
             self.reactor.server.snapshots().aof.await_sync(self.reactor.number);
             if !self.reactor.release_synced() {

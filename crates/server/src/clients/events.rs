@@ -12,8 +12,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     pub fn handle_all(&mut self, events: &mut Vec<Event>) {
         for at in 0..events.len() {
             self.reactor.fetch_ahead(&events[at + 1..], |event| event.conn().map(ConnId::index));
-            // Each event is replaced rather than drained: most turns have few events, for which the
-            // end of a drain costs more.
+            // Replace each event instead of draining them: most turns have few events, for which
+            // the end of a drain would cost more.
             self.handle(std::mem::replace(&mut events[at], Event::Woken));
         }
         events.clear();

@@ -1,9 +1,10 @@
 //! Connections that follow the stream of effects: replicas.
 //!
-//! A connection's output contains at most a window of the stream. The rest stays in the log, which
-//! all followers share ([`pantala_engine::effect`]), and is read when the window has been sent. So
-//! the memory cost of a slow replica is the part of the log kept for it. The replica is closed when
-//! that part exceeds the `client-output-buffer-limit` of its class.
+//! A connection's output contains only a short part of the stream ([`WINDOW_BYTES`]). The rest
+//! stays in the log, which all followers share ([`pantala_engine::effect`]), and is read when that
+//! part has been sent. The memory cost of a slow replica is therefore the part of the log that is
+//! kept for it. The replica is closed when that part exceeds the `client-output-buffer-limit` of
+//! its class.
 
 use pantala_engine::client::Next;
 use pantala_engine::effect::log::{Ahead, CutOff};
@@ -14,12 +15,13 @@ use pantala_session::output::PIECE_BYTES_MIN;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Maximum pending output of a follower that reads more of the log, bytes: twice what a socket
-/// takes at a time. A larger window would only move bytes from the shared log to the connection.
+/// Pending output up to which a follower reads more of the log, bytes. It is twice the size that a
+/// socket accepts at a time. A larger value would only move more bytes from the shared log to the
+/// connection.
 const WINDOW_BYTES: usize = 1024 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Handles a message for the connection with this token: the stream has more for it, or has cut
+    /// Handles a message for the follower with this token: the stream has more for it, or has cut
     /// it off.
     pub fn follow(&mut self, wanted: u64) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
@@ -31,8 +33,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Checks a follower periodically: closes it for the reason in `timed_out`, or sends it what is
-/// due.
+/// Checks a follower periodically. Closes it if `timed_out` has a reason, otherwise sends it more
+/// of the stream.
 pub fn look_at_follower<L: EventLoop, H: Abandon>(
     clients: &mut Clients<'_, L, H>,
     index: u32,
@@ -48,7 +50,7 @@ pub fn look_at_follower<L: EventLoop, H: Abandon>(
 }
 
 /// Adds more of the stream to a connection's output, if the connection follows the stream and has
-/// room in its window.
+/// less than [`WINDOW_BYTES`] of pending output.
 pub(super) fn follow_on<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
     let mut room = WINDOW_BYTES.saturating_sub(connection.pending_bytes());
@@ -57,9 +59,9 @@ pub(super) fn follow_on<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H
         return;
     }
     let mut parts = Vec::new();
-    // Without room this reads nothing, but shows whether the follower was cut off.
+    // Without room this reads nothing, but returns whether the follower was cut off.
     let next = loop {
-        // Reads until there are at least two pieces. The completion of a send is reported only if
+        // Read until there are at least two pieces. The completion of a send is reported only if
         // more output follows it, and that event triggers the next read.
         let has_two = connection.ahead.pieces() + parts.len() >= 2;
         let before = parts.len();

@@ -1,6 +1,8 @@
-//! The connection whose script is busy is *frozen*: it is not parsed, sent, closed or written to.
-//! Its events and messages wait in [`Deferred`] until it thaws or another connection freezes.
-//! Output for the connection is deferred up to its hard output limit; beyond the limit it is
+//! The frozen connection. A connection whose script is busy is *frozen*: it is not parsed, sent,
+//! closed or written to. Its events and messages wait in [`Deferred`] until it thaws or another
+//! connection freezes.
+//!
+//! Output for the connection is deferred up to its hard output limit. Output beyond the limit is
 //! dropped, and the connection will be closed. (The soft limit and `maxmemory-clients` apply again
 //! when the script has ended.) See [`crate::dispatch`] for the turns within a script.
 
@@ -16,13 +18,13 @@ use crate::scripting::Kind;
 pub enum Deferred {
     /// An event of the loop. Receiving is paused, so there are few.
     Event(Event),
-    /// A message to be sent to the connection with this token. [`Clients::defer_output`] bounds
-    /// these and invalidations.
+    /// A message to be sent to the connection with this token. [`Clients::defer_output`] limits
+    /// such messages and invalidations.
     Output(u64, Outgoing),
     /// An invalidation.
     News(News),
-    /// Deferred output would have exceeded the output limit of the connection with this token, and
-    /// was dropped.
+    /// Deferred output for the connection with this token has exceeded its output limit and was
+    /// dropped.
     OverLimit(u64),
     /// `CLIENT KILL`: the token, and the client's ID.
     Kill(u64, u64),
@@ -41,15 +43,15 @@ impl Deferred {
     }
 }
 
-/// The frozen connection, and the kind of its script.
+/// The frozen connection and its script.
 struct By {
     /// Index of the frozen connection.
     index: u32,
-    /// Whether it runs a script or a function.
+    /// Whether the connection runs a script or a function.
     kind: Kind,
     /// Output deferred for the connection, bytes.
     deferred_bytes: usize,
-    /// The deferred output has exceeded the limit.
+    /// Whether the deferred output has exceeded the limit.
     is_over_limit: bool,
 }
 
@@ -61,7 +63,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Returns whether the connection is frozen: this turn runs within its script.
+    /// Returns whether the connection is frozen, that is, whether this turn runs within its script.
     #[inline]
     pub fn holds(&self, index: u32) -> bool {
         self.by.as_ref().is_some_and(|by| by.index == index)
@@ -72,7 +74,7 @@ impl Frozen {
         self.by.is_some()
     }
 
-    /// Returns the error for a client that sends a script in a turn within another script.
+    /// Returns the error for a client that sends a script during a turn within another script.
     pub fn reply(&self) -> Option<&'static str> {
         self.by.as_ref().map(|by| by.kind.busy())
     }
@@ -82,7 +84,8 @@ impl Frozen {
         self.deferred.push(deferred);
     }
 
-    /// Defers an event of the frozen connection. Returns any other event, to be handled.
+    /// Defers an event of the frozen connection. Returns any other event, which the caller must
+    /// handle.
     fn defer_event<L: EventLoop, H>(&mut self, reactor: &Reactor<'_, L, H>, event: Event) -> Option<Event> {
         let Some(by) = &self.by else { return Some(event) };
         let conn = match &event {
@@ -101,7 +104,7 @@ impl Frozen {
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Freezes a connection whose script is busy, and makes all others ready.
+    /// Freezes a connection whose script is busy, and makes all other connections ready.
     pub fn freeze(&mut self, index: u32, kind: Kind) {
         self.frozen.by = Some(By { index, kind, deferred_bytes: 0, is_over_limit: false });
         if let Some(connection) = &self.reactor.connections[index as usize]
@@ -110,12 +113,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             self.reactor.io.pause_receive(connection.socket.id);
         }
         self.reactor.make_others_ready(index);
-        // Events deferred for a connection that was frozen earlier in this turn are handled before
-        // its new ones.
+        // First handle the events that were deferred for a connection frozen earlier in this turn,
+        // before its new ones.
         self.replay_deferred();
     }
 
-    /// Thaws the connection: its script has ended.
+    /// Thaws the connection, because its script has ended.
     pub fn thaw(&mut self) {
         let Some(by) = self.frozen.by.take() else { return };
         if let Some(connection) = &self.reactor.connections[by.index as usize]
@@ -125,8 +128,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Handles events in a turn within a script, except those of the frozen connection, which are
-    /// deferred.
+    /// Handles events in a turn within a script. Defers those of the frozen connection.
     pub fn handle_or_defer(&mut self, events: Vec<Event>) {
         for event in events {
             if let Some(event) = self.frozen.defer_event(&self.reactor, event) {
@@ -135,8 +137,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Defers output of this size for the frozen connection, unless that would exceed its output
-    /// limit.
+    /// Defers output of `bytes` bytes for the frozen connection, unless its output limit would be
+    /// exceeded.
     pub fn defer_output(&mut self, output: Deferred, bytes: usize) {
         let Some(by) = &mut self.frozen.by else { return };
         let Some(connection) = &self.reactor.connections[by.index as usize] else { return };

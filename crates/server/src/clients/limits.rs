@@ -2,16 +2,16 @@
 //!
 //! Client memory accounting updates a connection's usage at the end of each turn in which it took
 //! part, when one of its sends has completed, and as soon as much of its output is pending. The
-//! change is added to a sum over all workers, so that all workers choose the same clients. If the
-//! sum is too large at the end of a turn, the next turn starts at once: pending output is sent
-//! first, as in Redis, then the clients with the highest usage are closed, on any worker.
+//! change is added to a sum over all workers, so that all workers choose the same clients to close.
+//! If the sum is too large at the end of a turn, the next turn starts at once. It first sends
+//! pending output, as in Redis, and then closes the clients with the highest usage, on any worker.
 //!
-//! So within a turn the sum is that of the end of the last turn, except for connections with much
-//! output. The error is bounded, for each connection, by the input that a turn receives and by
+//! Within a turn the sum is therefore that of the end of the last turn, except for connections with
+//! much output. The error per connection is limited to the input that a turn receives plus
 //! [`UNWEIGHED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within it accounts
 //! for all connections except the script's own.
 //!
-//! Without a limit this costs a branch for each connection of a turn and for each send.
+//! Without a limit, accounting costs a branch for each connection of a turn and for each send.
 //!
 //! [`ClientMemory`]: pantala_engine::client::ClientMemory
 
@@ -26,13 +26,13 @@ use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
 use crate::host::Server;
 
-/// Maximum pending output of a connection that isn't accounted for within a turn while client
-/// memory is limited, bytes. Redis checks before each command; Pantala counts less output than this
-/// at the end of the turn.
+/// Maximum pending output of a connection that need not be accounted for within a turn, bytes.
+/// Applies while client memory is limited. Redis checks before each command; Pantala accounts for
+/// less output than this only at the end of the turn.
 const UNWEIGHED_OUTPUT_BYTES_MAX: u64 = 16 * 1024;
 
-/// Maximum change of this worker's connections that isn't added to the sum yet, bytes: small
-/// compared with the minimum limit.
+/// Maximum change that this worker has not added to the sum, bytes. It is small compared with the
+/// minimum limit.
 const UNADDED_BYTES_MAX: u64 = 1024;
 
 /// Minimum interval between warnings that no client is left to be closed, ms.
@@ -40,15 +40,15 @@ const WARN_EVERY_MS: i64 = 1000;
 
 /// A worker's client memory accounting.
 pub(super) struct Weighing {
-    /// Client memory is limited.
+    /// Whether client memory is limited.
     pub(super) is_on: bool,
     /// Change in the memory usage of the worker's connections that isn't added to the sum yet,
     /// bytes.
     unadded_bytes: i64,
-    /// A connection was accounted for in this turn.
+    /// Whether a connection was accounted for in this turn.
     has_weighed: bool,
-    /// The sum was too large at the end of the last turn, and that turn accounted for a connection.
-    /// Without one, the sum would be the same as before.
+    /// Whether the sum was too large at the end of the last turn, and that turn accounted for a
+    /// connection. (If it accounted for none, the sum would be the same as before.)
     is_due: bool,
     last_warning_ms: i64,
 }
@@ -65,7 +65,8 @@ impl Weighing {
     }
 }
 
-/// Pending output above which a connection's limits are checked after each command, bytes by class.
+/// The amounts of pending output, in bytes and by class, above which a connection's limits are
+/// checked after each command.
 pub struct OutputAlarm {
     pub(super) normal_bytes: usize,
     pub(super) pubsub_bytes: usize,
@@ -82,9 +83,9 @@ impl OutputAlarm {
         connection.pending_bytes() > if is_listener { self.pubsub_bytes } else { self.normal_bytes }
     }
 
-    /// Returns the length that the output buffer of a connection may have before
-    /// [`OutputAlarm::is_reached`], bytes. The connection must not be a subscriber, and its other
-    /// pending output must not change.
+    /// Returns the length of a connection's output buffer up to which [`OutputAlarm::is_reached`]
+    /// is false, bytes. The connection must not be a subscriber, and its other pending output must
+    /// not change.
     #[inline]
     pub fn output_max<H>(&self, connection: &Connection<H>) -> usize {
         let other_bytes = connection.pending_bytes() - connection.output.len();
@@ -103,8 +104,8 @@ impl OutputAlarm {
             // Longer output is sent in pieces.
             normal_bytes: normal_bytes.min(PIECE_BYTES_MIN),
             pubsub_bytes: pubsub_bytes.min(PIECE_BYTES_MIN),
-            // A subscriber that keeps up must not come near its limit only because its messages
-            // wait.
+            // A subscriber that keeps up must not come near its limit only because its messages are
+            // held back.
             waiting_bytes_max: (pubsub_bytes / 4).min(WAITING_OUTPUT_BYTES_MAX),
         }
     }
@@ -117,12 +118,13 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Creates the limits from the settings. `weighs`: the memory of all clients is limited too.
+    /// Creates the limits from the settings. `weighs` means that the memory of all clients is
+    /// limited.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         Limits { weighing: Weighing::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
     }
 
-    /// Ends a turn whose connections are all accounted for.
+    /// Ends a turn. All its connections must have been accounted for.
     pub fn end_turn(&mut self, server: &Server) {
         let memory = server.keyspace().clients().memory();
         if self.weighing.unadded_bytes.unsigned_abs() >= UNADDED_BYTES_MAX {
@@ -132,8 +134,8 @@ impl Limits {
             std::mem::take(&mut self.weighing.has_weighed) && memory.is_too_much(self.weighing.unadded_bytes);
     }
 
-    /// Closes clients if the sum was too large at the end of the last turn and still is, after
-    /// pending output was sent.
+    /// Closes clients if the sum was too large at the end of the last turn, and is still too large
+    /// after pending output was sent.
     #[inline]
     pub fn evict_if_due(&mut self, server: &Server, now_ms: i64) {
         if self.weighing.is_due {
@@ -142,8 +144,8 @@ impl Limits {
         }
     }
 
-    /// Chooses clients to close until the rest uses at most the limit, and sends their workers
-    /// messages to close them.
+    /// Chooses clients to close, until the others use at most the limit. Sends messages to their
+    /// workers to close them.
     #[cold]
     fn evict(&mut self, server: &Server, now_ms: i64) {
         let memory = server.keyspace().clients().memory();
@@ -171,7 +173,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         let was_on = self.limits.weighing.is_on;
         self.limits.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
         if self.limits.weighing.is_on && !was_on {
-            // Setting the limit has added up sizes that may be a few hundred milliseconds old.
+            // When the limit was set, sizes were added that may be a few hundred milliseconds old.
             (0..self.reactor.connections.len() as u32).for_each(|index| self.weigh(index));
         }
         self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.weighing.is_on);
@@ -189,15 +191,15 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         self.limits.weighing.has_weighed = true;
     }
 
-    /// Closes clients within a turn if the sum exceeds the limit, after accounting for a connection
-    /// with much output. Returns whether that connection must be closed.
+    /// Accounts for a connection with much output, within a turn. Closes clients if the sum then
+    /// exceeds the limit. Returns whether this connection must be closed.
     pub fn evicts_for(&mut self, index: u32) -> bool {
         self.weigh(index);
         if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unadded_bytes) {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
-        // The connection may have been chosen to be closed by this call or by an earlier one on any
-        // worker.
+        // The connection may have been chosen to be closed by this call, or by an earlier one on
+        // any worker.
         self.reactor.connections[index as usize]
             .as_ref()
             .is_none_or(|connection| connection.session.client.killed.load(Relaxed))

@@ -1,10 +1,10 @@
 //! A worker's part in enforcing `maxmemory`, before each command and between commands.
 //!
 //! Before a command runs, keys are evicted if memory exceeds its limit
-//! ([`pantala_engine::eviction`]). If none are left to evict, commands that may take memory are
-//! rejected, as in Redis. A command that has waited for its shards is checked again by the worker
-//! that runs it. The worker also evicts without a command: periodically, and each turn while there
-//! is more to evict.
+//! ([`pantala_engine::eviction`]). If no keys are left to evict, commands that may increase memory
+//! usage are rejected, as in Redis. The worker that runs a command after it has waited for its
+//! shards checks again. A worker also evicts without a command: periodically, and in each turn
+//! while more keys must be evicted.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,20 +16,20 @@ use pantala_runtime::EventLoop;
 
 use super::{Abandon, Clients};
 
-/// Minimum reduction of a Lua state after which its worker purges at once, bytes.
+/// Minimum reduction of a Lua state's memory after which its worker purges immediately, bytes.
 const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
 
 /// A worker's state for `maxmemory`.
 #[derive(Default)]
 pub struct Memory {
-    /// When the last command arrived, memory was used up and there was nothing to evict. If that
-    /// command runs a script, its commands use this value.
+    /// Whether memory was used up, with nothing to evict, when the last command arrived. If that
+    /// command runs a script, the script's commands use this value.
     is_out: bool,
-    /// The next turn has more to evict.
+    /// Whether the next turn must continue to evict.
     is_behind: bool,
-    /// Purge again in the next round of periodic work.
+    /// Whether to purge again in the next round of periodic work.
     purges_again: bool,
-    /// Memory usage of this worker's connections as added to the global counter, bytes.
+    /// The part of the global counter that stands for this worker's connections, bytes.
     told_bytes: u64,
     /// When `told_bytes` was last updated, Unix time in ms.
     told_ms: i64,
@@ -43,7 +43,7 @@ impl Memory {
     }
 
     /// Returns unused memory of this worker's heap to the kernel, now and again in the next round
-    /// of periodic work. The second purge is needed because a heap may skip memory that another
+    /// of periodic work. The second purge is needed because a purge may miss memory that another
     /// heap frees at the same time.
     #[cold]
     pub fn purge(&mut self) {
@@ -51,7 +51,7 @@ impl Memory {
         self.purges_again = true;
     }
 
-    /// Repeats a purge if there was one since the last call. Returns whether there was.
+    /// Purges again if there was a purge since the last call. Returns whether there was.
     pub fn purge_again(&mut self) -> bool {
         let purges = std::mem::take(&mut self.purges_again);
         if purges {
@@ -60,7 +60,7 @@ impl Memory {
         purges
     }
 
-    /// Purges if a script has freed much of its Lua state.
+    /// Purges if a script has freed much memory of its Lua state.
     pub fn purge_after_script(&mut self, bytes_before: usize, bytes: usize) {
         if bytes_before.saturating_sub(bytes) >= STATE_BYTES_FREED_MIN {
             self.purge();
@@ -86,14 +86,14 @@ impl Memory {
     pub fn make_room<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>, held: &mut [Ownership]) {
         let was_over = clients.executor.keyspace().memory().is_over();
         let mut room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
-        // Clients may have freed memory since they were last counted, for example after a
+        // Clients may have freed memory since they were last counted, for example at the end of a
         // transaction.
         if room == Room::None && self.told_ms != clients.reactor.clock.now_ms {
             self.tell_clients(clients);
             room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
         }
         if was_over {
-            // Eviction may take long.
+            // Eviction may take long, so read the clock again.
             clients.reactor.read_clock();
         }
         self.is_out = room == Room::None;
@@ -114,8 +114,8 @@ impl Memory {
         clients.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(told_bytes) as i64);
     }
 
-    /// Updates clients' memory usage at the end of a turn if memory exceeds its limit, so that no
-    /// command is rejected because of memory that clients have freed.
+    /// Updates clients' memory usage at the end of a turn if memory exceeds its limit. No command
+    /// is then rejected because of memory that clients have freed in the meantime.
     #[inline]
     pub fn tell_clients_if_over<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let keyspace = clients.executor.keyspace();
@@ -134,7 +134,7 @@ impl Memory {
         }
     }
 
-    /// Evicts keys within the time of one turn.
+    /// Evicts keys for at most the time of one turn.
     pub fn go_on_evicting<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         self.is_behind = false;
         if clients.executor.keyspace().tuning.is_limited() {

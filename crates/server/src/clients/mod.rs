@@ -1,9 +1,9 @@
-//! Clients: output that connections receive besides the replies to their running commands, limits,
-//! and closing.
+//! The clients of a worker: output that they receive in addition to the replies to their running
+//! commands, their limits, and closing.
 //!
 //! This layer handles messages and invalidations, replies to blocked clients, output limits, the
-//! limit on all clients' memory, and the connection whose script is busy ([`frozen`]). It drives
-//! the [reactor](crate::reactor); the [dispatcher](crate::dispatch) drives it.
+//! limit on the memory of all clients, and the connection whose script is busy ([`frozen`]). It
+//! drives the [reactor](crate::reactor), and the [dispatcher](crate::dispatch) drives it.
 
 mod blocked;
 mod close;
@@ -36,14 +36,13 @@ pub use memory::Memory;
 pub use output::output_limit;
 pub use unsynced::{note_unsynced, note_unsynced_until};
 
-/// The work that a connection does on the shards that it has requested.
+/// The work for which a connection has requested shards.
 pub trait Abandon {
-    /// Drops the work, because the connection closes before its shards arrive.
+    /// Drops the work, because the connection closes before the shards arrive.
     fn abandon(self, server: &Server);
 }
 
-/// The clients of a worker. `H`: the work that connections do on the shards that they have
-/// requested.
+/// The clients of a worker. `H` is the work for which connections have requested shards.
 pub struct Clients<'s, L: EventLoop, H> {
     /// The worker's sockets and connections.
     pub reactor: Reactor<'s, L, H>,
@@ -57,7 +56,8 @@ pub struct Clients<'s, L: EventLoop, H> {
     pub frozen: Frozen,
     /// Output of closed connections.
     pub garbage: Garbage,
-    /// Some connection may follow the stream of effects: it reads more when a send has completed.
+    /// Whether a connection may follow the stream of effects. A follower reads more when a send has
+    /// completed.
     pub has_followers: bool,
     /// Whether one of the connections may be the link to the primary.
     has_primary: bool,
@@ -91,8 +91,8 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
         self.reactor.is_behind() | self.limits.weighing.is_due() | !self.garbage.is_empty() | self.executor.has_work()
     }
 
-    /// Returns in how many µs the first blocked client times out; `None` if there is none with a
-    /// timeout.
+    /// Returns the time until the first blocked client times out, µs. Returns `None` if no blocked
+    /// client has a timeout.
     pub fn times_out_us(&self) -> Option<i64> {
         let (deadline_us, ..) = self.deadlines.first()?;
         Some(deadline_us.saturating_sub(self.reactor.server.monotonic_us()).max(0))

@@ -1,4 +1,4 @@
-//! Limits on the output of connections: of each connection, and through the memory of all clients.
+//! Enforces the output limits of connections, and the limit on the memory of all clients.
 
 use pantala_runtime::EventLoop;
 use pantala_session::State;
@@ -14,7 +14,7 @@ const STRANGER_OUTPUT_BYTES_MAX: usize = 1024;
 /// Returns the output limit of a connection's class.
 pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -> &'s OutputLimit {
     if connection.session.primary.is_some() {
-        // Replies to the primary are dropped when the turn ends.
+        // Replies to the primary are dropped at the end of the turn.
         &OutputLimit { hard_bytes: 0, soft_bytes: 0, soft_seconds: 0 }
     } else if connection.session.follows.is_some() {
         &settings.output_limit_replica
@@ -26,9 +26,9 @@ pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -
 }
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
-    /// Closes a connection if its output exceeds the hard limit, or takes clients' memory over its
-    /// limit. Returns whether it was closed. Otherwise ends a piece of output that has become long
-    /// enough. `added_bytes`: size of the output just added.
+    /// Closes a connection if its output exceeds the hard limit, or if it makes clients' memory
+    /// exceed its limit. Returns whether it was closed. Otherwise ends a piece of the output if it
+    /// is long enough. `added_bytes` is the size of the output that was just added.
     #[inline]
     pub fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
         let Some(connection) = &self.reactor.connections[index as usize] else { return true };
@@ -45,8 +45,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
     /// Checks the limits after a command of the window whose reply starts at `before`. If a piece
     /// of the connection's output ends with this reply, the connection yields: its later commands
-    /// run in the next turn, after the piece was passed to the loop. So a connection's turn is
-    /// bounded even if its peer doesn't read.
+    /// run in the next turn, after the piece was passed to the loop. The length of a connection's
+    /// turn is thus bounded even if its peer doesn't read.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {
@@ -101,9 +101,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Ends a piece of output ([`pantala_session::Connection::end_piece`]), unless the hard limit is at
-/// most the size of a piece. Such a limit already bounds a turn's output, and as in Redis, no part
-/// of output above the limit is sent.
+/// Ends a piece of output ([`pantala_session::Connection::end_piece`]), except if the hard limit is
+/// at most the size of a piece. Such a limit already bounds a turn's output. As in Redis, no part
+/// of output above the limit is then sent.
 #[cold]
 fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes: usize) -> bool {
     let hard_bytes = output_limit(connection, settings).hard_bytes;

@@ -1,12 +1,13 @@
 //! The connection to the primary that this replica follows.
 //!
-//! Its commands run as those of any client: in order, a transaction as a whole. What differs is
-//! here. Replies are dropped, except the offset that the primary is sent once a second. What was
-//! applied is counted, so that a lost link is continued there. A link that ends while a command of
-//! its is in flight is closed only when that has run: the offset then includes it.
+//! Its commands run like those of any client: in order, and a transaction as a whole. This module
+//! implements the differences. Replies are dropped, except for the offset, which is sent to the
+//! primary once a second. Applied commands are counted, so that a new link can continue at their
+//! offset. A link that ends while one of its commands is in flight is closed only after that
+//! command has run, so that the offset includes it.
 //!
-//! A stream that is no primary's, because it has a protocol error or a command that blocks, is not
-//! continued: as in Redis, the next link does a full sync.
+//! A stream with a protocol error or a blocking command doesn't come from a primary. It is not
+//! continued: as in Redis, the next link starts with a full synchronization.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -38,7 +39,7 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
     let NewPrimary { socket, rest, db, link, .. } = *new;
     let (number, offset) = (link.number, link.applied());
     if server.replication().replica.term() != number {
-        // The server follows another primary by now, or none.
+        // The server now follows another primary, or none.
         return server.replication().replica.link_ended(server, number, Some(offset), db);
     }
     let Some(index) = clients.reactor.add_socket(socket, Kind::Tcp) else {
@@ -105,9 +106,9 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
     }
 }
 
-/// Checks the link, a few times a second. Returns whether it must be closed: the server follows
-/// another primary by now, or none; the primary has been silent for too long, or has sent a command
-/// that blocks.
+/// Checks the link, a few times a second. Returns whether it must be closed. The reasons are that
+/// the server now follows another primary or none, that the primary has been silent for too long,
+/// and that it has sent a command that blocks.
 pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) -> bool {
     let (now_ms, timeout_s) = (clients.reactor.clock.now_ms, clients.reactor.settings.primary.timeout_s);
     let term = clients.reactor.server.replication().replica.term();
@@ -115,7 +116,7 @@ pub fn look_after<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, ind
     let silent_ms = now_ms - connection.session.client.active_ms.load(Relaxed);
     let Some(link) = &mut connection.session.primary else { return false };
     if link.number != term {
-        // The role changed when it was being handed over: nobody has closed it.
+        // The role changed while the link was being handed over, so the link is still open.
         return true;
     }
     if silent_ms > i64::try_from(timeout_s).unwrap_or(i64::MAX).saturating_mul(1000) {
@@ -158,8 +159,8 @@ pub fn unblock_demoted<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
     }
 }
 
-/// Counts and logs an error reply to a command of the primary. After it the dataset may differ from
-/// the primary's.
+/// Counts and logs an error reply to a command of the primary. After such an error the dataset may
+/// differ from the primary's.
 #[cold]
 pub fn note_error(session: &Session, command: &Command, reply: &[u8]) {
     let Some(link) = &session.primary else { return };
@@ -172,7 +173,7 @@ pub fn note_error(session: &Session, command: &Command, reply: &[u8]) {
     );
 }
 
-/// Counts the commands of the link before the one that begins at `begin` of its input as applied.
+/// Counts the commands of the link before the one that starts at `begin` of its input as applied.
 #[cold]
 pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, begin: usize) {
     let pending_bytes = connection.input.bytes(io).len() - begin;
@@ -182,7 +183,7 @@ pub fn begin_command<H, L: EventLoop>(connection: &mut Connection<H>, io: &L, be
     }
 }
 
-/// Handles a protocol error in the stream of the link: the next link does not continue it.
+/// Handles a protocol error in the stream of the link. The next link does not continue this stream.
 #[cold]
 pub fn break_off(link: &mut PrimaryLink, error: ProtocolError) {
     tracing::warn!("{error}: closing the link to the master, a full sync follows.");

@@ -1,11 +1,11 @@
 //! Delivers published messages to this worker's subscribers.
 //!
-//! A message is added to the output of all its subscribers in the turn in which it arrives, but
-//! each turn sends to a limited number of them ([`crate::reactor`]), the longest waiting first. A
-//! send takes far longer than adding to the output, so without this limit a message to ten thousand
-//! subscribers would delay all other clients. If publishers are faster than the sends, one send
-//! carries several messages. A subscriber with other output, or with much of it, is sent its output
-//! in the same turn.
+//! A message is added to the output of all its subscribers in the turn in which it arrives. But
+//! each turn sends to a limited number of subscribers ([`crate::reactor`]), starting with those
+//! that have waited longest. A send takes far longer than adding to the output, so without this
+//! limit a message to ten thousand subscribers would delay all other clients. If publishers are
+//! faster than the sends, one send carries several messages. The output of a subscriber with other
+//! output, or with much output, is sent in the same turn.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,13 +17,13 @@ use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Maximum pending output of a waiting subscriber, bytes. Larger sends would hardly be cheaper per
+/// Maximum pending output of a waiting subscriber, bytes. Larger sends would hardly cost less per
 /// byte.
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Delivers published messages to this worker's subscribers, and clears the list. Messages are
-    /// encoded once per protocol version. All must have the same subscribers
+    /// encoded once per protocol version. All of them must have the same subscribers
     /// ([`Published::goes_with`]).
     pub fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
         let Some(first) = published.first() else { return };
@@ -50,7 +50,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let deferred = Deferred::Output(connection.socket.token(), copy);
             return self.defer_output(deferred, message.bytes().len());
         }
-        // The pending reply comes first, so even a long message is copied.
+        // The pending reply must precede the message, so even a long message is copied.
         let awaits_answer = connection.awaits_answer();
         match message {
             message if awaits_answer => connection.tell(message.bytes()),
@@ -72,12 +72,13 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Queues a connection whose output has grown by a message. It is sent at once if it has much
-    /// output.
+    /// Queues a connection whose output has grown by a message. If it has much output, it is sent
+    /// in this turn.
     fn send_in_its_turn(&mut self, index: u32) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let has_much = connection.socket.is_listed && connection.pending_bytes() > self.limits.alarm.waiting_bytes_max;
-        // With a limit on clients' memory, each turn accounts for the connections that have grown.
+        // With a limit on clients' memory, each turn must account for the connections whose output
+        // has grown.
         if has_much || self.limits.weighing.is_on {
             self.reactor.touch(index);
         } else {
@@ -86,12 +87,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Minimum length of encoded messages that their subscribers share, bytes. Copying a shorter one
-/// costs no more than a separate send, and a copy is sent together with other output.
+/// Minimum length of encoded messages that subscribers share, bytes. Copying a shorter message
+/// costs no more than a separate send, and the copy is sent together with other output.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// Cache of the encoded messages for the last pattern, by protocol version. `None`: not encoded
-/// yet.
+/// Cache of the encoded messages for the last pattern, by protocol version. `None` means not
+/// encoded yet.
 struct Encoded<'s> {
     pattern: Option<Vec<u8>>,
     bytes: [Option<Outgoing>; 2],
@@ -99,7 +100,7 @@ struct Encoded<'s> {
 }
 
 impl<'s> Encoded<'s> {
-    /// Creates an empty cache. Bytes of shared messages are counted in `kept_messages`.
+    /// Creates an empty cache. Adds the bytes of shared messages to `kept_messages`.
     fn new(kept_messages: &'s Arc<AtomicU64>) -> Self {
         Encoded { pattern: None, bytes: [None, None], kept_messages }
     }
@@ -166,7 +167,7 @@ mod tests {
     fn messages_are_shared_from_the_minimum_length() {
         let kept_messages = Arc::default();
         let around = encode(&published(0), None, Version::Resp2).len();
-        // The payload's length takes four more digits than that of the empty one.
+        // The payload's length takes four more digits than that of the empty payload.
         let payload_bytes = SHARED_BYTES_MIN - around - 4;
         for (bytes, is_shared) in [(payload_bytes, true), (payload_bytes - 1, false)] {
             let message = published(bytes);

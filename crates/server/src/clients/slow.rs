@@ -3,13 +3,13 @@
 //! Reading the clock twice costs about as much as a small `GET`, so not every command of a pipeline
 //! is timed individually:
 //!
-//! * a command that isn't *plain* ([`Command::is_plain`]), or whose arguments and reply are large,
-//!   is timed individually;
-//! * the plain commands of a window share the rest of the window's time, as they do in
-//!   `INFO commandstats`. If that time exceeds the threshold, one of them is logged with it: the
-//!   one with the longest arguments;
-//! * with a threshold below [`SLOWLOG_FINE_US`] every command is timed individually, since the time
-//!   of a whole window would not show which commands were slow.
+//! * A command that isn't *plain* ([`Command::is_plain`]), or whose arguments and reply are large,
+//!   is timed individually.
+//! * The plain commands of a window share the rest of the window's time, as they do in `INFO
+//!   commandstats`. If that time exceeds the threshold, the command with the longest arguments is
+//!   logged with it.
+//! * If the threshold is below [`SLOWLOG_FINE_US`], every command is timed individually, because
+//!   the time of a whole window would not show which commands were slow.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -28,10 +28,10 @@ use super::{Abandon, Clients};
 use crate::config::{SLOWLOG_FINE_US, Settings};
 
 /// Minimum size of a command's arguments and reply together for which it is timed individually,
-/// bytes. Copying so many takes longer than reading the clock.
+/// bytes. Copying this amount takes longer than reading the clock.
 pub const LARGE_BYTES: usize = 16 * 1024;
 
-/// Words in one buffer, and the range of each.
+/// Words in one buffer, and the range of each word.
 pub type Words = (Vec<u8>, Vec<ArgRange>);
 
 /// Returns the minimum time for which the plain commands of a window may be logged, ns.
@@ -52,7 +52,7 @@ pub struct Stopwatch {
     times_all: bool,
     /// Minimum time of a window's plain commands for which one of them may be logged, ns.
     pub slow_window_ns: u64,
-    /// When the last timed command ended, or the window started.
+    /// The time at which the last timed command ended, or the window started.
     pub mark: Moment,
 }
 
@@ -68,14 +68,15 @@ impl Stopwatch {
         self.slow_window_ns = slow_window_ns(settings);
     }
 
-    /// Starts a window, and returns the time if windows are timed.
+    /// Starts a window. Returns the time if windows are timed.
     pub fn begin_window(&mut self) -> Option<Moment> {
         let began = WATCHING.then(Moment::now)?;
         self.mark = began;
         Some(began)
     }
 
-    /// Returns the start time of a command that is timed individually; `None` for others.
+    /// Returns the start time of a command that is timed individually, or `None` for other
+    /// commands.
     #[inline]
     pub fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Moment> {
         let is_timed = || bytes >= LARGE_BYTES || self.times(command, arguments);
@@ -99,8 +100,8 @@ impl Stopwatch {
         WATCHING && (self.times_all || command.is_timed_on_its_way(arguments))
     }
 
-    /// Returns how long the command that has just ended took: since `began`, or since the last
-    /// timed command ended.
+    /// Returns the duration of the command that has just ended. It counts from `began`, or from the
+    /// end of the last timed command.
     pub fn end(&mut self, began: Option<Moment>) -> Duration {
         let now = Moment::now();
         let took = now - began.unwrap_or(self.mark);
@@ -109,14 +110,14 @@ impl Stopwatch {
     }
 }
 
-/// Logs a command if it exceeds the slow log's threshold, and records a `LATENCY` event if it
-/// exceeds that of the latency monitor.
+/// Logs a command if it exceeds the threshold of the slow log. Records a `LATENCY` event if it
+/// exceeds the threshold of the latency monitor.
 pub fn note(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
     note_cut(keyspace, who, command, args, None, took, now_ms);
 }
 
-/// Records a command as [`note`] does. `cut`: the index of a truncated argument, and how many of
-/// its bytes are missing.
+/// Records a command as [`note`] does. If the value was handed over and only its start was kept,
+/// `cut` is the value's index among the arguments and the number of missing bytes.
 pub fn note_cut(
     keyspace: &Keyspace,
     who: Sender<'_>,
@@ -135,8 +136,8 @@ pub fn note_cut(
     note_latency(keyspace, client, command, took, now_ms);
 }
 
-/// Returns whether the slow log records a command. Uses the current threshold: as in Redis, the
-/// `CONFIG SET` that raises it isn't logged.
+/// Returns whether the slow log records a command. Uses the current threshold, so that, as in
+/// Redis, the `CONFIG SET` that raises it isn't logged.
 fn is_logged(keyspace: &Keyspace, command: &Command, took: Duration) -> bool {
     let slower_than_us = keyspace.tuning.slowlog_slower_than_us.load(Relaxed);
     slower_than_us >= 0 && took.as_micros() as i64 >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG)
@@ -149,7 +150,7 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Records the time of a connection's command that had waited for its shards. `took` counts
-    /// from when it had them. `words` is called only if the command is logged.
+    /// from when it had acquired them. `words` is called only if the command is logged.
     pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };

@@ -19,7 +19,7 @@ enum Form {
     Message,
 }
 
-/// Cache of the last encoded invalidation, which many connections may receive.
+/// Cache of the last encoded invalidation, because many connections may receive the same one.
 #[derive(Default)]
 struct Encoded {
     of: Option<(Invalid, Form)>,
@@ -84,7 +84,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             connection.is_some_and(|connection| connection.state != State::Closing)
         });
         let Some(index) = index else {
-            // The client that invalidations were redirected to has disconnected meanwhile.
+            // The client to which invalidations were redirected has disconnected in the meantime.
             if matches!(subject, Subject::Redirected(_)) {
                 let (worker, connection) = (reader.client().worker, reader.client().connection.load(Relaxed));
                 let broken = vec![News { connection, subject: Subject::Broken, reader }];
@@ -136,11 +136,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Sends this worker's connections the invalidations of its last command. If replies of the
-    /// executor are pending, the invalidations are sent after them, after the window.
+    /// Sends this worker's connections the invalidations caused by its last command. If replies of
+    /// the executor are pending, the invalidations are sent after the window, so that they follow
+    /// those replies.
     #[cold]
     pub fn tell_own(&mut self) {
-        // The clients that the command served may have seen a later time than the command did.
+        // The clients that the command served may have read a later time than the command.
         if self.executor.take_served() {
             self.reactor.read_clock();
         }

@@ -16,7 +16,8 @@ pub fn note_unsynced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, 
     }
 }
 
-/// Notes the same for commands that another worker has run, with what they have written and read.
+/// Does the same for commands that another worker has run. `seen` describes the effects that they
+/// have produced or read.
 #[inline]
 pub fn note_unsynced_until<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, seen: Seen) {
     if clients.reactor.server.snapshots().aof.gate().wants_notes() {

@@ -1,31 +1,31 @@
-//! The record of a directive: its name, type, default, and how far Pantala serves it.
+//! The record of a directive: its name, type, default, and level of support.
 
-/// How far Pantala serves a directive of Redis 7.0.
+/// The level of support for a directive of Redis 7.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Served, and changed at run time by `CONFIG SET`.
+    /// Supported, and changed at run time by `CONFIG SET`.
     Live,
-    /// Served, but fixed once the server has started: `CONFIG SET` fails with "can't set immutable
-    /// config".
+    /// Supported, but fixed once the server has started. `CONFIG SET` then fails with "can't set
+    /// immutable config".
     AtStart,
-    /// Known to Redis 7.0 but not served. Its value is always the default. Another value in the
-    /// file causes a warning or prevents startup ([`Directive::unsafe_to_ignore`]); in `CONFIG SET`
-    /// it is an error.
+    /// Known but not supported. The value is always the default. Another value in the file causes a
+    /// warning or prevents startup ([`Directive::unsafe_to_ignore`]). In `CONFIG SET` it is an
+    /// error.
     Known,
 }
 
-/// Type of a directive's value, with its range.
+/// The type of a directive's value, with its range.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// `yes` or `no`.
     Bool,
-    /// Decimal integer within the range, both ends included.
+    /// Decimal integer within the range, which includes both ends.
     Integer(i128, i128),
-    /// Octal integer within the range, both ends included (file permissions).
+    /// Octal integer within the range, which includes both ends (file permissions).
     Octal(i128, i128),
     /// Bytes with an optional unit, within the range.
     Memory(i128, i128),
-    /// Bytes with an optional unit, or a percentage (stored as its negative).
+    /// Bytes with an optional unit, or a percentage, which is stored as its negative.
     MemoryOrPercent,
     /// Any bytes.
     Text,
@@ -33,22 +33,22 @@ pub enum Kind {
     HostName,
     /// A file name without a slash. The field is the error text for other values.
     FileName(&'static str),
-    /// One of these names, in any case.
+    /// One of these names, ignoring case.
     Choice(&'static [&'static str]),
     /// `oom-score-adj`: like a choice, with `relative` as another word for `yes`.
     OomScoreAdj,
     /// `oom-score-adj-values`: three numbers from -2000 to 2000.
     OomScores,
-    /// `proc-title-template`: text with variables that exist.
+    /// `proc-title-template`: text that contains only known variables.
     TitleTemplate,
     /// `latency-tracking-info-percentiles`: any number of numbers from 0 to 100.
     Percentiles,
-    /// `bind`: up to [`BIND_MAX`] addresses.
+    /// `bind`: at most [`BIND_MAX`] addresses.
     Bind,
-    /// `save`: pairs of seconds and changes; lines of a file add up.
+    /// `save`: pairs of seconds and changes. Several lines of a file add up.
     Save,
-    /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. Classes
-    /// that are not named keep their limits.
+    /// `client-output-buffer-limit`: groups of class, hard limit, soft limit and seconds. Other
+    /// classes keep their limits.
     OutputBufferLimit,
     /// `replicaof`: host and port, or `no one`.
     ReplicaOf,
@@ -91,18 +91,18 @@ pub struct Directive {
     pub kind: Kind,
     /// Default, as `CONFIG GET` shows it.
     pub default: &'static str,
-    /// How far Pantala serves the directive.
+    /// The level of support.
     pub state: State,
-    /// Redis fixes the directive at startup.
+    /// Whether Redis fixes the directive at startup.
     pub immutable: bool,
-    /// `CONFIG SET` needs `enable-protected-configs`.
+    /// Whether `CONFIG SET` needs `enable-protected-configs`.
     pub protected: bool,
-    /// The directive is Pantala's own; Redis doesn't have it.
+    /// Whether the directive is Pantala's own. Redis doesn't have such directives.
     pub own: bool,
-    /// `CONFIG GET` shows the directive only by its exact name.
+    /// Whether `CONFIG GET` shows the directive only by its exact name.
     pub hidden: bool,
-    /// The consequence of ignoring the directive, if it isn't served and ignoring it is unsafe. In
-    /// that case any value other than the default prevents startup.
+    /// The consequence of ignoring the directive, if it isn't supported and ignoring it is unsafe.
+    /// Any value other than the default then prevents startup.
     pub unsafe_to_ignore: Option<&'static str>,
 }
 
@@ -122,17 +122,17 @@ impl Directive {
         }
     }
 
-    /// Returns a directive that is served and changed at run time.
+    /// Returns a directive that is supported and changed at run time.
     pub const fn live(name: &'static str, kind: Kind, default: &'static str) -> Self {
         Self::new(State::Live, name, kind, default)
     }
 
-    /// Returns a directive that is served and fixed at startup.
+    /// Returns a directive that is supported and fixed at startup.
     pub const fn at_start(name: &'static str, kind: Kind, default: &'static str) -> Self {
         Self::new(State::AtStart, name, kind, default)
     }
 
-    /// Returns a directive that is not served.
+    /// Returns a directive that is not supported.
     pub const fn known(name: &'static str, kind: Kind, default: &'static str) -> Self {
         Self::new(State::Known, name, kind, default)
     }

@@ -1,13 +1,13 @@
-//! The file system as the configuration's reader sees it. Tests and fuzzing replace it by one in
-//! memory.
+//! The file system, as an interface for reading the configuration. Tests and fuzzing replace it
+//! with one in memory.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum size of a configuration file, bytes: more than any real file needs. Without it,
-/// `include /dev/zero` would not end.
+/// Maximum size of a configuration file, bytes. It is more than any real file needs; without a
+/// limit, `include /dev/zero` would not end.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Files and directories.
@@ -26,7 +26,8 @@ pub trait Host {
     /// The system's.
     fn read_stdin(&mut self) -> io::Result<Vec<u8>>;
 
-    /// Lists the names in the directory at `path`, in any order; none if it can't be read.
+    /// Lists the names in the directory at `path`, in unspecified order. Returns none if it can't
+    /// be read.
     fn list_dir(&mut self, path: &Path) -> Vec<Vec<u8>>;
 
     /// Makes `path` the working directory.
@@ -78,7 +79,7 @@ impl Host for System {
     }
 }
 
-/// Reads everything from `reader`, up to [`FILE_BYTES_MAX`].
+/// Reads everything from `reader`. Fails if it exceeds [`FILE_BYTES_MAX`].
 fn read_bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     reader.take(FILE_BYTES_MAX + 1).read_to_end(&mut content)?;
@@ -88,7 +89,7 @@ fn read_bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Returns the system's text for `error`, as C's `strerror` words it.
+/// Returns the system's text for `error`, in the wording of C's `strerror`.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error ") {
@@ -97,7 +98,7 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Returns whether `path` has wildcards.
+/// Returns whether `path` contains wildcards.
 pub fn has_wildcards(path: &[u8]) -> bool {
     path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
@@ -129,8 +130,8 @@ pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Converts `name` to Redis's glob syntax: a negated class starts with `!` in a shell, with `^` in
-/// Redis.
+/// Converts a shell pattern to Redis's glob syntax. A negated class starts with `!` in a shell and
+/// with `^` in Redis.
 fn shell_glob(name: &[u8]) -> Vec<u8> {
     let mut glob = name.to_vec();
     for at in 1..glob.len() {
@@ -148,7 +149,7 @@ pub(crate) mod fake {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Files by path; every prefix of their paths is a directory.
+    /// Files by path. Every prefix of their paths is a directory.
     #[derive(Debug, Default)]
     pub struct Fake {
         pub files: BTreeMap<PathBuf, Vec<u8>>,

@@ -1,5 +1,5 @@
-//! Reads the configuration: the file, standard input and options, in this order. The last line of a
-//! directive wins.
+//! Reads the configuration: the file, standard input and options, in this order. If a directive has
+//! several lines, the last one wins.
 
 use super::DICTIONARIES_MAX;
 use super::directive::{Kind, State};
@@ -15,12 +15,12 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum nesting of `include`. Redis has no limit: a file that includes itself overflows Redis's
-/// stack.
+/// Maximum nesting of `include`. Redis has no limit, so a file that includes itself overflows
+/// Redis's stack.
 pub const INCLUDE_DEPTH_MAX: usize = 16;
 
 /// Maximum number of files that one configuration may include. The limit on nesting alone does not
-/// bound files that include each other many times.
+/// bound the number, because files may include each other many times.
 pub const INCLUDES_MAX: usize = 4_096;
 
 /// The sources of the configuration.
@@ -28,9 +28,9 @@ pub const INCLUDES_MAX: usize = 4_096;
 pub struct Sources {
     /// The configuration file.
     pub file: Option<PathBuf>,
-    /// Whether standard input follows the file.
+    /// Whether to read standard input after the file.
     pub stdin: bool,
-    /// Lines made from the command line's options; they follow everything else.
+    /// Lines made from the command line's options. They follow all other lines.
     pub options: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ pub struct HostDefaults {
     pub workers: usize,
     /// Default number of shards for a number of workers.
     pub shards: fn(usize) -> usize,
-    /// Default number of partitions for numbers of workers and of shards.
+    /// Default number of partitions for a number of workers and a number of shards.
     pub partitions: fn(usize, usize) -> usize,
 }
 
@@ -62,7 +62,7 @@ pub enum LoadError {
     Whole(String),
     /// A file can't be read.
     Open {
-        /// The file's path as written.
+        /// The path of the file, as written.
         path: PathBuf,
         /// The system's error.
         reason: String,
@@ -87,12 +87,12 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// A directive or a value that Redis 7.0 serves and Pantala ignores.
+/// A warning about a directive or a value that Redis 7.0 supports and Pantala ignores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The directive.
     pub directive: String,
-    /// The whole sentence, for the log.
+    /// The complete message for the log.
     pub text: String,
 }
 
@@ -101,7 +101,7 @@ pub struct Warning {
 pub struct Rename {
     /// The command.
     pub from: Vec<u8>,
-    /// The command's new name; empty: the command is removed.
+    /// The command's new name. If empty, the command is removed.
     pub to: Vec<u8>,
     number: usize,
     line: Vec<u8>,
@@ -122,8 +122,7 @@ pub struct Loaded {
     pub settings: Settings,
     /// Values of all directives.
     pub values: Values,
-    /// One warning for each directive that Pantala ignores, in the order of the directives' last
-    /// lines.
+    /// One warning for each directive that Pantala ignores, ordered by the directives' last lines.
     pub warnings: Vec<Warning>,
     /// Commands to rename, in order.
     pub renames: Vec<Rename>,
@@ -142,8 +141,8 @@ impl Loaded {
         }
     }
 
-    /// Checks the renames in order, as they will be applied. `exists` returns whether the server
-    /// has a command.
+    /// Checks the renames in the order in which they will be applied. `exists` returns whether the
+    /// server has a command.
     ///
     /// # Errors
     ///
@@ -201,8 +200,7 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
         let input = loader.host.read_stdin();
         text.extend(input.map_err(|error| LoadError::Open { path: "-".into(), reason: reason(&error) })?);
     }
-    // The options start on a new line, so that without a file the first option is line 2, as in
-    // Redis.
+    // The options start on a new line. Without a file the first option is thus line 2, as in Redis.
     text.push(b'\n');
     text.extend_from_slice(&sources.options);
     loader.lines(&text, 0)?;
@@ -212,10 +210,10 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
 struct Loader<'a> {
     host: &'a mut dyn Host,
     values: Values,
-    /// Values of directives that aren't served; `values` keeps their defaults.
+    /// The configured values of directives that aren't supported. `values` keeps their defaults.
     asked: Values,
-    /// Lines of directives that aren't served, in order; of each directive in the table only the
-    /// last.
+    /// Lines of directives that aren't supported, in order. Only the last line of each directive in
+    /// the table is kept.
     unserved: Vec<Unserved>,
     warnings: Vec<Warning>,
     renames: Vec<Rename>,
@@ -223,9 +221,9 @@ struct Loader<'a> {
     includes: usize,
 }
 
-/// A line of a directive that isn't served.
+/// A line of a directive that isn't supported.
 struct Unserved {
-    /// The directive's index in the table; `None` for `loadmodule`.
+    /// The index of the directive in the table; `None` for `loadmodule`.
     index: Option<usize>,
     /// The name or alias that the line uses, as the table spells it.
     name: &'static str,
@@ -261,7 +259,7 @@ impl Loader<'_> {
             }
             self.line(number, line, depth).map_err(|failure| match failure {
                 Failure::Here(reason) => LoadError::Line { number, line: line.to_vec(), reason },
-                // Rules may contain passwords: the line isn't shown.
+                // Rules may contain passwords, so the error doesn't show the line.
                 Failure::User(reason) => LoadError::Line { number, line: b"user ...".to_vec(), reason },
                 Failure::Included(error) => error,
             })?;
@@ -326,7 +324,7 @@ impl Loader<'_> {
 
     fn directive(&mut self, found: Found, words: &[Vec<u8>], number: usize, line: &[u8]) -> Result<(), String> {
         let directive = found.directive();
-        // `--save "900 1"`: a single argument of a multi-word directive contains all words.
+        // In `--save "900 1"`, a single argument of a multi-word directive contains all words.
         let split: Vec<Vec<u8>>;
         let words = match words {
             [word] if directive.kind.is_multi_argument() && word.contains(&b' ') => {
@@ -349,8 +347,8 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Records a line of a directive that isn't served. A later line of the same directive replaces
-    /// it.
+    /// Records a line of a directive that isn't supported. Replaces an earlier line of the same
+    /// directive.
     fn leave(
         &mut self,
         index: Option<usize>,
@@ -363,7 +361,7 @@ impl Loader<'_> {
         self.unserved.push(Unserved { index, name, unsafe_to_ignore, number, line: line.to_vec() });
     }
 
-    /// Adds a warning for each directive whose last value isn't served.
+    /// Adds a warning for each directive whose last value isn't supported.
     ///
     /// # Errors
     ///
@@ -394,7 +392,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Changes to `dir` at once: a later `include` is relative to it, as in Redis.
+    /// Changes to `dir` immediately, because a later `include` is relative to it, as in Redis.
     fn change_dir(&mut self, index: usize, path: &[u8]) -> Result<(), String> {
         self.host.change_dir(Path::new(OsStr::from_bytes(path))).map_err(|error| reason(&error))?;
         let dir = self.host.current_dir();
@@ -408,7 +406,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Completes the configuration after the last line: checks that the log file can be opened, and
+    /// Completes the configuration after the last line. Checks that the log file can be opened, and
     /// sets the defaults that depend on the host or on other values.
     fn finish(mut self, defaults: HostDefaults, file: Option<PathBuf>) -> Result<Loaded, LoadError> {
         self.check_unserved()?;
@@ -425,15 +423,16 @@ impl Loader<'_> {
         let workers = usize::try_from(self.values.number("workers")).unwrap_or(1);
         self.values.set_default("shards", number((defaults.shards)(workers).max(1)));
         let shards = usize::try_from(self.values.number("shards")).unwrap_or(1);
-        // Workers in excess of the shards have no home shard.
+        // If there are more workers than shards, some workers have no home shard.
         let wanted = (defaults.partitions)(workers.min(shards), shards).max(shards);
-        // The default number never prevents startup; a configured number may.
+        // The default number never prevents startup, but a configured number may.
         let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases"));
         let partitions = if dictionaries > i128::from(DICTIONARIES_MAX) { shards } else { wanted };
         self.values.set_default("partitions", number(partitions));
         let partitions = self.values.number("partitions");
         if partitions < self.values.number("shards") {
-            let reason = format!("'partitions {partitions}' are too few for 'shards {shards}': each has at least one");
+            let reason =
+                format!("'partitions {partitions}' are too few for 'shards {shards}': each shard has at least one");
             return Err(LoadError::Whole(reason));
         }
         if self.values.bool("daemonize") {
@@ -441,7 +440,7 @@ impl Loader<'_> {
         }
         // `io-threads 1` means "none" in redis.conf.
         if self.values.number("io-threads") > 1 && self.values.text("execution") != b"owner" {
-            self.warn("io-threads", "Directive 'io-threads' has an effect with 'execution owner' only".into());
+            self.warn("io-threads", "Directive 'io-threads' has an effect only with 'execution owner'".into());
         }
         let settings = Settings::from_values(&self.values);
         let Loader { values, warnings, renames, users, .. } = self;
@@ -463,7 +462,7 @@ fn number(value: usize) -> Value {
     Value::Number(value as i128)
 }
 
-/// Clamps `hz`, which `CONFIG SET` and the file may set out of range.
+/// Clamps `hz`, which may be set out of range by `CONFIG SET` and the file.
 pub(super) fn normalize(values: &mut Values) {
     let hz = values.number("hz");
     if let Some(found) = find(b"hz")

@@ -1,4 +1,5 @@
-//! Configuration as in redis-server 7.0: redis.conf, options, `CONFIG GET`, `SET` and `REWRITE`.
+//! Configuration as in redis-server 7.0: redis.conf, command-line options, `CONFIG GET`, `SET` and
+//! `REWRITE`.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -6,11 +7,11 @@
 //! | [`quote`], [`number`] | words and numbers of a line |
 //! | [`value`], [`values`] | one directive's value, and all of them |
 //! | [`settings`], [`primary`], [`replica`], [`tls`] | the values that the server reads, typed |
-//! | [`load`], [`host`] | reading file, standard input and options; the interface to files |
+//! | [`load`], [`host`] | reads file, standard input and options; the interface to files |
 //! | [`store`], [`rewrite`] | the running configuration |
 //!
 //! At startup [`load`] returns [`Loaded`], from which [`ConfigStore`] is created. Only
-//! [`ConfigStore::generation`] is on a hot path: workers read it once a turn.
+//! [`ConfigStore::generation`] is on a hot path: each worker reads it once per turn.
 
 pub mod directive;
 pub mod host;
@@ -45,16 +46,17 @@ pub use title::process_title;
 pub use tls::TlsSettings;
 pub use value::OutputLimit;
 
-/// Maximum number of a server's dictionaries: partitions times databases.
+/// Maximum number of dictionaries of a server, which is the number of partitions times the number
+/// of databases.
 pub const DICTIONARIES_MAX: u64 = 1 << 20;
 
 /// Minimum default number of partitions per worker. It equals the default number of shards per
-/// worker: more partitions make no command faster, and each has cache lines of its own that compete
-/// for the workers' caches.
+/// worker. More partitions would make no command faster, and each has cache lines of its own that
+/// compete for the workers' caches.
 const PARTITIONS_PER_WORKER: usize = 16;
 
 /// Returns the default number of partitions, a multiple of the number of shards. With a single
-/// worker it is one per shard, since no other worker competes for them.
+/// worker there is one partition per shard, because no other worker competes for it.
 pub const fn default_partitions(workers: usize, shards: usize) -> usize {
     if workers <= 1 {
         return shards;
@@ -68,7 +70,8 @@ pub const fn host_defaults(workers: usize) -> HostDefaults {
     HostDefaults { workers, shards: default_shards, partitions: default_partitions }
 }
 
-/// Default number of shards per worker: enough that workers rarely want the same shard at a time.
+/// Default number of shards per worker. It is high enough that workers rarely need the same shard
+/// at the same time.
 const SHARDS_PER_WORKER: usize = 16;
 
 /// Returns the default number of shards for a number of workers.

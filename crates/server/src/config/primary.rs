@@ -1,23 +1,23 @@
-//! Settings of a server that has replicas.
+//! Settings that apply while the server has replicas.
 
 use pantala_replication::Schedule;
 
 use super::settings::bytes;
 use super::values::Values;
 
-/// Settings of a server that has replicas.
+/// Settings that apply while the server has replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrimarySettings {
-    /// The schedule of full syncs: `repl-diskless-sync`, `repl-diskless-sync-delay`,
+    /// The schedule of full synchronizations: `repl-diskless-sync`, `repl-diskless-sync-delay`,
     /// `repl-diskless-sync-max-replicas`.
     pub schedule: Schedule,
     /// `repl-timeout`, s.
     pub timeout_s: u64,
-    /// `repl-backlog-ttl`, s; 0: the backlog is never freed.
+    /// `repl-backlog-ttl`, s; 0 means that the backlog is never freed.
     pub backlog_ttl_s: u64,
-    /// `min-replicas-to-write`; 0: writes need no replicas.
+    /// `min-replicas-to-write`; 0 means that writes need no replicas.
     pub replicas_min: u64,
-    /// `min-replicas-max-lag`, s; 0: writes need no replicas.
+    /// `min-replicas-max-lag`, s; 0 means that writes need no replicas.
     pub lag_s_max: u64,
 }
 

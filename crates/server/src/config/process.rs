@@ -1,13 +1,14 @@
-//! Settings of the process: who supervises it, the host's log, its title, its rank for the kernel's
+//! Settings of the process: its supervisor, syslog, its title, and its score for the kernel's
 //! out-of-memory killer.
 
 use super::values::Values;
 
-/// Numbers of the facilities of syslog that `syslog-facility` names: `user` is 1, `local0` 16.
+/// Number of the syslog facility `user`.
 const FACILITY_USER: u8 = 1;
+/// Number of the syslog facility `local0`, the first of eight.
 const FACILITY_LOCAL0: u8 = 16;
 
-/// `supervised`: the program that waits until the server is ready.
+/// `supervised`: the supervisor, which waits until the server is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supervised {
     /// None.
@@ -16,7 +17,7 @@ pub enum Supervised {
     Upstart,
     /// systemd.
     Systemd,
-    /// The one that the environment shows, if any.
+    /// The supervisor that the environment indicates, if any.
     Auto,
 }
 
@@ -29,30 +30,30 @@ pub struct SyslogSettings {
     pub facility: u8,
 }
 
-/// `oom-score-adj`: how the rank for the kernel's out-of-memory killer is set.
+/// `oom-score-adj`: how the score for the kernel's out-of-memory killer is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OomScore {
-    /// It stays as it was at the start.
+    /// The score stays as it was at startup.
     Inherited,
-    /// That at the start, plus the configured value.
+    /// The score at startup, plus the configured value.
     Relative,
     /// The configured value.
     Absolute,
 }
 
-/// See the head of this module.
+/// The settings described at the head of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessSettings {
     /// `supervised`.
     pub supervised: Supervised,
-    /// The host's log; `None`: it gets nothing (`syslog-enabled`).
+    /// Settings of syslog; `None` if it is not used (`syslog-enabled`).
     pub syslog: Option<SyslogSettings>,
-    /// `proc-title-template`; `None`: the title stays (`set-proc-title no`).
+    /// `proc-title-template`; `None` if the title must not change (`set-proc-title no`).
     pub title_template: Option<Vec<u8>>,
     /// `oom-score-adj`.
     pub oom_score: OomScore,
-    /// The values of `oom-score-adj-values` for a primary and for a replica. The third one is for
-    /// children, which Pantala doesn't have.
+    /// The values of `oom-score-adj-values` for a primary and for a replica. The third value is for
+    /// child processes, which Pantala doesn't have.
     pub oom_score_values: [i32; 2],
     /// `sandbox`: filter the process's system calls once the server has started.
     pub is_sandboxed: bool,
@@ -83,7 +84,7 @@ impl ProcessSettings {
     }
 }
 
-/// Parses the first two of three numbers, which were checked.
+/// Parses the first two of three numbers. The text was validated before.
 fn oom_score_values(text: &[u8]) -> [i32; 2] {
     let text = String::from_utf8_lossy(text);
     let mut numbers = text.split(' ').map(|word| word.parse().unwrap_or(0));

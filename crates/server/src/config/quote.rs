@@ -1,10 +1,10 @@
-//! Words of a configuration line: splitting with Redis's quotes and escapes, and the reverse.
+//! Splits a configuration line into words with Redis's quotes and escapes, and quotes words.
 
 pub use pantala_resp::quote;
 use pantala_resp::words_of;
 
 /// Splits `line` into words. Returns `None` if a quote isn't closed or isn't followed by white
-/// space. The grammar is that of inline commands, see [`pantala_resp::split_line`].
+/// space. The grammar is that of inline commands: see [`pantala_resp::split_line`].
 pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     words_of(line).ok()
 }

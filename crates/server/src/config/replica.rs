@@ -1,35 +1,36 @@
-//! Settings of a server that is a replica.
+//! Settings that apply while the server is a replica.
 
 use super::values::Values;
 use crate::replication::Address;
 
-/// Settings of a server that is a replica.
+/// Settings that apply while the server is a replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaSettings {
     /// `replicaof`: the primary that the server follows.
     pub primary: Option<Address>,
-    /// `bind-source-addr`: address from which the link connects; empty: the kernel chooses.
+    /// `bind-source-addr`: address from which the link connects. If empty, the kernel chooses it.
     pub source_addr: String,
-    /// `masteruser`: user name for the primary; empty: the default user.
+    /// `masteruser`: user name for the primary. If empty, the default user.
     pub user: Vec<u8>,
     /// `masterauth`: password for the primary.
     pub password: Option<Vec<u8>>,
-    /// `replica-priority`: rank for Sentinel; 0: never promoted.
+    /// `replica-priority`: rank for Sentinel; 0 means that it is never promoted.
     pub priority: i128,
-    /// `replica-announced`: Sentinel lists this replica. It reads the setting from `INFO`.
+    /// `replica-announced`: whether Sentinel lists this replica. Sentinel reads the setting from
+    /// `INFO`.
     pub is_announced: bool,
-    /// `replica-announce-ip`: address announced to the primary; empty: the address that the primary
-    /// sees.
+    /// `replica-announce-ip`: address announced to the primary. If empty, the address that the
+    /// primary sees.
     pub announced_ip: String,
-    /// `replica-announce-port`: port announced to the primary; 0: the real one.
+    /// `replica-announce-port`: port announced to the primary; 0 means the real port.
     pub announced_port: i128,
-    /// `replica-serve-stale-data`: serve reads while the link is down.
+    /// `replica-serve-stale-data`: whether to serve reads while the link is down.
     pub serves_stale_data: bool,
-    /// `replica-read-only`: reject writes of clients.
+    /// `replica-read-only`: whether to reject writes of clients.
     pub is_read_only: bool,
-    /// `replica-ignore-maxmemory`: leave eviction to the primary.
+    /// `replica-ignore-maxmemory`: whether to leave eviction to the primary.
     pub ignores_maxmemory: bool,
-    /// `replica-lazy-flush`: free the old dataset in the background.
+    /// `replica-lazy-flush`: whether to free the old dataset in the background.
     pub flushes_lazily: bool,
     /// `replica-refuse-empty-primary`: keep the dataset if the primary has none and another
     /// history.
@@ -59,7 +60,7 @@ impl ReplicaSettings {
     }
 }
 
-/// Parses the validated value of `replicaof`: host and port, or nothing.
+/// Parses the validated value of `replicaof`, which is a host and a port, or empty.
 fn address(value: &[u8]) -> Option<Address> {
     let text = String::from_utf8_lossy(value);
     let (host, port) = text.rsplit_once(' ')?;

@@ -1,10 +1,10 @@
 //! `CONFIG REWRITE`: writes the current values to the file, keeping its comments and its order.
 //!
-//! A line that sets a served directive is replaced by its current value (an alias by the primary
-//! name). If a directive has no line and its value isn't the default, a line is appended below a
-//! comment. Surplus lines are emptied, and runs of empty lines become one. Lines of directives that
-//! aren't served stay untouched, for a version that serves them. An unreadable line becomes a
-//! comment, as in Redis.
+//! A line that sets a supported directive is replaced by its current value; an alias becomes the
+//! primary name. If a directive has no line and its value isn't the default, a line is appended
+//! below a comment. Surplus lines are emptied, and runs of empty lines become one. Lines of
+//! unsupported directives stay unchanged, for a version that supports them. An unreadable line
+//! becomes a comment, as in Redis.
 
 use super::directive::State;
 use super::quote::{quote, split, trim};
@@ -27,13 +27,15 @@ const FILE_ONLY: [&[u8]; 3] = [b"include", b"rename-command", b"loadmodule"];
 /// contain all data, or passwords. Redis uses the umask.
 pub const NEW_FILE_MODE: u32 = 0o600;
 
-/// Returns `old`, the content of a configuration file, with `values` and with the lines `users`.
+/// Returns `old`, the content of a configuration file, updated with `values` and with the lines
+/// `users`.
 pub fn rewrite_text(old: &[u8], values: &Values, users: &[Vec<u8>]) -> Vec<u8> {
     let mut places: Vec<VecDeque<usize>> = vec![VecDeque::new(); DIRECTIVES.len()];
     let mut user_places = VecDeque::new();
     let mut kept: Vec<Vec<u8>> = Vec::new();
     let mut is_signed = false;
-    // The last newline must not start another line: each rewrite would add an empty one.
+    // The last newline must not start another line, because each rewrite would then add an empty
+    // one.
     let old_lines = match old.strip_suffix(b"\n").unwrap_or(old) {
         [] => Vec::new(),
         old => old.split(|byte| *byte == b'\n').collect(),
@@ -54,7 +56,8 @@ pub fn rewrite_text(old: &[u8], values: &Values, users: &[Vec<u8>]) -> Vec<u8> {
     }
     let mut appended: Vec<Vec<u8>> = Vec::new();
     for (index, directive) in DIRECTIVES.iter().enumerate().filter(|(_, directive)| directive.state != State::Known) {
-        // A default chosen for this host is not written: the file may be used on another host.
+        // A default that was chosen for this host is not written, because the file may be used on
+        // another host.
         let is_absent = !values.is_given(index) && places[index].is_empty();
         let default = if is_absent { values.at(index).clone() } else { default_value(directive) };
         for (line, forced) in lines(directive, values.at(index), &default) {
@@ -114,7 +117,7 @@ fn join(lines: &[Vec<u8>]) -> Vec<u8> {
     text
 }
 
-/// Rewrites the file at `path` atomically: a crash leaves the old or the new file.
+/// Rewrites the file at `path` atomically: after a crash it has the old or the new content.
 ///
 /// # Errors
 ///
@@ -143,13 +146,13 @@ pub fn replace_file(path: &Path, text: &[u8]) -> io::Result<()> {
     let temporary = temporary_path(path);
     let written = write_and_rename(&temporary, path, text, mode);
     if written.is_err() {
-        // The error of the write is reported, not that of the removal.
+        // Report the error of the write, not the error of the removal.
         let _ = std::fs::remove_file(&temporary);
     }
     written
 }
 
-/// Returns a path beside the file, so that the rename stays within one file system.
+/// Returns a path in the same directory, so that the rename stays within one file system.
 fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -213,7 +216,7 @@ mod tests {
         let options = "hz 10\nrequirepass \"a b\"\nclient-output-buffer-limit normal 1 2048 3";
         let new = rewritten(text, options);
         assert_eq!(new, expected);
-        // The result has the same values, and the next rewrite changes nothing.
+        // The result has the same values, and rewriting it again changes nothing.
         assert_eq!(rewritten(&new, ""), expected);
     }
 

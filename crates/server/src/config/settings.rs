@@ -14,20 +14,19 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Who may use a protected command or directive (`enable-debug-command`, `enable-module-command`,
-/// `enable-protected-configs`).
+/// Value of `enable-debug-command` and similar directives: the clients that may use a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed {
     /// No client.
     No,
     /// Every client.
     Yes,
-    /// Clients of this host: loopback addresses and the Unix socket.
+    /// Clients on this host: loopback addresses and the Unix socket.
     Local,
 }
 
 impl Allowed {
-    /// Returns whether a client is allowed. `is_local`: the client is on this host.
+    /// Returns whether a client is allowed. `is_local` means that the client is on this host.
     pub fn allows(self, is_local: bool) -> bool {
         self == Allowed::Yes || self == Allowed::Local && is_local
     }
@@ -67,8 +66,7 @@ pub enum IoBackend {
     Epoll,
 }
 
-/// `maxmemory-policy`: which keys are evicted, and how key accesses are recorded for that and for
-/// `OBJECT IDLETIME` and `OBJECT FREQ`.
+/// `maxmemory-policy`: which keys are evicted, and how accesses to keys are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants are Redis's names of its policies")]
 pub enum MaxmemoryPolicy {
@@ -117,9 +115,9 @@ const POLICIES: [(&str, MaxmemoryPolicy); 8] = [
 /// `maxmemory-clients`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientsLimit {
-    /// At most this many bytes; 0: no limit.
+    /// At most this number of bytes; 0 means no limit.
     Bytes(u64),
-    /// A share of `maxmemory`, 1 to 100; no limit if that is 0.
+    /// A percentage of `maxmemory`, 1 to 100. Without `maxmemory` there is no limit.
     Percent(u8),
 }
 
@@ -127,39 +125,39 @@ pub enum ClientsLimit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AppendFsync {
-    /// Before replies are sent to the commands that produced the effects.
+    /// Before the replies to the commands that produced the effects are sent.
     Always,
     /// Once a second.
     #[default]
     EverySecond,
-    /// Never by the server: the kernel decides when to write them back.
+    /// Never by the server. The kernel decides when to write them back.
     No,
 }
 
-/// The directives of the append-only file that are not paths.
+/// The directives of the append-only file, except paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AofSettings {
-    /// Write the file, and load it at startup (`appendonly`).
+    /// Whether to write the file, and to load it at startup (`appendonly`).
     pub is_on: bool,
     /// `appendfsync`.
     pub fsync: AppendFsync,
-    /// Don't sync the file while a snapshot is written (`no-appendfsync-on-rewrite`).
+    /// Whether syncs pause while a snapshot is being written (`no-appendfsync-on-rewrite`).
     pub no_fsync_on_rewrite: bool,
-    /// Growth in percent at which the file is rewritten; 0: never (`auto-aof-rewrite-percentage`).
+    /// Growth that causes a rewrite, percent; 0 means none (`auto-aof-rewrite-percentage`).
     pub rewrite_percentage: u64,
     /// Size below which the file is not rewritten, bytes (`auto-aof-rewrite-min-size`).
     pub rewrite_min_bytes: u64,
-    /// Truncate and load a file whose last command is incomplete (`aof-load-truncated`).
+    /// Whether to truncate and load a file whose last command is incomplete (`aof-load-truncated`).
     pub load_truncated: bool,
-    /// The base is an RDB file (`aof-use-rdb-preamble`).
+    /// Whether the base is an RDB file (`aof-use-rdb-preamble`).
     pub uses_rdb: bool,
-    /// Annotate effects with their time (`aof-timestamp-enabled`).
+    /// Whether to annotate effects with their time (`aof-timestamp-enabled`).
     pub writes_times: bool,
     /// Write effects with checksums (`aof-checksums`).
     pub checksums: bool,
     /// Sync a base while it is written, not only at its end (`aof-rewrite-incremental-fsync`).
     pub rewrite_incremental_fsync: bool,
-    /// Keep the files that a rewrite has replaced (`aof-disable-auto-gc`).
+    /// Whether to keep the files that a rewrite has replaced (`aof-disable-auto-gc`).
     pub keeps_history: bool,
 }
 
@@ -185,9 +183,9 @@ impl AofSettings {
     }
 }
 
-/// Lowest `hz` that has an effect: `CONFIG SET hz 0` means this.
+/// Lowest effective `hz`. Lower values, such as `CONFIG SET hz 0`, have the same effect.
 pub const HZ_MIN: i128 = 1;
-/// Highest `hz` that has an effect.
+/// Highest effective `hz`.
 pub const HZ_MAX: i128 = 500;
 
 /// All settings that the server reads. [`ConfigStore`](super::ConfigStore) has one for each change.
@@ -201,7 +199,7 @@ pub struct Settings {
     pub partitions: usize,
     /// Number of workers, 1 to 1024.
     pub workers: usize,
-    /// Number of threads that only read, parse and encode, with [`Execution::Owner`] only; 0: none.
+    /// With [`Execution::Owner`], the number of threads that only read, parse and encode.
     pub io_threads: usize,
     /// How commands run on shards.
     pub execution: Execution,
@@ -209,29 +207,29 @@ pub struct Settings {
     pub io_backend: IoBackend,
     /// Pin each worker to one CPU.
     pub pin_threads: bool,
-    /// TCP port; 0: no TCP.
+    /// TCP port; 0 disables TCP.
     pub port: u16,
     /// Addresses to listen on: `*`, `::*`, an address or a name; `-` before it makes it optional.
     pub bind: Vec<String>,
-    /// Encrypted connections.
+    /// Settings of TLS connections.
     pub tls: TlsSettings,
     /// Reject clients of other hosts while no password is set.
     pub protected_mode: bool,
     /// Path of the Unix socket.
     pub unixsocket: Option<PathBuf>,
-    /// Permissions of the Unix socket; 0: determined by the umask.
+    /// Permissions of the Unix socket; 0 means that the umask determines them.
     pub unixsocketperm: u32,
-    /// Length of the queue of connections not accepted yet.
+    /// Length of the queue of connections that are not accepted yet.
     pub tcp_backlog: i32,
-    /// Seconds between TCP keep-alive probes; 0: none.
+    /// Interval between TCP keep-alive probes, s; 0 means none.
     pub tcp_keepalive_s: u32,
-    /// Close a client after this many idle seconds; 0: never.
+    /// Idle time after which a client is closed, s; 0 means never.
     pub timeout_s: u32,
-    /// Close a client that has not authenticated after this many seconds; 0: never.
+    /// Time after which a client that has not authenticated is closed, s; 0 means never.
     pub unauthenticated_timeout_s: u32,
     /// Maximum number of clients.
     pub maxclients: u32,
-    /// What the host shows of the process, and what it reports to the host.
+    /// Settings of the process: its supervisor, log, title and out-of-memory score.
     pub process: ProcessSettings,
     /// Run in the background.
     pub daemonize: bool,
@@ -239,11 +237,11 @@ pub struct Settings {
     pub pidfile: Option<PathBuf>,
     /// The least important level that is logged.
     pub loglevel: LogLevel,
-    /// Log file; `None`: standard output.
+    /// Log file; `None` means standard output.
     pub logfile: Option<PathBuf>,
     /// Working directory.
     pub dir: PathBuf,
-    /// Seconds to wait for replicas at shutdown.
+    /// Time to wait for replicas at shutdown, s.
     pub shutdown_timeout_s: u32,
     /// Password of the default user.
     pub requirepass: Option<Vec<u8>>,
@@ -255,17 +253,17 @@ pub struct Settings {
     pub acl_channels_by_default: bool,
     /// Clients that may use `DEBUG`.
     pub enable_debug_command: Allowed,
-    /// Who may use `MODULE LOAD`, `LOADEX` and `UNLOAD`.
+    /// Clients that may use `MODULE LOAD`, `LOADEX` and `UNLOAD`.
     pub enable_module_command: Allowed,
-    /// Who may change protected directives.
+    /// Clients that may change protected directives.
     pub enable_protected_configs: Allowed,
     /// Compress long strings in snapshots and in the replies of `DUMP`.
     pub rdb_compression: bool,
-    /// Reject writes after a failed background snapshot if `save_points` isn't empty.
+    /// Reject writes after a failed background snapshot, provided that `save_points` isn't empty.
     pub stop_writes_on_bgsave_error: bool,
     /// Write and check checksums of snapshots.
     pub rdb_checksum: bool,
-    /// Sync a snapshot while it is written, not only at its end.
+    /// Sync a snapshot while it is being written, not only at its end.
     pub rdb_save_incremental_fsync: bool,
     /// Name of the snapshot's file in `dir`.
     pub dbfilename: PathBuf,
@@ -275,17 +273,17 @@ pub struct Settings {
     pub appenddirname: PathBuf,
     /// Prefix of the names of the append-only files (`appendfilename`).
     pub appendfilename: Vec<u8>,
-    /// Points of `save`; empty: none.
+    /// The points of `save`; empty means none.
     pub save_points: String,
-    /// How SIGINT stops the server.
+    /// The way in which SIGINT stops the server.
     pub shutdown_on_sigint: Shutdown,
-    /// How SIGTERM stops the server.
+    /// The way in which SIGTERM stops the server.
     pub shutdown_on_sigterm: Shutdown,
     /// Maximum size of a sparse HyperLogLog, bytes.
     pub hll_sparse_max_bytes: u64,
     /// Maximum length of a command's argument, bytes.
     pub proto_max_bulk_len_bytes: u64,
-    /// How long a script runs before other clients get the busy error, ms; 0: no limit.
+    /// Time that a script runs before other clients receive the busy error, ms; 0 means no limit.
     pub busy_reply_threshold_ms: i64,
     /// Maximum size of a client's unprocessed input, bytes.
     pub client_query_buffer_limit_bytes: u64,
@@ -309,27 +307,28 @@ pub struct Settings {
     pub lazyfree_lazy_expire: bool,
     /// Free overwritten values in the background.
     pub lazyfree_lazy_server_del: bool,
-    /// `DEL` works as `UNLINK`.
+    /// `DEL` works like `UNLINK`.
     pub lazyfree_lazy_user_del: bool,
     /// `FLUSHDB`, `FLUSHALL` and `SCRIPT FLUSH` work as with `ASYNC`.
     pub lazyfree_lazy_user_flush: bool,
-    /// Memory usage above which keys are evicted, bytes; 0: no limit.
+    /// Memory usage above which keys are evicted, bytes; 0 means no limit.
     pub maxmemory_bytes: u64,
     /// Limit on the memory usage of all clients.
     pub maxmemory_clients: ClientsLimit,
     /// Which keys are evicted, and how accesses are recorded.
     pub maxmemory_policy: MaxmemoryPolicy,
-    /// Keys sampled for each eviction, at least 1.
+    /// Number of keys sampled for each eviction, at least 1.
     pub maxmemory_samples: u32,
-    /// How long one command may evict, 0 to 100; 100: until memory suffices.
+    /// How long one command may evict, on Redis's scale from 0 to 100; 100 means until memory
+    /// suffices.
     pub maxmemory_eviction_tenacity: u32,
     /// How slowly the access counter grows.
     pub lfu_log_factor: u32,
     /// Minutes after which the access counter falls by one.
     pub lfu_decay_time_minutes: u32,
-    /// Capacity of a list node: entries, or -1 to -5 for 4 to 64 KiB.
+    /// Capacity of a list node: a number of entries, or -1 to -5 for 4 to 64 KiB.
     pub list_max_listpack_size: i32,
-    /// Nodes at either end of a new list that are never compressed; 0: compression is off.
+    /// Number of uncompressed nodes at either end of a new list; 0 disables compression.
     pub list_compress_depth: u32,
     /// Maximum number of fields of a packed hash.
     pub hash_max_listpack_entries: u64,
@@ -341,13 +340,13 @@ pub struct Settings {
     pub zset_max_listpack_entries: u64,
     /// Maximum length of a packed sorted set's member, bytes.
     pub zset_max_listpack_value_bytes: u64,
-    /// Maximum size of a stream node, bytes; 0: no limit.
+    /// Maximum size of a stream node, bytes; 0 means no limit.
     pub stream_node_max_bytes: u64,
-    /// Maximum number of entries of a stream node; 0: no limit.
+    /// Maximum number of entries of a stream node; 0 means no limit.
     pub stream_node_max_entries: u64,
-    /// Duration from which a command is logged as slow, µs; negative: none is logged.
+    /// Minimum duration of a command that is logged as slow, µs; if negative, none is logged.
     pub slowlog_log_slower_than_us: i64,
-    /// Minimum duration of a `LATENCY` event, ms; 0: no events are recorded.
+    /// Minimum duration of a `LATENCY` event, ms; 0 means that no events are recorded.
     pub latency_monitor_threshold_ms: u64,
     /// Record the latencies of each command.
     pub latency_tracking: bool,
@@ -359,34 +358,34 @@ pub struct Settings {
     pub repl_backlog_bytes: u64,
     /// `repl-ping-replica-period`, s.
     pub repl_ping_period_s: u64,
-    /// Settings of a server that has replicas.
+    /// Settings that apply while the server has replicas.
     pub primary: PrimarySettings,
-    /// Settings of a server that is a replica.
+    /// Settings that apply while the server is a replica.
     pub replica: ReplicaSettings,
-    /// Maximum number of keys tracked for clients; 0: no limit.
+    /// Maximum number of keys tracked for clients; 0 means no limit.
     pub tracking_table_max_keys: u64,
     /// Classes of keyspace events that are published.
     pub notify_keyspace_events: EventClasses,
-    /// The server is a node of a cluster.
+    /// Run as a node of a cluster.
     pub cluster_enabled: bool,
-    /// Port for other nodes; 0: the client port plus [`BUS_PORT_OFFSET`].
+    /// Port for other nodes; 0 means the client port plus [`BUS_PORT_OFFSET`].
     pub cluster_port: u16,
-    /// Address announced to clients; empty: the one they connected to.
+    /// Address announced to clients. If empty, the one to which they connected.
     pub cluster_announce_ip: String,
-    /// Host name announced to clients; empty: none.
+    /// Host name announced to clients. If empty, none.
     pub cluster_announce_hostname: String,
-    /// Port announced to clients; 0: the real one.
+    /// Port announced to clients; 0 means the real port.
     pub cluster_announce_port: u16,
-    /// Port announced to other nodes; 0: the real one.
+    /// Port announced to other nodes; 0 means the real port.
     pub cluster_announce_bus_port: u16,
     /// Kind of endpoint announced to clients.
     pub cluster_preferred_endpoint: PreferredEndpoint,
 }
 
-/// Offset of the port for other nodes from the client port, unless `cluster-port` is set.
+/// Difference between the port for other nodes and the client port, unless `cluster-port` is set.
 pub const BUS_PORT_OFFSET: u16 = 10_000;
 
-/// A `slowlog-log-slower-than` below this makes the server time every command, µs.
+/// Value of `slowlog-log-slower-than` below which the server times every command, µs.
 pub const SLOWLOG_FINE_US: i64 = 1000;
 
 impl Settings {
@@ -402,12 +401,12 @@ impl Settings {
         (0..SLOWLOG_FINE_US).contains(&self.slowlog_log_slower_than_us)
     }
 
-    /// Returns the port for other nodes; 0 if it would exceed 65535.
+    /// Returns the port for other nodes, or 0 if it would exceed 65535.
     pub fn bus_port(&self) -> u16 {
         if self.cluster_port != 0 { self.cluster_port } else { self.port.checked_add(BUS_PORT_OFFSET).unwrap_or(0) }
     }
 
-    /// Returns the limit on the memory usage of all clients, bytes; 0: no limit.
+    /// Returns the limit on the memory usage of all clients, bytes; 0 means no limit.
     pub fn clients_memory_bytes(&self) -> u64 {
         match self.maxmemory_clients {
             ClientsLimit::Bytes(limit_bytes) => limit_bytes,

@@ -26,15 +26,15 @@ pub struct Refusal {
 }
 
 /// Applies a change from the old settings (first argument) to the new ones (second). The store
-/// holds its lock, so no other change runs at the same time.
+/// holds its lock during the call, so no other change runs at the same time.
 pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 
 /// The configuration, shared by all threads.
 ///
-/// Workers compare [`generation`](Self::generation), a load that costs as much as a relaxed one,
-/// each turn, and fetch the new [`settings`](Self::settings) when it has changed. A mutex
-/// serializes changes. Readers take a separate lock, which is held only while the pointer to the
-/// settings is exchanged, not while a change is applied.
+/// Each turn, a worker compares [`generation`](Self::generation), a load that costs as much as a
+/// relaxed one. When it has changed, the worker fetches the new [`settings`](Self::settings). A
+/// mutex serializes changes. Readers take a separate lock, which is held only while the pointer to
+/// the settings is exchanged, not while a change is applied.
 pub struct ConfigStore {
     values: Mutex<Values>,
     settings: RwLock<Arc<Settings>>,
@@ -53,13 +53,13 @@ impl ConfigStore {
         }
     }
 
-    /// Returns the settings in force.
+    /// Returns the current settings.
     pub fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the number of changes so far. Acquire: a reader of a new number also sees the
-    /// settings of that change or of a later one.
+    /// Returns the number of changes so far. The load is an acquire: a reader of a new number also
+    /// sees the settings of that change or of a later one.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
@@ -71,8 +71,8 @@ impl ConfigStore {
     }
 
     /// Returns names and values of the directives that match any of `patterns`, as `CONFIG GET`
-    /// does: a name without wildcards is spelled as in the pattern, an alias follows its primary,
-    /// and none occurs twice.
+    /// does. A name without wildcards is spelled as in the pattern, an alias follows its primary
+    /// name, and no name occurs twice.
     pub fn get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         let values = self.lock();
         let mut found: Vec<(String, Vec<u8>)> = Vec::new();
@@ -97,12 +97,12 @@ impl ConfigStore {
         found
     }
 
-    /// Sets all of `pairs` (name, value), or none. `is_local`: the client is on this host, for
-    /// `enable-protected-configs local`.
+    /// Sets all of `pairs` (name, value), or none. `is_local` means that the client is on this
+    /// host, for `enable-protected-configs local`.
     ///
     /// # Errors
     ///
-    /// Redis's error reply without its `ERR `.
+    /// Redis's error reply without `ERR `.
     pub fn set(&self, pairs: &[(&[u8], &[u8])], is_local: bool, apply: Apply<'_>) -> Result<(), String> {
         let mut values = self.lock();
         let old = self.settings();
@@ -115,7 +115,7 @@ impl ConfigStore {
         let old_dir = System.current_dir();
         let moved = change_dir(&mut new_values, &old.dir)?;
         let mut new = Settings::from_values(&new_values);
-        // A new revision makes the server read the files again even if their names stay the same.
+        // A new revision makes the server read the files again, even if their names stay the same.
         let renews_tls = targets.iter().any(|found| found.directive().name.starts_with("tls-"));
         new.tls.options.revision = old.tls.options.revision + u64::from(renews_tls);
         if let Err(refusal) = apply(&old, &new) {
@@ -124,7 +124,7 @@ impl ConfigStore {
                 refusal.directive
             );
             if moved && let Err(error) = System.change_dir(&old_dir) {
-                tracing::warn!("Can't go back to the directory {}: {}", old_dir.display(), reason(&error));
+                tracing::warn!("Can't return to the directory {}: {}", old_dir.display(), reason(&error));
             }
             return Err(failed(refusal.directive, &refusal.reason));
         }
@@ -133,7 +133,7 @@ impl ConfigStore {
         Ok(())
     }
 
-    /// Sets `replicaof` to a primary's host and port, or to none, after the command `REPLICAOF`.
+    /// Sets `replicaof` after the command `REPLICAOF`, to a primary's host and port or to none.
     pub fn note_replica_of(&self, primary: Option<(&str, u16)>) {
         let mut values = self.lock();
         let text = primary.map_or_else(Vec::new, |(host, port)| format!("{host} {port}").into_bytes());
@@ -145,17 +145,18 @@ impl ConfigStore {
 
     fn publish(&self, settings: Settings) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
-        // Release, paired with the acquire in `generation`: a reader of the new number sees the
+        // Release pairs with the acquire in `generation`: a reader of the new number sees the
         // settings stored above.
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Writes the values in force to the configuration file, keeping its comments and its order
-    /// (`CONFIG REWRITE`). `users` are the lines of the users, left out if there is an ACL file.
+    /// Writes the current values to the configuration file, keeping its comments and its order
+    /// (`CONFIG REWRITE`). `users` are the lines of the users. They are omitted if there is an ACL
+    /// file.
     ///
     /// # Errors
     ///
-    /// The error reply without its `ERR `.
+    /// The error reply without `ERR `.
     pub fn rewrite(&self, users: &[Vec<u8>]) -> Result<(), String> {
         let file = self.file.as_deref().ok_or("The server is running without a config file")?;
         let values = self.lock();
@@ -184,7 +185,7 @@ fn failed(name: &str, reason: &str) -> String {
     format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }
 
-/// Finds the directives that `pairs` name. Fails unless each may be set.
+/// Finds the directives that `pairs` name. Fails unless all of them may be set.
 fn resolve(
     pairs: &[(&[u8], &[u8])],
     values: &Values,
@@ -199,8 +200,8 @@ fn resolve(
         };
         let directive = found.directive();
         // Tools that set all directives from the reply of `CONFIG GET *` skip Redis's immutable
-        // ones. They don't know Pantala's own, so setting one of these to its current value
-        // succeeds.
+        // ones. They don't know Pantala's own, so setting one of those to its current value must
+        // succeed.
         let is_as_it_is = directive.own && show(directive.kind, values.at(found.index)) == *value;
         if directive.immutable && !is_as_it_is {
             return Err(failed(&spelled, "can't set immutable config"));
@@ -208,7 +209,7 @@ fn resolve(
         if directive.protected && !protected.allows(is_local) {
             return Err(failed(&spelled, "can't set protected config"));
         }
-        // As in Redis, a directive and its alias may both be given; the last one wins.
+        // As in Redis, a directive and its alias may both be given. The last one wins.
         if targets.contains(&found) {
             return Err(failed(&spelled, "duplicate parameter"));
         }
@@ -230,15 +231,15 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
     if values.is_unserved(found.index, &value) {
         return Err(format!("Pantala doesn't serve '{}' yet: it stays as it is", found.name()));
     }
-    // A directive that isn't served keeps its default and doesn't count as configured.
+    // A directive that isn't supported keeps its default and doesn't count as configured.
     if found.directive().state != State::Known {
         values.set(found.index, value);
     }
     Ok(())
 }
 
-/// Changes the working directory to `dir` of `values` unless it is `old`, and stores its absolute
-/// path there. Returns whether the directory was changed.
+/// Changes the working directory to `dir` of `values`, unless it is `old`. Stores the absolute path
+/// in `values`. Returns whether the directory was changed.
 fn change_dir(values: &mut Values, old: &Path) -> Result<bool, String> {
     let wanted = Path::new(OsStr::from_bytes(values.text("dir"))).to_path_buf();
     if wanted == old {

@@ -1,8 +1,9 @@
 //! One record for each directive of redis-server 7.0.15 and of Pantala. Parsing, `CONFIG GET`,
-//! `SET` and `REWRITE`, and warnings derive from the record.
+//! `SET` and `REWRITE`, and warnings derive from these records.
 //!
-//! If Pantala's default differs from Redis's, the record says why. Types and ranges are Redis's, so
-//! that Pantala rejects the same values as Redis, even of directives that aren't served yet.
+//! If Pantala's default differs from Redis's, the record gives the reason. Types and ranges are
+//! Redis's, so that Pantala rejects the same values as Redis, even for directives that aren't
+//! supported yet.
 
 use super::directive::{Directive, Kind};
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, WORKERS_MAX};
@@ -21,7 +22,7 @@ const COUNT: Kind = Integer(0, INT_MAX);
 /// The clients that may use a protected command or directive: none, all, or those on this host.
 const ALLOWED: Kind = Choice(&["no", "yes", "local"]);
 
-/// Value of `shards`, `partitions` and `workers` before the host decides.
+/// Value of `shards`, `partitions` and `workers` before the host's defaults are applied.
 pub const AUTOMATIC: &str = "0";
 
 /// The directives, in the order in which `CONFIG GET` lists them.
@@ -48,9 +49,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("unauthenticated-timeout", COUNT, "0").own(),
     D::live("replica-refuse-empty-primary", Bool, "no").own(),
     D::live("maxclients", Integer(1, UINT_MAX), "10000"),
-    // In Redis, threads that read and write for its one main thread; in Pantala, threads that parse
-    // and encode for pinned shard threads. Redis counts its main thread and starts at 1; in Pantala
-    // 0 means none.
+    // In Redis, these threads read and write for its one main thread. In Pantala, they parse and
+    // encode for pinned shard threads. Redis counts its main thread and starts at 1; in Pantala 0
+    // means none.
     D::at_start("io-threads", Integer(0, WORKERS_MAX as i128), "0"),
     D::known("io-threads-do-reads", Bool, "no").immutable(),
     D::live("bind-source-addr", Text, ""),
@@ -75,11 +76,11 @@ pub static DIRECTIVES: &[Directive] = &[
     ),
     D::at_start("set-proc-title", Bool, "yes"),
     D::live("proc-title-template", Kind::TitleTemplate, "{title} {listen-addr} {server-mode}"),
-    // Redis's default is yes; Pantala prints no crash report.
+    // Redis's default is yes. Pantala prints no crash report.
     D::known("crash-log-enabled", Bool, "no"),
     D::known("crash-memcheck-enabled", Bool, "no"),
     D::known("use-exit-on-panic", Bool, "no").hidden(),
-    // Redis's default is yes because huge pages make its fork expensive; Pantala never forks for a
+    // Redis's default is yes, because huge pages make its fork expensive. Pantala never forks for a
     // snapshot.
     D::known("disable-thp", Bool, "no").immutable(),
     D::live("oom-score-adj", Kind::OomScoreAdj, "no"),
@@ -137,9 +138,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("maxmemory", Memory(0, ULONG_MAX), "0"),
     D::live("maxmemory-samples", Integer(1, INT_MAX), "5"),
     D::live("maxmemory-eviction-tenacity", Integer(0, 100), "10"),
-    // Redis's default is yes; Pantala's dictionary never rehashes as a whole.
+    // Redis's default is yes. Pantala's dictionary never rehashes as a whole.
     D::known("activerehashing", Bool, "no"),
-    // Redis's default is yes; Pantala doesn't use jemalloc.
+    // Redis's default is yes. Pantala doesn't use jemalloc.
     D::known("jemalloc-bg-thread", Bool, "no"),
     D::known("activedefrag", Bool, "no"),
     D::known("active-defrag-cycle-min", Integer(1, 99), "1"),
@@ -240,7 +241,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("cluster-allow-pubsubshard-when-down", Bool, "yes"),
     // TLS.
     D::live("tls-port", PORT, "0"),
-    // Neither links to replicas nor a cluster's bus are encrypted yet.
+    // Links to replicas and the cluster bus are not encrypted yet.
     D::known("tls-cluster", Bool, "no").unsafe_to_ignore("nothing would be encrypted"),
     D::known("tls-replication", Bool, "no").unsafe_to_ignore("nothing would be encrypted"),
     D::live("tls-auth-clients", Choice(&["no", "yes", "optional"]), "yes"),
@@ -267,7 +268,7 @@ pub static DIRECTIVES: &[Directive] = &[
 pub struct Found {
     /// The directive's index in [`DIRECTIVES`].
     pub index: usize,
-    /// The directive was found by its alias.
+    /// Whether the directive was found by its alias.
     pub by_alias: bool,
 }
 
@@ -287,8 +288,8 @@ impl Found {
     }
 }
 
-/// Finds the directive called `name`, in any case. Scans some 200 names: configuration is never on
-/// a hot path.
+/// Finds the directive with the name `name`, ignoring case. Scans some 200 names, because
+/// configuration is never on a hot path.
 pub fn find(name: &[u8]) -> Option<Found> {
     names().find(|found| found.name().as_bytes().eq_ignore_ascii_case(name))
 }

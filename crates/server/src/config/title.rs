@@ -3,20 +3,20 @@
 use super::settings::Settings;
 use std::os::unix::ffi::OsStrExt;
 
-/// Returns whether a template has a title with these settings, as Redis checks it: without a name
-/// of the program.
+/// Returns whether a template results in a title with these settings. Like Redis, checks it without
+/// a program name.
 pub fn is_title_template(template: &[u8], settings: &Settings) -> bool {
     expand(template, |name| variable(settings, b"", b"", name)).is_some_and(|title| !title.is_empty())
 }
 
 /// Returns the title of a process that was started as `program` with this configuration file.
-/// Returns `None` if the settings want none.
+/// Returns `None` if the settings disable titles.
 pub fn process_title(settings: &Settings, program: &[u8], file: &[u8]) -> Option<Vec<u8>> {
     expand(settings.process.title_template.as_deref()?, |name| variable(settings, program, file, name))
 }
 
-/// Expands a template. `variable` returns the value of a name; `{{` is a brace. Returns `None` if a
-/// name is unknown or a brace is not closed.
+/// Expands a template. `variable` returns the value of a name; `{{` stands for a brace. Returns
+/// `None` if a name is unknown or a brace is not closed.
 fn expand(template: &[u8], variable: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     let mut rest = template;
@@ -38,7 +38,7 @@ fn expand(template: &[u8], variable: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Optio
     Some(text[start..end].to_vec())
 }
 
-/// Returns the value of a variable, if there is one of this name.
+/// Returns the value of a variable, or `None` if there is no such variable.
 fn variable(settings: &Settings, program: &[u8], file: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let (port, tls_port) = (settings.port, settings.tls.port);
     let unixsocket = settings.unixsocket.as_ref().map_or(&b""[..], |path| path.as_os_str().as_bytes());

@@ -1,4 +1,4 @@
-//! The settings of encrypted connections: the `tls-*` directives.
+//! The settings of TLS connections: the `tls-*` directives.
 
 use pantala_tls::options::{Agreement, Authorities, Password, Sessions};
 use pantala_tls::{AuthClients, Identity, Options};
@@ -9,13 +9,13 @@ use super::values::Values;
 /// `tls-port`, and the options of its connections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TlsSettings {
-    /// Port of encrypted connections; 0: none.
+    /// Port for TLS connections; 0 means none.
     pub port: u16,
-    /// Certificates, and what a handshake may negotiate.
+    /// Certificates, and the parameters that a handshake may negotiate.
     pub options: Options,
 }
 
-/// A directive, and whether the options that it stands for are equal.
+/// A directive, and the function that returns whether its options are equal.
 type Compared = (&'static str, fn(&Options, &Options) -> bool);
 
 const COMPARED: [Compared; 7] = [
@@ -67,7 +67,8 @@ impl TlsSettings {
         TlsSettings { port: port(values, "tls-port"), options }
     }
 
-    /// Returns the first directive that differs from `old`, for the error of a failed change.
+    /// Returns the first directive whose value differs from `old`, for the error of a failed
+    /// change.
     pub fn first_change(&self, old: &TlsSettings) -> &'static str {
         if (self.port == 0) != (old.port == 0) {
             return "tls-port";

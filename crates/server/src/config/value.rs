@@ -18,10 +18,10 @@ pub enum Value {
     Text(Vec<u8>),
 }
 
-/// The source of a value: lines of a file have their own rules.
+/// The source of a value. Lines of a file follow rules of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A line of the file.
+    /// Whether no line has set this directive yet.
     File {
         /// No line has set this directive yet.
         first: bool,
@@ -41,7 +41,7 @@ pub struct OutputLimit {
     pub hard_bytes: u64,
     /// Pending output above which the client is closed after `soft_seconds`, bytes.
     pub soft_bytes: u64,
-    /// How long the output may stay above `soft_bytes`, seconds.
+    /// Maximum time that the output may stay above `soft_bytes`, seconds.
     pub soft_seconds: u32,
 }
 
@@ -52,8 +52,8 @@ const BAD_SAVE: &str = "Invalid save parameters";
 /// Host names must be shorter than this, bytes, as in Redis.
 const HOST_NAME_BYTES_END: usize = 256;
 
-/// Parses `words` as a value of `directive`. `previous` is the directive's current value: some
-/// kinds change only a part of it.
+/// Parses `words` as a value of `directive`. `previous` is the directive's current value, of which
+/// some kinds change only a part.
 ///
 /// # Errors
 ///
@@ -108,7 +108,8 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
             if words.len() > BIND_MAX {
                 return Err("Too many bind addresses specified.".into());
             }
-            // No address contains a space; Redis accepts it, and fails when it listens.
+            // No address contains a space. Redis accepts such an address here and fails later, when
+            // it listens.
             if words.iter().any(|word| word.contains(&b' ')) {
                 return Err("A bind address can't have a space.".into());
             }
@@ -134,7 +135,8 @@ fn within(number: i128, min: i128, max: i128) -> Result<Value, String> {
     }
 }
 
-/// Parses bytes, or a percentage of 0 to 100, returned as a negative number.
+/// Parses a number of bytes, or a percentage from 0 to 100. A percentage is returned as a negative
+/// number.
 fn parse_memory_or_percent(word: &[u8]) -> Result<Value, String> {
     if let Some(percent) = parse_percent(word) {
         if percent > 100 {
@@ -143,12 +145,13 @@ fn parse_memory_or_percent(word: &[u8]) -> Result<Value, String> {
         return Ok(Value::Number(-i128::from(percent)));
     }
     let bytes = parse_memory(word).ok_or("argument must be a memory or percent value")?;
-    // Redis reads a number of more than 63 bits as negative, and reports it as a bad percentage.
+    // Redis takes a number of more than 63 bits for a negative one, and reports it as a bad
+    // percentage.
     let bytes = i64::try_from(bytes).map_err(|_| PERCENT_BEYOND)?;
     Ok(Value::Number(i128::from(bytes)))
 }
 
-/// Returns the name in `names` that equals `word`, in any case.
+/// Returns the name in `names` that equals `word`, ignoring case.
 fn parse_choice(word: &[u8], names: &[&'static str]) -> Result<&'static str, String> {
     names
         .iter()
@@ -157,7 +160,7 @@ fn parse_choice(word: &[u8], names: &[&'static str]) -> Result<&'static str, Str
         .ok_or_else(|| format!("argument(s) must be one of the following: {}", names.join(", ")))
 }
 
-/// Parses percentages. One empty word means none.
+/// Parses any number of percentages. A single empty word means none.
 fn parse_percentiles(words: &[Vec<u8>]) -> Result<Value, String> {
     let mut shown = Vec::new();
     for word in words.iter().filter(|word| words.len() > 1 || !word.is_empty()) {
@@ -172,7 +175,7 @@ fn parse_percentiles(words: &[Vec<u8>]) -> Result<Value, String> {
     Ok(Value::Text(shown.join(" ").into_bytes()))
 }
 
-/// Parses the ranks of a primary, of a replica and of a child.
+/// Parses the out-of-memory scores of a primary, a replica and a child process.
 fn parse_oom_scores(words: &[Vec<u8>]) -> Result<Value, String> {
     const WRONG: &str = "Invalid oom-score-adj-values, elements must be between -2000 and 2000.";
     if words.len() != 3 {
@@ -207,8 +210,8 @@ fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
     Ok(Value::Text(if options.is_empty() { NAMES[0].into() } else { options.join(" ").into_bytes() }))
 }
 
-/// Parses pairs of seconds (at least 1) and changes (at least 0). One empty word means none. Lines
-/// of a file add up; a line without words adds nothing.
+/// Parses pairs of seconds (at least 1) and changes (at least 0). A single empty word means no
+/// pairs. The pairs of several lines of a file are combined; a line without words adds none.
 fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
     if let [word] = words
         && word.is_empty()
@@ -233,7 +236,8 @@ fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Val
     Ok(Value::Text(points))
 }
 
-/// Applies groups of four words to the limits in `previous`.
+/// Applies groups of four words (class, hard limit, soft limit and seconds) to the limits in
+/// `previous`.
 fn parse_output_limits(words: &[Vec<u8>], previous: &Value) -> Result<Value, String> {
     if !words.len().is_multiple_of(4) {
         return Err("Wrong number of arguments in buffer limit configuration.".into());
@@ -259,7 +263,7 @@ fn output_limit_text(class: &str, limit: OutputLimit) -> String {
     format!("{class} {} {} {}", limit.hard_bytes, limit.soft_bytes, limit.soft_seconds)
 }
 
-/// Returns the index of a class by its name; replicas have two names.
+/// Returns the index of a class by its name. Replicas have two names, `replica` and `slave`.
 fn output_class(name: &[u8]) -> Option<usize> {
     if name.eq_ignore_ascii_case(b"replica") {
         return Some(1);
@@ -312,9 +316,9 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Returns the lines of the file that set `value`. Each comes with a flag: the line is needed even
-/// if the file has none for the directive, because `value` isn't `default`. No lines mean that the
-/// directive must not be in the file.
+/// Returns the lines of the file that set `value`. Each line comes with a flag, which means that
+/// the line is needed even if the file has none for the directive, because `value` isn't `default`.
+/// If no lines are returned, the directive must not be in the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');
@@ -323,13 +327,13 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
         (Kind::OutputBufferLimit, _) => return output_limit_lines(directive.name, value, default),
         (Kind::Memory(..), Value::Number(bytes)) => line.extend(format_memory(*bytes).into_bytes()),
         (Kind::Text | Kind::TitleTemplate | Kind::HostName | Kind::FileName(_), Value::Text(text)) => {
-            // An empty text that is the default means that the directive is absent.
+            // An empty text that is the default is expressed by the absence of the directive.
             if text.is_empty() && !forced {
                 return Vec::new();
             }
             quote(&mut line, text);
         }
-        // A primary has no such line.
+        // A primary has no `replicaof` line.
         (Kind::ReplicaOf, Value::Text(text)) if text.is_empty() => return Vec::new(),
         (Kind::KeyspaceEvents, _) => quote(&mut line, &show(directive.kind, value)),
         (Kind::Dir, Value::Text(text)) => {

@@ -1,4 +1,4 @@
-//! The values of all directives, one each.
+//! The values of all directives.
 
 use super::directive::{Directive, Kind, State};
 use super::settings::Settings;
@@ -73,13 +73,13 @@ impl Values {
         }
     }
 
-    /// Returns whether `value` is unavailable because the directive isn't served.
+    /// Returns whether `value` is unavailable because the directive isn't supported.
     pub fn is_unserved(&self, index: usize, value: &Value) -> bool {
         DIRECTIVES[index].state == State::Known && *value != self.values[index]
     }
 
-    /// Returns the directive's index in the table. Panics if there is none: `name` is a literal in
-    /// the source, so an unknown name is a bug.
+    /// Returns the index of the directive `name` in the table. Panics if there is none, because
+    /// `name` is a literal in the source and an unknown one is a bug.
     fn index(&self, name: &str) -> usize {
         find(name.as_bytes()).unwrap_or_else(|| panic!("the table has no directive {name}")).index
     }
@@ -100,7 +100,7 @@ impl Values {
         }
     }
 
-    /// Returns the value of any other directive.
+    /// Returns the value of a directive of any other kind.
     pub fn text(&self, name: &str) -> &[u8] {
         match self.at(self.index(name)) {
             Value::Text(text) => text,
@@ -125,7 +125,7 @@ mod tests {
         let values = Values::new();
         for (index, directive) in DIRECTIVES.iter().enumerate() {
             if matches!(directive.name, "shards" | "partitions" | "workers" | "replicaof") {
-                continue; // Automatic, or absent.
+                continue; // The default depends on the host, or is absent.
             }
             let words: Vec<Vec<u8>> = if directive.kind.is_multi_argument() {
                 directive.default.split(' ').map(|word| word.into()).collect()

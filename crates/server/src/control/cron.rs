@@ -1,4 +1,5 @@
-//! Periodic work of a worker, a few times a second: timeouts, limits, expired keys, statistics.
+//! A worker's periodic work: timeouts, limits, expired keys and statistics. It runs `hz` times a
+//! second.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,7 +15,7 @@ use crate::dispatch::{Connection, Dispatcher};
 use crate::snapshot::save_if_due;
 
 impl Control {
-    /// Runs one round if it is due, `hz` times a second.
+    /// Runs a round of periodic work if one is due. Rounds are due `hz` times a second.
     #[inline]
     pub fn cron_if_due<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         if dispatcher.clients.reactor.clock.turn_ran_ms >= self.next_cron_ms.get() {
@@ -40,7 +41,7 @@ impl Control {
             }
             self.work.borrow_mut().purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
         }
-        // In a turn within a script a Lua state is in use. Dropping the other one can wait.
+        // In a turn within a script a Lua state is in use, and dropping flushed states can wait.
         if !dispatcher.clients.frozen.is_within_script() {
             server.scripting().drop_flushed(number);
         }
@@ -104,8 +105,8 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     dispatcher.clients.has_followers &= has_followers;
 }
 
-/// Returns whether the client has not authenticated, or not finished its TLS handshake, within
-/// `unauthenticated-timeout`.
+/// Returns whether `unauthenticated-timeout` has passed and the client has not authenticated or not
+/// finished its TLS handshake.
 fn unauthenticated_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
     let is_stranger = || {
         let is_handshaking = connection.socket.tls.as_ref().is_some_and(|layer| layer.is_handshaking());
@@ -126,12 +127,12 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 
-/// Returns whether the output has exceeded the soft limit for too long. Records since when it
-/// exceeds the limit. Without a send in flight the output doesn't count: the peer keeps up, and the
-/// output was produced by this turn or is sent by the next.
+/// Returns whether the output has exceeded the soft limit for too long. Records the time at which
+/// it first exceeded the limit. Without a send in flight the output doesn't count, because the peer
+/// keeps up: the output was produced in this turn or is sent in the next.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
-    // Adds the part of the stream in the log that a follower has not read yet.
+    // Includes the part of the replication stream that a follower has not read from the log yet.
     let is_above = || {
         let behind_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.behind_bytes());
         connection.pending_bytes() as u64 + behind_bytes > limit.soft_bytes

@@ -1,7 +1,8 @@
-//! Control: a worker's periodic work, a few times a second, and changes of the settings.
+//! Control of a worker: applies changes of the settings, and runs periodic work a few times a
+//! second.
 //!
-//! It drives the [dispatcher](crate::dispatch), which doesn't know this module. The worker's turn
-//! calls it, and a turn within a script too.
+//! This module drives the [dispatcher](crate::dispatch), which doesn't know it. Every turn of the
+//! worker calls it, including turns within a script.
 
 mod cron;
 mod purge;
@@ -22,9 +23,9 @@ use walk::Walk;
 pub struct Control {
     /// Generation of the settings that the worker has applied.
     settings_generation: Cell<u64>,
-    /// When periodic work is next due, in ms of the monotonic clock.
+    /// Time at which periodic work is next due, in ms of the monotonic clock.
     next_cron_ms: Cell<i64>,
-    /// State of the worker's part of a snapshot's walk.
+    /// State of the worker's walk for a snapshot.
     walk: Cell<Walk>,
     /// State of periodic work. Nothing borrows it while commands run.
     work: RefCell<Work>,
@@ -63,7 +64,7 @@ impl Control {
         }
     }
 
-    /// Applies the settings of a generation, or newer ones.
+    /// Applies the settings of a generation or of a later one.
     #[cold]
     fn reload<L: EventLoop>(&self, generation: u64, dispatcher: &mut Dispatcher<'_, L>) {
         // The generation was read first, so newer settings may be applied twice but are never

@@ -1,14 +1,17 @@
-//! Returns freed memory to the kernel: on `MEMORY PURGE`, and within a second of a large free.
+//! Returns freed memory to the kernel, on `MEMORY PURGE` and within a second after much memory was
+//! freed.
 //!
-//! The allocator keeps freed memory in a heap per thread, and returns it only while serving further
-//! requests. So each worker purges its own heap when it receives
-//! [`Message::Purge`](pantala_engine::message::Message::Purge), and other threads when
-//! [`pantala_base::purges`] asks them. A few times a second, the first worker compares resident
-//! memory with accounted memory. If the difference exceeds a share of the latter, it asks all
-//! threads. A purge that changes little is repeated after twice the interval, so that fragmented
-//! memory costs next to nothing.
+//! The allocator keeps freed memory in a heap per thread, and returns it to the kernel only while
+//! serving further requests. So each thread must purge its own heap. A worker does so when it
+//! receives [`Message::Purge`](pantala_engine::message::Message::Purge), another thread when
+//! [`pantala_base::purges`] asks for it.
 //!
-//! Commands don't pay for any of this: it is periodic work.
+//! A few times a second, the first worker compares resident memory with accounted memory. If the
+//! difference exceeds a share of accounted memory, it asks all threads to purge. A purge that
+//! changes little is repeated only after twice the interval, so that fragmented memory costs next
+//! to nothing.
+//!
+//! All of this is periodic work and adds nothing to the cost of a command.
 
 use pantala_base::allocator;
 use pantala_engine::client::Host;
@@ -17,15 +20,17 @@ use crate::host::Server;
 use crate::process;
 
 /// Minimum resident memory for which the kernel is asked to use huge pages for new arenas of the
-/// allocator, bytes. The request is repeated at each doubling. The first arena has 1 GiB.
+/// allocator, bytes. The request is repeated whenever resident memory has doubled. Below this
+/// minimum there are no new arenas, because the first one has 1 GiB.
 const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
 
 /// Interval between checks of resident memory, ms.
 const WATCH_MS: i64 = 200;
 
-/// Maximum by which resident memory may exceed accounted memory: this many bytes, plus one
-/// `UNUSED_SHARE`th of accounted memory.
+/// Maximum excess of resident over accounted memory: this number of bytes, plus accounted memory
+/// divided by [`UNUSED_SHARE`].
 const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// See [`UNUSED_BYTES_MAX`].
 const UNUSED_SHARE: u64 = 20;
 
 /// Checks that are skipped in a row while a script runs or memory is being freed in the background.
@@ -34,6 +39,7 @@ const SKIPS_MAX: u32 = 2;
 
 /// Minimum and maximum interval after a purge that changed little, ms.
 const REPEAT_MS: i64 = 2 * WATCH_MS;
+/// Maximum interval after a purge that changed little, ms.
 const REPEAT_MS_MAX: i64 = 64_000;
 
 /// Decides when a purge is due.
@@ -51,7 +57,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Makes all threads purge if that is due. The first worker calls it a few times a second.
+    /// Makes all threads purge if a purge is due. The first worker calls it a few times a second.
     pub(super) fn look(&mut self, server: &Server, now_ms: i64) {
         if now_ms < self.next_look_ms {
             return;
@@ -103,8 +109,8 @@ impl Watch {
 }
 
 impl Server {
-    /// Returns accounted memory, bytes: the memory at startup, and that of data, clients and Lua
-    /// states.
+    /// Returns the accounted memory, bytes: the memory at startup plus the memory of data, clients
+    /// and Lua states.
     fn accounted_bytes(&self) -> u64 {
         self.data_bytes() + self.keyspace().memory().other_bytes() + self.scripting().all_state_bytes()
     }

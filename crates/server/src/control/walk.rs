@@ -1,5 +1,5 @@
-//! A worker's part of a running snapshot's walk over the dataset. Each turn walks for a limited
-//! time.
+//! One worker's part of a snapshot's walk over the dataset ([`pantala_engine::snapshot`]). Each
+//! turn walks for a limited time.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use pantala_runtime::EventLoop;
 use super::Control;
 use crate::dispatch::Dispatcher;
 
-/// How long a worker without other work waits before it tries again, if a shard or the snapshot's
-/// thread is busy.
+/// Time after which a worker without other work tries again, if a shard or the snapshot's thread is
+/// busy.
 const WAIT: Duration = Duration::from_millis(1);
 
 /// The state of a worker's walk.
 #[derive(Clone, Copy)]
 pub(super) struct Walk {
-    /// Number of the snapshot that the worker walks, or has walked.
+    /// Number of the snapshot for which the worker walks, or has walked last.
     number: u64,
     ahead: Ahead,
 }
@@ -28,8 +28,7 @@ impl Default for Walk {
 }
 
 impl Control {
-    /// Walks for a part of a turn if a snapshot needs it. Costs a load and two comparisons
-    /// otherwise.
+    /// Walks for a limited time if a snapshot needs it. Otherwise costs a load and two comparisons.
     #[inline]
     pub fn walk_if_due<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         let walk = self.walk.get();
@@ -45,7 +44,7 @@ impl Control {
         self.walk.set(Walk { number: walker.number(), ahead });
     }
 
-    /// Returns the longest time that a poll may wait, given the time that it would wait otherwise.
+    /// Returns the time that a poll may wait. Without a walk it may wait for `wait`.
     #[inline]
     pub fn wait_for_walk(&self, wait: Duration) -> Duration {
         match self.walk.get().ahead {

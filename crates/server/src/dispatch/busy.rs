@@ -1,32 +1,34 @@
-//! A script that runs for longer than `busy-reply-threshold` doesn't block its worker: every few
-//! milliseconds its Lua hook makes the worker run a *turn within*, which serves the other
-//! connections.
+//! Serves other connections while a script is busy. A script is *busy* when it has run for longer
+//! than `busy-reply-threshold`. Its Lua hook then makes the worker run a *turn within* the script
+//! every few milliseconds, which serves the other connections.
 //!
 //! Why this is sound:
 //!
 //! * The connection that runs the script is *frozen*: it is not parsed, sent, closed or written to.
 //!   Its events and messages wait in [`Deferred`] until the script has ended and the worker has
 //!   returned to its loop, or until another script becomes busy. Output for the connection is
-//!   deferred up to its hard output limit; beyond the limit it is dropped, and the connection will
-//!   be closed. (The soft limit and `maxmemory-clients` apply again when the script has ended.)
-//! * The script's window is abandoned: the commands behind the script are held back
-//!   ([`pantala_session::Input::hold_back`]) and run later, those of other connections in the turn
-//!   within, those of the script's own connection when it has ended. So no window refers to a
-//!   position in any input across a turn within, except that of the frozen connection.
-//! * No script runs in a turn within (it gets `-BUSY`), so the Lua state isn't re-entered. The hook
-//!   is called between Lua instructions, never during a command, so the executor isn't re-entered
-//!   either.
-//! * The periodic work of a turn within is that of any turn, but skips the frozen connection and
-//!   the Lua states.
-//! * A request for a shard that the script holds finds its gate closed, on this worker as on
-//!   others: the hook takes the requests from the gates and rejects them with `-BUSY`
+//!   deferred up to its hard output limit. Output beyond the limit is dropped, and the connection
+//!   will be closed. (The soft limit and `maxmemory-clients` apply again when the script has
+//!   ended.)
+//! * The window that runs the script is abandoned. The commands behind the script are held back
+//!   ([`pantala_session::Input::hold_back`]) and run later: commands of other connections in the
+//!   turn within, commands of the script's own connection when the script has ended. So during a
+//!   turn within, no earlier window refers to a position in an input, except in that of the frozen
+//!   connection.
+//! * No script runs in a turn within, because a client that calls one receives `-BUSY`. So the Lua
+//!   state isn't re-entered. The hook is called between Lua instructions, never during a command,
+//!   so the executor isn't re-entered either.
+//! * A turn within does the usual periodic work, but skips the frozen connection and the Lua
+//!   states.
+//! * A request for a shard that the script holds waits at the shard's gate, whichever worker makes
+//!   the request. The hook takes such requests from the gates and rejects them with `-BUSY`
 //!   ([`pantala_engine::executor::Executor::refuse_waiting`]).
 //!
-//! Before the threshold, and always with a threshold of 0, there are no turns within. Instead the
-//! hook hands on, at the same interval, the worker's shards that the script doesn't hold
-//! ([`Mail::hand_on_shards`](super::mail::Mail::hand_on_shards)). This touches no connection:
-//! replies, messages and requests that were set back wait for the next turn, within a script or
-//! not.
+//! Before the threshold, and always if the threshold is 0, there are no turns within. Instead, at
+//! the same interval, the hook passes the shards that the script doesn't hold from its worker to
+//! others ([`Mail::hand_on_shards`](super::mail::Mail::hand_on_shards)). This touches no
+//! connection. Replies, messages and requests that were reset wait for the next turn, which may be
+//! one within a script.
 
 use pantala_engine::ownership::Ownership;
 use pantala_runtime::EventLoop;
@@ -35,7 +37,8 @@ use super::Dispatcher;
 use super::window::Window;
 use crate::scripting::Kind;
 
-/// Interval between turns within a script and, before the threshold, between handing on shards; ms.
+/// Interval between turns within a script, ms. Before the threshold, shards are passed to other
+/// workers at this interval.
 pub(super) const TURN_EVERY_MS: i64 = 5;
 
 /// A window that is running a command that may be a script.
@@ -44,15 +47,16 @@ pub struct Suspended {
     pub window: Window,
     /// Index of the running command.
     pub at: usize,
-    /// The window is abandoned: the commands behind the running one are held back.
+    /// Whether the window is abandoned, and the commands behind the running one are held back.
     pub is_given_up: bool,
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Freezes the connection of a script that has become busy, and makes all others ready.
+    /// Freezes the connection of a script that has become busy, and makes all other connections
+    /// ready.
     pub(super) fn begin_busy(&mut self, index: u32, kind: Kind) {
-        // None if the script has waited for its shards. A script that is busy again in its rerun
-        // has abandoned its window already: its positions are stale.
+        // There is no window if the script has waited for its shards. If the script became busy in
+        // its first run too, its window is already abandoned and the positions are stale.
         if let Some(suspended) = self.suspended.last_mut()
             && !std::mem::replace(&mut suspended.is_given_up, true)
         {
@@ -68,12 +72,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.freeze(index, kind);
     }
 
-    /// Runs one turn within a script, which holds these shards.
+    /// Runs one turn within a script that holds the shards in `owned`.
     pub(super) fn turn_within(&mut self, owned: &mut [Ownership]) {
         let (Some(why), Some(mut above)) = (self.clients.frozen.reply(), self.above.take()) else { return };
-        // Effects of other commands are not part of the script's unit. The unit is stamped when the
-        // script ends.
+        // The effects of other commands are not part of the script's unit, which is stamped when
+        // the script ends.
         let unit = self.clients.executor.suspend_unit();
+        // Lets the journal's current epoch end, although the script's unit is not committed yet.
         self.clients.executor.flush_stream();
         self.clients.executor.keyspace().journal().attend(self.clients.reactor.number);
         self.clients.executor.refuse_waiting(owned, why);

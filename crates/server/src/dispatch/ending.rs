@@ -1,9 +1,9 @@
-//! Shutdown with a snapshot, by `SHUTDOWN` or a signal; and `DEBUG LOADAOF`, which also needs all
-//! shards.
+//! Shutdown with a snapshot, on `SHUTDOWN` or a signal. Also `DEBUG LOADAOF`, which needs all
+//! shards too.
 //!
-//! All shards are acquired as for any command on all of them. When they are held, the dataset is
-//! saved and the workers are stopped. The shards are not released after that: a write acknowledged
-//! after the snapshot would be lost.
+//! All shards are acquired as for any command that needs them all. When they are held, the dataset
+//! is saved and the workers are stopped. The shards are never released, because a write
+//! acknowledged after the snapshot would be lost.
 
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{AllShards, Shutdown};
@@ -22,7 +22,7 @@ use crate::snapshot::save_before_end;
 /// The token of requests for all shards after a signal. No connection has it.
 pub(super) const ENDING: u64 = u64::MAX;
 
-/// The session with which the server's own work runs.
+/// The session under which the server's own work runs.
 pub(super) const NO_SESSION: SessionView = SessionView {
     client: 0,
     db: 0,
@@ -53,8 +53,8 @@ pub(super) fn take_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.clients.executor.bring(&d.shards, NO_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
 }
 
-/// Saves and stops the server: for the `SHUTDOWN` of the connection at `index`, or after a signal.
-/// All shards are held.
+/// Saves the dataset and stops the server, for the `SHUTDOWN` of the connection at `index` or,
+/// without one, after a signal. The caller holds all shards.
 pub(super) fn end<L: EventLoop>(
     d: &mut Dispatcher<'_, L>,
     index: Option<u32>,
@@ -74,12 +74,13 @@ pub(super) fn end<L: EventLoop>(
     d.clients.executor.done()
 }
 
-/// Loads the append-only file for the `DEBUG LOADAOF` of a connection. All shards are held.
+/// Loads the append-only file for the `DEBUG LOADAOF` of a connection. The caller holds all shards.
 pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut owned: Vec<Ownership>) -> Ran {
     let Clients { executor, reactor, .. } = &mut d.clients;
     let journal = reactor.server.keyspace().journal();
     executor.flush_stream();
-    // The file is first synced up to this point, for which the journal's current epoch must end.
+    // The file is first synced up to this point. For this the journal's current epoch must end, so
+    // the worker counts as asleep meanwhile.
     journal.rest(reactor.number);
     let loaded = reload(reactor.server, executor, &mut owned, NO_SESSION);
     journal.attend(reactor.number);
@@ -99,7 +100,7 @@ fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown,
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
     let is_over = save_before_end(server, &mut clients.executor.look(&NO_SESSION, &mut owned, now_ms).whole(), how);
     if is_over {
-        // Never released: see the head of this module.
+        // The shards are never released, see the head of this module.
         drop(owned);
         server.stop();
     } else {

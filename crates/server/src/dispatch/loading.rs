@@ -1,9 +1,9 @@
 //! Acquires all shards for the thread that loads the dataset of a primary
 //! ([`replication`](crate::replication)).
 //!
-//! The shards are acquired as for any command on all of them and handed over to the thread, so that
-//! this worker serves its connections while the thread loads. A message returns them
-//! ([`pantala_engine::message::Message::Release`]).
+//! The shards are acquired as for any command that needs them all, and are handed over to the
+//! thread. So this worker serves its connections while the thread loads. The message
+//! [`Release`](pantala_engine::message::Message::Release) returns the shards.
 
 use pantala_engine::ownership::Ownership;
 use pantala_runtime::EventLoop;
@@ -11,7 +11,7 @@ use pantala_runtime::EventLoop;
 use super::Dispatcher;
 use super::ending::NO_SESSION;
 
-/// The token of requests for all shards for that thread. No connection has it.
+/// The token of the loading thread's requests for all shards. No connection has it.
 pub(super) const LOADING: u64 = u64::MAX - 2;
 
 /// Requests all shards.

@@ -11,14 +11,15 @@ use crate::host::Server;
 /// The pending messages and requests of a worker.
 #[derive(Default)]
 pub struct Mail {
-    /// Requests of this worker's connections whose shards have arrived but that have not run yet.
+    /// Requests of this worker's connections that have their shards but have not run yet.
     pub brought: VecDeque<Parcel>,
-    /// Requests that were set back during a script: they released their shards, and acquire them
-    /// again in the next turn.
+    /// Requests that were reset during a script ([`Executor::set_back`]). They have released their
+    /// shards, and acquire them again in the next turn.
     pub set_back: Vec<Parcel>,
-    /// Messages received during a turn, for the next one.
+    /// Messages that were received during a turn and are handled in the next.
     pub received: Vec<Message>,
-    /// How many of the first messages in `received` are known to carry no shards.
+    /// Number of messages at the front of `received` that are known to carry no shards, so that
+    /// [`Mail::hand_on_shards`] skips them.
     pub without_shards: usize,
 }
 
@@ -35,8 +36,9 @@ impl Mail {
         !self.brought.is_empty() | !self.set_back.is_empty()
     }
 
-    /// Hands on shards during a script that isn't busy (yet): those at this worker, or sent to it,
-    /// that the script does not hold ([`Executor::set_back`]). Other messages are kept for later.
+    /// Passes shards to other workers during a script that isn't busy (yet). These are shards that
+    /// this worker holds, or that were sent to it, and that the script does not hold. Other
+    /// messages are kept for the next turn.
     pub fn hand_on_shards(&mut self, server: &Server, number: u32, executor: &mut Executor<'_>) {
         let unseen = self.received.split_off(self.without_shards).into_iter();
         for message in unseen.chain(server.port(number).mailbox().receive().map(|node| node.value)) {
@@ -57,7 +59,7 @@ impl Mail {
         }
     }
 
-    /// Makes requests that were set back acquire their shards again.
+    /// Makes requests that were reset acquire their shards again.
     #[inline]
     pub fn resume_set_back(&mut self, executor: &mut Executor<'_>) {
         if !self.set_back.is_empty() {

@@ -31,7 +31,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     fn receive_all_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
-        // Requests that were set back resume before this worker reports that it has settled.
+        // Requests that were reset resume before this worker reports that it has settled, because
+        // they were admitted before (`super::pause`).
         self.mail.resume_set_back(&mut self.clients.executor);
         self.mail.without_shards = 0;
         let left = std::mem::take(&mut self.mail.received).into_iter();
@@ -64,7 +65,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     let happened = self.clients.reactor.add(socket, kind_of(via));
                     self.clients.after(happened);
                 }
-                Message::Published(_) => unreachable!("seen to above"),
+                Message::Published(_) => unreachable!("handled above"),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
                 Message::Effects(wanted) => self.clients.follow(wanted),
                 Message::Told(news) => self.clients.tell_all(news),
@@ -74,8 +75,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.clients.reactor.server.port(to.worker).send(Message::Settled(to.connection));
                 }
                 Message::Settled(wanted) => self.settled(wanted),
-                // The message has woken this worker, and the next turn loads the settings first.
-                // The listening sockets may have changed even if the settings have not.
+                // The message wakes this worker, and the next turn loads the settings first. The
+                // listening sockets may have changed even if the settings have not.
                 Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Synced => {
                     self.clients.reactor.release_synced();
@@ -84,7 +85,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     self.clients.executor.shrink_stream();
                     self.memory.purge();
                 }
-                // It has woken this worker.
+                // The message only wakes this worker.
                 Message::Snapshot => {}
                 Message::Whole => whole::take_all(self),
                 Message::Primary(new) => primary::follow(&mut self.clients, new),
@@ -103,8 +104,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.receive_own_answers();
     }
 
-    /// Runs requests whose shards have arrived. Must not run while messages are being drained: a
-    /// busy script handles further messages before it ends.
+    /// Runs requests whose shards have arrived. Called only after all messages have been taken from
+    /// the mailbox, because a script that becomes busy takes further messages before it ends.
     fn run_brought(&mut self) {
         while let Some(parcel) = self.mail.brought.pop_front() {
             self.brought(parcel);
@@ -160,7 +161,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         connection.waits.answers.push(parcel);
         connection.waits.requests -= 1;
         if connection.waits.requests > 0 {
-            // The reply adds to the client's memory usage.
+            // The arrived reply is part of the client's memory usage.
             return self.clients.reactor.touch(index);
         }
         let keyspace = self.clients.executor.keyspace();
@@ -226,7 +227,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Delivers all received pub/sub messages and `MONITOR` lines before a connection unsubscribes
-    /// or stops to monitor. Other messages wait for the next turn. Does nothing if the connection
+    /// or stops monitoring. Other messages wait for the next turn. Does nothing if the connection
     /// neither subscribes nor monitors. May close the connection for exceeding its output limit,
     /// but not within a transaction, whose reply comes first.
     #[cold]

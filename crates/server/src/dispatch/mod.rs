@@ -1,11 +1,13 @@
-//! The dispatcher: runs commands that need more than their turn in a window, on this worker's
-//! shards and on those of others.
+//! The dispatcher runs the commands that need more than one step in a window: transactions,
+//! scripts, `CLIENT PAUSE` and `SHUTDOWN`.
 //!
-//! The dispatcher acquires the shards of [transactions](transactions) and [scripts](scripts) and
-//! runs them. [Messages](messages) from other workers bring replies to its requests, and requested
-//! shards. It drives the [clients](crate::clients), which send the results. The layer above parses
-//! commands and [runs them in windows](crate::windows). When a long-running script needs a whole
-//! turn within it, the dispatcher calls that layer through a trait ([`Above`]).
+//! It acquires the shards that [transactions](transactions) and [scripts](scripts) need, and runs
+//! them. [Messages](messages) from other workers deliver the requested shards and the replies to
+//! its requests. It drives the [clients](crate::clients), which send the results.
+//!
+//! The layer above parses commands and [runs them in windows](crate::windows). When a script has
+//! run for long, the dispatcher calls that layer through the trait [`Above`], which runs a turn
+//! within the script.
 
 mod busy;
 pub mod ending;
@@ -35,8 +37,8 @@ pub use pause::PauseAnswer;
 pub use scripts::flags_of;
 pub use transactions::{Held, refusal};
 
-/// Maximum number of commands of one connection that run in a turn, so that other connections get
-/// their turn.
+/// Maximum number of commands that one connection runs per turn. The limit lets other connections
+/// run theirs.
 pub const COMMANDS_PER_TURN_MAX: usize = 1024;
 
 /// A connection of this worker.
@@ -44,7 +46,7 @@ pub type Connection = reactor::Connection<Held>;
 
 /// The layer that drives dispatchers.
 pub trait Above<'s, L: EventLoop> {
-    /// Runs a turn of the worker's loop within a script, which holds these shards.
+    /// Runs a turn of the worker's loop within a script that holds the shards in `owned`.
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]);
 }
 
@@ -56,12 +58,12 @@ pub struct Dispatcher<'s, L: EventLoop> {
     pub memory: Memory,
     /// Times commands.
     pub stopwatch: Stopwatch,
-    /// The worker is to stop.
+    /// Whether the worker must stop.
     pub is_stopping: bool,
     /// Scratch memory for the shards of a command.
     pub shards: Vec<u32>,
-    /// Windows that are running a command that may be a script: the window of the turn, and that of
-    /// a turn within a script.
+    /// Windows whose running command may be a script: the window of the turn and the window of a
+    /// turn within a script.
     pub suspended: Vec<Suspended>,
     /// The layer that runs turns within scripts.
     above: Option<Box<dyn Above<'s, L> + 's>>,
@@ -69,7 +71,7 @@ pub struct Dispatcher<'s, L: EventLoop> {
     undo: Undo,
     /// Indexes of the connections that `CLIENT PAUSE` holds back.
     paused: Vec<u32>,
-    /// A pause of clients holds back some of them.
+    /// Whether a `CLIENT PAUSE` was in force when one of these connections was held back.
     clients_pause: bool,
     mail: Mail,
 }
@@ -101,8 +103,8 @@ impl<'s, L: EventLoop> Dispatcher<'s, L> {
         self.clients.is_behind() | self.mail.is_behind() | self.memory.is_behind()
     }
 
-    /// Returns how long a poll may wait for a pause to end or a blocked connection to time out, µs;
-    /// at most `wait_us`.
+    /// Returns how long a poll may wait, µs: at most `wait_us`, and only until a pause ends or a
+    /// blocked connection times out.
     #[inline]
     pub fn wait_us(&self, wait_us: i64) -> i64 {
         let mut wait_us = wait_us;

@@ -1,26 +1,29 @@
 //! `CLIENT PAUSE`: holds back commands, and delays its own reply until the pause is in force.
 //!
-//! Every command is checked before it is admitted to run ([`Dispatcher::run_one`]). A failover
-//! relies on a stronger guarantee: after the reply to `CLIENT PAUSE WRITE` nothing changes. In
-//! Redis it holds because commands run one at a time. In Pantala the reply waits, after the pause
-//! has started, for all commands admitted before:
+//! Every command is checked before it is admitted to run (`windows::run`). A failover relies on a
+//! stronger guarantee: after the reply to `CLIENT PAUSE WRITE`, nothing changes. Redis gives this
+//! guarantee because it runs commands one at a time. In Pantala the reply waits, after the pause
+//! has started, for all commands that were admitted before:
 //!
-//! 1. Each other worker is asked to settle, and confirms between two windows. Commands that it has
-//!    admitted by then have finished, hold a shard or have requested one; later ones are held back.
-//! 2. Then all shards are acquired, as by any command. A holder keeps its shard until it has run.
-//!    Earlier requests at a gate or in a home's mailbox are served earlier: gates and mailboxes are
-//!    FIFO. (A request that released its shards to a busy script,
-//!    [`pantala_engine::executor::Executor::refuse_waiting`], queues again, but changes nothing or
-//!    is one of those in 3. Requests set back by a script return to their gates before their worker
-//!    settles, or before it acquires the shards for its own `CLIENT PAUSE`.)
-//! 3. Two kinds of request acquire shards again after having held none. A script that is rerun with
-//!    all shards is checked again, and deferred if the pause holds it back: its first run was
-//!    rolled back. A waiter whose destination was busy (`BLMOVE`) is served later: while there is
-//!    such a waiter, the shards are released and acquired again.
+//! 1. Each other worker is asked to settle, and confirms this between two windows. Each command
+//!    that it has admitted by then has finished, holds a shard or has requested one. Later commands
+//!    are held back.
+//! 2. All shards are then acquired, as by any command. A command that holds a shard keeps it until
+//!    it has run. Gates and mailboxes are FIFO, so earlier requests are served earlier. But two
+//!    kinds of requests release their shards and queue again:
+//!    - requests whose shards a busy script has released
+//!      ([`pantala_engine::executor::Executor::refuse_waiting`]): they change nothing or are among
+//!      the work in 3;
+//!    - requests that a script has reset (`Executor::set_back`): they return to their gates before
+//!      their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
+//! 3. Two kinds of work acquire shards again after they have released theirs. A script that is
+//!    rerun with all shards is checked again, and is deferred if the pause holds it back. Its first
+//!    run was rolled back. A waiter whose destination was busy (`BLMOVE`) is served later. While
+//!    there is such a waiter, the shards are released and acquired again.
 //!
-//! While a script is busy, commands that need its shards get `-BUSY`. As in Redis, `CLIENT PAUSE`
-//! gets it too, and the pause is rolled back. A transaction with `CLIENT PAUSE` needs all shards,
-//! and is rejected as a whole.
+//! While a script is busy, commands that need its shards are rejected with `-BUSY`. As in Redis, so
+//! is `CLIENT PAUSE`, and the pause is rolled back. A transaction with `CLIENT PAUSE` needs all
+//! shards, and is rejected as a whole.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -49,8 +52,8 @@ pub struct PauseAnswer {
 }
 
 impl PauseAnswer {
-    /// Creates the pending reply to `CLIENT PAUSE`, or to a transaction that contains it.
-    /// `may_be_refused`: false for a transaction, which has already run.
+    /// Returns the pending reply of a pause. `may_be_refused` must be false for a transaction,
+    /// because it has already run.
     pub fn new(pause: Pause, timed: Option<(&'static Command, usize)>, may_be_refused: bool) -> Self {
         PauseAnswer { pause, unsettled: 0, reply: Vec::new(), timed, may_be_refused }
     }
@@ -65,15 +68,15 @@ impl PauseAnswer {
         look_at_pause(server);
     }
 
-    /// Marks the pause as announced: its client gets the reply, or has disconnected. The duration
-    /// of the pause counts from this moment.
+    /// Marks the pause as announced, when the reply is sent to its client or the client has
+    /// disconnected. The pause's duration counts from this moment.
     pub(super) fn tell(&self, server: &Server) {
         server.keyspace().tuning.tell_paused(&self.pause, server.now_ms());
         look_at_pause(server);
     }
 }
 
-/// Wakes the workers, which sleep until a pause ends.
+/// Wakes the workers, so that they check again when the pause ends.
 fn look_at_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }
@@ -114,7 +117,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     pub(super) fn take_all_for_pause(&mut self, index: u32) {
-        // Requests that were set back were admitted before the pause started.
+        // Requests that were reset were admitted before the pause started.
         self.mail.resume_set_back(&mut self.clients.executor);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.held else { return };
@@ -125,8 +128,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_refused);
     }
 
-    /// Writes the reply if nothing is in flight. Otherwise parks the connection, and the caller
-    /// releases and acquires the shards again. All shards are held.
+    /// Writes the reply, unless a waiter is still to be served later. In that case parks the
+    /// connection, and the caller releases the shards and acquires them again. The caller holds all
+    /// shards.
     pub(super) fn end_pause_answer(&mut self, index: u32, answer: Box<PauseAnswer>) -> Ran {
         let keyspace = self.clients.executor.keyspace();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
@@ -139,7 +143,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some((command, arguments)) = answer.timed
             && self.stopwatch.times(command, arguments)
         {
-            // The command has only waited for others; its own work takes no time.
+            // The command has only waited for others. Its own work takes no time.
             self.clients.tally.time_late(command, Duration::ZERO);
         }
         answer.tell(self.clients.reactor.server);
@@ -160,7 +164,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.reactor.touch(index);
     }
 
-    /// Resumes the connections held back, if the pause has ended.
+    /// Resumes the connections that were held back, if the pause has ended.
     #[inline]
     pub fn resume_paused(&mut self) {
         if !self.paused.is_empty() && resumes_at_ms(self) <= self.clients.reactor.clock.now_ms {
@@ -194,8 +198,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 }
 
-/// Returns when commands held back must be checked again. A failover may outlast the pause of
-/// clients that holds back more than writes.
+/// Returns when the held-back commands must be checked again. A `CLIENT PAUSE` of all commands may
+/// end before a failover's pause of writes, and then reads must run.
 #[cold]
 pub(super) fn resumes_at_ms<L: EventLoop>(d: &Dispatcher<'_, L>) -> i64 {
     let server = d.clients.reactor.server;

@@ -1,4 +1,4 @@
-//! Checks the permissions of commands that have waited again before they run.
+//! Checks the permissions of a command again if it has waited before it runs.
 //!
 //! The engine checks commands that waited for a shard or a key. This module checks the queued
 //! commands of a transaction that runs on its client's worker, and `WATCH` and scripts when their
@@ -53,9 +53,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         true
     }
 
-    /// Updates the cached rules of a session: at the start of a transaction, and after one of its
-    /// own commands that may change users. In between, changes by other clients are ignored, so
-    /// that they don't split the transaction.
+    /// Updates the cached rules of a session. The caller does so at the start of a transaction, and
+    /// after each of its commands that may change users. Other clients' changes in between are
+    /// ignored, so that they don't take effect in the middle of the transaction.
     pub(super) fn follow_rules(&mut self, index: u32) {
         let users = self.clients.executor.keyspace().users();
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
@@ -81,7 +81,7 @@ fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u
     let users = keyspace.users();
     let connection = clients.reactor.connections[index as usize].as_mut()?;
     let session = &mut connection.session;
-    // No other command of the connection has run since this one was checked.
+    // The rules are those of the earlier check: no other command of the connection has run since.
     if session.has_followed(users.epoch()) {
         return None;
     }

@@ -2,9 +2,9 @@
 //! their keys.
 //!
 //! The connection's worker runs `EXEC` and `WATCH` while it holds the shards, because it owns the
-//! session. If a shard is busy, the connection is parked as for any other command. In that case a
-//! transaction whose commands need only their keys runs on the worker that releases the last
-//! missing shard; for any other, the shards are brought to the connection's worker.
+//! session. If a shard is busy, the connection is parked, as for any other command. A transaction
+//! whose commands need only their keys then runs on the worker that releases the last missing
+//! shard. For any other transaction, the shards are brought to the connection's worker.
 //!
 //! Other commands that a connection runs on requested shards (scripts, `CLIENT PAUSE`, `SHUTDOWN`)
 //! use the same path: see [`Held`] and [`Dispatcher::gather_for`].
@@ -61,8 +61,8 @@ pub enum Held {
 type ExecName = [u8; 4];
 
 impl Held {
-    /// Returns the size of the arguments that this value keeps, bytes. A session keeps those of its
-    /// transaction.
+    /// Returns the size of the arguments that this value keeps, bytes. The arguments of a
+    /// transaction are kept by its session.
     fn argument_bytes(&self) -> usize {
         match self {
             Held::Watch(_, words) => words.iter().map(|word| word.len()).sum(),
@@ -86,8 +86,8 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Takes a connection's transaction if any thread can run it: its commands need only their keys,
-/// and the user is unrestricted as of `epoch`.
+/// Takes a connection's transaction if any thread can run it, that is, if its commands need only
+/// their keys and the user is unrestricted as of `epoch`.
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let Some(Held::Exec(command, name)) = connection.socket.held else { return None };
     let session = &mut connection.session;
@@ -195,7 +195,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     }
                 }
             }
-            TransactionPart::Script(_) => unreachable!("seen to above"),
+            TransactionPart::Script(_) => unreachable!("handled above"),
         };
         if held.is_none() && keyspace.monitors().are_there() {
             keyspace.show(command, &args, session.client.id, session.db);
@@ -231,7 +231,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Requests the shards in `self.shards` and does the work of `held` when they are held.
-    /// `has_waited`: the command has waited before, and the rest of its window has run.
+    /// `has_waited` means that the command has waited before and the rest of its window has run.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         // Rejecting `WATCH` would let its transaction run unprotected, which is worse than waiting.
@@ -318,8 +318,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if parcel.value.connection == LOADING {
             return loading::hand_over(self, owned);
         }
-        // If the connection has closed, none of its queued commands has run: the effect is as if it
-        // had never sent EXEC.
+        // If the connection has closed, none of its queued commands runs, as if it had never sent
+        // `EXEC`.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
             return self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
         };
@@ -360,8 +360,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Does the work that the shards were requested for, and releases them. Work that has waited
-    /// for its shards is timed from this point: as in Redis, waiting does not count.
+    /// Does the work for which the shards were requested, and releases them. Work that has waited
+    /// for its shards is timed from this point, because waiting does not count, as in Redis.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let before =
             self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
@@ -434,8 +434,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.execute_transaction(index, &mut owned, now_ms);
                 if let Some(began) = began {
                     self.clients.reactor.read_clock();
-                    // The transaction's plain commands share the time that its individually timed
-                    // commands leave.
+                    // Commands of the transaction that weren't timed individually share the
+                    // remaining time.
                     self.clients.tally.end_window(began.elapsed().as_nanos() as u64);
                 }
                 self.end_held(index, command, || copied(std::iter::once(name.as_slice())), began);
@@ -479,7 +479,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return true;
         }
         self.memory.make_room(&mut self.clients, held);
-        // Evicted values are freed first: a script may hold its shards for long.
+        // Evicted values are freed first, because a script may hold its shards for long.
         self.clients.executor.free_evicted();
         let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
         let flags = match &connection.socket.held {

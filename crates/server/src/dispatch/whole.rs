@@ -1,4 +1,4 @@
-//! Work of the server itself that needs all shards, such as the start of a snapshot: see
+//! Runs the server's own work that needs all shards, such as the start of a snapshot. See
 //! [`with_all_shards`](crate::snapshot::with_all_shards).
 //!
 //! On a replica the shards are acquired by the worker with the link to the primary, between two

@@ -1,10 +1,10 @@
 //! The window: commands that a worker has parsed from its connections but not run yet.
 //! [`crate::windows`] fills it and runs it.
 //!
-//! The whole window is parsed before any of it runs, so that cache misses of different commands
-//! overlap: stage one hashes each key and prefetches its bucket; stage two, when the buckets have
-//! arrived, prefetches the entries. Members and fields that commands look up *inside* a set or hash
-//! are prefetched just before the commands run (`look_ahead` in `run`).
+//! All commands of a window are parsed before the first of them runs, so that cache misses of
+//! different commands overlap. Stage one hashes each key and prefetches its bucket. Stage two, when
+//! the buckets have arrived, prefetches the entries. Members and fields that commands look up
+//! *inside* a set or hash are prefetched just before the commands run (`look_ahead` in `run`).
 //!
 //! The window keeps commands of one connection in the order in which they were sent, and they run
 //! in that order.
@@ -18,9 +18,9 @@ use pantala_session::{Parsed, Unrun};
 
 use crate::renames::Renames;
 
-/// Maximum number of commands in a window. Each has about three cache lines in flight; the L1 cache
+/// Maximum number of commands in a window. Each has about three cache lines in flight. The L1 cache
 /// holds 512 lines and there are about a dozen line-fill buffers, so more commands would only evict
-/// prefetched lines. Measurements are in docs/decisions.
+/// prefetched lines (`docs/decisions/0009-hot-path.md`).
 pub const WINDOW_COMMANDS_MAX: usize = 64;
 
 /// How to run a command of the window.
@@ -78,9 +78,9 @@ pub struct Window {
 /// Capacity of [`Recent`]: a power of two.
 const RECENT_MAX: usize = 8;
 
-/// A cache of resolved commands whose only key is their first argument: nearly all calls are of
-/// this kind. The cache key is the name as the client spelled it and the number of arguments.
-/// Subcommands are not cached: the first word does not determine the command.
+/// A cache of resolved commands whose only key is their first argument, as in nearly all calls. The
+/// cache key consists of the name as the client spelled it and the number of arguments. Subcommands
+/// are not cached, because the first word does not determine the command.
 #[derive(Default)]
 pub struct Recent {
     known: [Option<Known>; RECENT_MAX],
@@ -88,7 +88,7 @@ pub struct Recent {
 
 #[derive(Clone, Copy)]
 struct Known {
-    /// [`Args::short_name`].
+    /// The name, as [`Args::short_name`] returns it.
     name: u64,
     /// Number of arguments of the call.
     args: usize,
@@ -143,9 +143,9 @@ impl Window {
         &self.ranges[entry.first_arg as usize..(entry.first_arg + entry.args) as usize]
     }
 
-    /// Iterates over the first entry of each run of entries of one connection, with its index. Most
-    /// entries of a connection are adjacent, so this skips them cheaply. A connection with several
-    /// runs is returned more than once.
+    /// Iterates over the first of each sequence of adjacent entries of one connection, with its
+    /// index. Most entries of a connection are adjacent, so this is cheap. A connection with
+    /// several sequences is returned more than once.
     #[inline]
     pub fn first_of_each(&self) -> impl Iterator<Item = (usize, &Entry)> {
         let mut last = None;
@@ -163,10 +163,10 @@ impl Window {
         })
     }
 
-    /// Compares tags in the prefetched buckets and prefetches the entries: stage two.
+    /// Compares tags in the prefetched buckets and prefetches the entries (stage two).
     pub fn prefetch_entries(&self, keyspace: &Keyspace) {
-        // A single command has no other miss to overlap with: prefetching would only repeat its
-        // lookup.
+        // A single command has no other cache miss to overlap with, so prefetching would only
+        // repeat its lookup.
         if self.entries.len() < 2 {
             return;
         }
@@ -178,7 +178,7 @@ impl Window {
     }
 }
 
-/// Resolves a command and prefetches its bucket: stage one.
+/// Resolves a command and prefetches its bucket (stage one).
 #[inline]
 pub fn classify(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     match recent.find(args) {
@@ -203,8 +203,8 @@ fn classify_anew(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db
     }
     let command = match renames.resolve(args) {
         Ok(command) => command,
-        // As in Redis: a web page can post a form with commands in its body to this port. These are
-        // the first words of such a request.
+        // As in Redis, detects HTTP requests: a web page can post a form with commands in its body
+        // to this port. `POST` and `Host:` are the first words of such a request.
         Err(_) if [&b"post"[..], b"host:"].iter().any(|word| args.at(0).eq_ignore_ascii_case(word)) => {
             return What::Browser;
         }

@@ -1,4 +1,4 @@
-//! Memory, Persistence.
+//! The sections Memory and Persistence.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -43,7 +43,7 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
     text.field("mem_fragmentation_bytes", beyond_used);
-    // The stream's bytes don't count in used_memory.
+    // The memory of the replication stream isn't part of used_memory.
     let stream_bytes = server.keyspace().journal().memory_bytes();
     let backlog_bytes = stream_bytes.min(server.config().settings().repl_backlog_bytes);
     text.field("mem_not_counted_for_evict", 0);
@@ -60,7 +60,8 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("lazyfreed_objects", lazy_free.freed());
 }
 
-/// Writes the memory usage of scripts and functions, in all workers' Lua states and as text.
+/// Writes the memory usage of scripts and functions: that of all workers' Lua states and that of
+/// the source texts.
 fn scripts(text: &mut Text, server: &Server) {
     let scripting = server.scripting();
     let (for_scripts, for_functions) = (scripting.state_bytes(Kind::Script), scripting.state_bytes(Kind::Function));
@@ -115,7 +116,7 @@ pub(super) fn persistence(text: &mut Text, server: &Server) {
     append_only_file(text, server);
 }
 
-/// Writes the fields of the append-only file; the last six only while it is on.
+/// Writes the fields of the append-only file. The last six are written only while it is on.
 fn append_only_file(text: &mut Text, server: &Server) {
     let aof = &server.snapshots().aof;
     let (rewrites, written) = (&aof.rewrites, &aof.written);

@@ -4,7 +4,7 @@ use super::Text;
 use crate::host::Server;
 use crate::replication::{Phase, Shown, Transfer};
 
-/// Writes the fields of a replica. Returns whether the server is one.
+/// Writes the fields of a replica. Returns whether the server is a replica.
 pub(super) fn replica(text: &mut Text, server: &Server) -> bool {
     let Some(Shown { primary, phase, transfer, down_s, heard_ms, offsets }) = server.replication().replica.shown()
     else {

@@ -120,7 +120,7 @@ pub(super) fn errorstats(text: &mut Text, server: &Server) {
     }
 }
 
-/// Returns a client's text with characters that a field's name can't contain replaced.
+/// Returns a text from a client, with the characters replaced that a field's name can't contain.
 fn safe(code: &[u8]) -> String {
     String::from_utf8_lossy(code).replace(['#', ':', '\n', '\r'], "_")
 }

@@ -115,7 +115,7 @@ fn server() -> Server {
     Server::new(Keyspace::new(layout, ports), ConfigStore::new(&loaded), Renames::default(), facts, Vec::new())
 }
 
-/// Returns the titles, each with the names of its fields.
+/// Returns each section's title with the names of its fields.
 fn fields(text: &str) -> Vec<(String, String)> {
     let sections = text.split("\r\n\r\n").map(|section| {
         let mut lines = section.lines();

@@ -1,8 +1,8 @@
 //! CPU time of the process, in user and in system mode.
 //!
-//! The kernel reports the two in ticks of 10 ms (`/proc`) and their sum in nanoseconds (a clock).
-//! The sum is split in proportion to the ticks, so that the sum of the two fields is as exact as
-//! the clock.
+//! The kernel reports the two times in ticks of 10 ms (in `/proc`), and their sum in nanoseconds
+//! (as a clock). The sum is split in proportion to the ticks, so the two fields add up to the
+//! clock's time.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,5 +1,6 @@
-//! Turns the command line into a process that is ready to serve: configuration, daemon, log, open
-//! files, sockets, pid file. [`startup::main`](crate::startup::main) calls [`boot`].
+//! Prepares the process to serve: reads the configuration, starts the daemon, opens the log, raises
+//! the open-file limit, opens the sockets and writes the pid file.
+//! [`startup::main`](crate::startup::main) calls [`boot`].
 
 use super::listen::{Listener, listen, remove_unix_socket};
 use super::supervision::{self, supervise};
@@ -25,7 +26,7 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// Returns its parts: the configuration, the sockets, and the files to remove at exit.
+    /// Returns the parts: the configuration, the sockets, and the files to remove at exit.
     pub fn into_parts(self) -> (Loaded, Vec<Listener>, Cleanup) {
         (self.loaded, self.listeners, self.cleanup)
     }
@@ -39,7 +40,7 @@ pub struct Cleanup {
 }
 
 impl Cleanup {
-    /// Sends what the supervisor has not received yet, and removes pid file and Unix socket.
+    /// Sends the pending messages to the supervisor, and removes the pid file and the Unix socket.
     pub fn run(self) {
         supervision::finish();
         if let Some(path) = &self.pidfile {
@@ -49,13 +50,13 @@ impl Cleanup {
     }
 }
 
-/// Prepares the process for the first worker. `is_command` returns whether the server has a
-/// command, for `rename-command`; `defaults` returns the defaults for a number of workers.
+/// Prepares the process for the first worker. `defaults` returns the defaults for a number of
+/// workers. `is_command` returns whether the server has a command, which `rename-command` needs.
 ///
 /// # Errors
 ///
-/// The process must exit with this code: help was printed, the daemon was started, or an error was
-/// reported.
+/// The exit code, if the process must exit because help was printed, the daemon was started, or an
+/// error was reported.
 pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> bool) -> Result<Boot, ExitCode> {
     log::init();
     let arguments = cli::arguments();
@@ -65,7 +66,7 @@ pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> b
     };
     let mut host = Recorder { start_dir: System.current_dir(), stdin: None };
     let mut loaded = read(&sources, defaults, is_command, &mut host).map_err(|error| complain(&error))?;
-    // A daemon's first process has found no supervisor.
+    // The daemon's parent has already found that there is no supervisor.
     let is_supervised = !daemon::is_daemon() && is_supervised(&loaded.settings);
     if loaded.settings.daemonize && !is_supervised {
         if !daemon::is_daemon() {
@@ -104,7 +105,8 @@ fn read(
     Ok(loaded)
 }
 
-/// Reports to the supervisor that the settings name. Returns whether there is one.
+/// Reports the start to the supervisor that the settings name. Returns whether there is such a
+/// supervisor.
 fn is_supervised(settings: &Settings) -> bool {
     if settings.process.supervised == Supervised::No {
         return false;
@@ -122,7 +124,7 @@ fn configure_log(settings: &Settings) {
     };
     log::configure(settings.loglevel, file, syslog);
     if let Some(error) = failed {
-        tracing::warn!("Can't open the host's log: {}", reason(&error));
+        tracing::warn!("Can't open the syslog socket: {}", reason(&error));
     }
 }
 
@@ -143,7 +145,7 @@ fn print(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Reports an error: an unreadable file in the log, anything else on standard error, as in Redis.
+/// Reports an unreadable file in the log, and any other error on standard error, as in Redis.
 fn complain(error: &LoadError) -> ExitCode {
     if matches!(error, LoadError::Open { .. }) {
         return fail(&error.to_string());
@@ -157,7 +159,8 @@ fn fail(text: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The system as a host. Records standard input, so that a daemon can read it again.
+/// A [`Host`] that uses the system, and records standard input so that the daemon can read it
+/// again.
 struct Recorder {
     start_dir: PathBuf,
     stdin: Option<Vec<u8>>,

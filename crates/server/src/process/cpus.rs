@@ -4,7 +4,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::path::Path;
 
-/// Maximum number of CPUs in the affinity mask of rustix.
+/// Maximum number of CPUs in rustix's affinity mask.
 const CPUS_MAX: usize = CpuSet::MAX_CPU;
 
 /// Returns the CPUs that the calling thread may run on, in ascending order; never empty.
@@ -14,17 +14,17 @@ pub fn allowed_cpus() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Returns the cgroup's quota as a number of CPUs, if there is one: 1.5 means 150 ms of CPU time in
-/// 100 ms.
+/// Returns the cgroup's CPU quota as a number of CPUs, or `None` if there is no quota. For example,
+/// 1.5 means 150 ms of CPU time per 100 ms.
 pub fn cpu_quota() -> Option<f64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     quota_of(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// Returns the default number of workers: one per CPU, at most the quota.
+/// Returns the default number of workers: one per CPU, but at most the quota.
 ///
-/// The quota is rounded down. With one worker too many, the kernel throttles all workers for the
-/// rest of each period, while they hold shards.
+/// The quota is rounded down. With one worker more, the kernel would stop all workers for the rest
+/// of each period, while they hold shards.
 pub fn default_workers() -> usize {
     workers_for(allowed_cpus().len(), cpu_quota())
 }
@@ -38,7 +38,7 @@ fn workers_for(cpus: usize, quota: Option<f64>) -> usize {
 ///
 /// # Errors
 ///
-/// The system's, or the number exceeds the mask.
+/// The system's error, or an error if `cpu` is outside the affinity mask.
 pub fn pin_thread(cpu: usize) -> io::Result<()> {
     if cpu >= CPUS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -63,8 +63,8 @@ fn quota_of(groups: &str, root: &Path) -> Option<f64> {
         let bases =
             if is_v2 { [root.to_path_buf(), root.join("unified")] } else { [root.join(controllers), root.join("cpu")] };
         let read = if is_v2 { quota_v2 } else { quota_v1 };
-        // In a container the path may be the host's and not exist. In that case the process's group
-        // is at the root of the mount.
+        // In a container, the path may be one of the host that doesn't exist here. The process's
+        // group is then at the root of the mount.
         for (base, path) in bases.iter().flat_map(|base| Path::new(group).ancestors().map(move |path| (base, path))) {
             if let Some(quota) = read(&base.join(path)) {
                 least = Some(least.map_or(quota, |least| least.min(quota)));
@@ -81,7 +81,7 @@ fn quota_v2(group: &Path) -> Option<f64> {
     ratio(words.next()?, words.next()?)
 }
 
-/// Reads the quota (-1: none) and the period from a file each.
+/// Reads the quota (-1 means none) and the period, each from its own file.
 fn quota_v1(group: &Path) -> Option<f64> {
     let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
     ratio(read("cpu.cfs_quota_us")?.trim(), read("cpu.cfs_period_us")?.trim())

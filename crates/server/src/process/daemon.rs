@@ -1,9 +1,10 @@
 //! Runs the server in the background, and writes the pid file.
 //!
-//! A daemon is the same program started again in a new session, with `/dev/null` as its three
-//! streams. `fork` without `exec` would need `unsafe`, and the daemon needs nothing of its parent
-//! except the configuration from standard input, which is passed on. Both processes read the same
-//! configuration, so the parent reports its errors on the terminal.
+//! The daemon is a second process of the same program, in a new session and with `/dev/null` as its
+//! three standard streams. It isn't created by `fork` without `exec`, which would need `unsafe`. It
+//! needs nothing of its parent except the configuration from standard input, which the parent
+//! passes on. Both processes read the same configuration, so the parent has reported its errors on
+//! the terminal.
 
 use crate::config::host::reason;
 use std::ffi::OsString;
@@ -12,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Marks the second process as the daemon.
+/// The environment variable that marks the second process as the daemon.
 const MARK: &str = "PANTALA_DAEMON";
 
 /// Returns whether this process was started by [`spawn`].
@@ -25,7 +26,7 @@ pub fn is_daemon() -> bool {
 ///
 /// # Errors
 ///
-/// The system's.
+/// The system's error.
 pub fn spawn(dir: &Path, arguments: &[OsString], stdin: Option<&[u8]>) -> io::Result<()> {
     let mut command = Command::new("/proc/self/exe");
     if let Some(name) = std::env::args_os().next() {
@@ -37,7 +38,7 @@ pub fn spawn(dir: &Path, arguments: &[OsString], stdin: Option<&[u8]>) -> io::Re
     if let (Some(mut pipe), Some(text)) = (child.stdin.take(), stdin) {
         pipe.write_all(text)?;
     }
-    // Doesn't wait for the child, which continues after this process has exited.
+    // The child is not waited for. It continues after this process has exited.
     Ok(())
 }
 
@@ -45,7 +46,7 @@ pub fn spawn(dir: &Path, arguments: &[OsString], stdin: Option<&[u8]>) -> io::Re
 ///
 /// # Errors
 ///
-/// The system's.
+/// The system's error.
 pub fn detach() -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;

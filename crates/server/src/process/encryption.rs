@@ -1,5 +1,5 @@
 //! The state that all encrypted connections share, built from the settings: certificates, keys, and
-//! what a handshake may negotiate.
+//! the protocols and ciphers that a handshake may negotiate.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,7 +29,7 @@ impl Encryption {
         let read = || {
             let server = Server::new(&settings.options)?;
             // Nothing uses the client's certificate yet, because links to other servers are not
-            // encrypted. As in Redis, a bad one is an error nevertheless.
+            // encrypted. As in Redis, a bad certificate is an error nevertheless.
             if settings.options.client.cert_file.is_some() {
                 Client::new(&settings.options)?;
             }
@@ -53,6 +53,6 @@ impl Encryption {
     }
 }
 
-/// The settings of encrypted connections can't be used. The log has the reason.
+/// The error that the settings of encrypted connections can't be used. The log has the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Unusable;

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Minimum number of files reserved for other uses than clients, as in Redis.
 const RESERVED_FILES_MIN: u64 = 32;
 
-/// Maximum number of files that each worker opens: event loop, doorbell, its share of listeners and
-/// timers.
+/// Maximum number of files that each worker opens: event loop, doorbell, and its share of listeners
+/// and timers.
 const FILES_PER_WORKER: u64 = 4;
 
 /// Reserved files, set by [`raise_open_files`]. Relaxed: no other data depends on it.
 static RESERVED_FILES: AtomicU64 = AtomicU64::new(RESERVED_FILES_MIN);
 
-/// Returns the open-file limit in force; `u64::MAX`: none.
+/// Returns the current open-file limit, or `u64::MAX` if there is none.
 pub fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -58,7 +58,7 @@ pub fn raise_open_files(maxclients: u32, workers: usize) -> Result<u32, String> 
 ///
 /// # Errors
 ///
-/// The limit can't be raised so far; the text is for the client.
+/// The limit can't be raised that far. The text is for the client.
 pub fn allow_clients(maxclients: u32) -> Result<(), String> {
     let reserved = RESERVED_FILES.load(Relaxed);
     raise_to(u64::from(maxclients) + reserved).map_err(|_| {
@@ -67,13 +67,13 @@ pub fn allow_clients(maxclients: u32) -> Result<(), String> {
     })
 }
 
-/// Returns how many clients fit a limit; `None` for none.
+/// Returns the number of clients that fit a limit, or `None` if none fits.
 fn clients_within(limit: u64, reserved: u64) -> Option<u32> {
     limit.checked_sub(reserved).filter(|clients| *clients > 0).map(|clients| u32::try_from(clients).unwrap_or(u32::MAX))
 }
 
 /// Raises the limit to `needed`, and the hard limit too if necessary and allowed. Otherwise raises
-/// it to the hard limit and fails.
+/// the limit to the hard limit and fails.
 fn raise_to(needed: u64) -> io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= needed) {
@@ -84,7 +84,7 @@ fn raise_to(needed: u64) -> io::Result<()> {
         return Ok(());
     };
     if maximum > current {
-        // Raises the limit as far as allowed. The caller gets the first error.
+        // Raises the limit as far as allowed. The first error is returned.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     Err(error.into())

@@ -39,7 +39,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the TCP port of this kind; 0: none.
+    /// Returns the TCP port for this kind, or 0 if there is none.
     fn port(self, settings: &Settings) -> u16 {
         match self {
             Kind::Tcp => settings.port,
@@ -50,8 +50,8 @@ impl Kind {
 }
 
 impl Listener {
-    /// Shuts the socket down with all its copies. The address is available at once, even while
-    /// copies are open.
+    /// Shuts down the socket and all its copies. The address is then available at once, even while
+    /// copies are still open.
     fn shut_down(&self) {
         // Can't fail: the socket is listening.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -79,7 +79,8 @@ impl Listening {
         Self { listeners: Mutex::new(listeners), generation: AtomicU64::new(0), encryption: Mutex::new(None) }
     }
 
-    /// Returns how often the sockets were replaced. Must be read before [`Self::copies`].
+    /// Returns the number of times that the sockets were replaced. The caller must read it before
+    /// it calls [`Self::copies`], so that it doesn't miss a replacement.
     pub fn generation(&self) -> u64 {
         self.generation.load(Acquire)
     }
@@ -93,9 +94,9 @@ impl Listening {
         self.listeners().iter().map(|listener| Ok((listener.socket.try_clone()?, listener.kind))).collect()
     }
 
-    /// Listens on the addresses of `new` instead of those of `old`. On another port, the new
-    /// sockets are opened before the old ones are closed; on the same port, the old ones must be
-    /// closed first.
+    /// Listens on the addresses of `new` instead of those of `old`. If the port changes, the new
+    /// sockets are opened before the old ones are closed. Otherwise the old sockets must be closed
+    /// first.
     ///
     /// # Errors
     ///
@@ -152,8 +153,8 @@ impl Listening {
 ///
 /// # Errors
 ///
-/// An address is unavailable, or there is none. The text is for the log, which already has the
-/// reason.
+/// An address is unavailable, or no address is configured. The text is for the log, which already
+/// has the reason.
 pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     warn_backlog(settings.tcp_backlog);
     let mut listeners = listen_tcp(settings, Kind::Tcp)?;
@@ -168,7 +169,7 @@ pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     Ok(listeners)
 }
 
-/// Opens the TCP sockets of one kind; none if the port is 0.
+/// Opens the TCP sockets of one kind, or none if its port is 0.
 ///
 /// # Errors
 ///

@@ -7,10 +7,10 @@
 //! | notice | `*` | `info!` |
 //! | warning | `#` | `warn!`, `error!` |
 //!
-//! The log file is opened for each line, as in Redis, so that it may be moved away at any time. A
-//! line below the level costs one check of a flag that `tracing` keeps at each call site.
+//! The log file is opened for each line, as in Redis, so that it may be moved at any time. A line
+//! below the level costs one check of a flag that `tracing` keeps at each call site.
 //!
-//! With `syslog-enabled` the host's log receives the lines as well.
+//! With `syslog-enabled`, the lines are also sent to syslog.
 
 use super::syslog::Syslog;
 use crate::config::LogLevel;
@@ -25,19 +25,20 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The level in force, as [`LogLevel`]. Relaxed: no other data depends on it.
+/// The current level, as [`LogLevel`]. Relaxed: no other data depends on it.
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Notice as u8);
 
-/// Whether the server has read its configuration: the role changes from `C` to `M`.
+/// Whether the server has read its configuration. The role in the lines is `C` before, and `M` or
+/// `S` afterwards.
 static IS_SERVING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the server is a replica, whose role is `S`.
 static IS_REPLICA: AtomicBool = AtomicBool::new(false);
 
-/// The log file; `None`: standard output.
+/// The log file; `None` means standard output.
 static FILE: RwLock<Option<PathBuf>> = RwLock::new(None);
 
-/// The host's log; `None`: it receives nothing.
+/// The sender to syslog; `None` if syslog is not enabled.
 static SYSLOG: RwLock<Option<Syslog>> = RwLock::new(None);
 
 /// Starts logging to standard output, at `notice`. Further calls in the process do nothing.
@@ -47,8 +48,8 @@ pub fn init() {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Configures the level, the file and the host's log of a server that has read its configuration.
-/// Without a file it logs to standard output.
+/// Configures the level, the file and syslog, when the server has read its configuration. Without a
+/// file, lines go to standard output.
 pub fn configure(level: LogLevel, file: Option<PathBuf>, syslog: Option<Syslog>) {
     *FILE.write().unwrap_or_else(PoisonError::into_inner) = file;
     *SYSLOG.write().unwrap_or_else(PoisonError::into_inner) = syslog;
@@ -100,7 +101,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RedisLayer {
         event.record(&mut message);
         let (level, sign) = class(event.metadata().level());
         let line = format_line(&now(), sign, &message);
-        // A log that can't be written is lost; the server continues without it, as in Redis.
+        // A line that can't be written is lost, and the server continues, as in Redis.
         let _ = write_line(&line);
         if let Some(syslog) = &*SYSLOG.read().unwrap_or_else(PoisonError::into_inner) {
             let _ = syslog.write(level, &format!("{}{}", message.text, message.fields));

@@ -1,4 +1,4 @@
-//! The rank of the process for the kernel's out-of-memory killer.
+//! The score of the process for the kernel's out-of-memory killer (`oom_score_adj`).
 
 use crate::config::host::reason;
 use crate::config::{OomScore, ProcessSettings, Refusal};
@@ -7,14 +7,14 @@ use std::sync::{Mutex, PoisonError};
 
 const FILE: &str = "/proc/self/oom_score_adj";
 
-/// Highest and lowest rank that the kernel accepts, as a distance from 0.
+/// Maximum absolute value of the score that the kernel accepts.
 const SCORE_MAX: i32 = 1000;
 
-/// The rank before the first change; `None` while it is in force.
+/// The score before the first change; `None` as long as it is unchanged.
 static BEFORE: Mutex<Option<i32>> = Mutex::new(None);
 
-/// Sets the rank that the settings have for a primary or a replica, or restores the one before.
-/// Returns whether the kernel accepts it; otherwise the log says why not.
+/// Sets the score that the settings have for a primary or a replica, or restores the original
+/// score. Returns whether the kernel has accepted it. If not, the log has the reason.
 pub fn adjust_oom_score(settings: &ProcessSettings, is_replica: bool) -> bool {
     let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     let value = settings.oom_score_values[usize::from(is_replica)];
@@ -41,11 +41,11 @@ pub fn adjust_oom_score(settings: &ProcessSettings, is_replica: bool) -> bool {
     written.inspect_err(|error| tracing::warn!("Unable to write oom_score_adj: {}", reason(error))).is_ok()
 }
 
-/// Applies a change of the settings, and then what else they change. If that fails, the rank is
-/// restored.
+/// Applies a change of the score's settings, and then the other changes. If these fail, the old
+/// score is restored.
 ///
 /// # Errors
-/// The kernel rejects the rank; or those of `others`.
+/// The kernel rejects the score, or `others` fails.
 pub fn change_oom_score(
     old: &ProcessSettings,
     new: &ProcessSettings,
@@ -64,7 +64,7 @@ pub fn change_oom_score(
         return Err(Refusal { directive, reason: reason.to_owned() });
     }
     others().inspect_err(|_| {
-        // The reply is the error of the others.
+        // The reply is the error of `others`.
         adjust_oom_score(old, is_replica);
     })
 }

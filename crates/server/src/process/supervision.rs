@@ -1,4 +1,5 @@
-//! The program that has started the server and waits until it is ready: systemd or upstart.
+//! The supervisor: the program that has started the server and waits until it is ready, systemd or
+//! upstart.
 //!
 //! systemd receives datagrams at the socket named by `$NOTIFY_SOCKET` (`sd_notify`). A thread sends
 //! them, so that no worker waits when systemd is slow.
@@ -16,31 +17,33 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// How long a message may wait for room in systemd's queue.
+/// Maximum time that a message waits for room in systemd's queue.
 const SEND_MAX: Duration = Duration::from_secs(5);
 
-/// What supervises this process. The first [`supervise`] sets it.
+/// The supervisor of this process. The first call of [`supervise`] sets it.
 static SUPERVISOR: OnceLock<Supervisor> = OnceLock::new();
 
 enum Supervisor {
-    /// Needs nothing more: SIGSTOP was the message.
+    /// Upstart. It needs no further messages, because SIGSTOP was the message.
     Upstart,
-    /// The way to systemd.
+    /// Systemd, with the way in which lines are sent to it.
     Systemd(Mutex<Way>),
 }
 
-/// How lines get to systemd.
+/// The way in which lines are sent to systemd.
 enum Way {
-    /// No thread has started yet: the process may still need to be the only one.
+    /// The socket. The sending thread has not started yet, because the process may still have to be
+    /// single-threaded.
     Socket(Notifier),
-    /// The thread that sends them.
+    /// The sending thread.
     Thread(Sender<String>, JoinHandle<()>),
-    /// The process ends.
+    /// Lines are no longer sent, because the process ends.
     Closed,
 }
 
-/// Reports to the supervisor that `wanted` names that the server starts. Returns whether there is
-/// one: such a server stays in the foreground. upstart stops the process until it has noticed.
+/// Reports to the supervisor named by `wanted` that the server starts. Returns whether there is
+/// such a supervisor, in which case the server stays in the foreground. The call stops the process
+/// until upstart resumes it.
 pub fn supervise(wanted: Supervised) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let supervisor = match wanted {
@@ -87,7 +90,7 @@ fn start_thread(notifier: Notifier) -> Way {
     let (sender, lines) = channel::<String>();
     let run = move || {
         for line in lines {
-            // The server serves its clients without systemd, too.
+            // The server continues even if systemd can't be reached.
             let _ = notifier.send(&line).inspect_err(log_failure);
         }
     };
@@ -99,7 +102,7 @@ fn log_failure(error: &io::Error) {
     tracing::warn!("systemd supervision error: sd_notify: {}", reason(error));
 }
 
-/// Waits until all lines are sent: the process ends.
+/// Waits until all lines are sent. Called when the process ends.
 pub fn finish() {
     if let Some(Supervisor::Systemd(way)) = SUPERVISOR.get() {
         let ended = std::mem::replace(&mut *way.lock().unwrap_or_else(PoisonError::into_inner), Way::Closed);
@@ -141,7 +144,7 @@ struct Notifier {
 }
 
 impl Notifier {
-    /// Returns that of a value of `$NOTIFY_SOCKET`: a path, or `@` and an abstract name.
+    /// Creates the notifier for a value of `$NOTIFY_SOCKET`: a path, or `@` and an abstract name.
     fn new(path: &OsStr) -> io::Result<Notifier> {
         let address = match path.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

@@ -1,19 +1,19 @@
-//! The host's log, `/dev/log`: one datagram for each line, in the form that `syslog(3)` of libc
-//! sends.
+//! Syslog: sends each line of the log as a datagram to `/dev/log`, in the format of libc's
+//! `syslog(3)`.
 //!
-//! Sending never waits: a line for which the receiver has no room is lost, where libc's function
-//! would stop the worker. Each line is addressed by the path, so that a restarted receiver gets the
-//! next one.
+//! Sending never waits. A line for which the receiver has no room is lost, whereas libc's function
+//! would block the worker. Each line is sent to the path, so that a restarted receiver receives the
+//! next line.
 
 use crate::config::{LogLevel, SyslogSettings};
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-/// Where the host's log listens.
+/// Path of the socket on which syslog listens.
 pub const DEV_LOG: &str = "/dev/log";
 
-/// See the head of this module.
+/// A sender to syslog, see the head of this module.
 #[derive(Debug)]
 pub struct Syslog {
     socket: UnixDatagram,
@@ -23,10 +23,10 @@ pub struct Syslog {
 }
 
 impl Syslog {
-    /// Creates the log that listens at `path`.
+    /// Creates a sender to the socket at `path`.
     ///
     /// # Errors
-    /// The system has no more sockets.
+    /// The system's error.
     pub fn new(settings: &SyslogSettings, path: &Path) -> io::Result<Syslog> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
@@ -37,14 +37,14 @@ impl Syslog {
     /// Sends a line.
     ///
     /// # Errors
-    /// Nothing receives it, or its queue is full.
+    /// Nothing listens on the socket, or its queue is full.
     pub fn write(&self, level: LogLevel, message: &str) -> io::Result<()> {
         let time = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
         let line = self.format(level, &time, message);
         self.socket.send_to(line.as_bytes(), &self.path).map(drop)
     }
 
-    /// Returns the datagram of a message: priority, time, name, process, text.
+    /// Returns the datagram of a message: priority, time, name, process ID and text.
     fn format(&self, level: LogLevel, time: &str, message: &str) -> String {
         let priority = u32::from(self.facility) << 3 | severity(level);
         format!("<{priority}>{time} {}[{}]: {message}", self.ident, std::process::id())
@@ -78,7 +78,7 @@ mod tests {
         assert!(log.write(LogLevel::Notice, "lost").is_err());
     }
 
-    /// A receiver that doesn't read costs lines, not time.
+    /// A receiver that doesn't read loses lines but doesn't delay the sender.
     #[test]
     fn a_full_queue_loses_lines_and_a_new_receiver_gets_the_next() {
         let path = std::env::temp_dir().join(format!("pantala-syslog-{}", std::process::id()));

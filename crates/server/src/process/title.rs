@@ -1,11 +1,11 @@
-//! The title of the process.
+//! The title of the process, as `ps` shows it.
 
 use crate::config::{Settings, process_title};
 use pantala_base::title::Title;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
-/// The memory of the title, and what it depends on beside the settings.
+/// The memory of the title, and the values other than the settings on which the title depends.
 struct Shown {
     title: Title,
     program: Vec<u8>,
@@ -15,8 +15,8 @@ struct Shown {
 
 static SHOWN: Mutex<Option<Shown>> = Mutex::new(None);
 
-/// Prepares the title, if the settings want one, and shows it. The process must not have started a
-/// thread, nor use its arguments afterwards. `file`: the configuration file, or nothing.
+/// Sets the title, if the settings ask for one. The process must not have started a thread yet, and
+/// must not use its arguments afterwards. `file` is the path of the configuration file, or empty.
 pub fn show_title(settings: &Settings, file: &[u8]) {
     if settings.process.title_template.is_none() {
         return;
@@ -31,7 +31,7 @@ pub fn show_title(settings: &Settings, file: &[u8]) {
     update_title(settings);
 }
 
-/// Shows the title that changed settings have.
+/// Sets the title again after the settings have changed.
 pub fn update_title(settings: &Settings) {
     if let Some(shown) = &mut *SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
         && let Some(text) = process_title(settings, &shown.program, &shown.file)

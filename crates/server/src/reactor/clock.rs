@@ -1,9 +1,10 @@
 //! The time that commands see: read once per turn, and again after commands that took long.
 //!
-//! Within a turn the time never goes back. A connection's next command never sees an earlier time
-//! than its previous one saw on another worker, or than a client that served it saw. So once a
-//! connection has found a key expired, it never finds a key with an earlier deadline alive. At the
-//! next turn the time follows the system's clock again, even if that was set back.
+//! Within a turn the time that a connection's commands see never decreases. This includes the times
+//! that its earlier commands have seen on other workers, and the times at which commands of other
+//! clients have served it while it was blocked. So once a connection has found a key expired, it
+//! never finds a key with an earlier deadline alive. At the next turn the time follows the system's
+//! clock again, even if that was set back.
 //!
 //! A transaction or a script sees its start time throughout. Commands after it see the time when it
 //! ended.
@@ -21,7 +22,7 @@ const AGE_MAX_NS: u64 = 1_000_000;
 pub struct Clock {
     /// The time that commands see, Unix time in ms.
     pub now_ms: i64,
-    /// When the turn had run its commands, in ms of the monotonic clock. Set once per turn.
+    /// When the turn's commands ended, in ms of the monotonic clock. Set once per turn.
     pub turn_ran_ms: i64,
     /// When this turn's last window ended; `None` if something that may take long has run since.
     ran: Option<Moment>,

@@ -14,16 +14,16 @@ pub struct Socket<H> {
     pub id: ConnId,
     /// The work that the connection does on the shards that it has requested.
     pub held: Option<H>,
-    /// Receiving is paused until pending input has run.
+    /// Whether receiving is paused until pending input has run.
     pub is_held: bool,
-    /// The connection is in the list of those whose turn is to be finished.
+    /// Whether the connection is in the list of those whose turn must be finished.
     pub is_touched: bool,
-    /// The connection is in the list of those that have only messages to be sent.
+    /// Whether the connection is in the list of those that have only messages to be sent.
     pub is_listed: bool,
-    /// The latest stamp of the effects that the connection's pending replies reveal; 0: none of the
-    /// replies waits for a sync.
+    /// The latest stamp of the effects that the connection's pending replies reveal; 0 if none of
+    /// the replies waits for a sync.
     pub unsynced: u64,
-    /// The connection is in the list of those whose replies wait for a sync.
+    /// Whether the connection is in the list of those whose replies wait for a sync.
     pub is_unsynced: bool,
     /// The TLS state of an encrypted connection.
     pub tls: Option<Box<Layer>>,

@@ -39,15 +39,16 @@ use crate::config::Settings;
 use crate::host::Server;
 use crate::stats::WorkerStats;
 
-/// Maximum number of reply buffers kept for reuse, and their maximum capacity.
+/// Maximum number of reply buffers kept for reuse.
 const SPARE_BUFFERS_MAX: usize = 256;
+/// Maximum capacity of such a buffer, bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// Maximum number of connections with only messages that a turn sends to: about a millisecond's
-/// work.
+/// Maximum number of listed connections to which a turn sends. Sending to them takes about a
+/// millisecond.
 const SENT_TO_PER_TURN: usize = 128;
 
-/// Prefetch distance, in items handled one after the other: a few hundred nanoseconds.
+/// The connection of an item is prefetched this many items earlier: a few hundred nanoseconds.
 const FETCHED_AHEAD: usize = 4;
 
 /// The outcome of an event, for the layer above.
@@ -143,8 +144,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Marks all open connections with input as ready, except one. A caller up the stack may have
-    /// taken them from the list.
+    /// Marks all open connections with input as ready, except one. They may not be in the list,
+    /// which a caller up the stack may have taken.
     pub fn make_others_ready(&mut self, but: u32) {
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -177,14 +178,14 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     /// Keeps the memory of an emptied list of [`Reactor::take_ready`].
     #[inline]
     pub fn keep_ready(&mut self, emptied: Vec<u32>) {
-        // Replies to parked commands may have made connections ready meanwhile: these are in the
-        // current list.
+        // If replies to parked commands have made connections ready meanwhile, these are in the
+        // current list, which stays.
         if self.ready.is_empty() {
             self.ready = emptied;
         }
     }
 
-    /// Marks a connection as one whose turn is to be finished.
+    /// Adds a connection to those whose turn must be finished.
     #[inline]
     pub fn touch(&mut self, index: u32) {
         if let Some(connection) = &mut self.connections[index as usize]
@@ -218,7 +219,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Removes and returns one of the connections whose turn is to be finished.
+    /// Removes and returns one of the connections whose turn must be finished.
     #[inline]
     pub fn next_touched(&mut self) -> Option<u32> {
         self.touched.pop()
@@ -278,7 +279,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         Some(is_over(&mut self.io, self.connections[index as usize].as_ref()?))
     }
 
-    /// Has the loop send a connection's next piece, or notify of the end of the send in flight.
+    /// Makes the loop send a connection's next piece, or report the end of the send in flight.
     #[cold]
     fn send_later(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
@@ -315,8 +316,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         (!connection.ahead.is_empty()).then_some(connection.ahead)
     }
 
-    /// Returns a connection of the loop, if it is open. Borrows only the table: the caller uses
-    /// other parts of the reactor.
+    /// Returns the connection with this identifier of the loop, if it is open. Borrows only the
+    /// table, because callers use other parts of the reactor meanwhile.
     #[inline]
     fn open(connections: &mut [Option<Connection<H>>], conn: ConnId) -> Option<&mut Connection<H>> {
         let connection = connections.get_mut(conn.index())?.as_mut()?;
@@ -344,8 +345,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         self.clock.read(self.server);
     }
 
-    /// Prefetches the connections of items that are handled soon: with many connections, few are in
-    /// the caches.
+    /// Prefetches the connections of items that will be handled soon, because with many connections
+    /// few are in the caches.
     #[inline]
     pub fn fetch_ahead<T>(&self, following: &[T], connection: impl Fn(&T) -> Option<usize>) {
         if let Some(index) = following.get(FETCHED_AHEAD).and_then(&connection) {

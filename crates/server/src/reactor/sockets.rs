@@ -21,7 +21,7 @@ pub struct Listeners {
     ids: Vec<(ListenerId, Kind)>,
     /// The listeners before the last change, which may still report a connection.
     former: Vec<(ListenerId, Kind)>,
-    /// The generation of the server's listening sockets. These are copies of that generation.
+    /// The generation of the server's listening sockets of which these are copies.
     generation: u64,
 }
 
@@ -30,7 +30,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     /// worker.
     ///
     /// # Errors
-    /// The loop rejects them, or there are no file descriptors left.
+    /// The loop rejects the sockets, or there are no file descriptors left.
     pub fn listen(&mut self) -> std::io::Result<()> {
         if self.number != self.server.facts().first_io_worker {
             return Ok(());
@@ -174,7 +174,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         if index >= self.connections.len() {
             self.connections.resize_with(index + 1, || None);
         }
-        debug_assert!(self.connections[index].is_none(), "the loop reuses an index only after close");
+        debug_assert!(self.connections[index].is_none(), "the loop has reused the index of an open connection");
         self.connections[index] = Some(Connection::new(Socket { tls: layer, ..Socket::new(id) }, session));
         Some(index as u32)
     }

@@ -1,8 +1,8 @@
 //! Encrypted connections: TLS between the socket and the connection.
 //!
-//! Received chunks are decrypted before the parser sees them, output is encrypted when the turn
-//! ends. The layers above the reactor don't distinguish encrypted connections. Other connections
-//! pay three branches: per chunk, per send and per turn.
+//! Received chunks are decrypted before the parser sees them, and output is encrypted when the turn
+//! ends. The layers above the reactor don't distinguish encrypted connections. For other
+//! connections this costs three branches: one per chunk, one per send and one per turn.
 //!
 //! A long reply is encrypted in slices of [`SLICE_BYTES`], one a turn. So it is not in memory
 //! twice, and other connections are served between slices. Handshake messages that arrive in a turn
@@ -30,7 +30,8 @@ const SLICE_BYTES: usize = 256 * 1024;
 const HANDSHAKES_PER_TURN: Duration = Duration::from_micros(300);
 
 /// Maximum size of a handshake's input that waits for the end of the turn, bytes. More input is
-/// processed at once: behind the last handshake message a client may send any number of commands.
+/// processed at once, because a client may send any number of commands behind the last handshake
+/// message.
 const WAITING_BYTES_MAX: usize = 16 * 1024;
 
 /// Maximum duration of a handshake, ms.
@@ -43,7 +44,7 @@ pub struct Layer {
     reply: Vec<u8>,
     /// The output that is being sent, and how many of its bytes are encrypted.
     piece: Option<(Outgoing, usize)>,
-    /// Memory of the send in flight, bytes; 0: no send is in flight.
+    /// Memory of the send in flight, bytes; 0 if no send is in flight.
     in_flight_bytes: usize,
     /// When the connection was accepted, Unix time in ms.
     accepted_ms: i64,
@@ -125,7 +126,7 @@ impl Layer {
 pub struct Handshakes {
     /// Decrypted bytes that no connection has received yet. Empty between events.
     plain: Vec<u8>,
-    /// The number of a turn, and how long handshakes have taken in it.
+    /// The number of a turn, and the time that handshakes have taken in it.
     spent: (u64, Duration),
 }
 
@@ -290,8 +291,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         layer.in_flight_bytes = layer.in_flight_bytes.max(1);
     }
 
-    /// Sends the peer of a connection that is being closed a close notification, if all its output
-    /// was sent and the socket takes it at once.
+    /// Sends a close notification to the peer of a connection that is being closed, if all output
+    /// was sent and the socket takes the notification at once.
     pub(super) fn say_goodbye(&self, id: ConnId, mut layer: Layer) {
         if layer.in_flight_bytes == 0 && layer.piece.is_none() && !layer.connection.is_handshaking() {
             send_at_once(&self.io, id, &layer.connection.close());

@@ -1,4 +1,4 @@
-//! Replies that wait until the effects that they tell of are on disk (`appendfsync always`), or
+//! Replies that wait until the effects that they reveal are on disk (`appendfsync always`), or
 //! until the disk has caught up with the writers ([`crate::aof`]).
 //!
 //! A connection records the latest stamp of the effects that its commands have produced or have
@@ -19,8 +19,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         let aof = &self.server.snapshots().aof;
         let (synced, is_behind) = (aof.synced(), aof.gate().is_behind());
         let Some(connection) = &mut self.connections[index as usize] else { return false };
-        // A client without replies (CLIENT REPLY OFF) must not write ahead of the disk either. A
-        // primary's writes can't be held back.
+        // While the disk is behind, a client without replies (CLIENT REPLY OFF) waits too. Only the
+        // link to a primary passes, because its writes can't be held back.
         let may_pass = if is_behind { connection.session.primary.is_some() } else { !connection.has_output() };
         if connection.socket.unsynced < synced || may_pass {
             connection.socket.unsynced = 0;
@@ -62,7 +62,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
 }
 
 /// Keeps a connection that has just become open from running commands if its replies wait for a
-/// sync: a pipeline whose commands run elsewhere would otherwise never stop.
+/// sync. Otherwise a pipeline whose commands run on other workers would never wait.
 pub fn hold_unsynced<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32) {
     if let Some(connection) = &mut reactor.connections[index as usize]
         && connection.socket.is_unsynced

@@ -9,9 +9,10 @@
 //!                                              rejected: the server is the primary again
 //! ```
 //!
-//! `FAILOVER ABORT` ends it in any state. The timeout counts in waiting-for-sync only: it ends that
-//! state, with `FORCE` by entering the next one. In failover-in-progress the server tries to reach
-//! the target until it replies, as in Redis: if the target is gone, only `ABORT` ends it.
+//! `FAILOVER ABORT` ends a failover in any state. The timeout applies only to waiting-for-sync.
+//! When it expires, the failover is aborted or, with `FORCE`, enters the next state. In
+//! failover-in-progress the server tries to reach the target until the target replies, as in Redis.
+//! If the target is gone, only `ABORT` ends the failover.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,26 +27,26 @@ use super::promotion::{hold_writes, release_writes};
 use super::replica::{Address, Known, Role};
 use crate::host::Server;
 
-/// How often acknowledgements are looked at.
+/// Interval between checks of acknowledgements.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The state of a failover; its text is Redis's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// There is none.
+    /// There is no failover.
     #[default]
     None,
-    /// A replica is to receive the whole stream.
+    /// Waits until a replica has received the whole stream.
     WaitForSync,
-    /// The replica is asked to take over.
+    /// Asks the replica to take over.
     InProgress,
 }
 
-/// See the head of this module.
+/// The state of a failover.
 #[derive(Debug, Default)]
 struct Failover {
     stage: Stage,
-    /// The number of the last one.
+    /// The number of the last failover.
     number: u64,
     target: Option<Address>,
 }
@@ -60,7 +61,7 @@ impl Stage {
     }
 }
 
-/// A failover of a thread.
+/// A failover that runs on its own thread.
 struct Run {
     server: Arc<Server>,
     number: u64,
@@ -68,7 +69,7 @@ struct Run {
     is_forced: bool,
 }
 
-/// The failover of this server, if there is one.
+/// The state of this server's last failover.
 #[derive(Debug, Default)]
 pub struct Failovers(Mutex<Failover>);
 
@@ -77,17 +78,18 @@ impl Failovers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns its state, for `INFO`.
+    /// Returns the state of the failover, for `INFO`.
     pub fn state(&self) -> &'static str {
         self.lock().stage.name()
     }
 
-    /// Returns whether there is one.
+    /// Returns whether a failover is running.
     pub fn is_running(&self) -> bool {
         self.lock().stage != Stage::None
     }
 
-    /// Returns its number if its target is asked to take over.
+    /// Returns the number of the failover if it is in its last stage: the target is asked to take
+    /// over.
     pub(super) fn in_progress(&self) -> Option<u64> {
         let failover = self.lock();
         (failover.stage == Stage::InProgress).then_some(failover.number)
@@ -98,7 +100,8 @@ impl Failovers {
         target.map_or_else(String::new, |Address { host, port }| format!(" to {host}:{port}"))
     }
 
-    /// Enters the last stage with this target. Returns whether the failover has not been aborted.
+    /// Enters the last stage with `target`, unless the failover was aborted. Returns whether it was
+    /// entered.
     fn enter_progress(&self, number: u64, target: &Address) -> bool {
         let mut failover = self.lock();
         let is_current = failover.stage == Stage::WaitForSync && failover.number == number;
@@ -148,7 +151,7 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
     Ok(())
 }
 
-/// Returns the replica that was named.
+/// Returns the target that the command names.
 fn target_of(replication: &Replication, wanted: &Wanted<'_>) -> Result<Option<Address>, String> {
     let state = replication.state();
     if state.replicas.is_empty() {
@@ -175,7 +178,8 @@ fn target_of(replication: &Replication, wanted: &Wanted<'_>) -> Result<Option<Ad
     }
 }
 
-/// Aborts the failover: that of this number, or any. The server is the primary again.
+/// Aborts the failover with this number or, without a number, any failover. The server is then the
+/// primary again.
 pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
     let replication = server.replication();
     // The target is followed if and only if it is asked to take over: both change together.
@@ -217,7 +221,7 @@ fn end(server: &Server, number: u64) {
 
 const FORCE_NEEDS: &str = "ERR FAILOVER with force option requires both a timeout and target HOST and IP.";
 
-/// What a failover waits for.
+/// The result of a failover's wait.
 enum Reached {
     Done,
     TimedOut,
@@ -267,10 +271,10 @@ impl Run {
         self.until.is_some_and(|until| Instant::now() >= until).then_some(Reached::TimedOut)
     }
 
-    /// Waits until no write is in flight, and the stream has all of them.
+    /// Waits until no write is in flight and the stream contains all writes.
     fn quiesce(&self) -> Reached {
         let (sender, receiver) = mpsc::channel();
-        // The replica is asked for what it has.
+        // Also asks the replicas for their offsets.
         quiesce(&self.server, true, move |_| _ = sender.send(()));
         loop {
             match receiver.recv_timeout(LOOK) {
@@ -330,7 +334,8 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
         return None;
     }
     let (sender, receiver) = mpsc::channel();
-    // Not one byte more: the other must not be asked for what it can't have.
+    // Requests no acknowledgements, because a request would add bytes to the stream that the other
+    // server can't have.
     quiesce(server, false, move |_| _ = sender.send(()));
     while receiver.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         if replica.term() != term || server.is_stopping() {

@@ -2,8 +2,8 @@
 //! snapshot, and hands the socket over to a worker when the stream starts. When the link is lost,
 //! the thread starts again.
 //!
-//! A separate thread may block, so an attempt is written as a sequence of steps. The stream, which
-//! is most of the work, is processed by a worker.
+//! Unlike a worker, this thread may block, so an attempt is plain sequential code. The stream,
+//! which is most of the work, is processed by a worker.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -25,9 +25,9 @@ use crate::host::Server;
 use crate::net;
 use crate::process;
 
-/// A link that lasts less than `SHORT_LINK` is short. After `SHORT_LINKS_MAX` short links in a row
-/// the thread waits before it retries.
+/// A link that lasts less than this is short.
 const SHORT_LINK: Duration = Duration::from_secs(1);
+/// Number of short links in a row after which the thread waits before it retries.
 const SHORT_LINKS_MAX: u32 = 20;
 /// Time between two attempts to connect, and to connect to the target of a failover, as in Redis.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -39,10 +39,10 @@ const READ_BYTES: usize = 256 * 1024;
 /// Maximum length of a handshake's line, bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// Why a failover ends without another primary.
+/// The reason for aborting a failover whose target has rejected it.
 const REJECTED: &str = "Failover target rejected psync request";
 
-/// Why an attempt has ended.
+/// The reason for the end of an attempt.
 enum End {
     /// An error, which is logged. The thread retries.
     Failed(String),
@@ -63,7 +63,8 @@ pub(super) fn run(server: &Weak<Server>) {
         let Some(strong) = server.upgrade() else { return };
         let Some(wanted) = strong.replication().replica.next_attempt(server) else { return };
         let Wanted { primary: address, term, mut known, is_own } = wanted;
-        // A lost link is tried again at once, but not for ever one that ends as soon as it is made.
+        // A lost link is retried at once, but not forever if each link ends as soon as it is
+        // established.
         short_links = if linked.elapsed() < SHORT_LINK { short_links + 1 } else { 0 };
         if short_links > SHORT_LINKS_MAX {
             strong.replication().replica.wait_to_retry(term, RETRY_AFTER);
@@ -93,7 +94,7 @@ struct Attempt<'s> {
     server: &'s Arc<Server>,
     term: u64,
     known: Option<Known>,
-    /// The number of the failover whose target it connects to.
+    /// If the server hands its role over: the number of the failover whose target is the primary.
     failover: Option<u64>,
     settings: Arc<Settings>,
 }
@@ -137,7 +138,7 @@ impl Attempt<'_> {
                 self.refuse_empty(&received, position)?;
                 let stream_db = load::load(self.server, self.term, &mut received, &wire.stream)
                     .map_err(|why| why.map_or(End::Unwanted, End::Failed))?;
-                // The offset of a primary without PSYNC is unknown; it counts from 0.
+                // The offset of a primary without PSYNC is unknown, so it counts from 0.
                 let offset = position.map_or(0, |position| position.offset);
                 let known = position.map(|position| Known { position, db: stream_db });
                 tracing::info!("MASTER <-> REPLICA sync: Finished with success");
@@ -189,7 +190,7 @@ impl Attempt<'_> {
         Err(failed(why))
     }
 
-    /// Shakes hands. The end of a failover depends on the reply to its `PSYNC`.
+    /// Performs the handshake. In a failover, the reply to `PSYNC` decides how the failover ends.
     fn shake_hands_or_abort(&self, wire: &mut Wire) -> Result<Outcome, End> {
         let mut handshake = self.handshake();
         let outcome = self.shake_hands(wire, &mut handshake);

@@ -1,8 +1,6 @@
-//! Replaces the dataset by the dataset of a primary.
-//!
-//! The link thread holds all shards during the load, so the workers continue to serve clients.
-//! Commands that need the dataset get `-LOADING`; commands that were checked before the load
-//! started wait for their shards.
+//! Replaces the dataset by the dataset of a primary. The link thread holds all shards during the
+//! load. The workers serve clients meanwhile: commands that need the dataset get `-LOADING`;
+//! commands that were checked before the load started wait for their shards.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -35,8 +33,8 @@ const SESSION: SessionView = SessionView {
     permit: Permit::new(0, true),
 };
 
-/// Interval between empty lines sent to the primary, so that it doesn't time out a replica that
-/// loads.
+/// Interval between empty lines sent to the primary, so that it doesn't time out a replica that is
+/// loading.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// Returns the limits on values of a snapshot.

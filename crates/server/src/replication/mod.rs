@@ -1,5 +1,19 @@
 //! Replication: the state that all workers share, and the sockets. The protocol, without sockets,
-//! is in `pantala_replication`.
+//! is in `pantala_replication`, whose page defines its words; [`pantala_engine::effect`] defines
+//! *log*, *stream* and *reader*.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | recorded | the journal has readers, so the stream is in the log |
+//! | backlog | the log, which is kept for replicas whether or not any is attached |
+//! | base | the difference between an offset of the history and the same place's offset in the log |
+//! | link | at a primary: the connection of a replica ([`Link`]); at a replica: the connection to its primary |
+//! | term | the time between two changes of the primary that this server follows ([`replica`]) |
+//! | promotion | a replica becomes a primary and continues the stream that it has applied |
+//!
+//! # Files
 //!
 //! | file | what |
 //! | --- | --- |
@@ -36,9 +50,9 @@
 //! units, or of the bytes of its primary (`relay`). A promotion, or its reverse, switches from one
 //! to the other at the stream's end, and keeps what is held of it.
 //!
-//! When the stream of a primary starts, the thread hands the socket over to a worker, which runs
-//! its commands as those of any client ([`pantala_engine::client::PrimaryLink`],
-//! `clients/primary.rs`).
+//! When the stream of a primary starts, the link thread hands the socket over to a worker. The
+//! worker runs the stream's commands like those of any client
+//! ([`pantala_engine::client::PrimaryLink`], `clients/primary.rs`).
 
 mod failover;
 mod link;
@@ -73,7 +87,7 @@ pub struct Syncs {
     pub partial_err: AtomicU64,
 }
 
-/// Where a replica may continue.
+/// A position at which a replica may continue.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     offset: u64,
@@ -89,10 +103,11 @@ pub struct State {
     pub replicas: Replicas,
     links: Vec<Arc<Link>>,
     waits: Vec<PendingWait>,
-    /// Promotions in progress, and the connections that have asked for data meanwhile.
+    /// Number of promotions in progress.
     promotions: u32,
+    /// The connections that have asked for data during a promotion.
     deferred: Vec<Asker>,
-    /// A replica has attached since the history got its ID.
+    /// Whether a replica has attached since the history got its ID.
     has_told_id: bool,
     /// The ID that the history gets at the end of a promotion.
     next_id: Option<ReplId>,
@@ -100,9 +115,9 @@ pub struct State {
     former_db: u32,
     /// The stream is kept for replicas, attached or not.
     has_backlog: bool,
-    /// The pause that holds back writes before a shutdown.
+    /// The pause that holds back writes before a shutdown, if any.
     drain: Option<Pause>,
-    /// The stream is complete, because no more writes run.
+    /// Whether the stream is complete, because no more writes run.
     is_drained: bool,
     /// When the last replica disconnected, in ms of the monotonic clock.
     alone_since_ms: Option<i64>,
@@ -130,7 +145,7 @@ pub struct Replication {
     server: OnceLock<Weak<Server>>,
     /// The failover, if there is one.
     pub failovers: Failovers,
-    /// A full sync is being prepared or is writing its snapshot.
+    /// Whether a full sync is being prepared or is writing its snapshot.
     is_syncing: AtomicBool,
     /// Counters.
     pub syncs: Syncs,

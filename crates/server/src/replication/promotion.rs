@@ -25,13 +25,13 @@ use super::primary::Asker;
 use super::replica::{Role, shown};
 use crate::host::Server;
 
-/// How often the start of the stream is looked for.
+/// Interval between checks for the start of the stream.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// Handles `PSYNC … FAILOVER` of the primary: takes its place.
 ///
 /// # Errors
-/// The server is not its replica: the error reply.
+/// The error reply, if the server is not its replica.
 pub(super) fn take_over(server: &Server, id: &[u8], client: &Client) -> Result<(), &'static str> {
     tracing::warn!("Failover request received for replid {}.", id.escape_ascii());
     Role::of(server).take_over(ReplId::parse(id))?;
@@ -68,7 +68,7 @@ pub(super) fn run(server: &Server, term: u64) {
     }
 }
 
-/// Defers a request for data while a promotion is in progress. Returns it if there is none.
+/// Defers a request for data while a promotion is in progress. Otherwise returns it.
 pub(super) fn defer(replication: &Replication, asker: Asker) -> Option<Asker> {
     let mut state = replication.state();
     if state.promotions == 0 {
@@ -78,6 +78,8 @@ pub(super) fn defer(replication: &Replication, asker: Asker) -> Option<Asker> {
     None
 }
 
+/// Ends a promotion: lets writes run, and attaches the connections that have asked for data
+/// meanwhile.
 fn end(server: &Server) {
     let replication = server.replication();
     let deferred = {
@@ -122,7 +124,7 @@ fn resume(server: &Server, term: u64) -> bool {
     true
 }
 
-/// Holds writes back, whatever clients do.
+/// Holds back writes, regardless of what clients do.
 pub(super) fn hold_writes(server: &Server) {
     server.keyspace().tuning.hold_lasting_pause();
     look_at_pause(server);
@@ -134,7 +136,7 @@ pub(super) fn release_writes(server: &Server) {
     look_at_pause(server);
 }
 
-/// Wakes the workers, which sleep until a pause is due to end.
+/// Wakes the workers, so that they check again when a pause ends.
 fn look_at_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }

@@ -1,9 +1,9 @@
 //! The state of a replica: the primary that it follows, and how much of the stream it has applied.
-//! Clients change the former by `REPLICAOF`; the link thread and the worker that runs the stream
-//! change the latter.
+//! `REPLICAOF` of a client changes the primary. The link thread (`link.rs`) and then the worker
+//! that runs the stream advance the applied part.
 //!
-//! Each `REPLICAOF` starts another *term*. An attempt to connect, a snapshot or a link of an
-//! earlier term ends as soon as it detects the change, and must not change the state.
+//! Each change of the primary starts another *term*. An attempt to connect, a snapshot or a link of
+//! an earlier term ends as soon as it detects the change, and must not change the state.
 
 mod stream;
 
@@ -81,7 +81,7 @@ pub struct Shown {
     pub transfer: Option<Transfer>,
     /// For how long the link has been down, s.
     pub down_s: u64,
-    /// When bytes last arrived, Unix time in ms; 0: never.
+    /// When bytes last arrived, Unix time in ms; 0 if none have arrived.
     pub heard_ms: i64,
     /// Offsets up to which the stream was applied and received.
     pub offsets: (u64, u64),
@@ -96,19 +96,19 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns a position at which a primary selects a database first: another server has become
-    /// the primary there.
+    /// Returns a position at which another server has become the primary, so that its stream starts
+    /// with the selection of a database.
     pub(super) fn at(id: ReplId, offset: u64) -> Known {
         Known { position: Position { id, offset }, db: 0 }
     }
 }
 
-/// An attempt that is to be made.
+/// The next attempt to connect.
 pub(super) struct Wanted {
     pub(super) primary: Address,
     pub(super) term: u64,
     pub(super) known: Option<Known>,
-    /// The dataset continues the stream of this server, whose end is not known yet.
+    /// Whether the dataset continues the stream of this server, whose end is not known yet.
     pub(super) is_own: bool,
 }
 
@@ -117,7 +117,7 @@ struct State {
     phase: Phase,
     transfer: Option<Transfer>,
     known: Option<Known>,
-    /// The dataset was that of a primary until now: the end of its stream may be known.
+    /// Whether the dataset continues the stream of this server, whose end is not known yet.
     is_own: bool,
     down_since: Instant,
     /// While a promotion is in progress: where the stream has ended that the dataset continues.
@@ -189,8 +189,8 @@ impl Replica {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to follow the primary of the settings, if there is one. Must be called when the
-    /// dataset has been loaded, before any worker runs.
+    /// Starts to follow the primary that the settings name, if any. Must be called when the dataset
+    /// has been loaded, before any worker runs.
     pub fn start(server: &Arc<Server>) {
         let replica = &server.replication().replica;
         // Can't fail: a server is started once.
@@ -320,7 +320,7 @@ impl Replica {
         }
         server.config().note_replica_of(primary.as_ref().map(|it| (it.host.as_str(), it.port)));
         process::set_log_role(is_replica);
-        // The log says why it fails; the role changes all the same, as in Redis.
+        // If this fails, the log has the reason. As in Redis, the role changes nevertheless.
         process::adjust_oom_score(&server.config().settings().process, is_replica);
         if is_promoted {
             promotion::begin(server);
@@ -328,7 +328,8 @@ impl Replica {
         self.settle_role(server);
         self.end_link(server);
         if is_promoted {
-            // Not earlier: the role is settled when the former primary gets its reply.
+            // The promotion replies to the former primary, which has asked to be served. By then
+            // the role must be settled.
             promotion::run(server, term);
         }
         if is_replica {
@@ -351,7 +352,7 @@ impl Replica {
         }
     }
 
-    /// Closes the connection of the link, if there is one.
+    /// Closes the connection of the link, if any.
     fn end_link(&self, server: &Server) {
         for client in server.keyspace().clients().all() {
             if client.is_primary.load(Relaxed) && !client.gone.load(Relaxed) {
@@ -378,13 +379,13 @@ impl Replica {
         tuning.set_refusals(Refusals::READ_ONLY, is_replica && settings.replica.is_read_only);
         let is_stale = is_replica && !is_connected && !settings.replica.serves_stale_data;
         tuning.set_refusals(Refusals::STALE, is_stale);
-        // The primary evicts.
+        // Only the primary evicts keys.
         let is_unlimited = is_replica && settings.replica.ignores_maxmemory;
         server.keyspace().limit_memory(if is_unlimited { 0 } else { settings.maxmemory_bytes });
     }
 
-    /// Waits until there is a primary to connect to. Returns it, the term, and where to continue;
-    /// `None` if the server stops.
+    /// Waits until there is a primary to connect to. Returns the attempt, or `None` if the server
+    /// stops.
     pub(super) fn next_attempt(&self, server: &Weak<Server>) -> Option<Wanted> {
         let mut state = self.lock();
         loop {
@@ -463,8 +464,8 @@ impl Replica {
         true
     }
 
-    /// Notes that the link has ended, where the stream was applied up to `offset`, with database
-    /// `db` selected. Without an offset the stream can't be continued.
+    /// Records that the link has ended. The stream was applied up to `offset`, where database `db`
+    /// was selected. Without an offset the stream can't be continued.
     pub fn link_ended(&self, server: &Server, term: u64, offset: Option<u64>, db: u32) {
         let was_lost = {
             let mut locked = self.lock();

@@ -1,5 +1,5 @@
-//! Background snapshots. A thread that holds all shards starts one; a separate thread writes it to
-//! a [`Consumer`]: a file or replicas.
+//! Background snapshots. A thread that holds all shards starts a snapshot. A separate thread passes
+//! it to a [`Consumer`], which writes a file or sends it to replicas.
 //!
 //! ```text
 //! holder of all shards                 pantala-snapshot
@@ -10,7 +10,7 @@
 //!   encode parts                ──►
 //! ```
 //!
-//! One snapshot runs at a time, as Redis has one child process.
+//! Only one snapshot runs at a time, like the one child process of Redis.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -30,7 +30,7 @@ use pantala_types::Value;
 use super::save::facts;
 use crate::host::Server;
 
-/// How long the exit of the process waits for an aborted snapshot.
+/// Maximum time that the exit of the process waits for an aborted snapshot.
 const EXIT_MAX: Duration = Duration::from_secs(2);
 
 /// The purpose of a snapshot.
@@ -65,7 +65,7 @@ pub trait Consumer: Send {
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, took: Duration);
 }
 
-/// A snapshot whose bytes the consumer has all received.
+/// A snapshot that the consumer has received completely.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// Length of the file.
@@ -107,7 +107,7 @@ pub struct JournalStart {
 pub enum NotStarted {
     /// Another snapshot is running, for this purpose.
     Running(Purpose),
-    /// The system has no more threads.
+    /// The thread could not be created.
     Thread(io::Error),
 }
 
@@ -169,7 +169,7 @@ impl Background {
         lock(&self.running).clone()
     }
 
-    /// Makes the running snapshot fail, if there is one and `is_meant` holds for its purpose.
+    /// Makes the running snapshot fail, if a snapshot runs and `is_meant` holds for its purpose.
     pub fn abort(&self, is_meant: impl Fn(Purpose) -> bool) {
         if let Some(running) = &*lock(&self.running)
             && is_meant(running.purpose)
@@ -179,7 +179,7 @@ impl Background {
     }
 
     /// Waits until the consumer of the running snapshot has finished, if `is_meant` holds for its
-    /// purpose. After [`Background::abort`] this needs no progress by a worker.
+    /// purpose. After [`Background::abort`], this doesn't depend on the progress of any worker.
     pub fn wait_until_finished(&self, is_meant: impl Fn(Purpose) -> bool) {
         let mut running = lock(&self.running);
         while let Some(current) = &*running
@@ -190,8 +190,8 @@ impl Background {
         }
     }
 
-    /// Aborts the running snapshot when all workers have ended. Waits for it at most [`EXIT_MAX`]:
-    /// a consumer may be waiting for another host.
+    /// Aborts the running snapshot when all workers have ended. Waits for it at most [`EXIT_MAX`],
+    /// because its consumer may be waiting for another host.
     pub fn end_at_exit(&self) {
         self.abort(|_| true);
         let running = lock(&self.running);
@@ -235,8 +235,8 @@ impl Background {
     }
 }
 
-/// Queues `job` to run on a worker that holds all shards. For work of the server itself: commands
-/// acquire shards by their route.
+/// Queues `job` to run on a worker that holds all shards. Only the server's own work uses this;
+/// commands acquire shards by their route.
 pub fn with_all_shards(server: &Server, job: Job) {
     let mut jobs = lock(&server.snapshots().background.jobs);
     jobs.push(job);
@@ -249,7 +249,7 @@ pub fn with_all_shards(server: &Server, job: Job) {
 /// of the stream of effects that continues exactly where the snapshot ends.
 ///
 /// # Errors
-/// Another snapshot is running, or there is no thread for it.
+/// Another snapshot is running, or its thread can't be created.
 pub fn start(
     server: &Server,
     whole: &mut Whole<'_>,
@@ -261,7 +261,7 @@ pub fn start(
 }
 
 /// Starts a snapshot as [`start`] does, without the parts that the filter excludes. The keys are
-/// walked even if they are excluded.
+/// walked even if they are excluded, because the snapshot of each dictionary must end.
 ///
 /// # Errors
 /// As [`start`].
@@ -277,7 +277,7 @@ pub fn start_filtered(
     let Some(shared) = background.server() else {
         return Err(NotStarted::Thread(io::ErrorKind::Other.into()));
     };
-    // Held from the cut until the libraries are copied.
+    // The lock is held from the cut until the libraries are copied.
     let order = server.keyspace().journal().order_libraries();
     let mut facts = facts(server, purpose == Purpose::Rewrite);
     if filter.without_functions {
@@ -292,7 +292,7 @@ pub fn start_filtered(
     let reader = journal.map(|start| whole.cut_journal(&order, start.which, start.bytes_max, start.wake));
     let reader = reader.transpose().map_err(failed)?;
     drop(order);
-    // The thread is started first: a snapshot that has started must be read to its end.
+    // The thread is started first, because a snapshot that has started must be read to its end.
     let (hand_over, work) = mpsc::sync_channel::<Work>(1);
     let run = move || {
         let background = &shared.snapshots().background;
@@ -324,7 +324,8 @@ pub fn start_filtered(
 /// Encodes parts of the file.
 struct Parts {
     walked: EntryForm,
-    /// Not compressed, because a command waits for the encoding.
+    /// The form of values that a command is about to change. It isn't compressed, because the
+    /// command waits for the encoding.
     forced: EntryForm,
 }
 

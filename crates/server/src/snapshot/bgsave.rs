@@ -15,8 +15,8 @@ use super::save::note_version;
 use crate::config::Settings;
 use crate::host::Server;
 
-/// How long after a failed snapshot a point of `save` or a scheduled `BGSAVE` starts the next one,
-/// as in Redis.
+/// Time after a failed snapshot until a point of `save` or a scheduled `BGSAVE` starts the next
+/// one, as in Redis.
 const RETRY_AFTER_S: i64 = 5;
 
 /// The error of `SAVE` and `BGSAVE` while a snapshot for the file or for replicas is running.
@@ -32,9 +32,9 @@ pub struct Saves {
     last_save_s: AtomicI64,
     /// When the last background snapshot was started, Unix time in s.
     last_try_s: AtomicI64,
-    /// The last background snapshot failed.
+    /// Whether the last background snapshot failed.
     has_failed: AtomicBool,
-    /// How long the last one in the background took, s; -1: there was none.
+    /// Duration of the last background snapshot, s; -1 if there was none.
     last_took_s: AtomicI64,
     /// Bytes of the last background snapshot that commands encoded before they changed values.
     last_forced_bytes: AtomicU64,
@@ -42,9 +42,9 @@ pub struct Saves {
     saved_changes: AtomicU64,
     /// Snapshots since startup.
     count: AtomicU64,
-    /// `BGSAVE` waits for another snapshot to end.
+    /// Whether a `BGSAVE` waits for another snapshot to end.
     is_scheduled: AtomicBool,
-    /// A worker is acquiring the shards for a snapshot.
+    /// Whether a worker is acquiring the shards for a snapshot.
     is_requested: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ impl Saves {
         self.has_failed.load(Relaxed)
     }
 
-    /// Returns how long the last background snapshot took, s; -1: there was none.
+    /// Returns the duration of the last background snapshot, s, or -1 if there was none.
     pub fn last_took_s(&self) -> i64 {
         self.last_took_s.load(Relaxed)
     }
@@ -115,8 +115,8 @@ impl Saves {
     }
 }
 
-/// Rejects writes if the last background snapshot failed and the settings require it. Admits them
-/// otherwise.
+/// Rejects writes if the last background snapshot failed and the settings require it. Otherwise
+/// admits them.
 pub fn refuse_writes_on_error(server: &Server, settings: &Settings) {
     let is_expected = settings.stop_writes_on_bgsave_error && !settings.save_points.is_empty();
     let is_unsaved = is_expected && server.snapshots().saves.has_failed();
@@ -133,7 +133,8 @@ pub(super) fn run(
     schedules: bool,
 ) -> Result<whole::Background, &'static str> {
     let snapshots = server.snapshots();
-    // A snapshot can't start within a transaction: it must contain all of its changes or none.
+    // A snapshot can't start within a transaction, because it must contain all of the transaction's
+    // changes or none.
     let is_in_exec = !access.may_block();
     match snapshots.background.running().map(|running| running.purpose) {
         Some(Purpose::Save | Purpose::Replicas) => return Err(IN_PROGRESS),
@@ -152,9 +153,9 @@ pub(super) fn run(
 }
 
 /// Handles `FLUSHALL`. As in Redis, aborts a running snapshot to the file. If `save` has points,
-/// also replaces the file by one without keys: otherwise its keys would return after a crash. If a
-/// snapshot is running, schedules the replacement instead, because the aborted snapshot may be
-/// about to rename its file.
+/// also replaces the file by one without keys, because otherwise the keys would return after a
+/// crash. If a snapshot is running, schedules the replacement instead, because the aborted snapshot
+/// may be about to rename its file.
 pub(super) fn note_flushed(server: &Server, whole: &mut Whole<'_>) {
     let snapshots = server.snapshots();
     snapshots.background.abort(|purpose| purpose == Purpose::Save);

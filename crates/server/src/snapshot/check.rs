@@ -18,7 +18,7 @@ use pantala_types::rdb_value::Dialect;
 pub enum Arguments {
     /// Check this file.
     Check(PathBuf),
-    /// Print the usage, because the arguments are wrong or `--help`.
+    /// Print the usage, because the arguments are invalid or are `--help`.
     Usage,
 }
 
@@ -59,8 +59,8 @@ fn check(path: &Path) -> (bool, String) {
     (end.is_some(), report)
 }
 
-/// Checks the RDB data at the start of a file. Returns the offset behind it if it is valid, and the
-/// report.
+/// Checks the RDB data at the start of a file. Returns the offset of its end if it is valid, and
+/// the report.
 pub fn check_start(path: &Path) -> (Option<u64>, String) {
     let mut lines = String::new();
     let mut tell = |offset: u64, line: &str| lines += &format!("[offset {offset}] {line}\n");

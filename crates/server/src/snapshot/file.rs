@@ -46,7 +46,7 @@ impl fmt::Display for Failed {
 pub struct Target {
     path: PathBuf,
     temporary: PathBuf,
-    /// Also sync the file while it is written.
+    /// Whether to sync the file also while it is written.
     syncs: bool,
 }
 
@@ -80,7 +80,7 @@ impl Target {
     /// Creates the temporary file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn create(self) -> Result<Unfinished, Failed> {
         let opened =
             OpenOptions::new().write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&self.temporary);
@@ -93,7 +93,7 @@ impl Unfinished {
     /// Writes the next bytes.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {
         self.file.write_all(bytes).map_err(|error| Failed::during("writing", error))?;
         self.unsynced_bytes += bytes.len();
@@ -107,14 +107,14 @@ impl Unfinished {
     /// Syncs the file and renames it to its final name.
     ///
     /// # Errors
-    /// The system's. The previous file is unchanged.
+    /// The system's error. The previous file is then unchanged.
     pub fn finish(mut self) -> Result<(), Failed> {
         let Target { path, temporary, .. } = &self.target;
         self.file.sync_all().map_err(|error| Failed::during("syncing", error))?;
         fs::rename(temporary, path).map_err(|error| Failed::during("renaming", error))?;
         self.is_finished = true;
-        // Not an error: the new file is renamed and synced, and some file systems can't sync a
-        // directory.
+        // A failure is not an error, because the new file is renamed and synced, and some file
+        // systems can't sync a directory.
         let dir = path.parent().unwrap_or(Path::new("."));
         if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {
             tracing::warn!("Syncing the directory '{}' failed: {error}", dir.display());

@@ -1,5 +1,5 @@
-//! Loads an RDB file. One thread reads it and finds the boundaries of its entries; loader threads
-//! decode and store the entries, each those of its own shards.
+//! Loads an RDB file. One thread reads it and finds the boundaries of its entries. Loader threads
+//! decode and store the entries, each thread those of its own shards.
 //!
 //! ```text
 //! this thread                     loaders, one for each part of the shards
@@ -69,14 +69,14 @@ impl From<Error> for LoadError {
     }
 }
 
-/// What a loader does with the entries of a file.
+/// The action of a loader on the entries of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// Store them; a key that exists is an error.
+    /// Store them. A key that already exists is an error.
     Store,
-    /// Store them; they replace existing keys.
+    /// Store them. They replace existing keys.
     Replace,
-    /// Decode and drop them; a key that exists is an error.
+    /// Decode and drop them. A key that already exists is an error.
     CheckNew,
     /// Decode and drop them.
     Check,
@@ -93,8 +93,8 @@ pub struct Counts {
     /// Expired keys.
     pub expired: AtomicU64,
     empty: AtomicU64,
-    /// The file has a place in a replication history. Its expired keys are loaded, because replicas
-    /// have not been sent their deletion yet.
+    /// Whether the file has a place in a replication history. If so, its expired keys are loaded,
+    /// because replicas have not been sent their deletion yet.
     continues: AtomicBool,
     /// The file's place in the replication history.
     place: Mutex<Place>,
@@ -123,7 +123,7 @@ impl Counts {
     }
 }
 
-/// Loads the snapshot, if there is one, before the workers run.
+/// Loads the snapshot file, if it exists, before the workers run.
 ///
 /// # Errors
 /// The reason why an existing snapshot can't be loaded, for the operator. The server must not
@@ -157,10 +157,11 @@ pub fn load_at_start(server: &Server) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds libraries of a file to the server's.
+/// Adds the libraries of a file to those of the server.
 ///
 /// # Errors
-/// A library is wrong, or it exists and the policy is to append. In that case none is added.
+/// A library is invalid, or it already exists and the policy is to append. In that case no library
+/// is added.
 pub fn restore_libraries(server: &Server, libraries: Libraries, policy: RestorePolicy) -> Result<(), LoadError> {
     let offset = libraries.first().map_or(0, |(offset, _)| *offset);
     let texts: Vec<Vec<u8>> = libraries.into_iter().map(|(_, text)| text).collect();
@@ -181,7 +182,7 @@ pub struct Loaded {
     pub libraries: Libraries,
     /// Counts of the file's keys.
     pub counts: Counts,
-    /// The offset behind the snapshot. In an append-only file, effects may follow.
+    /// The offset of the snapshot's end. In an append-only file, effects may follow.
     pub end: u64,
 }
 
@@ -198,7 +199,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
     let counts = Counts::default();
     let (now_ms, policy) = (whole.now_ms(), server.keyspace().tuning.access_policy());
     let loader = Loader { limits, now_ms, policy, duty, counts: &counts };
-    // A small file isn't worth a thread.
+    // One loader suffices for a small file.
     let threads = if file_bytes <= BATCH_BYTES as u64 { 1 } else { settings.workers.min(LOADERS_MAX) };
     let keyspace = server.keyspace();
     let (libraries, end) = std::thread::scope(|scope| {
@@ -306,8 +307,9 @@ struct Batch {
 
 /// An entry of a batch.
 struct Placed {
-    /// Ends of the entry's key and value in the batch's bytes.
+    /// End of the entry's key in the batch's bytes.
     key_end: usize,
+    /// End of the entry's value in the batch's bytes.
     body_end: usize,
     offset: u64,
     body_offset: u64,

@@ -59,7 +59,7 @@ pub struct Snapshots {
     other_changes: AtomicU64,
     /// Number of expired keys in the file that was loaded last.
     keys_expired: AtomicU64,
-    /// Number of keys that were loaded from that file.
+    /// Number of keys loaded from that file.
     keys_loaded: AtomicU64,
     /// Options of the shutdown that a signal started.
     ending: Mutex<Shutdown>,
@@ -79,7 +79,7 @@ impl Snapshots {
         }
     }
 
-    /// Returns how many keys of the file loaded last were loaded, and how many had expired.
+    /// Returns the numbers of loaded and of expired keys of the file that was loaded last.
     pub fn loaded(&self) -> (u64, u64) {
         (self.keys_loaded.load(Relaxed), self.keys_expired.load(Relaxed))
     }
@@ -133,11 +133,11 @@ impl Server {
 pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) -> bool {
     tracing::info!("Saving the final RDB snapshot before exiting.");
     process::notify("STATUS=Saving the final RDB snapshot");
-    // Libraries belong to no shard: what all others wait for does not keep them from changing.
+    // Libraries belong to no shard, so holding all shards does not keep them from changing.
     let libraries = &server.scripting().libraries;
     libraries.set_final(true);
-    // As Redis kills its child. If the aborted snapshot has finished its file, the one below
-    // replaces it.
+    // Like Redis, which kills its child process. If the aborted snapshot has already finished its
+    // file, the file written below replaces it.
     let background = &server.snapshots().background;
     background.abort(|_| true);
     background.wait_until_finished(|purpose| purpose == Purpose::Save);

@@ -12,8 +12,8 @@ use crate::host::Server;
 
 const FAILED: &str = "ERR Error trying to load the RDB dump, check server logs.";
 
-/// Saves, flushes and loads the dataset; `how` may exclude the first two. The whole file is checked
-/// before anything is changed.
+/// Saves, flushes and loads the dataset. `how` may exclude the first two steps. The whole file is
+/// checked before anything is changed.
 ///
 /// # Errors
 /// The error reply.

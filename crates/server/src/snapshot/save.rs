@@ -77,7 +77,7 @@ fn write_chunks(
     Ok(file)
 }
 
-/// Logs if the file's version is one that older servers can't read.
+/// Logs a message if older servers can't read the file's version.
 pub(super) fn note_version(version: Version) {
     if version == Version::Redis7_4 {
         tracing::info!("Fields of hashes expire: the RDB file has version 12, which Redis 7.4 and later read");

@@ -9,8 +9,8 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What};
 
 impl Runner {
-    /// Ends `CLIENT CACHING` after the command or transaction that it applies to; commands with
-    /// [`Flags::KEEPS_CACHING`], such as `CLIENT` itself, keep it.
+    /// Ends `CLIENT CACHING` after the command or transaction to which it applies. Commands with
+    /// [`Flags::KEEPS_CACHING`], such as `CLIENT` itself, don't end it.
     #[cold]
     pub(super) fn end_caching_of<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry) {
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else { return };

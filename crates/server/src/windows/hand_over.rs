@@ -1,5 +1,5 @@
 //! Stores a large value in the buffer in which it was received, as Redis does. The value isn't
-//! copied and is never in memory twice. Apart from that its command runs like any other.
+//! copied and is never in memory twice. Otherwise the command runs like any other.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ use crate::reactor::token;
 /// (`PROTO_MBULK_BIG_ARG`).
 pub(super) const HANDED_BYTES_MIN: usize = 32 * 1024;
 
-/// The arguments of a command whose value was handed over, with only the start of the value. For
-/// the slow log.
+/// The arguments of a command whose value was handed over, for the slow log. Only the start of the
+/// value is kept.
 pub(super) struct Handed {
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
-    /// The index of the value among the arguments, and how many of its bytes are missing.
+    /// The index of the value among the arguments, and the number of its missing bytes.
     cut: (usize, usize),
 }
 

@@ -1,6 +1,7 @@
-//! Sends consecutive single-key commands of a pipeline together. With `--execution owner` always,
-//! since the homes of their shards run them. With `--execution inline` only while long scripts hold
-//! all shards: sent one by one, each command would wait for another such script.
+//! Sends consecutive single-key commands of a pipeline together. With `--execution owner` this is
+//! always done, because the *home* of a shard (the worker that it is assigned to) runs its
+//! commands. With `--execution inline` it is done only while long scripts hold all shards. Sent one
+//! by one, each command would wait for another such script.
 
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::{Request, Step};
@@ -21,7 +22,8 @@ use crate::stats::Outcome;
 impl Runner {
     /// Runs a window with `--execution owner`. Sends each connection's consecutive single-key
     /// commands to the homes of their shards, one request per home; the replies keep the order of
-    /// the commands. Returns the window, or `None` if it was abandoned meanwhile.
+    /// the commands. Returns the window, or `None` if a busy script has made the worker abandon it
+    /// ([`Runner::run_suspended`]).
     pub(super) fn run_for_homes<L: EventLoop>(
         &mut self,
         d: &mut Dispatcher<'_, L>,
@@ -47,8 +49,9 @@ impl Runner {
         Some(window)
     }
 
-    /// Sends the single-key commands of a connection from `at` on as one request, if its last
-    /// command had to wait. Returns their number; 0: they must run one by one.
+    /// Sends the single-key commands of the connection of the entry at `at` as one request, if the
+    /// last command of this connection had to wait. Returns their number, or 0 if they must run one
+    /// by one.
     #[cold]
     pub(super) fn wait_together<L: EventLoop>(
         &mut self,
@@ -58,7 +61,8 @@ impl Runner {
     ) -> usize {
         let entries = &window.entries[at..];
         let Some(connection) = &mut d.clients.reactor.connections[entries[0].connection as usize] else { return 0 };
-        // If a command of the connection waits in this window, those behind it are held back.
+        // If a command of the connection waits, the commands behind it are held back, so there is
+        // nothing to send.
         if connection.state != State::Open || !connection.waits.has_waited {
             return 0;
         }
@@ -121,7 +125,7 @@ impl Runner {
         }
         let end = entries[entries.len() - 1].end;
         connection.input.done(end);
-        // Includes the request's routing records, which may be larger than the commands.
+        // Includes a `Step` per command, which may be larger than the command.
         let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.waits.has_waited = !has_homes;
@@ -132,7 +136,7 @@ impl Runner {
     }
 }
 
-/// Returns how many of the first entries are single-key commands of one connection.
+/// Returns the number of entries at the front that are single-key commands of one connection.
 fn alike(entries: &[Entry]) -> usize {
     let is_alike = |next: &&Entry| next.connection == entries[0].connection && matches!(next.what, What::Single(..));
     entries.iter().take_while(is_alike).count()

@@ -1,7 +1,8 @@
-//! Windows: parses commands from connections, prefetches what they need, and runs them in order.
+//! Windows: parses commands from connections, prefetches the data that they need, and runs them in
+//! order. A [window](Window) is a list of parsed commands, possibly of many connections.
 //!
-//! Drives the [dispatcher](crate::dispatch), which runs commands that need more than their turn in
-//! a window: transactions, scripts, and requests to other workers.
+//! Drives the [dispatcher](crate::dispatch), which runs the commands that a window cannot finish in
+//! one step: transactions, scripts, and requests to other workers.
 
 mod ahead;
 mod caching;
@@ -19,7 +20,7 @@ mod waits;
 use crate::dispatch::window::Window;
 use hand_over::Handed;
 
-/// A worker's windows. A turn within a script has its own.
+/// A worker's window, and what runs it. A turn within a script has its own.
 #[derive(Default)]
 pub struct Windows {
     window: Window,

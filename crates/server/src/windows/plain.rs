@@ -1,10 +1,12 @@
 //! Runs plain commands: the fast path of nearly all commands.
 //!
-//! A command is plain if nothing but its shard affects how it runs: it has one key and takes about
-//! the same short time on any value, its connection may run it and wants its replies, and the
-//! server neither evicts, rejects, pauses nor times every command. One check of the session and the
-//! turn replaces the decisions that [`super::run`] makes for each other command. The check also
-//! covers the commands behind it, since a plain command changes neither the session nor the turn.
+//! A command is plain if only its shard affects how it runs. It has one key and takes a short time,
+//! about the same on any value. Its connection may run it and wants its replies. The server does
+//! not evict, reject, pause or time every command.
+//!
+//! One check of the session and the turn replaces the decisions that [`super::run`] makes for each
+//! other command. The check covers a sequence of plain commands, because a plain command changes
+//! neither the session nor the turn.
 
 use std::ops::Range;
 
@@ -22,8 +24,8 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::window::{Entry, What, Window};
 use crate::reactor::token;
 
-/// Returns which commands the server may run without checks: it neither evicts for them, rejects,
-/// pauses nor times them.
+/// Returns which plain commands need no individual check: none while memory is limited or the
+/// server pauses or times every command, and possibly only reads while it rejects writes.
 #[inline]
 fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
     let server = d.clients.reactor.server;
@@ -35,8 +37,8 @@ fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
 
 impl Runner {
     /// Runs the plain commands of one connection, from the entry at `at` up to the first that isn't
-    /// plain or to `end`. Returns their number. Stops at an entry from `looked_ahead` on if the
-    /// next one has the same key: [`Runner::look_ahead`] handles these first.
+    /// plain or to `end`. Returns their number. From `looked_ahead` on, stops at an entry if the
+    /// next one has the same key, because [`Runner::look_ahead`] must handle such entries first.
     // Not inlined, so that the values that each command needs stay in registers.
     #[inline(never)]
     pub(super) fn run_plain<L: EventLoop>(
@@ -82,7 +84,7 @@ impl Runner {
             connection: token(connection.socket.id),
             now_ms: d.clients.reactor.clock.now_ms,
         };
-        // While these commands run, `output` is the only part of the pending output that changes.
+        // While these commands run, all other pending output of the connection stays the same.
         let output_max = d.clients.limits.alarm.output_max(connection);
         let (mut next, mut calls, mut before) = (at, 0, 0);
         let mut unsettled = None;
@@ -126,6 +128,7 @@ impl Runner {
             let reply_bytes = connection.output.len() - before;
             let is_error = connection.output.get(before) == Some(&b'-');
             if ran != Ran::Done || reply_bytes + length_bytes >= LARGE_BYTES || is_error {
+                // The general path ends such a command.
                 unsettled = Some(ran);
                 break;
             }

@@ -35,7 +35,7 @@ impl Runner {
         d.clients.closed_over_limit(entry.connection, QUEUED.len());
     }
 
-    /// Rejects an `EXEC` of commands whose keys have several slots, in a cluster, and ends the
+    /// Rejects an `EXEC` whose commands have keys in several slots of a cluster, and ends the
     /// transaction.
     #[cold]
     pub(super) fn refuse_exec<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry) {

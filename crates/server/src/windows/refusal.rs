@@ -88,8 +88,8 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
             }
-            // An unauthenticated client gets the authentication error for any command that exists
-            // in Redis.
+            // The reply to an unauthenticated client is the authentication error, for any command
+            // that exists in Redis.
             What::Unresolved(Unresolved::NotBuilt(_)) if !session.is_authenticated() => {
                 Reply::new(output, session.version).error(NO_AUTH);
             }
@@ -100,7 +100,7 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
                 Reply::new(output, session.version).error_bytes(&message);
-                // CLIENT CACHING applied to this unknown command, so it ends with it.
+                // `CLIENT CACHING` applied to this unknown command and ends with it.
                 let keeps_caching = || {
                     d.clients
                         .reactor
@@ -130,7 +130,7 @@ impl Runner {
         }
         d.clients.tally.count_reply(&output[before..]);
         connection.end_reply(before);
-        // A protocol error has no end: the commands before it have run, and only those.
+        // A protocol error has no end in the input. Only the commands before it have run.
         if !matches!(entry.what, What::Broken(_)) {
             connection.input.done(entry.end);
         }

@@ -13,9 +13,9 @@ use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
 
 impl Runner {
-    /// Evicts keys before a command runs. Returns `false` if that is not enough: then the command
-    /// was rejected and its error written. Returns `true` for commands that don't run for other
-    /// reasons.
+    /// Evicts keys before a command runs. If that is not enough, rejects the command, writes its
+    /// error and returns `false`. Returns `true` for all other commands, even for those that will
+    /// be rejected for another reason.
     #[inline(never)]
     pub(super) fn has_room<L: EventLoop>(
         &mut self,
@@ -61,7 +61,7 @@ impl Runner {
         false
     }
 
-    /// Returns whether the command would run if there were room.
+    /// Returns whether the command would run if there were enough memory.
     fn may_run<L: EventLoop>(
         &self,
         d: &Dispatcher<'_, L>,

@@ -1,7 +1,8 @@
 //! Parses commands into windows and runs them. The worker's turn calls [`Windows::run_ready`].
 //!
-//! Commands behind one that waits are held back in their connection's input. So a connection's
-//! commands run in the order in which they were sent.
+//! If a command waits (for shards, a key, the end of a pause), the commands behind it are held back
+//! in their connection's input. So a connection's commands run in the order in which they were
+//! sent.
 
 use std::time::Duration;
 
@@ -64,8 +65,7 @@ impl Windows {
         let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
-            // `begin` adds the connection to those whose turn is to be finished, even if it runs
-            // nothing.
+            // `begin` adds the connection to the touched list, even if it runs no command.
             if d.clients.reactor.begin(index) && self.parse(d, index) {
                 again.push(index);
             }
@@ -130,7 +130,7 @@ impl Windows {
             _ => return Fill::NotOpen,
         }
         // The limits on the input of a client that has not authenticated depend on the previous
-        // command: each must run before the next is parsed.
+        // command, so each command must run before the next is parsed.
         let is_alone = !connection.session.is_authenticated();
         let (keyspace, renames, db) = (reactor.server.keyspace(), reactor.server.renames(), connection.session.db);
         let mut max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
@@ -192,8 +192,8 @@ impl Windows {
         }
     }
 
-    /// Runs all commands of the window in order and empties it. Returns how far the caller must
-    /// advance the clock, ns; `u64::MAX` if the window was not timed.
+    /// Runs all commands of the window in order and empties it. Returns the time by which the
+    /// caller must advance the clock, ns, or `u64::MAX` if the window was not timed.
     fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> u64 {
         if self.window.entries.is_empty() {
             return 0;
@@ -320,7 +320,7 @@ impl Runner {
         // A transaction may contain `CLIENT CACHING`, which isn't known before it runs.
         let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
         let is_cached = session.caching || is_exec;
-        // Almost all clients pay five loads; only restricted ones need the full check.
+        // For almost all clients this check is five loads. Restricted clients need the full check.
         if is_restricted(session, users) || command.flags.contains(Flags::PROTECTED) {
             let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
             if forbidden(command, &args, session, users, d.clients.reactor.server).is_some() {
@@ -365,7 +365,7 @@ impl Runner {
         is_cached
     }
 
-    /// Counts a command that has run or waits. Settles the reply of one that has run.
+    /// Ends a command: counts it, and settles its reply if it has run ([`Runner::settle`]).
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "inlined: it ends the two ways of a command")]
     pub(super) fn end_entry<L: EventLoop>(
@@ -419,8 +419,8 @@ impl Runner {
                 let (keyspace, host) = (d.clients.executor.keyspace(), d.clients.reactor.server);
                 let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
-                // Orders changes of the function libraries: held until the effect of this one is
-                // committed.
+                // This lock orders changes of the function libraries. It is held until the effect
+                // of this change is committed.
                 let is_ordered = command.flags.contains(Flags::WRITE);
                 let _order = is_ordered.then(|| keyspace.journal().order_libraries());
                 handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
@@ -540,7 +540,7 @@ fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     has
 }
 
-/// Holds back the parsed commands of connections that wait. They run when the command before them
+/// Holds back the parsed commands of connections that wait. They run after the command that waits
 /// has been answered.
 #[inline]
 fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {

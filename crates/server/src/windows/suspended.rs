@@ -1,5 +1,5 @@
-//! Runs commands of a window that may be scripts. A busy script makes the worker abandon the window
-//! ([`crate::dispatch`]).
+//! Runs commands of a window that may be scripts. If such a script becomes *busy* (runs for long),
+//! the worker serves its other connections meanwhile, and abandons the window (`dispatch::busy`).
 
 use pantala_engine::command::Command;
 use pantala_resp::ArgRange;
@@ -29,6 +29,8 @@ impl Runner {
         if !is_given_up {
             return Some(window);
         }
+        // The commands of other connections are held back already. Those of the script's connection
+        // are held back now.
         let is_own = |later: &Entry| later.connection == entry.connection;
         if window.entries[at + 1..].iter().any(is_own)
             && let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize]

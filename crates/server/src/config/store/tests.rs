@@ -7,7 +7,7 @@ use std::cell::RefCell;
 fn store(options: &str) -> ConfigStore {
     let sources = Sources { file: None, stdin: false, options: options.into() };
     let mut host = Fake::with(&[]);
-    // The store's own working directory is the process's.
+    // The store's working directory is that of the process.
     host.dir = System.current_dir();
     let loaded = load(&sources, host_defaults(2), &mut host);
     ConfigStore::new(&loaded.expect("a configuration"))
@@ -28,7 +28,7 @@ fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
-/// Each was verified with redis-server 7.0.15.
+/// Each case was verified with redis-server 7.0.15.
 #[test]
 fn get_finds_by_name_and_pattern() {
     let store = store("port 7000");
@@ -54,7 +54,7 @@ fn own_immutable_directives_may_be_set_to_their_current_value() {
     assert_eq!(get(&store, &["shards", "timeout"]), pairs(&[("shards", "32"), ("timeout", "7")]));
 }
 
-/// Each was verified with redis-server 7.0.15, except the last group.
+/// Each case was verified with redis-server 7.0.15, except the last group.
 #[test]
 fn errors_of_set_match_redis() {
     let store = store("");

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Directives whose default differs from Redis's; the table says why for each.
+/// Directives whose default differs from Redis's. The table gives the reason for each.
 const OTHER_DEFAULTS: [&str; 7] = [
     "io-threads",
     "crash-log-enabled",
@@ -37,14 +37,14 @@ const OWN: [&str; 11] = [
     "replica-refuse-empty-primary",
 ];
 
-/// Directives that can't be tried on a running server: they would disconnect the test, or depend on
-/// other settings.
+/// Directives that can't be tested on a running server, because they would disconnect the test or
+/// depend on other settings.
 const NOT_TRIED: [&str; 9] = [
     "port",
     "tls-port",
     "requirepass",
     "maxclients",
-    // Redis wraps around past 64 bits, and has further limits that depend on the host.
+    // Redis wraps values of more than 64 bits, and has further limits that depend on the host.
     "maxmemory",
     "appendonly",
     "activedefrag",
@@ -133,7 +133,7 @@ impl Connection {
     }
 }
 
-/// The user documentation lists the served directives.
+/// The user documentation lists all supported directives.
 #[test]
 fn documentation_lists_each_served_directive() {
     let page = include_str!("../../../../../docs/configuration.md");
@@ -158,7 +158,7 @@ fn names_and_defaults_match_redis() {
         .collect();
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
     for (name, default) in &theirs {
-        // The test itself has chosen the port.
+        // The test itself chose the port.
         if *name == "port" {
             continue;
         }
@@ -171,8 +171,8 @@ fn names_and_defaults_match_redis() {
     }
 }
 
-/// Sets every directive of the real server to good and bad values. Compares which of them it
-/// rejects, with which error, and which directives it fixes at startup.
+/// Sets every directive of the real server to valid and invalid values. Compares which values it
+/// rejects and with which error, and which directives it fixes at startup.
 #[test]
 fn errors_match_redis() {
     const TRIED: [&str; 24] = [
@@ -216,8 +216,8 @@ fn errors_match_redis() {
             continue;
         }
         if matches!(directive.kind, Text | Kind::Dir) && directive.state == State::Known {
-            // Pantala accepts any text for these. It will check values when it serves the
-            // directives.
+            // Pantala accepts any text for these directives. It will check values once it supports
+            // them.
             continue;
         }
         TRIED.iter().for_each(|text| connection.send(&["config", "set", directive.name, text]));

@@ -1,8 +1,8 @@
-//! Implements [`Caller`] for a running script: runs the commands that the script calls on the
-//! shards that it holds.
+//! Implements [`Caller`] for a running script: runs the script's commands on the shards that the
+//! script holds.
 //!
-//! Invariants: while `undo` is present the run can be rolled back, so nothing that it does may be
-//! visible to others. A call that needs more than the declared keys' shards halts such a run
+//! Invariant: while `undo` is present, the run may be rolled back, so none of its changes may be
+//! visible to others. A call that needs more than the shards of the declared keys halts such a run
 //! ([`Halt`]).
 
 use std::borrow::Cow;
@@ -38,11 +38,11 @@ use crate::clients::slow;
 use crate::scripting::Running;
 use crate::stats::Outcome;
 
-/// How long commands of a script may run before the worker hands on shards, even if Lua has not
-/// called its hook.
+/// Time that a script's commands may take before the worker passes shards to other workers, even if
+/// Lua has not called its hook.
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
 
-/// Returns whether a stream command asks to block.
+/// Returns whether a stream command has the option `BLOCK`.
 fn asks_to_wait(args: &Args<'_>) -> bool {
     args.iter()
         .skip(1)
@@ -55,7 +55,7 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) dispatcher: &'c mut Dispatcher<'s, L>,
     pub(super) owned: &'c mut Vec<Ownership>,
     pub(super) client: Arc<Client>,
-    /// The ACL rules of the client's user when the script started; `None`: unrestricted.
+    /// The ACL rules of the client's user when the script started; `None` means unrestricted.
     pub(super) rules: Option<Arc<Rules>>,
     pub(super) view: SessionView,
     /// Unix time, ms. All commands of the script see it, even if the worker's clock advances
@@ -67,29 +67,30 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) token: u64,
     /// The undo log, while the script holds only the shards of its declared keys.
     pub(super) undo: Option<Undo>,
-    /// In a cluster: the slot of all keys declared or accessed so far.
+    /// In a cluster, the slot of all keys declared or accessed so far.
     pub(super) slots: Slots,
     /// Index of the script's connection in the worker's table.
     pub(super) index: u32,
     pub(super) call: &'c ScriptCall,
-    /// Memory was used up when the command arrived, and the script has not written yet: commands
-    /// that may take memory are rejected.
+    /// Whether commands that may take memory are rejected: memory was used up when the call
+    /// arrived, and the script has not written yet.
     pub(super) is_out_of_memory: bool,
-    /// The run was abandoned because its undo log would have become too large, not because of
-    /// undeclared keys.
+    /// Whether the run was abandoned because its undo log would have become too large, rather than
+    /// because of undeclared keys.
     pub(super) is_large: bool,
     pub(super) pace: Pace,
 }
 
-/// When the worker next serves other connections and when it hands on shards.
+/// The times at which the worker next serves other connections and next passes shards to other
+/// workers.
 #[derive(Default)]
 pub(super) struct Pace {
     /// When the worker next serves its other connections, in ms of the monotonic clock.
     next_turn_ms: i64,
-    /// When the worker next hands on shards, in ms of the monotonic clock.
+    /// When the worker next passes shards to other workers, in ms of the monotonic clock.
     next_look_ms: i64,
-    /// Time spent in commands since shards were last handed on. A few Lua instructions may call
-    /// long commands, so the hook alone is not enough.
+    /// Time spent in commands since shards were last passed to other workers. A few Lua
+    /// instructions may call long commands, so the hook alone is not enough.
     called: Duration,
 }
 
@@ -119,7 +120,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             Handler::Local(_) => self.run_local(command, args, reply),
             Handler::Keyed(_) if self.undo.is_some() => self.run_to_be_undone(command, args, reply),
             Handler::Keyed(_) => self.run_keyed(command, args, reply),
-            // None of these is allowed in scripts.
+            // Rejected by `resolve`.
             Handler::Transaction(_) | Handler::Container => Ok(()),
         };
         if let Err(why) = ran {
@@ -161,8 +162,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         if self.running().is_killed() {
             return Interrupt::Kill;
         }
-        // The worker must return to its loop to stop. This ends even a script that has written, as
-        // the end of the process would.
+        // To stop, the worker must return to its loop. So even a script that has written is ended,
+        // as it would be by the end of the process.
         if self.dispatcher.clients.reactor.server.is_stopping() {
             return Interrupt::Kill;
         }
@@ -195,7 +196,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
 enum Halt {
     /// The run needs more than the shards of its declared keys.
     Undeclared,
-    /// The values that it is about to change are too large for the undo log.
+    /// The values that the run is about to change are too large for the undo log.
     Large,
     /// The script was killed before its first write.
     Killed,
@@ -231,7 +232,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         dispatcher.memory.set_out(is_out);
     }
 
-    /// Hands on shards that other workers have requested and the script does not hold.
+    /// Passes on shards that other workers have requested and that the script does not hold.
     #[cold]
     fn hand_on_shards(&mut self) {
         let Dispatcher { mail, clients, .. } = &mut *self.dispatcher;
@@ -240,7 +241,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         self.pace.called = Duration::ZERO;
     }
 
-    /// Resolves the command of a call and checks that a script may run it. The error is the whole
+    /// Resolves the command of a call and checks that a script may run it. An error is the complete
     /// error reply.
     fn resolve(&mut self, args: &Args<'_>) -> Result<&'static Command, Cow<'static, [u8]>> {
         let (server, tally) = (self.dispatcher.clients.reactor.server, &mut self.dispatcher.clients.tally);
@@ -297,8 +298,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         self.rules.as_ref().map_or(Ok(()), |rules| rules.check(command, args))
     }
 
-    /// Returns the error for keys that a call may not access in a cluster: they have several slots,
-    /// or a slot that differs from that of the earlier keys.
+    /// Returns the error for a call whose keys have several slots, or a slot other than that of the
+    /// earlier keys. In a cluster such a call is not allowed.
     #[cold]
     fn crossing(&mut self, command: &Command, args: &Args<'_>) -> Option<&'static str> {
         let slots = Slots::of(command, args);
@@ -317,7 +318,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     /// Runs a command that needs no shard.
     fn run_local(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
         let Handler::Local(handler) = command.handler else { return Ok(()) };
-        // A message can't be rolled back once it was published or propagated.
+        // Once a message is published or propagated, it can't be rolled back.
         if self.undo.is_some() && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PUBSUB) {
             return Err(Halt::Undeclared);
         }
@@ -407,7 +408,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
-        // For other routes the arguments don't determine which shards are needed and which keys
+        // For other routes, the arguments do not determine which shards are needed and which keys
         // change.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
             return Err(Halt::Undeclared);
@@ -460,8 +461,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(is_noted?)
     }
 
-    /// Shows monitors a command that ran without a shard. A run that may be rolled back is not
-    /// shown: there were no monitors when it started.
+    /// Shows monitors a command that ran without a shard, unless the run may be rolled back. There
+    /// were no monitors when such a run started.
     fn show(&self, command: &Command, args: &Args<'_>) {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         if self.undo.is_none() && keyspace.monitors().are_there() {
@@ -469,7 +470,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    /// Marks the script as having written, if the command writes: from this point it can't be
+    /// Marks the script as having written, if the command writes. From then on the script can't be
     /// killed. Fails if it was already killed.
     fn note_write(&self, command: &Command) -> Result<(), Halt> {
         if command.flags.contains(Flags::WRITE) && !self.running().write() {

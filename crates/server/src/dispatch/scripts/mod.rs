@@ -33,8 +33,9 @@ use caller::{Pace, ScriptCaller, slots_of_keys};
 /// The error of `EVALSHA` for an unknown script.
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
-/// The error for a script that may take memory when memory is used up. Most such scripts are
-/// rejected as commands; this covers those whose flags were unknown when the command was queued.
+/// The error for a script that may take memory, when memory is used up. Most such calls are
+/// rejected like any other command. This error is for scripts whose flags were unknown when the
+/// call was queued.
 const SCRIPT_OUT_OF_MEMORY: &str =
     "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
 
@@ -90,7 +91,7 @@ pub struct ScriptCall {
     command: &'static Command,
     program: Program,
     is_read_only: bool,
-    /// The call requests all shards.
+    /// Whether the call requests all shards.
     is_wide: bool,
     /// The command's name as the client spelled it, the keys and the arguments.
     bytes: Vec<u8>,
@@ -137,7 +138,7 @@ pub(super) fn copied<'w>(words: impl Iterator<Item = &'w [u8]> + Clone) -> Words
     (bytes, ranges)
 }
 
-/// Returns how many keys a call declares. The error is the whole error reply.
+/// Returns the number of keys that a call declares. An error is the complete error reply.
 fn number_of_keys(args: &Args<'_>, wrong: &'static str) -> Result<usize, &'static str> {
     let keys = parse_i64(args.at(2)).ok_or(wrong)?;
     if keys > args.len() as i64 - 3 {
@@ -161,7 +162,7 @@ pub fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
     declared.map_or(command.flags, |declared| of_declared(command, declared))
 }
 
-/// Returns the flags of a call of a script with these declared flags.
+/// Returns the flags of a call whose script declares the flags in `declared`.
 fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     if declared.contains(ScriptFlags::COMPATIBLE) {
         return command.flags;
@@ -225,7 +226,7 @@ fn show_script<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, command
     }
 }
 
-/// Resolves a call: its program, its keys and its flags. The error is the whole error reply.
+/// Resolves a call: its program, its keys and its flags. An error is the complete error reply.
 fn find_call(
     server: &Server,
     is_out_of_memory: bool,
@@ -260,7 +261,7 @@ fn find_call(
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Resolves a call. The error is the whole error reply.
+    /// Resolves a call. An error is the complete error reply.
     pub(super) fn script_call(
         &self,
         index: u32,
@@ -287,7 +288,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         found
     }
 
-    /// Requests the shards of a script call: those of its keys, or all.
+    /// Requests the shards of a script call's keys, or all shards.
     pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>, has_waited: bool) -> Ran {
         call.find_shards(self.clients.executor.keyspace(), &mut self.shards);
         self.gather_for(index, Held::Script(call), has_waited)
@@ -311,15 +312,16 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
         let (reads_as, rules) = (session.reads_as.clone(), session.restricting_rules());
         // Monitors see the call before the commands that it runs. A run that may be rolled back
-        // isn't shown: there were no monitors when it started.
+        // isn't shown, because there were no monitors when it started.
         if call.is_wide && self.clients.executor.keyspace().monitors().are_there() {
             let shown = call.shown.as_ref().map_or_else(|| Cow::Owned(call.words()), Cow::Borrowed);
             show_script(&self.clients.reactor, index, call.command, &Args::new(&shown.0, &shown.1));
         }
         let kind = call.program.kind();
         let mut state = take_state(kind);
-        // Another connection may have flushed scripts or functions since this program was found; it
-        // runs all the same. If compiling fails for lack of memory, the run below reports that.
+        // Another connection may have flushed scripts or functions since this program was found.
+        // The program runs nevertheless. If compiling fails for lack of memory, the run below
+        // reports it.
         match &call.program {
             Program::Script(script) => _ = state.compile(script),
             Program::Function(library, _) => _ = state.load_again(library),
@@ -383,8 +385,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         if ended == Ended::Abandoned {
             put_back_state(kind, state);
-            // A script that has changed a large value isn't marked wide: its next call may change
-            // smaller ones.
+            // A script that has changed a large value isn't marked wide, because its next call may
+            // change smaller values.
             if !is_large {
                 call.program.set_wide();
             }
@@ -459,8 +461,8 @@ impl ScriptCall {
         of_declared(self.command, self.program.flags())
     }
 
-    /// Fills `shards` with the shards that the call needs, in any order and with duplicates: those
-    /// of its keys, or all.
+    /// Fills `shards` with the shards of the call's keys, in any order and with duplicates, or with
+    /// all shards.
     pub(super) fn find_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
         shards.clear();
         if self.is_wide {
@@ -470,8 +472,8 @@ impl ScriptCall {
         }
     }
 
-    /// Returns whether the call needs all shards because a monitor was added after it requested its
-    /// own. Commands shown to monitors can't be rolled back, so with monitors every script holds
+    /// Returns whether the call needs all shards because a monitor was added after it had requested
+    /// fewer. Commands shown to monitors can't be rolled back, so with monitors every script holds
     /// all shards.
     pub(super) fn is_too_narrow(&self, keyspace: &Keyspace) -> bool {
         !self.is_wide && keyspace.monitors().are_there()
@@ -484,9 +486,9 @@ impl ScriptCall {
     }
 }
 
-/// How a script ended.
+/// The result of a script that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scripted {
-    /// The script ended with an error that was already counted, for a command within it.
+    /// Whether it ended with the error of a command within it, which is already counted.
     pub is_counted: bool,
 }

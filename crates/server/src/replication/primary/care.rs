@@ -12,8 +12,9 @@ use crate::host::Server;
 use crate::replication::{Place, Replication, State};
 
 impl Replication {
-    /// Adds a replica. If there is no backlog, starts a new history, because no stream was kept so
-    /// far. Returns `false` if it is to continue at a place of another history.
+    /// Adds a replica. Without a backlog no stream was kept so far, so a new history starts.
+    /// Returns `false` if `at`, the place from which the replica was to continue, now belongs to
+    /// another history.
     pub(super) fn added(&self, server: &Server, replica: Replica, link: Arc<Link>, at: Option<Place>) -> bool {
         {
             let mut state = self.state();
@@ -48,13 +49,13 @@ impl Replication {
     /// Decides whether the stream has a `PING` from time to time: it must not grow while a replica
     /// is to receive all of it.
     pub(in crate::replication) fn settle_pings(&self, server: &Server) {
-        // What is decided last is stored last.
+        // The lock ensures that the last decision is stored last.
         let state = self.state();
         let is_closing = self.failovers.is_running() || state.drain.is_some();
         server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
     }
 
-    /// Notes that a replica has been sent its snapshot.
+    /// Notes that a replica's snapshot was sent.
     pub(super) fn set_online(&self, server: &Server, client: u64) {
         if let Some(replica) = self.state().replicas.find(client) {
             replica.state = ReplicaState::Online;
@@ -77,8 +78,8 @@ impl Replication {
         self.look_at_good_replicas(server);
     }
 
-    /// Frees the backlog if there has been no replica for `repl-backlog-ttl`. Offsets continue
-    /// under another ID.
+    /// Frees the backlog if there has been no replica for `repl-backlog-ttl`. The history then has
+    /// another ID, so no replica can continue it.
     fn end_backlog_if_due(&self, server: &Server) {
         let ttl_ms = server.config().settings().primary.backlog_ttl_s.saturating_mul(1000) as i64;
         {
@@ -131,7 +132,7 @@ impl Replication {
     /// Does the same as [`Replication::look_at_good_replicas`], with settings that are being
     /// applied.
     pub fn require_good_replicas(&self, server: &Server, settings: PrimarySettings) {
-        // A replica doesn't check: its primary has admitted the writes.
+        // A replica doesn't check this, because its primary has admitted the writes.
         let lacks = settings.requires_replicas() && !server.keyspace().tuning.is_replica() && {
             let good = self.state().replicas.good(settings.lag_s_max, server.monotonic_ms());
             (good as u64) < settings.replicas_min

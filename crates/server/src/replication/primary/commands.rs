@@ -76,7 +76,7 @@ impl Replicator for Server {
         tracing::info!("Replica {} asks for synchronization", asker.name);
         let wants_no_stream = asker.replica.handshake.wants_no_stream;
         let link = Arc::clone(&asker.link);
-        // A promotion decides what it can be sent.
+        // A promotion is about to change the history. The request waits until it has ended.
         let deferred = promotion::defer(self.replication(), asker);
         if let Some(asker) = deferred
             && let Err(error) = self.replication().attach(self, asker)
@@ -156,7 +156,7 @@ impl Replicator for Server {
 }
 
 impl Replication {
-    /// Returns where a replica may continue the stream.
+    /// Returns the place at which a replica may continue the stream.
     fn continued(&self, server: &Server, asked: Asked<'_>) -> Result<Place, NotContinued> {
         let state = self.state();
         let (held, is_recorded) = self.held(server);
@@ -187,7 +187,8 @@ impl Replication {
         self.syncs.partial_err.fetch_add(1, Relaxed);
     }
 
-    /// Attaches a replica: it continues, or waits for a snapshot.
+    /// Attaches a replica. It continues the stream if that is possible, and otherwise waits for a
+    /// snapshot.
     ///
     /// # Errors
     /// The thread of the stream can't be started.
@@ -223,8 +224,8 @@ impl Replication {
         }
     }
 
-    /// Adds a replica that continues at a place. Returns `false` if the stream is not held there
-    /// any more, or is that of another history by now.
+    /// Adds a replica that continues at a place. Returns `false` if the stream at that place is no
+    /// longer in the log, or now belongs to another history.
     fn continue_at(&self, server: &Server, link: &Arc<Link>, replica: Replica, place: Place) -> bool {
         let Place { offset, id } = place;
         let bound = server.keyspace().journal().replica_bound();
@@ -258,7 +259,7 @@ impl Replication {
         true
     }
 
-    /// Notes what a replica has acknowledged.
+    /// Records a replica's acknowledgement.
     fn acked(&self, server: &Server, client: u64, offset: i64) {
         let now_ms = server.monotonic_ms();
         let link = {

@@ -1,9 +1,13 @@
 //! Holds back writes before a shutdown until replicas have the whole stream.
 //!
-//! A pause holds back commands that have not been admitted yet. Commands admitted before finish in
-//! two steps: when the journal reaches a mark, each worker has ended the turn in which it admitted
-//! them; when a job then has all shards, they have run. When the journal reaches a second mark, the
-//! stream is complete.
+//! A pause holds back commands that have not been admitted yet. The commands admitted before it are
+//! in the stream after three steps:
+//!
+//! | wait until | then |
+//! | --- | --- |
+//! | the journal has reached a mark | each worker has ended the turn in which it admitted them |
+//! | a job holds all shards | they have run |
+//! | the journal has reached a second mark | their effects are in the stream |
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -23,8 +27,8 @@ const LINK_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// How often acknowledgements are checked.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Calls `done` with the end of the log once all commands that have been let run are in it. New
-/// ones must be held back. `asks`: replicas are then asked for an acknowledgement.
+/// Calls `done` with the end of the log when all admitted commands are in it. The caller must hold
+/// back new commands. With `asks`, replicas are then asked for an acknowledgement.
 pub(in crate::replication) fn quiesce(server: &Arc<Server>, asks: bool, done: impl FnOnce(u64) + Send + 'static) {
     let weak = Arc::downgrade(server);
     let journal = server.keyspace().journal();
@@ -158,7 +162,7 @@ impl Replication {
         if server.keyspace().keep_journal(true).is_err() {
             return;
         }
-        // Effects produced before the journal's thread records the stream would be missing from it.
+        // Waits until the journal's thread records the stream, which would lack earlier effects.
         while !server.keyspace().journal().held().1 {
             std::thread::sleep(LOOK);
         }

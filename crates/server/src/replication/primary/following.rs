@@ -11,8 +11,8 @@ use pantala_replication::{FeedAhead, ReplicaState};
 use super::{Link, Part, Phase};
 use crate::host::Server;
 
-/// Interval between empty lines sent to a replica that waits for a snapshot, ms. Without them it
-/// would time out the link.
+/// Interval between empty lines sent to a replica that waits for a snapshot, ms. Without them the
+/// replica would close the connection after its timeout.
 const EMPTY_LINE_MS: i64 = 1000;
 
 /// Reads the bytes for one replica.
@@ -25,7 +25,7 @@ pub(super) struct LinkReader {
     sent_ms: i64,
 }
 
-/// Enters the phase that follows a snapshot which was read to its end. Returns [`Next::End`] if the
+/// Enters the phase after a snapshot of which all bytes were read. Returns [`Next::End`] if the
 /// replica wants no stream.
 fn after_bulk(part: &mut Part, wants_no_stream: bool, into: &mut Vec<Outgoing>) -> Option<Next> {
     let Phase::Bulk { feed, reader, trailer } = &mut part.phase else { return None };

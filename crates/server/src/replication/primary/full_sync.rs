@@ -42,7 +42,7 @@ const FEED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Size of a chunk that is read from a file, bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// How often a waiting thread checks whether the server stops.
+/// Interval at which a waiting thread checks whether the server stops.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A feed whose writer waits while the feed is full.
@@ -153,7 +153,7 @@ struct FullSync {
 }
 
 impl Replication {
-    /// Starts a full sync if enough replicas wait for one, for long enough.
+    /// Starts a full sync if enough replicas have waited for one for long enough.
     pub(in crate::replication) fn sync_if_due(&self, server: &Server) {
         let waiting = self.state().replicas.waiting(server.monotonic_ms());
         if waiting.is_empty() || !server.config().settings().primary.schedule.is_due(&waiting) {
@@ -179,7 +179,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         let mut state = replication.state();
         let waiting = state.replicas.waiting(now_ms);
         let waits = |replica: &&Replica| matches!(replica.state, ReplicaState::WaitStart(_));
-        // Replicas with another filter wait for the next full sync.
+        // The filter of the first waiting replica applies. Replicas with another filter wait for
+        // the next full sync.
         let filter = state.replicas.iter().find(waits).map_or(Filter::default(), |first| first.handshake.filter);
         let schedule = server.config().settings().primary.schedule;
         let is_direct = schedule.is_direct(&waiting, filter.is_any());
@@ -239,7 +240,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     }
 }
 
-/// Opens a temporary file and removes its name.
+/// Opens a temporary file and removes its name, so that the file ends with its last user.
 fn nameless_file(server: &Server) -> io::Result<File> {
     let path: PathBuf =
         server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));

@@ -11,7 +11,7 @@ pub struct PrimaryInfo {
     pub good: Option<usize>,
     /// A line for each replica.
     pub lines: String,
-    /// The current ID, the former ID, and the offset behind the former one's last byte.
+    /// The current ID, the former ID, and the offset behind the last byte of the former history.
     pub ids: (String, String, i64),
     /// The ID that the history gets at the end of a promotion.
     pub next_id: Option<String>,

@@ -27,8 +27,8 @@ enum Phase {
     Wait,
     /// The bytes of a snapshot.
     Bulk { feed: Arc<SharedFeed>, reader: FeedReader, trailer: Vec<u8> },
-    /// Nothing until the replica acknowledges. It must not read bytes of the stream together with
-    /// the end of the snapshot.
+    /// Nothing until the replica has acknowledged the snapshot. It detects the snapshot's end by a
+    /// mark, which no bytes of the stream may follow in the same read.
     UntilAck,
     /// The stream.
     Stream,
@@ -42,7 +42,7 @@ pub(super) struct Asker {
     replica: Replica,
     /// Its name in the log.
     name: String,
-    /// The ID and the offset of its `PSYNC`; `None`: it has used `SYNC`.
+    /// The ID and the offset of its `PSYNC`; `None` if it has used `SYNC`.
     asked: Option<(Vec<u8>, i64)>,
 }
 
@@ -60,7 +60,7 @@ struct Part {
     lines: Vec<u8>,
     /// The replica's position in the stream, which starts at its snapshot's offset.
     stream: Option<Reader>,
-    /// The connection has closed.
+    /// Whether the connection has closed.
     is_gone: bool,
 }
 
@@ -69,7 +69,8 @@ pub(super) struct Link {
     client: u64,
     /// The replica's name in the log.
     name: String,
-    /// The replica has used `SYNC`: it understands no reply to `PSYNC`, and acknowledges nothing.
+    /// Whether the replica has used `SYNC`. It then understands no reply to `PSYNC`, and
+    /// acknowledges nothing.
     is_old: bool,
     part: Mutex<Part>,
     wake: Arc<dyn Fn() + Send + Sync>,
@@ -87,7 +88,7 @@ impl Link {
         self.part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes its worker look at it.
+    /// Wakes the worker of the connection.
     pub(super) fn wake(&self) {
         (self.wake)();
     }
