@@ -8,9 +8,10 @@
 //! mimalloc keeps freed memory for later allocations. [`purge`] returns the unused memory of the
 //! calling thread's heap to the kernel.
 //!
-//! Huge pages speed up large heaps and inflate small ones: an empty server touches single pages
-//! across a megabyte, and each touch would make a whole huge page resident. mimalloc is therefore
-//! built without them (`no_thp`), and [`place_huge_pages`] enables them after the first 64 MiB.
+//! Huge pages make large heaps faster and small ones larger: an empty server touches a few pages
+//! scattered over a megabyte, and each touch would make a whole huge page resident. mimalloc is
+//! therefore built without them (`no_thp`), and [`place_huge_pages`] enables them after the first
+//! 64 MiB.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
@@ -84,8 +85,8 @@ fn large_mapping(line: &str) -> Option<core::ops::Range<usize>> {
 /// The allocator described at the head of this module.
 pub struct Allocator;
 
-/// Returns whether a block of this layout has a mapping of its own. Depends on the layout alone, so
-/// that `dealloc` makes the same choice as `alloc`.
+/// Returns whether a block of this layout has a mapping of its own. The result depends on the
+/// layout alone, so that `dealloc` makes the same choice as `alloc`.
 #[inline(always)]
 fn is_mapped(bytes: usize, layout: Layout) -> bool {
     bytes >= MAPPED_BYTES_MIN && layout.align() <= PAGE_BYTES_MIN

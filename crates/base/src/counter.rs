@@ -39,8 +39,8 @@ impl Counter {
     /// Returns the count since the last reset.
     #[inline]
     pub fn get(&self) -> u64 {
-        // In this order of loads, a concurrent reset can make the difference negative, which means
-        // that nothing was counted since the reset.
+        // Because of this order of loads, a concurrent reset can make the difference negative.
+        // Nothing was counted since that reset, so the result is 0.
         let total = self.total.load(Ordering::Relaxed);
         total.saturating_sub(self.reset_at.load(Ordering::Relaxed))
     }

@@ -7,8 +7,8 @@ const POLYNOMIAL: u16 = 0x1021;
 /// Bytes per step of the main loop.
 const SLICE_LEN: usize = 8;
 
-/// `TABLES[k][b]`: the checksum of byte `b` followed by `k` zero bytes. The 4 KiB stay in the L1
-/// cache.
+/// `TABLES[k][b]`: the checksum of byte `b` followed by `k` zero bytes. The tables take 4 KiB,
+/// which stay in the L1 cache.
 static TABLES: [[u16; 256]; SLICE_LEN] = build_tables();
 
 const fn build_tables() -> [[u16; 256]; SLICE_LEN] {
@@ -39,8 +39,8 @@ const fn build_tables() -> [[u16; 256]; SLICE_LEN] {
 
 /// Returns the CRC16/XMODEM of `bytes`.
 ///
-/// Slicing by eight: the eight table reads of a step are independent of each other, so a step costs
-/// about two dependent reads instead of eight.
+/// Slicing by eight: a step processes eight bytes with eight table reads that don't depend on each
+/// other, so it takes about the time of two reads instead of eight.
 #[inline]
 pub fn crc16(bytes: &[u8]) -> u16 {
     let mut crc = 0u16;

@@ -1,7 +1,7 @@
 //! CRC64 with Jones' polynomial: the footer of `DUMP` payloads and of RDB files.
 //!
-//! Reflected in and out, initial value 0. One step processes eight bytes with eight tables (16 KiB)
-//! whose reads are independent of each other.
+//! The CRC is reflected in and out, and starts at 0. One step processes eight bytes with eight
+//! tables (16 KiB) whose reads are independent of each other.
 
 /// Jones' polynomial, `0xad93d23594c935a9`, with its bits in reverse order.
 const POLYNOMIAL_REFLECTED: u64 = 0x95ac_9329_ac4b_c9b5;

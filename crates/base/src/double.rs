@@ -1,15 +1,15 @@
 //! Doubles as Redis 7.0 prints them in replies: C's `%.17g`.
 //!
-//! Seventeen significant digits always read back as the same double, but they aren't the shortest
-//! such text: 3.1 prints as `3.1000000000000001`. Redis 7.2 changed to the shortest text; clients
-//! of 7.0 expect the long one.
+//! Seventeen significant digits always read back as the same double, but often a shorter text
+//! would: 3.1 prints as `3.1000000000000001`. Redis 7.2 switched to the shortest text; clients of
+//! 7.0 expect the long one.
 
 use std::io::Write;
 
 /// Significant digits.
 const DIGITS: usize = 17;
-/// Maximum length of the text in bytes: sign, point, digits, and four zeros or an exponent of up to
-/// three digits.
+/// Maximum length of the text in bytes: sign, point, digits, and either leading zeros or an
+/// exponent of up to three digits with `e` and its sign.
 pub const DOUBLE_LEN_MAX: usize = 1 + 1 + DIGITS + 6;
 /// Integers below this magnitude are exact as doubles and print as integers.
 const INTEGER_MAX: f64 = 9_007_199_254_740_992.0;
@@ -34,8 +34,8 @@ pub fn format_double(value: f64, room: &mut [u8; DOUBLE_LEN_MAX]) -> &[u8] {
     &room[..len]
 }
 
-/// Writes `value` by the definition of `%.17g`: scientific below 1e-4 and from 1e17 on, otherwise
-/// fixed, without trailing zeros. Returns the length.
+/// Writes `value` as `%.17g` does: in scientific notation below 1e-4 and from 1e17, otherwise in
+/// fixed notation, without trailing zeros. Returns the length.
 fn general(value: f64, room: &mut [u8; DOUBLE_LEN_MAX]) -> usize {
     let (digits, exponent) = digits_and_exponent(value.abs());
     let significant = digits.iter().rposition(|&digit| digit != b'0').map_or(1, |last| last + 1);
@@ -81,7 +81,7 @@ fn digits_and_exponent(value: f64) -> ([u8; DIGITS], i32) {
     let mut room = [0u8; DIGITS + 8];
     let mut rest = &mut room[..];
     let written = write!(rest, "{value:.precision$e}", precision = DIGITS - 1);
-    debug_assert!(written.is_ok(), "the buffer holds any double");
+    debug_assert!(written.is_ok(), "the buffer is too small for a double");
     let len = DIGITS + 8 - rest.len();
     let mut digits = [b'0'; DIGITS];
     digits[0] = room[0];

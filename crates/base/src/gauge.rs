@@ -1,11 +1,12 @@
-//! A level with one writer and any number of readers.
+//! An integer level with one writer and any number of readers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A level that rises and falls.
 ///
 /// As with [`crate::Counter`], only one thread at a time may change the level (a change is a plain
-/// load and store); any thread may read it at any time. Changes order no other memory access.
+/// load and store); any thread may read it at any time. A reader that sees a change need not see
+/// other stores of the writer.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 

@@ -7,14 +7,19 @@
 //! | `[abc]`, `[a-z]`, `[^a]` | one byte of the class, of the range, not of the class |
 //! | `\x` | the byte `x` itself, also inside a class |
 //!
-//! Corner cases that clients can see are the same as in Redis: an unclosed class extends to the end
-//! of the pattern; `[]` matches nothing and `[^]` any byte; a range may be reversed; ranges compare
-//! bytes as *signed*, so `[a-\xff]` is the range from 0xff over 0 to `a`; an escaped byte in a
-//! class ignores `ignore_case`; only the empty pattern matches the empty text, `*` does not.
+//! Corner cases that clients can see are the same as in Redis:
+//!
+//! - An unclosed class extends to the end of the pattern.
+//! - `[]` matches nothing, and `[^]` matches any byte.
+//! - The bounds of a range may be in either order.
+//! - Ranges compare bytes as *signed*, so `[a-\xff]` is the range from 0xff over 0 to `a`.
+//! - `ignore_case` doesn't apply to an escaped byte in a class.
+//! - Only the empty pattern matches the empty text; `*` does not.
 //!
 //! Every element but `*` matches exactly one byte, so after a mismatch only the *last* `*` needs to
-//! match one byte more: a loop with two saved positions, no recursion, at most `text × pattern`
-//! steps. (Redis recurses at each star, and stops the exponential case with a flag.)
+//! match one byte more. A loop with two saved positions therefore suffices: no recursion, and at
+//! most `text × pattern` steps. (Redis recurses at each star, and stops the exponential case with a
+//! flag.)
 //!
 //! A pattern with more than [`STARS_MAX`] stars matches nothing, as in Redis since the security
 //! fixes of 7.0.15, which bound its recursion.
@@ -29,7 +34,8 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         return pattern.is_empty();
     }
     let (mut p, mut t) = (0, 0);
-    // Where the pattern continues after the last star, and where in the text to try that rest.
+    // The positions for a retry: the pattern after the last star, and where in the text to match
+    // it.
     let mut retry: Option<(usize, usize)> = None;
     let mut stars = 0;
     while t < text.len() {

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Redis stores its latencies in the same structure, and its replies show the upper bounds of the
-//! buckets. A chunk of counters takes 2 KiB and is allocated when a value first falls into it: the
-//! latencies of one command rarely span more than six chunks.
+//! buckets. A chunk of counters takes 2 KiB and is allocated when the first value falls into it.
+//! The latencies of one command rarely span more than six chunks.
 
 use std::sync::OnceLock;
 
@@ -103,8 +103,9 @@ impl Distribution {
         self.counts.is_empty()
     }
 
-    /// Returns the value that `percent` of all values don't exceed, rounded up to the end of its
-    /// counter. For 0 % it is the lowest value of the first counter. Without values it is 0.
+    /// Returns the value that `percent` of all values don't exceed, rounded up to the upper bound
+    /// of its counter. For 0 % returns the lowest value of the first counter. Returns 0 without
+    /// values.
     pub fn percentile(&self, percent: f64) -> u64 {
         if percent == 0.0 {
             return self.counts.first().map_or(0, |(value, _)| {
@@ -121,8 +122,9 @@ impl Distribution {
         found.or(self.counts.last()).map_or(0, |(value, _)| *value)
     }
 
-    /// Returns cumulative counts at the powers of two from `first`: the upper bound of the power's
-    /// counter, and the number of values that don't exceed it. Omits powers that add no values.
+    /// Returns cumulative counts at the powers of two from `first`. Each entry is the upper bound
+    /// of the power's counter, and the number of values that don't exceed it. Omits powers that add
+    /// no values.
     pub fn by_powers_of_two(&self, first: u64) -> Vec<(u64, u64)> {
         let (mut levels, mut level, mut before) = (Vec::new(), first, 0);
         let total = self.len();

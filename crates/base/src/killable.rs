@@ -1,17 +1,16 @@
-//! The state of a run (of a script) that other threads may kill until its first change: one atomic
-//! word.
+//! The state word of a script run. Other threads may kill the run until its first change.
 //!
 //! | bits | meaning | set by |
 //! | --- | --- | --- |
 //! | number | distinguishes runs | the runner, in [`Killable::start`] |
-//! | mark | used by the runner as it likes | the runner, in [`Killable::start`] |
+//! | mark | a bit with a meaning that only the runner's caller knows | the runner, in [`Killable::start`] |
 //! | changed | the run has changed something | the runner, unless the run is killed |
 //! | killed | the run must change nothing and end | any thread, unless the run is changed |
 //! | runs | the run has started and not ended | the runner |
 //!
-//! All bits share one word, so its modification order decides: at most one of *changed* and
-//! *killed* is ever set. A kill affects only the run that the killer has seen: its exchange fails
-//! if the number differs.
+//! All bits share one word, so the order of its modifications decides which of *changed* and
+//! *killed* is set first; the other can then not be set. A kill affects only the run that the
+//! killer has seen: if the run's number has changed, its exchange fails.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -22,14 +21,14 @@ const MARK: u64 = 1 << 3;
 /// Shift of the run's number. The remaining bits can't wrap: they hold 2⁶⁰ runs.
 const NUMBER_SHIFT: u32 = 4;
 
-/// The state word described at the head of this module. Belongs to one runner; any thread may read
-/// it and kill.
+/// The state word described at the head of this module. It belongs to one runner; any thread may
+/// read it or kill the run.
 pub struct Killable {
     word: AtomicU64,
 }
 
 /// The outcome of an attempt to kill a run.
-#[must_use = "a run that has changed something isn't killed"]
+#[must_use = "the run is killed only if this is `Kill::Killed`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
     /// The run is killed before it changed anything.
@@ -70,8 +69,8 @@ impl Killable {
     /// Starts the next run. Only the runner may call it. Earlier stores are visible to every thread
     /// that sees this run ([`Killable::snapshot`]).
     pub fn start(&self, mark: bool) {
-        // Relaxed: only the runner changes the number, and the other bits don't matter between
-        // runs.
+        // Relaxed: only this thread, the runner, changes the number, so it reads its own last
+        // store. The other bits don't matter between runs.
         let number = (self.word.load(Ordering::Relaxed) >> NUMBER_SHIFT) + 1;
         let mark = if mark { MARK } else { 0 };
         // This store can't overwrite a kill: a kill changes the word only during a run.
@@ -80,7 +79,7 @@ impl Killable {
 
     /// Marks the run as changed, before its first change. Only the runner may call it. Returns
     /// `false` if the run was killed: then it must change nothing.
-    #[must_use = "a run that was killed must change nothing"]
+    #[must_use = "if this is `false`, the run was killed and must change nothing"]
     pub fn change(&self) -> bool {
         // Relaxed, as in the methods below: only the modification order of this word matters; it
         // guards no other memory.
@@ -99,8 +98,8 @@ impl Killable {
         self.word.load(Ordering::Relaxed) & KILLED != 0
     }
 
-    /// Ends the run, so that it can't be killed any more. Returns whether it was killed. Only the
-    /// runner may call it, any number of times.
+    /// Ends the run, so that it can no longer be killed. Returns whether it was killed. Only the
+    /// runner may call it; repeated calls are allowed.
     pub fn end(&self) -> bool {
         self.word.fetch_and(!RUNS, Ordering::Relaxed) & KILLED != 0
     }

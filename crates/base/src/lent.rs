@@ -1,5 +1,5 @@
-//! Received bytes in memory lent by an event loop. Parsers access them through these traits and are
-//! independent of event loops and sockets.
+//! Received bytes in memory that an event loop lends. Parsers access them through these traits, so
+//! they don't depend on event loops and sockets.
 
 /// Received bytes in memory lent by a [`Lender`] until they are released. Never empty.
 pub trait Lent {
@@ -9,7 +9,8 @@ pub trait Lent {
 
 /// The owner of the receive buffers: an event loop.
 pub trait Lender {
-    /// A loan. Dropping one without releasing it leaks its part of the lender's memory.
+    /// Lent bytes. A chunk that is dropped without [`Lender::release`] leaks its part of the
+    /// lender's memory.
     type Chunk: Lent;
 
     /// Returns the bytes of a chunk lent by this lender.

@@ -1,4 +1,4 @@
-//! The crate that all other crates depend on: time, randomness, checksums, number formats, queues
+//! The crate on which all other crates depend: time, randomness, checksums, number formats, queues
 //! between threads and shared limits. It is independent of RESP, sockets and files.
 //!
 //! | module | contents | cost |

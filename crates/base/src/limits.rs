@@ -46,5 +46,5 @@ pub const CLIENT_QUERY_BUFFER_LIMIT_DEFAULT: usize = 1_024 * 1_024 * 1_024;
 /// Default of `maxclients`.
 pub const MAXCLIENTS_DEFAULT: usize = 10_000;
 
-/// Maximum nesting of a reply for our own reply parser (tests and load generator).
+/// Maximum nesting of a reply that the reply parser of the tests and the load generator accepts.
 pub const REPLY_DEPTH_MAX: usize = 64;

@@ -1,16 +1,18 @@
 //! Intrusive lock-free queues: many producers, one consumer at a time.
 //!
-//! Each of Pantala's two queues is one atomic word: either a *mark* or the top of a linked stack of
-//! nodes. The consumer swaps the whole stack out and reverses it, so that it receives nodes in
-//! arrival order.
+//! Each of Pantala's two queues is one atomic word that contains either a *mark* or the top of a
+//! linked stack of nodes. The consumer swaps the whole stack out and reverses it, so that it
+//! receives the nodes in arrival order.
 //!
 //! * [`Mailbox`]: messages for a worker. The mark means that the worker sleeps, so the
 //!   compare-and-swap that delivers a message also shows its sender whether to ring the doorbell.
 //! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
-//! The queues have no bound of their own. A node is a request of a connection that waits for its
-//! reply, and a connection has at most one (see `pantala_engine::request`), so `maxclients` bounds
-//! them. They are linked lists rather than rings because a full ring would need an overflow path.
+//! The queues have no bound of their own. Gates hold only requests, and a connection has at most
+//! one in flight (with `execution owner`, one per worker; see `pantala_engine::request`), so
+//! `maxclients` bounds them. Mailboxes also carry messages such as publications, which their worker
+//! takes in each turn. The queues are linked lists rather than rings because a full ring would need
+//! an overflow path.
 
 use std::marker::PhantomData;
 
@@ -100,11 +102,12 @@ pub fn mark<T>() -> *mut Node<T> {
 }
 
 /// Pushes `node` onto the stack in `word`, where null and [`mark`] both mean an empty stack.
-/// Returns the previous word. With `stop_at_null`, returns the node as the error instead of pushing
-/// onto null.
+/// Returns the previous word. With `stop_at_null`, a null word stays unchanged, and the node is
+/// returned as the error.
 ///
-/// The successful exchange is a release (the contents of the node happen before the acquire that
-/// swaps it out) and an acquire (the previous holder's stores are visible).
+/// The successful exchange is a release, so the thread that swaps the node out with an acquire sees
+/// its contents. It is also an acquire, so the caller sees the stores of the previous holder of the
+/// word.
 pub fn push<T>(
     word: &AtomicPtr<Node<T>>,
     node: Box<Node<T>>,
@@ -129,7 +132,7 @@ pub fn push<T>(
 
 /// Messages for one worker, from any thread.
 ///
-/// The word is null (awake, empty), [`mark`] (asleep) or a stack of messages.
+/// The word is null (awake, no messages), [`mark`] (asleep) or a stack of messages (awake).
 pub struct Mailbox<T> {
     word: AtomicPtr<Node<T>>,
     values: PhantomData<*mut Node<T>>,
@@ -150,7 +153,7 @@ impl<T> Mailbox<T> {
 
     /// Delivers a message. Returns `true` if the worker sleeps and this message is the first since
     /// it fell asleep; the sender must then ring its doorbell.
-    #[must_use = "a sleeping worker must be woken"]
+    #[must_use = "if this is `true`, the caller must ring the doorbell of the sleeping worker"]
     pub fn send(&self, message: Box<Node<T>>) -> bool {
         match push(&self.word, message, false) {
             Ok(before) => before == mark(),
@@ -190,9 +193,9 @@ impl<T> Mailbox<T> {
         self.word.compare_exchange(mark(), awake, Ordering::Relaxed, Ordering::Relaxed).is_err()
     }
 
-    /// Marks the worker asleep, unless messages are pending. Returns `false` if they are; the
-    /// worker must not sleep then. The next [`send`] requires its caller to ring; [`receive`] ends
-    /// the sleep.
+    /// Marks the worker asleep unless messages are pending. Returns `false` if they are; the worker
+    /// must not sleep then. After success, the next [`send`] requires its caller to ring the
+    /// doorbell; [`receive`] marks the worker awake.
     ///
     /// [`send`]: Mailbox::send
     /// [`receive`]: Mailbox::receive
@@ -272,7 +275,7 @@ mod loom_tests {
     use super::*;
     use crate::sync::{Arc, AtomicUsize, thread};
 
-    /// A worker sleeps only when its mailbox allows it, and two threads send: every message is
+    /// A worker sleeps only when its mailbox allows it, while two threads send. Every message is
     /// either received before the sleep or rings the doorbell.
     #[test]
     fn no_message_is_slept_through() {

@@ -7,8 +7,8 @@
 /// Maximum length of an `i64` or `u64` in decimal, in bytes, sign included.
 pub const INTEGER_LEN_MAX: usize = 20;
 
-/// Parses a signed 64-bit integer. Returns `None` unless all of `text` is one in Redis's strict
-/// form (`string2ll`).
+/// Parses a signed 64-bit integer. Returns `None` unless the whole of `text` is an integer in
+/// Redis's strict form (`string2ll`).
 #[inline]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {

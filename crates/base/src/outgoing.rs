@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Immutable bytes shared by many sends, on any event loop. Their memory is counted until the last
-/// owner drops them.
+/// Immutable bytes shared by many sends, on any event loop. Their size is part of a global sum
+/// until the last owner drops them.
 #[derive(Debug)]
 pub struct SharedBytes {
     bytes: Vec<u8>,
@@ -72,8 +72,8 @@ impl Outgoing {
         }
     }
 
-    /// Returns the memory, emptied, for reuse after the send. For shared bytes the buffer has no
-    /// memory.
+    /// Returns the memory, emptied, for reuse after the send. For shared bytes it returns a buffer
+    /// without capacity.
     #[inline]
     pub fn into_buffer(self) -> Vec<u8> {
         match self {

@@ -1,12 +1,13 @@
 //! Returns the freed memory of all threads' heaps to the kernel, on request.
 //!
-//! Each thread has a heap of its own in the allocator, and only that thread can purge it. A thread
-//! that keeps memory while it waits has a [`ThreadHeap`]. [`request`] advances a generation and
-//! wakes these threads; each compares the generation with its own, and purges its heap if it lags.
-//! Workers do without: they have mailboxes.
+//! Each thread has its own heap in the allocator, and only that thread can purge it. A thread that
+//! may wait while its heap holds freed memory registers a [`ThreadHeap`]. [`request`] advances a
+//! generation and wakes these threads. Each thread compares the generation with the generation of
+//! its last purge, and purges its heap if they differ. Workers don't register: they receive purge
+//! requests in their mailboxes.
 //!
-//! While several heaps are purged, one may skip memory that another has just freed. So a request
-//! is repeated a little later by its caller.
+//! A thread may free memory that belongs to the heap of another thread, after that thread has
+//! purged it. The caller therefore repeats the request a little later.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Wakes a thread.
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Requests, and the threads to wake for each.
+/// The state of purge requests, and the threads to wake for each.
 struct Purges {
     /// The number of requests so far.
     generation: AtomicU64,
-    /// How threads are woken, with their numbers.
+    /// The registered threads: number and wake function.
     threads: Mutex<Vec<(u64, Wake)>>,
-    /// The number of the thread that registered last.
+    /// The number of the most recently registered thread.
     last: AtomicU64,
 }
 
@@ -31,15 +32,16 @@ fn threads() -> MutexGuard<'static, Vec<(u64, Wake)>> {
     PURGES.threads.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes all threads with a [`ThreadHeap`] purge it soon, also those that wait.
+/// Makes all threads with a [`ThreadHeap`] purge it soon, including threads that are waiting.
 pub fn request() {
     PURGES.generation.fetch_add(1, SeqCst);
-    // Not under the lock: a wake may take a lock under which another thread registers.
+    // Call the wake functions without holding the lock: a wake function may take a lock under which
+    // another thread registers.
     let wakes: Vec<Wake> = threads().iter().map(|(_, wake)| Arc::clone(wake)).collect();
     wakes.iter().for_each(|wake| wake());
 }
 
-/// The heap of the thread that made it, purged on request.
+/// The heap of the thread that created it, purged on request.
 pub struct ThreadHeap {
     number: u64,
     /// The generation of the last purge.
@@ -47,9 +49,10 @@ pub struct ThreadHeap {
 }
 
 impl ThreadHeap {
-    /// Registers the calling thread. `wake` must make it call [`ThreadHeap::purge_if_requested`]:
-    /// to lose no request, take the lock under which the thread checks
-    /// [`ThreadHeap::is_requested`] before it waits. It is called by any thread.
+    /// Registers the calling thread. `wake` must make that thread call
+    /// [`ThreadHeap::purge_if_requested`]; any thread may call `wake`. To lose no request, `wake`
+    /// must take the lock under which the thread checks [`ThreadHeap::is_requested`] before it
+    /// waits.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let number = PURGES.last.fetch_add(1, Relaxed) + 1;
         let purged = PURGES.generation.load(SeqCst);
@@ -63,8 +66,8 @@ impl ThreadHeap {
         PURGES.generation.load(SeqCst) != self.purged
     }
 
-    /// Purges the heap if that was requested since the last purge. Returns whether it did. Call it
-    /// on the thread that made this.
+    /// Purges the heap if a purge was requested since the last one. Returns whether it did. Only
+    /// the thread that created this may call it.
     #[inline]
     pub fn purge_if_requested(&mut self) -> bool {
         let generation = PURGES.generation.load(SeqCst);
@@ -91,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// A thread that waits without a time purges at each request, and not without one.
+    /// A thread that waits without a timeout purges once per request, and not otherwise.
     #[test]
     fn a_waiting_thread_purges_at_each_request() {
         let state = Arc::new((Mutex::new(false), Condvar::new()));

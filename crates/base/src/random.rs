@@ -26,7 +26,8 @@ impl Random {
     /// Returns the generator of `seed`. Equal seeds give equal sequences on every platform.
     pub fn from_seed(seed: u64) -> Self {
         let mut mix = seed;
-        // SplitMix64 is a bijection of a counter, so four outputs in a row are never all zero.
+        // xoshiro256++ must not start with an all-zero state. SplitMix64 maps different counters to
+        // different outputs, so four outputs in a row are never all zero.
         let state = std::array::from_fn(|_| splitmix64(&mut mix));
         Self { state }
     }

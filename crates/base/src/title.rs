@@ -1,20 +1,20 @@
-//! The title of the process: what `ps` and `/proc/self/cmdline` show.
+//! The title of the process, which `ps` and `/proc/self/cmdline` show.
 //!
-//! The kernel shows the memory in which it placed the arguments, and behind them the environment.
-//! [`Title::claim`] moves the environment away and makes that memory the title's.
+//! The kernel shows the memory in which it placed the arguments, followed by the environment.
+//! [`Title::claim`] moves the environment elsewhere, so that the title can use all of this memory.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::NonNull;
 
-/// Longest title, bytes, as in Redis.
+/// Maximum length of the title, bytes, as in Redis.
 const TITLE_BYTES_MAX: usize = 255;
 
 unsafe extern "C" {
-    /// The first argument. Of libc.
+    /// The first argument. Defined by libc.
     static program_invocation_name: *const c_char;
-    /// The variables of the environment, up to a null pointer. Of libc, which replaces it when a
-    /// variable is set.
+    /// The environment variables, ending with a null pointer. Defined by libc, which replaces the
+    /// array when a variable is set.
     static mut environ: *const *const c_char;
 }
 
@@ -22,7 +22,7 @@ unsafe extern "C" {
 #[derive(Debug)]
 pub struct Title {
     start: NonNull<u8>,
-    /// Its length, bytes; the last is always zero.
+    /// Length of the memory, bytes; the last byte is always zero.
     len: usize,
 }
 
@@ -30,12 +30,12 @@ pub struct Title {
 unsafe impl Send for Title {}
 
 impl Title {
-    /// Makes the memory of the arguments and of the environment the title's. The variables of the
-    /// environment stay, at other addresses. `arguments` is their number, the program's name
-    /// included. Afterwards [`std::env::args_os`] returns parts of the title.
+    /// Takes over the memory of the arguments and of the environment. The environment variables
+    /// remain set, at other addresses. `arguments` is the number of arguments, including the
+    /// program's name. Afterwards [`std::env::args_os`] returns parts of the title.
     ///
-    /// Returns `None` if the process has several threads, of which one may read the environment, if
-    /// there are no arguments, or after the first call.
+    /// Returns `None` if there are no arguments, if the process has several threads (one of them
+    /// may be reading the environment), or if it was called before.
     pub fn claim(arguments: usize) -> Option<Title> {
         use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
         static IS_CLAIMED: AtomicBool = AtomicBool::new(false);
@@ -51,7 +51,7 @@ impl Title {
                 return None;
             }
             let mut end = start;
-            // The kernel places the strings one behind the other.
+            // The kernel places the strings directly after each other.
             for _ in 0..arguments {
                 end = end.add(CStr::from_ptr(end).to_bytes_with_nul().len());
             }
@@ -64,7 +64,8 @@ impl Title {
             }
             (start.cast_mut().cast::<u8>(), end.offset_from(start).unsigned_abs())
         };
-        // A name with an equals sign can't be set. Such an entry shows parts of the title.
+        // A variable whose name contains an equals sign can't be set again. Such an entry
+        // afterwards shows parts of the title.
         let is_settable = |name: &OsStr| !name.is_empty() && !name.as_bytes().contains(&b'=');
         for (name, value) in std::env::vars_os().filter(|(name, _)| is_settable(name)) {
             // SAFETY: there are no other threads.
@@ -73,11 +74,11 @@ impl Title {
         Some(Title { start: NonNull::new(start)?, len })
     }
 
-    /// Shows `title`, or as much of it as there is room for.
+    /// Sets the title, truncated to the available memory.
     pub fn set(&mut self, title: &[u8]) {
         let shown = &title[..title.len().min(self.len - 1).min(TITLE_BYTES_MAX)];
-        // SAFETY: `start` and `len` are the memory that `claim` took; `shown` is shorter, and
-        // elsewhere.
+        // SAFETY: `start` and `len` describe the memory that `claim` took. `shown` is shorter than
+        // it and doesn't overlap it.
         unsafe {
             std::ptr::copy_nonoverlapping(shown.as_ptr(), self.start.as_ptr(), shown.len());
             std::ptr::write_bytes(self.start.as_ptr().add(shown.len()), 0, self.len - shown.len());

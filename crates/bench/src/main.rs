@@ -2,13 +2,13 @@
 //!
 //! | tool | what |
 //! | --- | --- |
-//! | `load` | drives a server and prints throughput and latency; memtier_benchmark's options |
-//! | `compare` | starts servers on this host, drives each with the same load in turn, writes a report |
-//! | `model` | predicts a machine with many cores from measured costs, by simulation |
+//! | `load` | drives a server and prints throughput and latency; has memtier_benchmark's options |
+//! | `compare` | starts servers on this host, drives each with the same load in turn, and writes a report |
+//! | `model` | predicts the performance of a machine with many cores from measured costs, by simulation |
 //! | `floor` | a responder that parses and replies but stores nothing, on the server's event loops |
 //!
-//! A server's cost above that of `floor` is the price of storing data. `docs/benchmarks.md`
-//! explains how each figure is measured and what it excludes.
+//! The difference between the cost of a server and that of `floor` is the cost of storing data.
+//! `docs/benchmarks.md` explains how each number is measured and what it excludes.
 
 #![forbid(unsafe_code)]
 
@@ -41,10 +41,10 @@ enum Tool {
     Load(Box<load::options::Options>),
     /// Starts servers on this host, drives each with the same load in turn, and writes a report.
     Compare(Box<compare::Options>),
-    /// Predicts a machine with many cores from measured costs, by simulation.
+    /// Predicts the performance of a machine with many cores from measured costs, by simulation.
     Model(model::Options),
-    /// Replies to GET with a fixed value and to everything else with +OK, storing nothing; prints
-    /// its CPU time per command at SIGTERM or SIGINT.
+    /// Replies to GET with a fixed value and to everything else with +OK, and stores nothing.
+    /// Prints its CPU time per command at SIGTERM or SIGINT.
     Floor(floor::Options),
 }
 
@@ -67,18 +67,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns a flag that the first of `signals` sets, so that a run ends in order. With
-/// `then_at_once` the second signal ends the process immediately. Otherwise it has no effect,
-/// because started servers must be stopped.
+/// Returns a flag that the first of `signals` sets, so that the run ends in order. With
+/// `then_at_once`, the second signal ends the process immediately. Otherwise further signals have
+/// no effect, because started servers must be stopped.
 fn stop_flag(signals: &[i32], then_at_once: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for &signal in signals {
-        // A process started by `nohup` is meant to outlive the terminal.
+        // A process started by `nohup` should outlive the terminal.
         if signal == SIGHUP && is_ignored(signal) {
             continue;
         }
         if then_at_once {
-            // Registered before the flag's own handler: it has no effect while the flag is unset.
+            // Register this before the flag's own handler. It has no effect while the flag is
+            // unset.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
         }
         signal_hook::flag::register(signal, Arc::clone(&stop))?;

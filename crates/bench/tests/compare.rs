@@ -1,4 +1,4 @@
-//! Runs the real executable: a short comparison of real servers. Asserts structure, never speed.
+//! Runs the real executable for a short comparison of real servers. Asserts structure, never speed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Maximum time of a comparison in these tests. It takes a few seconds.
+/// Maximum time of a comparison in these tests. Normally it takes a few seconds.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
-/// Resets signals, because the tests may run under `nohup` with ignored signals.
+/// Returns a `compare` command. Its signals are reset, because the tests may run under `nohup` with
+/// ignored signals.
 fn compare(out: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_pantala-bench"));
@@ -55,7 +56,7 @@ fn processes_in(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns `None`, with a message, if redis-server is not installed. In CI that is a failure.
+/// Returns `None`, with a message, if redis-server is not installed. In CI this is a failure.
 fn redis_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join("redis-server")).find(|file| file.is_file());
@@ -143,13 +144,13 @@ fn two_servers_a_cluster_and_a_dead_peer() {
 fn a_peer_that_dies_is_reported_and_the_others_finish() {
     let folder = tempfile::tempdir().unwrap();
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
-    // After three seconds the keys are loaded and the measurement still runs.
+    // After three seconds the keys are loaded and the measurement is still running.
     let mortal = format!("mortal=sh -c '{bench} floor --threads 1 --port {{port}} & sleep 3; kill $!; exit 3'");
     let out = folder.path().join("out");
     let arguments = ["--peer", mortal.as_str(), "--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut command = compare(&out, &arguments);
-    // The sleep does not pass while the peer waits for its turn, because the shell and its child
-    // are stopped.
+    // The sleep makes no progress while the peer waits for its turn, because the shell and its
+    // child are stopped.
     let output = wait(command.args(["--rounds", "1", "--test-time", "6"]).spawn().unwrap());
     assert!(!output.status.success());
     let results = results(&out);
@@ -163,7 +164,7 @@ fn a_peer_that_dies_is_reported_and_the_others_finish() {
     assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("INVALID"));
 }
 
-/// Waits until `seen` returns true. Fails if `child` ends before.
+/// Waits until `seen` returns true. Fails if `child` ends earlier.
 fn until(child: &mut Child, what: &str, mut seen: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !seen() {
@@ -248,8 +249,8 @@ fn a_report_is_written_after_each_workload() {
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
     let workloads = ["--workload", "dragonfly-get1", "--workload", "dragonfly-set1"];
-    // Long enough to see the first report while the second workload runs, at a rate that the
-    // slowest machine reaches.
+    // The time is long enough to see the first report while the second workload runs. The rate is
+    // one that the slowest machine reaches.
     let arguments = ["--peer", "floor", "--scale", "0.001", "--test-time", "4", "--rounds", "1"];
     let mut command = compare(&out, &arguments);
     command.args(workloads).args(["--rate-limiting", "200", "--dir"]).arg(&dir);
@@ -384,7 +385,8 @@ fn workloads_on_one_key_run() {
     }
 }
 
-/// Workloads with a number of operations per round, whose effect is checked, and hand-overs.
+/// Tests workloads with a fixed number of operations per round, whose effect is checked, and
+/// hand-overs.
 #[test]
 fn counted_workloads_run() {
     /// Name, operations of the filling at scale 0.001, and operations of a round.
@@ -428,7 +430,7 @@ fn counted_workloads_run() {
     }
 }
 
-/// Workloads that measure the memory of collections, at scale 0.01.
+/// Tests the workloads that measure the memory of collections, at scale 0.01.
 #[test]
 fn memory_workloads_run() {
     const WORKLOADS: &[(&str, &str, u64)] = &[

@@ -11,7 +11,8 @@ struct Floor {
 }
 
 impl Floor {
-    /// Starts a floor on a free port, or on another one if a process takes the port first.
+    /// Starts a floor on a free port. If another process takes the port first, retries with another
+    /// port.
     fn start(backend: &str) -> Self {
         const TRIES: usize = 10;
         (0..TRIES).find_map(|_| Self::try_start(backend)).expect("a free port")
@@ -48,7 +49,7 @@ impl Floor {
 
 impl Drop for Floor {
     fn drop(&mut self) {
-        // Leaves no process behind if the test failed. After `terminate` the kill has no effect.
+        // This ends the process if the test failed. After `terminate` the kill has no effect.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

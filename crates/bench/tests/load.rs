@@ -1,5 +1,5 @@
-//! Runs `pantala-bench load` against scripted servers that are slow, send pieces, reply with errors
-//! or redirects, or close connections.
+//! Runs `pantala-bench load` against scripted servers. They are slow, send pieces, reply with
+//! errors or redirections, or close connections.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Maximum time of a run in these tests. Each takes at most a second.
+/// Maximum time of a run in these tests. Normally it takes at most a second.
 const RUN_MAX: Duration = Duration::from_secs(60);
 
 /// A scripted server's reply to one command: the pieces to send. `None` closes the connection.
@@ -96,7 +96,7 @@ fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     if at > bytes.len() {
         return None;
     }
-    // Now that all bytes have arrived, a second pass reads the arguments.
+    // All bytes have arrived, so a second pass reads the arguments.
     let mut rest = &bytes[..at];
     rest = &rest[rest.iter().position(|byte| *byte == b'\n').unwrap() + 1..];
     for len in ends {
@@ -190,8 +190,8 @@ fn a_server_that_disconnects_or_never_replies() {
 
 #[test]
 fn latencies_at_a_rate_count_from_the_due_time() {
-    // The first reply takes 300 ms. Operations that are due meanwhile are sent later, but their
-    // latency counts from the due time.
+    // The first reply takes 300 ms. Operations that become due during that time are sent later, but
+    // their latency counts from the due time.
     let script = |_: &[String], node: &Node| {
         if node.count("GET") == 1 {
             thread::sleep(Duration::from_millis(300));
@@ -204,12 +204,13 @@ fn latencies_at_a_rate_count_from_the_due_time() {
     assert!(output.status.success(), "{output:?}");
     let at = |name: &str| result["latency"][name].as_f64().unwrap();
     assert!(at("max_us") >= 300_000.0, "{result:#}");
-    // An operation is due every 10 ms: 30 of 60 during the pause, with waits from 0 to 300 ms.
+    // An operation is due every 10 ms: 30 of 60 during the pause, which wait 0 to 300 ms.
     assert!(at("p90_us") >= 150_000.0, "{result:#}");
     assert!(result["elapsed_s"].as_f64().unwrap() >= 0.59, "{result:#}");
 }
 
-/// Returns a reply of CLUSTER SLOTS: the lower half at one node, the upper half at the other.
+/// Returns a reply to CLUSTER SLOTS: the lower half of the slots is at one node, the upper half at
+/// the other.
 fn slots(lower: u16, upper: u16) -> String {
     format!(
         "*2\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$9\r\n127.0.0.1\r\n:{lower}\r\n*3\r\n:8192\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{upper}\r\n"
@@ -221,7 +222,7 @@ fn moved_and_ask_redirects_are_followed() {
     let ports: Arc<Mutex<(u16, u16)>> = Arc::default();
     let known = Arc::clone(&ports);
     // The lower half has moved to the second node, except for one slot, which the first node
-    // redirects by ASK.
+    // redirects with ASK.
     let first = Node::start(
         Duration::ZERO,
         Arc::new(move |words: &[String], node: &Node| {
@@ -262,7 +263,7 @@ fn endless_redirects_are_abandoned() {
             match words[0].as_str() {
                 "CLUSTER" => whole(&slots(lower, upper)),
                 "ASKING" => whole("+OK\r\n"),
-                // The second of two redirects is an ASK.
+                // Every second redirection is an ASK.
                 _ if other == lower => whole(&format!("-ASK 1 127.0.0.1:{other}\r\n")),
                 _ => whole(&format!("-MOVED 1 127.0.0.1:{other}\r\n")),
             }
@@ -288,9 +289,9 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
     for moved in [true, false] {
         let other: Arc<Mutex<u16>> = Arc::default();
         let known = Arc::clone(&other);
-        // At first this node has all slots. The tenth request is redirected: to the refusing node,
-        // or to a node that serves, while the new table assigns the upper half to the refusing
-        // node.
+        // At first this node has all slots. The tenth request is redirected. It is redirected to
+        // the refusing node, or to a node that serves while the new table assigns the upper half to
+        // the refusing node.
         let first = Node::start(
             Duration::ZERO,
             Arc::new(move |words: &[String], node: &Node| {
@@ -309,8 +310,8 @@ fn a_node_that_refuses_connections_loses_only_its_operations() {
             load(&first, &["--clients", "1", "--requests", "1000", "--ratio", "0:1", "--cluster-mode"]);
         assert!(!output.status.success(), "{moved}");
         assert!(result["operations"].as_u64().unwrap_or(0) >= 9, "{moved}: {result:#}");
-        // The request for the refusing node, and the redirected one that had not been sent to the
-        // other node.
+        // The request for the refusing node, and the redirected request that had not been sent to
+        // the other node.
         let unanswered = if moved { 1 } else { 2 };
         let lost = (&result["connections_lost"], &result["unanswered"]);
         assert_eq!(lost, (&1.into(), &unanswered.into()), "{moved}: {result:#}");

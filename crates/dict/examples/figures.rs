@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p pantala-dict --example figures [-- ENTRIES [bytes] [values] [find]]`
 //!
-//! Default: 20,000,000 entries and all three parts, which take 5 GB of memory and a few minutes.
+//! By default, it measures all three parts with 20,000,000 entries, which takes 5 GB of memory and
+//! a few minutes.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
@@ -42,7 +43,7 @@ fn main() {
     }
 }
 
-/// Returns the thread's CPU time: other work on the machine then affects only the caches.
+/// Returns the thread's CPU time. Other work on the machine affects it only through the caches.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("CPU time isn't negative")
 }
@@ -152,9 +153,9 @@ impl Hasher for SameHash {
 
 type Map = HashMap<Box<[u8]>, Box<[u8]>, SameHash>;
 
-/// Measures lookups of random existing keys, hashing included: presence alone, and with one byte of
-/// the value read. All variants take turns in one process on keys of the same distribution, and
-/// ratios are taken within a round.
+/// Measures lookups of random existing keys, including hashing, with and without reading one byte
+/// of the value. All variants take turns in one process on keys of the same distribution. Ratios
+/// are taken within a round.
 fn finds(entries: usize) {
     let mut dict = Dict::<()>::new(SEED);
     let mut map = Map::default();

@@ -1,14 +1,16 @@
 //! The type-stable arena: segments, directory blocks and roots.
 //!
-//! Memory of each of the three types stays mapped for the life of the process and never changes its
-//! type or size: a segment is always 512 lines of atomic words (8 lines of a small segment,
-//! followed by those of other small segments), a directory block of 2^d words always holds
-//! directory words or zeros. A thread that follows root, directory and segment while another thread
-//! changes, drops or recycles them therefore reads at worst another dictionary's state, never
-//! memory of another type. The soundness of [`crate::Hint`] rests on this.
+//! They are *type-stable*: the memory of each stays mapped for the life of the process, and never
+//! changes its type or size, even when it is freed and used again. A segment is always 512 lines of
+//! atomic words (a small one is 8 lines, followed by other small segments). A directory block of
+//! 2^d words always holds directory words or zeros.
 //!
-//! All threads share the pools, behind one mutex each. Only segment splits, merges and directory
-//! resizes take it.
+//! A thread may follow root, directory and segment while another thread changes, drops or recycles
+//! them. At worst it then reads the state of another dictionary, never memory of another type. The
+//! soundness of [`crate::Hint`] rests on this.
+//!
+//! All threads share the pools. Each pool has a mutex, which only splits and merges of segments and
+//! resizes of directories take.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,7 +23,8 @@ use crate::memory::{PAGE_BYTES, Usage, discard, map_forever};
 pub(crate) const SEGMENT_BYTES: usize = 32 * 1024;
 /// Cache lines of a segment: the header and its buckets.
 pub(crate) const SEGMENT_LINES: usize = SEGMENT_BYTES / size_of::<Bucket>();
-/// Bytes of a small segment: a page would be many times the size of a dictionary with few keys.
+/// Size of a small segment, in bytes. A whole page would be many times the size of a dictionary
+/// with few keys.
 pub(crate) const SMALL_SEGMENT_BYTES: usize = 512;
 /// Maximum depth of a directory: 2^24 words, 128 MB, enough for 40 billion entries.
 pub(crate) const DIRECTORY_DEPTH_MAX: u32 = if cfg!(any(miri, test)) { 9 } else { 24 };
@@ -31,14 +34,14 @@ const BLOCK_DEPTH_MIN: u32 = 3;
 const SEGMENT_CHUNK_BYTES: usize = if cfg!(miri) { 8 } else { 2048 } * SEGMENT_BYTES;
 const SMALL_CHUNK_BYTES: usize = if cfg!(miri) { 16 } else { 512 } * SMALL_SEGMENT_BYTES;
 const BLOCK_CHUNK_BYTES: usize = if cfg!(miri) { 64 * 1024 } else { 1024 * 1024 };
-/// Single roots are cut from lines of this many.
+/// Number of roots in a line; single roots are allocated a line at a time.
 const ROOTS_PER_LINE: usize = 64 / size_of::<Root>();
 const ROOT_CHUNK_BYTES: usize = 64 * 1024;
 
-/// The memory of a segment: [`SEGMENT_LINES`] lines of atomic words, never unmapped. In a small
-/// segment the lines after its own belong to other small segments. This type hands out references
-/// to single lines rather than one to the whole: Miri's cost grows with the bytes that a reference
-/// covers.
+/// The memory of a segment: [`SEGMENT_LINES`] lines of atomic words, never unmapped. Beyond the
+/// lines of a small segment lie other small segments. This type returns references to single lines
+/// rather than one reference to the whole, because Miri's cost grows with the bytes that a
+/// reference covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentLines(NonNull<Bucket>);
 
@@ -72,10 +75,11 @@ impl SegmentLines {
 
 /// The only word through which other threads reach a dictionary: the address of the directory
 /// (64-aligned) with its depth in the low six bits, or zero without a directory. It changes only
-/// when the directory moves, so roots of dictionaries with different owners may share a cache line.
+/// when the directory moves, which is so rare that roots of dictionaries with different owners may
+/// share a cache line.
 pub(crate) struct Root(pub(crate) AtomicU64);
 
-/// A chunk of memory that is handed out from its front.
+/// A chunk of memory that is handed out from front to back.
 struct Bump {
     next: *mut u8,
     left_bytes: usize,
@@ -93,7 +97,7 @@ impl Bump {
     /// requested from one `Bump` are multiples of it.
     fn take(&mut self, size_bytes: usize, chunk_bytes: usize, align_bytes: usize) -> NonNull<u8> {
         if self.left_bytes < size_bytes {
-            // The rest of the old chunk stays unused: less than one block.
+            // The rest of the old chunk, less than one block, stays unused.
             self.next = map_forever(chunk_bytes.max(size_bytes), align_bytes, Usage::Sparse).as_ptr();
             self.left_bytes = chunk_bytes.max(size_bytes);
         }
@@ -140,7 +144,7 @@ static BLOCKS: Mutex<Blocks> =
     Mutex::new(Blocks { free: [const { Vec::new() }; DIRECTORY_DEPTH_MAX as usize + 1], bump: Bump::new() });
 static ROOTS: Mutex<FreeRoots> = Mutex::new(FreeRoots { single: Vec::new(), groups: Vec::new(), bump: Bump::new() });
 
-/// Locks a pool. No code panics while it holds one, so a poisoned pool is consistent.
+/// Locks a pool. Code that holds the lock never panics, so a poisoned pool is consistent.
 fn lock<T>(pool: &'static Mutex<T>) -> MutexGuard<'static, T> {
     pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -154,13 +158,15 @@ pub(crate) fn take_segment() -> SegmentLines {
     SegmentLines(pool.bump.take(SEGMENT_BYTES, SEGMENT_CHUNK_BYTES, SEGMENT_BYTES).cast())
 }
 
-/// Frees a segment after its owner's last store; only its first `used_bytes` may be nonzero.
+/// Frees a segment after its owner's last store. All its bytes after the first `used_bytes` must be
+/// zero.
 pub(crate) fn free_segment(lines: SegmentLines, used_bytes: usize) {
     discard_lines(lines, 0, used_bytes);
     lock(&SEGMENTS).free.push(lines);
 }
 
-/// Returns a small segment, as [`take_segment`] does a whole one.
+/// Returns a small segment with all words zero. Only the caller may store into it, until it is
+/// freed.
 pub(crate) fn take_small_segment() -> SegmentLines {
     let mut pool = lock(&SEGMENTS);
     if let Some(lines) = pool.small_free.pop() {
@@ -196,8 +202,8 @@ pub(crate) fn discard_lines(lines: SegmentLines, from_bytes: usize, to_bytes: us
     }
 }
 
-/// Returns a directory block of 2^depth words. They are zeros or stale directory words: the caller
-/// stores each of them before it publishes the block.
+/// Returns a directory block of 2^depth words. They are zeros or stale directory words, so the
+/// caller must store all of them before it publishes the block.
 pub(crate) fn take_block(depth: u32) -> &'static [AtomicU64] {
     let class = depth.max(BLOCK_DEPTH_MIN);
     let words = 1_usize << class;
@@ -217,7 +223,7 @@ pub(crate) fn take_block(depth: u32) -> &'static [AtomicU64] {
     &block[..1 << depth]
 }
 
-/// Frees a block of [`take_block`] after its owner's last store.
+/// Frees a block from [`take_block`], after its owner's last store.
 pub(crate) fn free_block(block: &'static [AtomicU64]) {
     let class = block.len().ilog2().max(BLOCK_DEPTH_MIN);
     let words = 1_usize << class;
@@ -246,7 +252,7 @@ pub(crate) fn take_root() -> &'static Root {
     &roots[0]
 }
 
-/// Frees a root of [`take_root`]. Hints to it may still be used.
+/// Frees a root from [`take_root`]. Hints to it may still be used.
 pub(crate) fn free_root(root: &'static Root) {
     root.0.store(0, Relaxed);
     lock(&ROOTS).single.push(root);
@@ -263,7 +269,8 @@ pub(crate) fn take_roots(count: usize) -> &'static [Root] {
     pool.cut(lines)
 }
 
-/// Frees roots of [`take_roots`] after their dictionaries. Hints to them may still be used.
+/// Frees roots from [`take_roots`], after their dictionaries were dropped. Hints to them may still
+/// be used.
 pub(crate) fn free_roots(group: &'static [Root]) {
     lock(&ROOTS).groups.push(group);
 }

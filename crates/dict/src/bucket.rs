@@ -2,7 +2,7 @@
 //!
 //! A slot is a word: 16 bits of tag, 48 bits of entry address; an empty slot is zero. Entries are
 //! 4-aligned, which leaves two flag bits: bit 0 is set if the entry has an expiry, bit 1 if it is
-//! long (for prefetching). The slots in use come first.
+//! so long that more than two of its lines should be prefetched. The slots in use come first.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -43,8 +43,8 @@ pub(crate) const fn with_tag(slot: u64, tag: u64) -> u64 {
     (slot & UNTAGGED_MASK) | (tag << TAG_SHIFT)
 }
 
-/// The slots whose tag matched: slot `i` is bit `4 * i + 3`. Empty slots match tag 0, so the caller
-/// must also check the slot itself.
+/// The slots whose tag matched: slot `i` is bit `4 * i + 3`. If the tag is 0, empty slots match
+/// too, so the caller must check that the slot isn't zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Matches(u32);
 
@@ -82,19 +82,19 @@ impl Bucket {
         self.slots[slot].store(word, Relaxed);
     }
 
-    /// Returns whether all slots are in use. A search continues beyond full buckets only.
+    /// Returns whether all slots are in use. A search continues after full buckets only.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.load(SLOTS - 1) != 0
     }
 
-    /// Returns the number of slots in use: they come first.
+    /// Returns the number of slots in use. They precede the empty ones.
     #[inline]
     pub(crate) fn used(&self) -> usize {
         (0..SLOTS).position(|i| self.load(i) == 0).unwrap_or(SLOTS)
     }
 
-    /// Empties slot `i` and closes the gap with the last slot in use.
+    /// Empties slot `i` and moves the last slot in use into the gap.
     pub(crate) fn take(&self, i: usize) {
         let last = self.used() - 1;
         self.store(i, self.load(last));
@@ -131,8 +131,8 @@ impl Bucket {
         // no thread writes, and loads don't race with loads.
         unsafe {
             let wanted = _mm_set1_epi16(tag as i16);
-            // Compares every 16-bit piece; the mask then keeps only the top one of each word, the
-            // tag.
+            // `equal` compares all four 16-bit pieces of each word. The mask keeps only the result
+            // of the top piece, which is the tag.
             let equal = |lane: usize| _mm_cmpeq_epi16(_mm_load_si128(line.add(lane)), wanted);
             let low = _mm_movemask_epi8(_mm_packs_epi16(equal(0), equal(1))) as u32;
             let high = _mm_movemask_epi8(_mm_packs_epi16(equal(2), equal(3))) as u32;
@@ -140,8 +140,8 @@ impl Bucket {
         }
     }
 
-    /// Returns the slots with a tag as [`Self::matches`] does, by atomic loads: for hints, whose
-    /// buckets another thread may write, for Miri and for other processors.
+    /// Returns the slots with a tag as [`Self::matches`] does, by atomic loads. For hints, while
+    /// another thread may write the bucket; and for Miri and other processors.
     #[inline(always)]
     pub(crate) fn matches_portable(&self, tag: u64) -> Matches {
         let mut mask = 0;

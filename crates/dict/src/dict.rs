@@ -33,7 +33,7 @@ impl<V> Dict<V> {
         Self { table: Table::new(seed), values: PhantomData }
     }
 
-    /// Returns an empty dictionary as [`Self::new`] does, with a root owned by a group of roots.
+    /// Returns an empty dictionary as [`Self::new`] does, whose root belongs to [`crate::Roots`].
     pub(crate) fn with_root(seed: u64, root: &'static Root) -> Self {
         Self { table: Table::with_root(seed, root, true), values: PhantomData }
     }
@@ -61,8 +61,8 @@ impl<V> Dict<V> {
         self.table.expiring
     }
 
-    /// Returns the bytes in use by segments, directory and entries. Excludes heap values with their
-    /// boxes, and free cells; [`Self::held_bytes`] includes the latter.
+    /// Returns the bytes in use by segments, directory and entries. Excludes heap values and their
+    /// boxes. Excludes free cells, which [`Self::held_bytes`] includes.
     pub fn allocated_bytes(&self) -> usize {
         self.table.segment_bytes
             + size_of_val(self.table.directory)
@@ -70,8 +70,8 @@ impl<V> Dict<V> {
             + self.table.slab.live_bytes()
     }
 
-    /// Returns the bytes held: as [`Self::allocated_bytes`], but with all pages that ever held an
-    /// entry.
+    /// Returns [`Self::allocated_bytes`] with all memory of the entries' pages instead of only the
+    /// cells in use: the resident bytes.
     pub fn held_bytes(&self) -> usize {
         self.allocated_bytes() - self.table.slab.live_bytes() + self.table.slab.touched_bytes()
     }
@@ -100,21 +100,21 @@ impl<V> Dict<V> {
     }
 
     /// Returns the maximum length of a bytes payload for an entry with an empty key. For other keys
-    /// see [`Self::fits_inline`].
+    /// use [`Self::fits_inline`].
     pub const fn inline_max() -> usize {
         value_len_max()
     }
 
-    /// Returns whether a value of this length should be stored inside the entry of such a key.
-    /// Longer values should be heap values.
+    /// Returns whether a value of this length fits inside the entry of a key of this length. Longer
+    /// values should be heap values.
     #[inline]
     pub fn fits_inline(key_len: usize, value_len: usize) -> bool {
         fits_cell(key_len, value_len)
     }
 
     /// Looks up a key that wasn't prefetched.
-    // Always inlined: as a call it takes 1.5 times as long for keys outside the caches, because the
-    // processor starts less of the next search while this one waits.
+    // Always inlined. As a call it takes 1.5 times as long for keys outside the caches: while one
+    // search waits for memory, the processor reaches less of the next one.
     #[inline(always)]
     pub fn find(&self, h: u64, key: &[u8]) -> Option<EntryRef<'_, V>> {
         match self.table.probe::<true>(h, key) {
@@ -141,8 +141,8 @@ impl<V> Dict<V> {
         self.table.find_by_hash(h).map(|slot| unsafe { EntryMut::new(&mut self.table, slot, h) })
     }
 
-    /// Returns the place of a key, to change its entry or to insert one, by one search. Fastest
-    /// after a [`Hint`] prefetched it.
+    /// Finds the place of a key with one search, either to change its entry or to insert one.
+    /// Fastest after a [`Hint`] prefetched it.
     #[inline]
     pub fn entry<'d>(&'d mut self, h: u64, key: &'d [u8]) -> Entry<'d, V> {
         match self.table.probe::<false>(h, key) {
@@ -159,7 +159,8 @@ impl<V> Dict<V> {
         self.find_mut(h, key).map(EntryMut::remove)
     }
 
-    /// Moves all entries to another dictionary and returns it. Hints keep referring to `self`.
+    /// Moves all entries to a new dictionary and returns it. Hints keep referring to `self`, which
+    /// is then empty.
     pub fn take(&mut self) -> Self {
         let mut taken = Self::new(self.table.seed);
         core::mem::swap(&mut self.table, &mut taken.table);
@@ -170,8 +171,8 @@ impl<V> Dict<V> {
         taken
     }
 
-    /// Frees the memory that an empty dictionary keeps for its next entries: a segment of a page,
-    /// and a directory. Returns whether there was any. Does nothing if there are entries.
+    /// Frees the memory that an empty dictionary keeps for later entries: a segment of a page, and
+    /// a directory. Returns whether it freed any. Does nothing if there are entries.
     pub fn release_if_empty(&mut self) -> bool {
         let releases = self.table.len == 0 && self.table.segment_bytes > 0;
         if releases {
@@ -188,13 +189,14 @@ impl<V> Dict<V> {
         });
     }
 
-    /// Returns how many slots the last insert moved: none, those of a segment that grew or split,
-    /// or those of several steps if all keys of a segment fell on one side of its split.
+    /// Returns the number of slots that the last insert moved: 0, or the slots of the segment that
+    /// it has grown or split. If all keys of the segment fell on one side, it has split that side
+    /// too, and both splits count.
     pub fn entries_moved_by_last_insert(&self) -> usize {
         self.table.moved
     }
 
-    /// Checks all counts and the place of every entry. Slow; for tests.
+    /// Checks all counts and the position of every entry. Slow; for tests.
     ///
     /// # Panics
     ///
@@ -247,7 +249,8 @@ impl<V> Dict<V> {
 
 impl<V> Drop for Dict<V> {
     fn drop(&mut self) {
-        // Without heap values and large records no entry is touched: the slab frees its runs whole.
+        // Only entries that own memory outside the slab need to be visited; the slab frees whole
+        // runs.
         if self.table.owning > 0 {
             let (table, slab) = (&self.table, &mut crate::slab::Slab::new());
             table.for_each_slot(&mut |slot| {

@@ -1,5 +1,5 @@
-//! Entries as the users of a dictionary see them. Every change but that of the access word first
-//! passes the entry to the running snapshot, if there is one ([`crate::snapshot`]).
+//! Views of entries, through which callers read and change them. Every change, except of the access
+//! word, first passes the entry to the running snapshot, if any ([`crate::snapshot`]).
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -31,9 +31,9 @@ impl<V> Copy for Payload<'_, V> {}
 /// A payload to store.
 #[derive(Debug)]
 pub enum NewPayload<'a, V> {
-    /// A string to store inside the entry. The global allocator allocates the entry of a string
-    /// that doesn't [fit](crate::Dict::fits_inline), and aborts if it fails: prefer `Heap` for
-    /// those.
+    /// A string to store inside the entry. A string that doesn't [fit](crate::Dict::fits_inline)
+    /// makes the global allocator allocate the entry, and a failed allocation aborts the process:
+    /// use `Heap` for such strings.
     Bytes(&'a [u8]),
     /// An integer to store inside the entry.
     Int(i64),
@@ -139,8 +139,8 @@ impl<'d, V> EntryRef<'d, V> {
         unsafe { self.record.user_flags() }
     }
 
-    /// Returns the memory of the entry in bytes, without its slot (8 bytes / load, about 9.6) and
-    /// without the memory that a heap value owns.
+    /// Returns the memory of the entry in bytes. Excludes its slot (8 bytes / load, about 9.6) and
+    /// the memory that a heap value owns.
     pub fn allocated_bytes(&self) -> usize {
         // SAFETY: as in `key`.
         unsafe { self.record.shape() }.allocated_bytes()
@@ -213,7 +213,7 @@ impl<'d, V> EntryMut<'d, V> {
         self.as_ref().user_flags()
     }
 
-    /// Returns the memory of the entry, as [`EntryRef::allocated_bytes`].
+    /// Returns the memory of the entry, like [`EntryRef::allocated_bytes`].
     pub fn allocated_bytes(&self) -> usize {
         self.as_ref().allocated_bytes()
     }
@@ -268,10 +268,11 @@ impl<'d, V> EntryMut<'d, V> {
         unsafe { self.record().heap().map(|value| value.cast::<V>().as_mut()) }
     }
 
-    /// Stores another payload and user flags; expiry and access word stay. Returns the former heap
+    /// Stores another payload and user flags. Expiry and access word stay. Returns the former heap
     /// value if there was one.
     ///
-    /// Works in place if the entry's size class stays the same; otherwise the entry moves.
+    /// Works in place if the entry's new size fits its cell (see `record`); otherwise the entry
+    /// moves.
     pub fn replace(&mut self, payload: NewPayload<'_, V>, user_flags: u8) -> Option<V> {
         let expire_at_ms = self.expire_at_ms();
         self.set(payload, user_flags, expire_at_ms)
@@ -323,8 +324,7 @@ impl<'d, V> EntryMut<'d, V> {
         let removed = self.remove();
         let expire_at_ms = removed.expire_at_ms;
         let payload = payload.or(removed.heap.map(OwnedPayload::Heap));
-        // A payload that is neither bytes nor an integer is a heap value, so the default is never
-        // used.
+        // Any other payload is a heap value, so the default is never used.
         let payload = payload.unwrap_or(OwnedPayload::Int(0));
         Extracted { payload, user_flags, access, expire_at_ms }
     }
@@ -383,8 +383,8 @@ pub enum OwnedPayload<V> {
 }
 
 impl<V> OwnedPayload<V> {
-    /// Returns the payload for storing it under another key. `store` keeps the bytes alive
-    /// meanwhile.
+    /// Converts the payload for an insert under another key. Bytes move into `store`, from which
+    /// the result borrows them.
     pub fn as_new(self, store: &mut Option<Box<[u8]>>) -> NewPayload<'_, V> {
         match self {
             OwnedPayload::Bytes(bytes) => NewPayload::Bytes(store.insert(bytes)),
@@ -403,7 +403,7 @@ impl<V> OwnedPayload<V> {
     }
 }
 
-/// An entry removed as a whole, without its key: for `RENAME` and `MOVE`.
+/// A removed entry without its key, for `RENAME` and `MOVE`.
 #[derive(Debug)]
 pub struct Extracted<V> {
     /// Its payload.

@@ -1,4 +1,4 @@
-//! The hash function for keys. The server hashes a key once per command; slot and shard come from
+//! The hash function for keys. The server hashes a key once per command. Slot and shard come from
 //! CRC16, not from this hash.
 
 /// A seed for tests with which every key has one of two hashes.
@@ -29,7 +29,7 @@ fn half(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32::from_le_bytes(half))
 }
 
-/// Returns the 64-bit hash of a key, for all calls on a dictionary made with the same `seed`.
+/// Returns the 64-bit hash of a key. All calls for one dictionary must use the same `seed`.
 ///
 /// The seed must be random and secret: it masks both factors of every product, so a client that
 /// doesn't know it can't choose keys that collide. Not a cryptographic hash.
@@ -55,12 +55,12 @@ pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     } else {
         long(seed, secret, key)
     };
-    // One product leaves the top bits, which choose the segment, too regular; the second one mixes
-    // them.
+    // The top bits choose the segment. After one product they would be too regular, so a second one
+    // mixes them.
     fold(mixed ^ seed, (len as u64).wrapping_mul(LENGTH_STEP) ^ secret | 1)
 }
 
-/// Hashes two independent lanes of 16 bytes; the last 32 bytes or fewer may overlap earlier ones.
+/// Hashes two independent lanes of 16 bytes. The last 32 bytes may overlap earlier ones.
 #[inline]
 fn long(seed: u64, secret: u64, key: &[u8]) -> u64 {
     let len = key.len();

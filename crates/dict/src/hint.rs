@@ -1,27 +1,28 @@
 //! Prefetching from any thread.
 //!
-//! Before it takes the first shard, a worker prefetches the buckets and entries of all keys in its
-//! window of parsed commands, while other threads may be changing those shards. This is sound
-//! because:
+//! A worker prefetches the buckets and entries of all keys in its window of parsed commands before
+//! it acquires the first of their shards. So other threads may be changing the dictionaries at the
+//! same time. This is sound because:
 //!
-//! 1. *Roots are never freed.* A [`Hint`] holds a `&'static Root`; roots are recycled through a
-//!    pool, and every table that uses a root stores only directory words to it.
+//! 1. *Roots are never freed.* A [`Hint`] holds a `&'static Root`. Roots are recycled through a
+//!    pool, and every table that uses a root stores only zeros and addresses of directories to it.
 //! 2. *The root's word names a directory.* It is zero, or the address and depth of a block, stored
 //!    by one atomic store and loaded by one atomic load, so they belong together. Directory blocks
 //!    keep their size and are never unmapped: an index of `depth` bits is within the block even if
 //!    its owner has freed it.
-//! 3. *A directory's word names a segment.* A block holds words made from segments, or zeros; its
-//!    words are loaded atomically. Segments are never unmapped and always consist of atomic words.
+//! 3. *A directory's word names a segment.* A block holds only words made from segments, or zeros,
+//!    and its words are loaded atomically. Segments are never unmapped and always consist of atomic
+//!    words.
 //! 4. *A bucket is loaded atomically*, in eight loads. The number of buckets comes from the same
-//!    word as the segment and is at most 511, so the bucket lies within the segment, in use or not,
-//!    or after a small segment within its chunk.
+//!    word as the segment and is at most 511, so the bucket lies within the segment (whether or not
+//!    the segment is in use) or, after a small segment, within its chunk.
 //! 5. *An entry is never read*: its address only goes to the prefetch instruction, which doesn't
 //!    fault.
 //!
-//! A hint may read data that is stale or belongs to another dictionary; it then prefetches the
-//! wrong line. Loads of root and directory words are `Acquire` and pair with the owner's `Release`,
-//! so a thread that loads a segment's address sees its memory mapped and zeroed. Slots are loaded
-//! `Relaxed`: nothing is read through them.
+//! A hint may read data that is stale, or that by now belongs to another dictionary. It then
+//! prefetches a line that isn't needed, which is harmless. Loads of root and directory words are
+//! `Acquire` and pair with the owner's `Release`, so a thread that loads a segment's address sees
+//! its memory mapped and zeroed. Slots are loaded `Relaxed`, because nothing is read through them.
 
 use core::sync::atomic::Ordering::Acquire;
 
@@ -33,8 +34,8 @@ use crate::segment::Segment;
 use crate::table::{directory_index, directory_of};
 
 const LINE_BYTES: usize = size_of::<Bucket>();
-/// Lines of a long entry that are prefetched. The hardware prefetcher recognizes the sequence by
-/// then and fetches the rest.
+/// Number of lines of a long entry that are prefetched. After these the hardware prefetcher has
+/// recognized the sequence, and fetches the rest.
 const LONG_LINES: usize = 6;
 
 /// A handle for prefetching from a dictionary, on any thread at any time, even while the dictionary
@@ -56,8 +57,8 @@ impl Hint {
         Self { root }
     }
 
-    /// Prefetches the bucket where a key of this hash would be: the first stage. Waits only for the
-    /// directory, which is small and mostly in the cache.
+    /// Prefetches the bucket where a key of this hash would be. This is the first stage. It waits
+    /// only for the directory, which is small and mostly in the cache.
     #[inline]
     pub fn prefetch_bucket(self, h: u64) -> BucketHint {
         let nowhere = BucketHint { bucket: None, tag: 0 };
@@ -89,14 +90,14 @@ impl Roots {
         Self(arena::take_roots(count))
     }
 
-    /// Returns a handle for prefetching from the dictionary at a place, whether or not it exists.
+    /// Returns a handle for prefetching from the dictionary at `place`, which need not exist yet.
     #[inline]
     pub fn hint(&self, place: usize) -> Hint {
         Hint::new(&self.0[place])
     }
 
-    /// Returns an empty dictionary at a place, for keys hashed with `seed`. The caller creates at
-    /// most one per place: with two, hints would follow the one that resized last.
+    /// Returns an empty dictionary at `place`, for keys hashed with `seed`. The caller must create
+    /// at most one per place: hints would only reach the one whose directory changed last.
     pub fn dict<V>(&self, place: usize, seed: u64) -> Dict<V> {
         Dict::with_root(seed, &self.0[place])
     }
@@ -109,16 +110,16 @@ impl Drop for Roots {
 }
 
 impl BucketHint {
-    /// Prefetches the entries in the bucket that may be the key's, or the next bucket if this one
-    /// is full without a match: the second stage, some time after the first. Waits for the bucket
-    /// if it hasn't arrived.
+    /// Prefetches the entries in the bucket that may belong to the key. If the bucket is full
+    /// without a match, prefetches the next bucket instead. This is the second stage and should
+    /// follow some time after the first; it waits for the bucket if that hasn't arrived.
     #[inline]
     pub fn prefetch_entry(self) {
         let Some(bucket) = self.bucket else { return };
         let matches = bucket.matches_portable(self.tag);
         if matches.is_empty() && bucket.is_full() {
-            // After the last bucket this lies beyond the segment: an address to prefetch, never to
-            // read.
+            // After the last bucket of a segment this address lies beyond the segment. It is only
+            // prefetched, never read.
             prefetch(core::ptr::from_ref(bucket).wrapping_add(1));
         }
         for i in matches {

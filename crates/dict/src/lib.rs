@@ -1,7 +1,7 @@
-//! Pantala's dictionary: a map from keys to short strings, integers or heap values, with expiry,
-//! access word and user flags in the entry. The server has one per shard and database. It grows and
-//! shrinks one segment at a time, looks up many keys at once with overlapping cache misses, and
-//! lets any thread prefetch from it while its owner changes it.
+//! Pantala's dictionary: a map from keys to short strings, integers or heap values, each entry with
+//! an expiry, an access word and user flags. The server has one for each database of each shard. It
+//! grows and shrinks one segment at a time, looks up many keys at once with overlapping cache
+//! misses, and lets any thread prefetch from it while its owner changes it.
 //!
 //! # Terms
 //!
@@ -9,17 +9,22 @@
 //! | --- | --- |
 //! | hash | 64 bits of [`hash_key`], read from the top: directory index, then tag |
 //! | directory | 2^depth words, each a segment's address, depth and number of buckets |
+//! | root | one word with the directory's address, through which other threads find it |
 //! | segment | the buckets of all hashes that share `depth` top bits: up to 511, or 7 if small |
 //! | bucket | a cache line of 8 slots |
 //! | slot | 16 bits of hash (the tag) and 48 of entry address, the low two of them flags |
-//! | entry | head, lengths, expiry, key and payload in one piece of memory: a slab cell |
+//! | entry | head, lengths, expiry, key and payload in one piece of memory: a slab cell. `record` is its layout |
+//! | expiry | the time at which an entry expires, in Unix milliseconds |
+//! | access word | 24 bits of an entry for the server: its last access, or how often it is used |
+//! | user flags | 3 bits of an entry for the server: the form of the value |
 //! | run | 64 KB of cells of one size, owned by one dictionary |
-//! | hint | a handle for prefetching from any thread |
-//! | epoch | a bit of each entry and of the dictionary: if they differ, the running snapshot has not kept the entry yet |
+//! | hint | a root, as a handle for prefetching from any thread |
+//! | snapshot | all entries as they are at its start, passed one by one to a *keeper*, which writes them down |
+//! | epoch | a bit of each entry and of the dictionary; if the two differ, the running snapshot has still to keep the entry |
 //! | stash | overflow slots, used when the directory has its maximum depth |
 //!
 //! A segment has 32 KB of address space, a small one 512 bytes. The stash holds entries only if
-//! thousands of keys share 24 bits of hash.
+//! thousands of keys share the same 24 bits of hash.
 //!
 //! # Lookup
 //!
@@ -27,30 +32,35 @@
 //! depth are the tag, and `tag * buckets >> 16` is the home bucket. One comparison covers all eight
 //! tags of the line. The entry is touched only when a tag matches, so a lookup costs two cache
 //! misses: line and entry. If the home bucket is full, the search continues in the next one; a
-//! lookup without a prior prefetch requests both at once. A removal shifts entries back instead of
-//! leaving a tombstone.
+//! lookup without a prior prefetch requests both at once. A removal moves a later slot back to fill
+//! the gap, so there are no tombstones.
 //!
 //! Directory, buckets and tags are in hash order. A scan cursor is therefore a point in the hash
 //! range, and stays exact while segments grow, shrink, split and merge.
 //!
 //! # Growth
 //!
-//! A segment grows when it is 90% full: 1, 2, 4 and 7 buckets in half a kilobyte, then *in place*
-//! to 16, 32 and 63 in its first page, and page by page to 511. Growing redistributes its slots and
-//! leaves the entries alone. At 511 it splits. A split reads the keys of the entries, for the hash
-//! bit that the tags lack, and prefetches 16 of them ahead. An insert therefore moves the slots of
-//! at most one segment (3,679), and nothing is ever rehashed as a whole. Shrinking reverses these
-//! steps and returns unused pages to the kernel.
+//! A segment grows when it is 90% full. A small one has 1, 2, 4 or 7 buckets in half a kilobyte. It
+//! then becomes a large one, which grows *in place*: it has 16, 32 or 63 buckets in its first page,
+//! then a page more at each step, up to 511 buckets. Growing redistributes the slots; the entries
+//! stay where they are.
+//!
+//! A full segment of 511 buckets splits. A split needs one more bit of each hash than the tags
+//! have, so it reads the keys of the entries, which it prefetches 16 ahead. An insert therefore
+//! moves the slots of at most one segment (3,679), and the dictionary is never rehashed as a whole.
+//! Shrinking reverses these steps and returns unused pages to the kernel.
 //!
 //! # Ownership
 //!
 //! A [`Dict`] has one owner, by Rust's rules (in the server, the thread that holds its shard). Only
-//! the owner stores into directory, segments and entries. Stores into directory and segments are
-//! atomic, at the cost of plain ones. [`Hint`]s on other threads load from directory and segments,
-//! never from entries, and only to prefetch. Directories and segments lie in memory that is never
-//! unmapped and never changes its type, so a late hint reads stale data and nothing unsound;
-//! `hint.rs` gives the argument, clause by clause. Empty segments, directory blocks and runs return
-//! to pools shared by all dictionaries.
+//! the owner stores into directory, segments and entries. Its stores into directory and segments
+//! are atomic, but cost no more than plain stores. [`Hint`]s on other threads load from directory
+//! and segments, never from entries, and only to prefetch.
+//!
+//! Directories and segments lie in memory that is never unmapped and never changes its type. A hint
+//! that uses one after the owner has freed it reads stale data, which is sound; `hint.rs` gives the
+//! argument, clause by clause. Empty segments, directory blocks and runs return to pools shared by
+//! all dictionaries.
 //!
 //! # Cost
 //!
@@ -97,7 +107,8 @@
 //!     cargo +nightly miri test -p pantala-dict
 //! ```
 //!
-//! Slots hold the addresses of entries as numbers, so pointer provenance is exposed and recovered.
+//! Slots hold the addresses of entries as numbers, so the code exposes the provenance of the
+//! pointers and recovers it, as Rust's memory model requires.
 
 mod arena;
 mod batch;

@@ -1,12 +1,13 @@
 //! Memory from the kernel: mapped in large chunks, never unmapped, returned page by page.
 //!
-//! Every mapping lives as long as the process. Hints ([`crate::Hint`]) depend on this.
+//! Every mapping lives as long as the process, because hints ([`crate::Hint`]) may read it at any
+//! time.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Granularity in which memory is returned to the kernel, in bytes. A kernel with larger pages
-/// rejects the request, and [`discard`] falls back to writing zeros.
+/// Unit in which memory is returned to the kernel, in bytes. A kernel with larger pages rejects
+/// such a request; [`discard`] then writes zeros instead.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// The expected use of a mapping, for the kernel.
@@ -48,8 +49,8 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) ->
     }
 }
 
-/// Allocates instead: Miri can't make this system call. The blocks are recorded, so
-/// that Miri's leak check finds them although dictionaries hold them as numbers only.
+/// Allocates the memory, because Miri can't make this system call. Records the blocks so that
+/// Miri's leak check finds them: dictionaries hold their addresses as numbers only.
 #[cfg(miri)]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage) -> NonNull<u8> {
     static MAPPED: std::sync::Mutex<Vec<Mapping>> = std::sync::Mutex::new(Vec::new());

@@ -107,7 +107,7 @@ enum Step {
     Take,
 }
 
-/// Returns key number `i`: usually short, sometimes empty, long, or too long for a cell.
+/// Returns key number `i`. Keys are usually short, sometimes empty, long, or too long for a cell.
 fn odd_key(i: usize) -> Vec<u8> {
     match i % 41 {
         0 if i == 0 => Vec::new(),
@@ -436,7 +436,7 @@ fn scans_survive_growth_and_shrinking() {
                 break;
             }
             calls += 1;
-            // Even rounds grow, odd ones shrink, each with some steps of the other kind.
+            // Even rounds mostly grow and odd ones mostly shrink the dictionary.
             for _ in 0..random.below(sized(400, 20)) {
                 let i = random.below(volatile);
                 let k = key(stable + i);
@@ -561,7 +561,8 @@ fn batches_equal_single_lookups() {
     assert!(out[0].is_none());
 }
 
-/// All entries are picked about equally often, in dictionaries of one bucket, one segment and many.
+/// All entries are picked about equally often, in dictionaries of one bucket, of one segment and of
+/// many segments.
 #[test]
 #[cfg_attr(miri, ignore = "statistics need many picks")]
 fn random_is_uniform() {
@@ -654,8 +655,8 @@ fn a_small_pair_takes_32_bytes() {
     assert_eq!(has(&dict, b"key:12345678").map(|e| e.allocated_bytes()), Some(32));
 }
 
-/// Head 4, length of the key 1, of the value 1, 2 or 9. Cells are multiples of 16 bytes; longer
-/// entries are exact to the byte.
+/// The head takes 4 bytes, the length of the key 1, and the length of the value 1, 2 or 9. Cells of
+/// this size are multiples of 16 bytes; entries too long for a cell take exactly their length.
 #[test]
 fn lengths_take_the_shortest_form() {
     for (key_len, value_len, bytes) in [
@@ -683,7 +684,7 @@ fn lengths_round_trip_at_the_bounds_of_their_forms() {
     let mut dict: Dict<String> = Dict::new(SEED);
     for (i, &len) in lengths.iter().enumerate() {
         for (j, &value_len) in lengths.iter().enumerate() {
-            // Two long lengths together are slow under Miri and test nothing new.
+            // Combinations of two long lengths are slow under Miri and test nothing new.
             if cfg!(miri) && len.max(value_len) > 1000 && len.min(value_len) > 1 {
                 continue;
             }
@@ -715,8 +716,8 @@ fn lengths_round_trip_at_the_bounds_of_their_forms() {
     }
 }
 
-/// A sample consists of distinct adjacent entries, as many as requested; continuing from its cursor
-/// visits all entries.
+/// A sample consists of the requested number of distinct adjacent entries. Continuing from its
+/// cursor visits all entries.
 #[test]
 fn samples_consist_of_existing_entries() {
     let mut random = Random::new(seed("samples_consist_of_existing_entries"));
@@ -754,7 +755,8 @@ fn samples_consist_of_existing_entries() {
     assert_eq!(Dict::<u64>::new(SEED).sample(77, 10, false, 5, &mut |_| panic!("the dictionary is empty")), 0);
 }
 
-/// Eviction samples: if the newest entries were sampled less often, they would be evicted too late.
+/// The newest entries must be sampled as often as others; otherwise eviction, which uses the
+/// samples, would evict them too late.
 #[test]
 #[cfg_attr(miri, ignore = "statistics need many samples")]
 fn samples_contain_new_entries_as_often_as_old_ones() {

@@ -27,7 +27,7 @@ use crate::slab::{CELL_BYTES_MAX, Slab, cell_bytes, class_of};
 
 const ACCESS_MASK: u32 = (1 << 24) - 1;
 const EPOCH_SHIFT: u32 = 31;
-/// The bits that a change of payload, flags or expiry leaves alone: access word and epoch.
+/// The bits of the head that changes of payload, flags or expiry preserve: access word and epoch.
 const KEPT_MASK: u32 = ACCESS_MASK | 1 << EPOCH_SHIFT;
 const KIND_SHIFT: u32 = 24;
 const EXPIRES: u32 = 1 << 26;
@@ -38,8 +38,8 @@ pub(crate) const USER_FLAGS_MASK: u8 = 0b111;
 const HEAD_BYTES: usize = 4;
 const EXPIRY_BYTES: usize = 8;
 const WORD_BYTES: usize = 8;
-/// First byte of a length in eight bytes. Lower bytes are the length itself, higher ones its upper
-/// bits.
+/// First byte of an eight-byte length. A smaller first byte is the length itself, a larger one
+/// starts a 12-bit length.
 const LENGTH_U64: u8 = 0xef;
 /// Upper bits of the two bytes of a 12-bit length.
 const LENGTH_U12: u16 = 0xf000;
@@ -58,7 +58,7 @@ pub(crate) enum Kind {
     Heap = 2,
 }
 
-/// A payload to write. The record owns the pointer to a heap value from then on.
+/// A payload to write. The record then owns the pointer to a heap value.
 #[derive(Clone, Copy)]
 pub(crate) enum RawPayload<'a> {
     Bytes(&'a [u8]),
@@ -158,8 +158,8 @@ fn length_bytes(len: usize) -> usize {
     }
 }
 
-/// A pointer to a record in use. Copies refer to the same memory; the dictionary ensures that they
-/// are used only while the record lives, and that nothing writes during a read.
+/// A pointer to a record in use. Copies refer to the same memory. The dictionary ensures that they
+/// are used only while the record lives, and that nothing writes it during a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record(NonNull<u8>);
 
@@ -427,9 +427,9 @@ impl Record {
         unsafe { self.0.cast::<u32>().write(self.head() & !(u32::from(USER_FLAGS_MASK) << USER_SHIFT) | flags) }
     }
 
-    /// Changes payload, user flags and expiry, in place if the allocation keeps its size. Otherwise
-    /// frees this record and returns a new one. The caller becomes the owner of the former heap
-    /// value.
+    /// Changes payload, user flags and expiry. Works in place if the allocation keeps its size.
+    /// Otherwise frees this record and returns a new one. The caller becomes the owner of the
+    /// former heap value.
     ///
     /// # Safety
     ///
@@ -451,7 +451,7 @@ impl Record {
             let kept = self.head() & KEPT_MASK;
             let new =
                 Shape { kind: payload.kind(), expires: expire_at_ms.is_some(), payload_len: payload.len(), ..old };
-            // Usually only the payload bytes change: compare the shapes before the placements.
+            // Usually only the payload bytes change, so compare the shapes before the placements.
             if old == new || old.placement() == new.placement() {
                 if old.key_at() != new.key_at() {
                     self.0.add(old.key_at()).copy_to(self.0.add(new.key_at()), old.key_len);
@@ -467,7 +467,7 @@ impl Record {
         }
     }
 
-    /// Sets, changes or removes the expiry; otherwise as [`Self::replace`] with the same payload.
+    /// Sets, changes or removes the expiry. Otherwise like [`Self::replace`] with the same payload.
     ///
     /// # Safety
     ///
@@ -561,8 +561,8 @@ impl Record {
 }
 
 /// Compares two byte strings of equal length. Keys of 8 to 16 bytes, the usual ones, take two
-/// overlapping words and no call: the fewer instructions a lookup takes, the more its cache misses
-/// overlap with the next one's.
+/// overlapping words and no call. The fewer instructions a lookup takes, the more its cache misses
+/// overlap with those of the next.
 #[inline(always)]
 fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     match (a.first_chunk::<8>(), b.first_chunk::<8>(), a.last_chunk::<8>(), b.last_chunk::<8>()) {
@@ -574,7 +574,7 @@ fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// Returns the bits of a new record's head that later changes leave alone: an access word and the
+/// Returns the bits of a new record's head that later changes preserve: the access word and the
 /// table's epoch.
 #[inline(always)]
 pub(crate) fn kept_bits(access: u32, epoch: u8) -> u32 {

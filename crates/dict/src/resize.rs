@@ -1,5 +1,5 @@
-//! Growing and shrinking, a segment at a time. Inserts and removals call it. Only slots move; the
-//! entries stay at their addresses.
+//! Grows and shrinks the table, one segment at a time. Inserts and removals call it. Only slots
+//! move; the entries stay at their addresses.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -14,7 +14,7 @@ use crate::record::Record;
 use crate::segment::{BUCKETS_MAX, SEGMENT_SLOTS, Segment, TAG_BITS, buckets_for, should_merge, step_down, step_up};
 use crate::table::{NO_DIRECTORY, Table};
 
-/// Records prefetched ahead while a split reads their keys.
+/// How many records ahead a split prefetches while it reads their keys.
 const SPLIT_AHEAD: usize = 16;
 
 impl Table {
@@ -41,7 +41,8 @@ impl Table {
             if segment.depth == DIRECTORY_DEPTH_MAX {
                 return None;
             }
-            // Splits again if all entries fell on the hash's side, which practically never happens.
+            // Loop to split again if all entries fell on the side of `h`, which practically never
+            // happens.
             self.split(h, segment);
         }
     }
@@ -65,8 +66,9 @@ impl Table {
         let mut slots = [0; SEGMENT_SLOTS];
         let count = segment.gather(&mut slots);
         self.moved += count;
-        // The tags have the bit that separates the halves, but lack the bit that enters at their
-        // end: only the keys have it.
+        // A tag begins after the segment's depth. Its first bit separates the halves and becomes
+        // part of the prefix; its new last bit isn't in the slot, so it is taken from the hash of
+        // the key.
         let depth = segment.depth + 1;
         let mut low_count = 0;
         let mut high = [0; SEGMENT_SLOTS];
@@ -113,8 +115,8 @@ impl Table {
         self.deepest = 0;
     }
 
-    /// Replaces the directory by another block. The old one can be freed at once: a hint that still
-    /// reads it finds words of a directory, this or another.
+    /// Replaces the directory by another block, and frees the old one at once: a hint that still
+    /// reads it finds zeros or directory words of some dictionary, which is sound.
     fn swap_directory(&mut self, block: &'static [AtomicU64], depth: u32) {
         let old = core::mem::replace(&mut self.directory, block);
         self.depth = depth;
@@ -122,7 +124,8 @@ impl Table {
         arena::free_block(old);
     }
 
-    /// Shrinks a segment by a step, and merges it with its buddy while their entries fit in one.
+    /// Shrinks a segment by one step. Merges it with its buddy while the entries of both fit into
+    /// one segment.
     #[cold]
     pub(crate) fn shrink(&mut self, h: u64, mut segment: Segment) {
         if segment.buckets > 1 {
@@ -138,7 +141,7 @@ impl Table {
         }
     }
 
-    /// Merges two buddies; `low` is the one with the smaller hashes.
+    /// Merges two buddies. `low` is the one with the smaller hashes.
     fn merge(&mut self, h: u64, low: Segment, high: Segment) -> Segment {
         let mut slots = [0; SEGMENT_SLOTS];
         let mut highs = [0; SEGMENT_SLOTS];
@@ -146,7 +149,8 @@ impl Table {
         let high_count = high.gather(&mut highs);
         let count = low_count + high_count;
         slots[low_count..count].copy_from_slice(&highs[..high_count]);
-        // The bit that separated them returns to the front of the tag, and the last bit drops out.
+        // The reverse of a split: the bit that separated the halves becomes the first bit of the
+        // tag again, and the last bit is dropped.
         for (i, slot) in slots[..count].iter_mut().enumerate() {
             let front = if i < low_count { 0 } else { 1 << (TAG_BITS - 1) };
             *slot = with_tag(*slot & UNTAGGED_MASK, front | tag_of(*slot) >> 1);

@@ -1,9 +1,10 @@
 //! Iteration over the entries: scans, the expiry walk, and random picks.
 //!
-//! A cursor is the top 48 bits of a hash: all smaller hashes have been visited. Segments, buckets
+//! A cursor is the top 48 bits of a hash; all smaller hashes have been visited. Segments, buckets
 //! and tags are in hash order, so a cursor stays exact while segments grow, shrink, split and merge
-//! between two calls. A scan visits every entry that exists throughout it: once, unless a merge
-//! drops a bit of the tags meanwhile. Then it may visit some entries twice, as `SCAN` allows.
+//! between two calls. A scan visits every entry that exists throughout it, usually once. If
+//! segments merge meanwhile, their tags lose a bit, so the cursor points to a coarser position and
+//! the scan may visit some entries twice, as `SCAN` allows.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,10 +22,11 @@ pub(crate) const CURSOR_BITS: u32 = 48;
 const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
 /// Sampled entries that are prefetched together, so that their cache misses overlap.
 const SAMPLES_IN_FLIGHT: usize = 16;
-/// Attempts of a random pick before it falls back to the next entry, with some bias.
+/// Maximum number of attempts of a random pick to hit a slot in use. After these it takes the next
+/// entry, so entries after a gap are slightly more likely.
 const TRIES_MAX: usize = 4096;
 
-/// The part of a scan in one home bucket.
+/// The part of a scan that visits the entries of one home bucket.
 pub(crate) struct Part {
     segment: Segment,
     bucket: usize,
@@ -35,7 +37,7 @@ pub(crate) struct Part {
 }
 
 impl Table {
-    /// Returns the home bucket that a cursor points into.
+    /// Returns the part of a scan at a cursor; `None` if there are no segments.
     pub(crate) fn part(&self, cursor: u64) -> Option<Part> {
         let h = (cursor & CURSOR_MASK) << (64 - CURSOR_BITS);
         let segment = self.segment(h)?;
@@ -45,8 +47,8 @@ impl Table {
         Some(Part { segment, bucket, from_tag, next: self.cursor(segment, h, next_tag) })
     }
 
-    /// Returns the cursor of a tag of a segment; `TAGS` is the segment's end. `h` is any hash of
-    /// the segment.
+    /// Returns the cursor that points to a tag of a segment. The tag `TAGS` gives the cursor after
+    /// the segment. `h` is any hash of the segment.
     fn cursor(&self, segment: Segment, h: u64, tag: u64) -> u64 {
         let prefix = if segment.depth == 0 { 0 } else { h >> (64 - segment.depth) << (CURSOR_BITS - segment.depth) };
         (prefix + (tag << (CURSOR_BITS - TAG_BITS - segment.depth))) & CURSOR_MASK
@@ -76,9 +78,10 @@ impl Part {
 
 impl<V> Dict<V> {
     /// Visits the entries of at most `max_buckets` buckets (at least one), starting at a cursor.
-    /// Returns the next cursor. 0 starts and ends a scan; bits of a cursor above 2^48 are ignored.
+    /// Returns the next cursor. 0 starts and ends a scan; the top 16 bits of a cursor are ignored.
     ///
-    /// An entry that exists from the start of a scan to its end is visited, whatever else changes.
+    /// An entry that exists from the start of a scan to its end is visited, regardless of other
+    /// changes.
     pub fn scan(&self, cursor: u64, max_buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, V>)) -> u64 {
         // SAFETY: a slot in use, and the dictionary is borrowed.
         let mut visit = |slot: u64| visit(unsafe { EntryRef::new(Record::from_slot(slot)) });
@@ -99,14 +102,16 @@ impl<V> Dict<V> {
     }
 
     /// Visits adjacent entries, starting at a cursor and wrapping around at the end, until it has
-    /// visited `count` entries or `max_buckets` buckets. With `expiring`, visits only entries with
-    /// an expiry and doesn't touch the others (a segment without any counts as one bucket). Returns
-    /// the next cursor. If there are fewer than `count` entries, those at the cursor may be visited
-    /// twice.
+    /// visited `count` entries or `max_buckets` buckets. Returns the next cursor. If there are
+    /// fewer than `count` entries, it may visit some of them twice.
     ///
-    /// Any 64 random bits are a valid cursor, and the visit is then a sample: the lower 48 bits
-    /// choose the first bucket, the upper 16 the first entry in it. (Without the latter, the last
-    /// entries of each bucket, which are the newest, would be sampled less often.)
+    /// With `expiring`, visits only entries with an expiry and doesn't touch the others. A segment
+    /// that has none is skipped and counts as one bucket.
+    ///
+    /// Any 64 random bits are a valid cursor, and the visited entries are then a random sample. The
+    /// lower 48 bits choose the first bucket, the upper 16 the first entry in it. (A sample that
+    /// always started at a bucket's first entry would seldom reach the bucket's last ones, which
+    /// are the newest.)
     pub fn sample(
         &self,
         cursor: u64,
@@ -140,7 +145,7 @@ impl<V> Dict<V> {
         next
     }
 
-    /// Visits the slots for [`Self::sample`]. `visit` returns whether it wants more.
+    /// Visits the slots for [`Self::sample`], until `visit` returns false.
     fn sample_slots(&self, cursor: u64, max_buckets: usize, expiring: bool, visit: &mut dyn FnMut(u64) -> bool) -> u64 {
         let is_wanted = |word: u64| !expiring || word & EXPIRES_BIT != 0;
         let mut visit = |word: u64| !is_wanted(word) || visit(word);
@@ -158,7 +163,7 @@ impl<V> Dict<V> {
             if expiring && part.segment.expiring() == 0 {
                 cursor = self.table.cursor(part.segment, cursor << (64 - CURSOR_BITS), TAGS);
             } else {
-                // A sample considers the whole bucket, whatever tag the cursor points to.
+                // The whole bucket takes part, not only the tags from the cursor on.
                 part.from_tag = 0;
                 let mut skipped = 0;
                 if choice != 0 {
@@ -180,7 +185,8 @@ impl<V> Dict<V> {
                     break;
                 }
             }
-            // A round that started at 0 ends when the cursor is 0 again.
+            // The sample has wrapped around at the end. If it started at 0, it has visited
+            // everything.
             if cursor == 0 && core::mem::replace(&mut is_round, true) | (begin == 0) {
                 break;
             }
@@ -189,8 +195,8 @@ impl<V> Dict<V> {
     }
 
     /// Visits the entries with an expiry in at most `max_buckets` buckets (at least one), starting
-    /// at a cursor, removes those for which `visit` returns true, and passes each to `removed`.
-    /// Returns the next cursor, as [`Self::scan`]. A segment without such entries counts as one
+    /// at a cursor. Removes those for which `visit` returns true, and passes each to `removed`.
+    /// Returns the next cursor, like [`Self::scan`]. A segment without such entries counts as one
     /// bucket. Entries without an expiry aren't touched.
     pub fn walk_expiring(
         &mut self,
@@ -220,8 +226,8 @@ impl<V> Dict<V> {
         cursor
     }
 
-    /// Walks one home bucket. A removal moves slots, so they are collected first; `words` is reused
-    /// between buckets to save allocations.
+    /// Walks one home bucket. Removals move slots, so all slots are collected first. `words` is
+    /// reused between buckets to save allocations.
     fn walk_bucket(
         &mut self,
         part: &Part,
@@ -243,8 +249,8 @@ impl<V> Dict<V> {
             // SAFETY: the slot was in use above, and since then only others were removed.
             let entry = unsafe { EntryRef::new(Record::from_slot(word)) };
             if visit(&entry) {
-                // Only the bits of the hash that the slot holds. They suffice: removals only make
-                // segments shallower.
+                // Segment and slot give only some bits of the hash. They are enough to find the
+                // slot again: removals may merge segments, and then fewer bits are needed.
                 let h = prefix | tag_of(word) << (64 - TAG_BITS - depth);
                 if let Some(slot) = self.table.slot_of(h, word) {
                     let record = self.table.unhook(h, slot);
@@ -273,7 +279,7 @@ impl<V> Dict<V> {
         }
     }
 
-    /// Picks a random entry, uniformly; `random` returns 64 uniform bits. The number of attempts is
+    /// Picks a random entry, uniformly. `random` returns 64 uniform bits. The number of attempts is
     /// bounded, so the pick may be biased if nearly all slots are empty.
     pub fn random(&self, random: &mut dyn FnMut() -> u64) -> Option<EntryRef<'_, V>> {
         let table = &self.table;
@@ -286,14 +292,15 @@ impl<V> Dict<V> {
             // SAFETY: a slot in use, and the dictionary is borrowed.
             return Some(unsafe { EntryRef::new(Record::from_slot(slot.load(Relaxed))) });
         }
-        // A single segment has a known number of buckets; several are assumed to have the maximum.
+        // If there is only one segment, its number of buckets bounds the pick. With several, the
+        // maximum does, so that all buckets are equally likely.
         let lone = if table.depth == 0 { table.segment(0) } else { None };
         let buckets_max = lone.map_or(BUCKETS_MAX as u64, |segment| segment.buckets);
         for _ in 0..TRIES_MAX {
             let bits = random();
             let segment = table.segment(bits)?;
-            // Several directory words lead to a shallow segment. Only the first is accepted, so
-            // that segments are equally likely.
+            // Several directory words may lead to one segment. Only the first is accepted, so that
+            // all segments are equally likely.
             let copies = table.depth - segment.depth;
             let is_first = copies == 0 || bits << segment.depth >> (64 - copies) == 0;
             let place = random() as u32;

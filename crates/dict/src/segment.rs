@@ -5,11 +5,11 @@
 //! in use, gives its home bucket. Segments, buckets and tags are thus all in hash order: a cursor
 //! into the hash range stays valid when the segment grows, shrinks, splits or merges.
 //!
-//! An entry lies in its home bucket or, if that is full, in the next one that isn't, wrapping
-//! around. Line 0 is the header: word 0 counts the entries, word 1 those with an expiry; the others
-//! are unused.
+//! An entry lies in its home bucket or, if that is full, in the next bucket that isn't full,
+//! wrapping around. Line 0 is the header: word 0 counts the entries, word 1 those with an expiry,
+//! and the others are unused.
 //!
-//! Only the dictionary's owner stores. Every store, and every load that a hint may do, is atomic.
+//! Only the dictionary's owner stores. All stores, and all loads by hints, are atomic.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,17 +17,19 @@ use crate::arena::{self, SEGMENT_LINES, SegmentLines};
 use crate::bucket::{Bucket, EXPIRES_BIT, SLOTS, tag_of};
 use crate::memory::{PAGE_BYTES, page_ceil};
 
-/// Maximum number of buckets: all lines but the header. (Few under Miri, for early splits.)
+/// Maximum number of buckets: all lines but the header. Miri uses few, so that segments split
+/// early.
 pub(crate) const BUCKETS_MAX: usize = if cfg!(miri) { 7 } else { SEGMENT_LINES - 1 };
 /// Maximum number of entries.
 pub(crate) const SEGMENT_SLOTS: usize = BUCKETS_MAX * SLOTS;
-/// A segment grows when it is fuller than this many parts of [`LOAD_PARTS`].
+/// A segment grows when its load exceeds this many parts of [`LOAD_PARTS`].
 const LOAD_MAX: usize = 90;
 const LOAD_PARTS: usize = 100;
-/// A segment shrinks by a step when it would be filled to less than this many parts afterwards.
+/// A segment shrinks by a step when its load after the step would be less than this many parts of
+/// [`LOAD_PARTS`].
 const LOAD_SHRUNK: usize = 67;
-/// Two buddies merge when their entries fill at most this many parts of [`LOAD_PARTS`] of a whole
-/// segment.
+/// Two buddies (segments whose hash prefixes differ only in the last bit) merge when their entries
+/// fill at most this many parts of [`LOAD_PARTS`] of a whole segment.
 const LOAD_MERGED: usize = 50;
 /// Maximum number of buckets of a small segment.
 const SMALL_BUCKETS_MAX: usize = if cfg!(miri) { 2 } else { arena::SMALL_SEGMENT_BYTES / size_of::<Bucket>() - 1 };
@@ -60,8 +62,7 @@ pub(crate) struct Segment {
     pub(crate) depth: u32,
 }
 
-/// Returns the number of buckets that `buckets` grow to: doubled within the first page, then by
-/// pages.
+/// Returns the next larger number of buckets: doubled within the first page, then by pages.
 pub(crate) const fn step_up(buckets: u64) -> u64 {
     let buckets = buckets as usize;
     let next = if buckets < SMALL_BUCKETS_MAX && buckets * 2 > SMALL_BUCKETS_MAX {
@@ -78,7 +79,7 @@ pub(crate) const fn step_up(buckets: u64) -> u64 {
     (if next < BUCKETS_MAX { next } else { BUCKETS_MAX }) as u64
 }
 
-/// Returns the step below `buckets`; 1 stays 1.
+/// Returns the next smaller number of buckets; 1 for 1.
 pub(crate) const fn step_down(buckets: u64) -> u64 {
     let mut step = 1;
     while step_up(step) < buckets {
@@ -98,12 +99,12 @@ const fn shrinks_below(buckets: u64) -> u64 {
     if buckets == 1 { 1 } else { step_down(buckets) * SLOTS as u64 * LOAD_SHRUNK as u64 / LOAD_PARTS as u64 }
 }
 
-/// Returns whether two buddies with this many entries together should merge.
+/// Returns whether two buddies that have this many entries together should merge.
 pub(crate) const fn should_merge(entries: u64) -> bool {
     entries <= (SEGMENT_SLOTS * LOAD_MERGED / LOAD_PARTS) as u64
 }
 
-/// Returns the smallest step that holds this many entries and a few more.
+/// Returns the smallest number of buckets that holds this many entries and a few more.
 pub(crate) const fn buckets_for(entries: u64) -> u64 {
     let mut buckets = 1;
     while buckets < BUCKETS_MAX as u64 && entries + entries / 16 > capacity(buckets) {
@@ -140,9 +141,9 @@ impl Segment {
         }
     }
 
-    /// Rebuilds the segment with other buckets and depth, holding `slots` (tagged for that depth).
-    /// Works in place unless exactly one of the two sizes is small. Calls `publish` with the result
-    /// before the old memory is freed.
+    /// Rebuilds the segment with another number of buckets and depth, holding `slots` (tagged for
+    /// that depth), and passes the result to `publish`. Works in place unless it changes between
+    /// small and large; then it publishes the new memory before it frees the old.
     pub(crate) fn rebuild(self, buckets: u64, depth: u32, slots: &[u64], publish: impl FnOnce(Self)) -> Self {
         if self.is_small() == is_small(buckets) {
             let changed = Self { lines: self.lines, buckets, depth };
@@ -194,7 +195,7 @@ impl Segment {
         ((bucket as u64) << TAG_BITS).div_ceil(self.buckets)
     }
 
-    /// Returns bucket `i`, which is below `buckets`.
+    /// Returns bucket `i`, which must be less than `buckets`.
     #[inline(always)]
     pub(crate) fn bucket(self, i: usize) -> &'static Bucket {
         self.lines.line(i + 1)
@@ -248,8 +249,8 @@ impl Segment {
         self.len() < shrinks_below(self.buckets)
     }
 
-    /// Returns the first bucket with a free slot, starting at `home`. Below the maximum load there
-    /// is one.
+    /// Returns the first bucket with a free slot, starting at `home`. The load must be below the
+    /// maximum, so that there is one.
     pub(crate) fn room(self, home: usize) -> usize {
         let mut bucket = home;
         while self.bucket(bucket).is_full() {
@@ -268,7 +269,7 @@ impl Segment {
         &line.slots[used]
     }
 
-    /// Empties a slot and closes the gap in the probe sequences that pass it.
+    /// Empties a slot, so that all other entries are still found.
     pub(crate) fn remove(self, bucket: usize, slot: usize) {
         let line = self.bucket(bucket);
         self.set_len(self.len() - 1);
@@ -280,9 +281,10 @@ impl Segment {
         }
     }
 
-    /// Repairs the probe sequences after the full bucket `hole` lost a slot. Searches now end
-    /// there, so an entry of a later bucket whose home is `hole` or earlier moves back. The repair
-    /// ends at the first bucket that isn't full.
+    /// Repairs the searches after the full bucket `hole` lost a slot. Searches now end there and
+    /// would miss entries of later buckets whose home is `hole` or an earlier bucket, so one of
+    /// these moves back to `hole`. That may leave a hole in the bucket it came from, which is
+    /// repaired in the same way, until a bucket that wasn't full.
     fn shift_back(self, mut hole: usize) {
         let distance = |from: usize, to: usize| {
             let buckets = self.buckets as usize;
@@ -308,7 +310,7 @@ impl Segment {
         }
     }
 
-    /// Copies all slots to `out`, in no particular order. Returns how many there are.
+    /// Copies all slots to `out`, in unspecified order. Returns their number.
     pub(crate) fn gather(self, out: &mut [u64; SEGMENT_SLOTS]) -> usize {
         let mut count = 0;
         for bucket in 0..self.buckets as usize {
@@ -324,8 +326,8 @@ impl Segment {
         count
     }
 
-    /// Replaces all contents by `slots` (tagged for this segment's depth) in `self.buckets`
-    /// buckets, of formerly `old_buckets`. Pages no longer needed return to the kernel.
+    /// Replaces all contents with `slots` (tagged for this segment's depth). The memory had
+    /// `old_buckets` buckets before. Returns pages that are no longer needed to the kernel.
     pub(crate) fn refill(self, slots: &[u64], old_buckets: u64) {
         for bucket in 0..old_buckets.min(self.buckets) as usize {
             self.clear(bucket);

@@ -1,11 +1,13 @@
 //! Memory of the entries: cells of a size class, cut from 64 KB runs that belong to one dictionary.
 //!
-//! The owner allocates and frees without atomics; masking a cell's address gives its run. A run
-//! with freed cells reuses them first, and cuts new cells from its unused end otherwise, so pages
-//! that were never needed never become resident. The first run of each smaller class is a *small*
-//! one, so that a dictionary of a few keys doesn't take a page per class. Empty runs return to a
-//! pool shared by all dictionaries; one is kept as a spare, so that a key that is repeatedly added
-//! and removed at a run's edge doesn't take the pool's lock each time.
+//! The owner allocates and frees without atomics; masking a cell's address gives its run. An
+//! allocation takes a freed cell of the run, if any. Otherwise it cuts a new cell from the run's
+//! unused end, so pages that were never needed never become resident.
+//!
+//! The first run of each smaller class is a *small* one, so that a dictionary of a few keys doesn't
+//! take a page per class. Empty runs return to a pool shared by all dictionaries. The slab keeps
+//! one empty run as a spare: otherwise a key that is repeatedly added and removed at a run's edge
+//! would take the pool's lock each time.
 
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,19 +17,20 @@ use crate::memory::{PAGE_BYTES, Usage, discard, map_forever, page_ceil};
 
 /// Bytes and alignment of a run.
 const RUN_BYTES: usize = 64 * 1024;
-/// The header has its own line, so that 32-byte cells never straddle lines.
+/// Size of the header, in bytes. It has its own cache line, so that 32-byte cells never straddle
+/// lines.
 const RUN_HEADER_BYTES: usize = 64;
 /// Bytes and alignment of a small run.
 const SMALL_RUN_BYTES: usize = 1024;
-/// Largest cell of a small run: at least seven fit.
+/// Maximum cell size in small runs, in bytes. At least seven such cells fit.
 const SMALL_RUN_CELL_BYTES_MAX: usize = 128;
-/// All small runs lie in one mapping of this size, which identifies them. Once it is full, first
-/// runs are ordinary ones.
+/// Size of the only mapping of small runs, in bytes. When the whole mapping is in use, dictionaries
+/// start with ordinary runs.
 const SMALL_RUNS_BYTES: usize = if cfg!(miri) { 256 } else { 64 * 1024 } * SMALL_RUN_BYTES;
 /// Runs per mapped chunk: 32 MB.
 const CHUNK_RUNS: usize = if cfg!(miri) { 4 } else { 512 };
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
-/// Maximum number of empty runs in the pool that stay resident: 2 MB.
+/// Maximum number of empty runs in the pool that stay resident (2 MB).
 const WARM_RUNS_MAX: usize = 32;
 /// Smallest cell, in bytes. A free cell holds a link.
 const CELL_BYTES_MIN: usize = 8;
@@ -85,17 +88,19 @@ pub(crate) fn cell_bytes(class: usize) -> usize {
 /// The header of every run in use.
 #[repr(C)]
 struct Run {
-    /// Neighbors in the list of its class's runs with free cells; meaningless while it is full.
+    /// The next run in the list of runs of this class with free cells. Not used while the run is
+    /// full, because it is then not in the list.
     next: *mut Run,
+    /// The previous run in that list.
     previous: *mut Run,
-    /// Offset of the first free cell; 0 if none. The first four bytes of a free cell are the offset
-    /// of the next.
+    /// Offset of the first free cell, or 0. The first four bytes of a free cell are the offset of
+    /// the next.
     free: u32,
-    /// Offset of the first byte that was never part of a cell.
+    /// Offset of the unused end: the first byte that was never part of a cell.
     bump: u32,
     /// Cells in use.
     live: u32,
-    /// Its index in [`Slab::runs`].
+    /// The run's index in [`Slab::runs`].
     index: u32,
     /// Its size, in bytes.
     size_bytes: u32,
@@ -327,8 +332,11 @@ impl Drop for Slab {
     }
 }
 
-/// Address of the mapping of small runs; the end of the address space before it exists.
-// Relaxed: it is stored before the first small run is handed out, and only its cells need it.
+/// Address of the mapping of small runs. Before it exists, the end of the address space, so that no
+/// address lies in it.
+// Relaxed: it is stored under the pool's lock before the first small run is handed out. A thread
+// that has a cell of a small run has it by way of that lock, and so sees the store. For all other
+// addresses both values give the same answer.
 static SMALL_RUNS: AtomicUsize = AtomicUsize::new(usize::MAX - SMALL_RUNS_BYTES);
 
 /// Returns whether an address lies in a small run.
@@ -350,14 +358,17 @@ struct Pool {
     warm: Vec<*mut Run>,
     /// Runs whose pages were returned to the kernel.
     cold: Vec<*mut Run>,
-    /// Runs never used yet: the first and their number.
+    /// The first of the runs never used yet, which are contiguous.
     next: *mut Run,
+    /// Number of runs never used yet.
     left: usize,
     /// Whether a chunk was mapped before.
     mapped: bool,
-    /// Freed small runs; then the small runs never used yet: the first and their number.
+    /// Freed small runs.
     small: Vec<*mut Run>,
+    /// The first of the small runs never used yet, or null before they are mapped.
     small_next: *mut Run,
+    /// Number of small runs never used yet.
     small_left: usize,
 }
 

@@ -1,14 +1,15 @@
-//! Snapshots: all entries as they were at one instant, while the dictionary changes.
+//! Snapshots: all entries as they were at one instant, while the dictionary continues to change.
 //!
 //! The head of each record has an *epoch* bit, and so has the table. [`Dict::begin_snapshot`] flips
-//! the table's bit: every record whose bit differs from it belongs to the snapshot and has not been
-//! kept. An entry is passed to the [`Keeper`] once, and its bit flipped: by the walk over all
-//! entries, or before its first change or its removal, whichever comes first. New entries get the
-//! table's bit. When the walk has ended, all bits are equal again.
+//! the table's bit. Every record whose bit then differs belongs to the snapshot and has not been
+//! kept. Each such entry is passed to the [`Keeper`] once, and its bit is flipped: either by the
+//! walk over all entries, or before its first change or its removal. New entries get the table's
+//! bit. When the walk has ended, all bits are equal again.
 //!
-//! Every way to change an entry passes [`Table::before_change`], which is one test of a byte beside
-//! the directory's address while no snapshot runs. The access word is not part of a snapshot: the
-//! keeper sees its value at the time of the call.
+//! Every change of an entry calls [`Table::before_change`]. While no snapshot runs, this costs one
+//! test of a byte, in the cache line of the directory's address, which a lookup has read anyway.
+//! Changes of the access word don't call it: the keeper sees its value at the time of the call, not
+//! at the start of the snapshot.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -21,7 +22,8 @@ use crate::record::Record;
 use crate::scan::CURSOR_BITS;
 use crate::table::Table;
 
-/// Slots that a walk gathers, so that their records' cache misses overlap.
+/// Number of slots that a walk gathers before it visits their records, so that the cache misses
+/// overlap.
 const GATHERED: usize = 32;
 
 /// Bit of [`Table::epoch`]: the epoch bit of new records.
@@ -29,18 +31,18 @@ pub(crate) const PARITY: u8 = 1;
 /// Bit of [`Table::epoch`]: a snapshot runs.
 const KEEPS: u8 = 2;
 
-/// Keeps the entries of a snapshot.
+/// Receives the entries of a snapshot, and writes them down or copies them.
 pub trait Keeper<V>: Send {
-    /// Keeps an entry that existed when the snapshot began. Returns whether the entry has been
+    /// Keeps an entry that existed when the snapshot started. Returns whether the entry has been
     /// kept.
     ///
-    /// If `is_forced`, the entry is about to change: the whole entry must be kept now, and the
-    /// result is ignored. Otherwise the walk has reached the entry; if only a part of it has been
-    /// kept, the next step of the walk passes it again.
+    /// If `is_forced`, the entry is about to change: the keeper must keep the whole entry now, and
+    /// the result is ignored. Otherwise the walk has reached the entry. If the keeper returns
+    /// false, because it has kept only a part, the next step of the walk passes the entry again.
     fn keep(&mut self, entry: EntryRef<'_, V>, is_forced: bool) -> bool;
 }
 
-/// A [`Keeper`] of a table, which doesn't know its values' type.
+/// A [`Keeper`] of a table, which doesn't know the type of its values.
 pub(crate) trait KeepRecord: Send {
     /// # Safety
     ///
@@ -60,8 +62,8 @@ impl<V, K: Keeper<V>> KeepRecord for Typed<V, K> {
 }
 
 impl Table {
-    /// Keeps the record of a slot for the running snapshot, if there is one. Callers must call this
-    /// before they change or remove the record.
+    /// Keeps the record of a slot for the running snapshot, if any. Must be called before the
+    /// record is changed or removed.
     #[inline(always)]
     pub(crate) fn before_change(&mut self, slot: NonNull<AtomicU64>) {
         if self.epoch & KEEPS != 0 {
@@ -69,8 +71,8 @@ impl Table {
         }
     }
 
-    /// Passes a record to the keeper unless it has been kept or is newer than the snapshot. Returns
-    /// whether it has been kept.
+    /// Passes a record to the keeper, unless it has been kept or is newer than the snapshot.
+    /// Returns whether the snapshot is done with the record.
     #[cold]
     #[inline(never)]
     fn keep(&mut self, record: Record, is_forced: bool) -> bool {
@@ -109,9 +111,9 @@ impl<V> Dict<V> {
         self.table.epoch & KEEPS != 0
     }
 
-    /// Passes the entries of at most `max_buckets` buckets (at least one), starting at a cursor, to
-    /// the keeper, except those that have been kept. Returns the next cursor, or `None` at the end.
-    /// 0 starts the walk.
+    /// Passes the entries of at most `max_buckets` buckets (at least one) to the keeper, starting
+    /// at a cursor. Skips entries that have been kept. Returns the next cursor, or `None` at the
+    /// end. 0 starts the walk.
     pub fn walk_snapshot(&mut self, cursor: u64, max_buckets: usize) -> Option<u64> {
         let table = &mut self.table;
         let (mut cursor, mut words) = (cursor & ((1 << CURSOR_BITS) - 1), Vec::with_capacity(2 * GATHERED));
@@ -152,13 +154,13 @@ impl<V> Dict<V> {
         Some(cursor)
     }
 
-    /// Ends a snapshot whose walk has ended, and drops its keeper.
+    /// Ends a snapshot after its walk, and drops the keeper.
     ///
     /// # Panics
     ///
     /// If no snapshot runs.
     pub fn end_snapshot(&mut self) {
-        assert!(self.is_in_snapshot(), "a snapshot runs");
+        assert!(self.is_in_snapshot(), "no snapshot runs");
         self.table.epoch &= PARITY;
         self.table.keeper = None;
     }

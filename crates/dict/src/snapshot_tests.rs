@@ -25,7 +25,7 @@ fn content(dict: &Dict<u64>) -> Content {
     content
 }
 
-/// Kept entries, each once, and how many were forced.
+/// The kept entries, and the number of forced calls.
 #[derive(Clone, Default)]
 struct Kept {
     all: Arc<Mutex<(Content, usize)>>,
@@ -55,7 +55,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key:{number}{long}").into_bytes()
 }
 
-/// Makes one random change; every way of changing an entry occurs.
+/// Makes one random change. All kinds of changes occur.
 fn change(dict: &mut Dict<u64>, random: &mut Random, keys: u64) {
     let (number, value) = (random.next() % keys, random.next() % 1000);
     let key = key(number);
@@ -114,7 +114,7 @@ fn a_snapshot_has_the_entries_at_its_start() {
         let mut dict = Dict::new(seed);
         let keys = if cfg!(miri) { 60 } else { 5000 };
         (0..2 * keys).for_each(|_| change(&mut dict, &mut random, keys));
-        // Each twice, since the epoch flips back.
+        // Several snapshots of one dictionary, because the epoch bit flips at each of them.
         for changes in [0, 1, 0, 20, 3] {
             run(&mut dict, &mut random, keys, changes);
         }
@@ -130,7 +130,7 @@ fn a_snapshot_survives_growth_and_shrinking() {
         let (kept, frozen) = (Kept::default(), content(&dict));
         dict.begin_snapshot(kept.clone());
         let mut cursor = dict.walk_snapshot(0, 2);
-        // Ten times as many, or a tenth.
+        // Ten times as many entries, or a tenth.
         for number in 0..10 * few {
             let key = key(number);
             let h = hash_key(dict.seed(), &key);

@@ -1,5 +1,5 @@
-//! The table without its values' type: directory, segments, slab and counts. [`crate::resize`]
-//! grows and shrinks it.
+//! The table of a dictionary: directory, segments, slab and counts. It doesn't know the type of the
+//! values. [`crate::resize`] grows and shrinks it.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{
@@ -24,7 +24,7 @@ const ROOT_DEPTH_MASK: u64 = 63;
 pub(crate) enum Probe {
     /// The slot of the key's record.
     Found(NonNull<AtomicU64>),
-    /// The key is absent; the bucket of its segment where it would go, if there is a segment.
+    /// The key is absent. If there is a segment for it, the bucket in which to insert it.
     Absent(Option<usize>),
 }
 
@@ -32,29 +32,30 @@ pub(crate) enum Probe {
 #[repr(C)]
 pub(crate) struct Table {
     pub(crate) directory: &'static [AtomicU64],
-    /// The directory has `2^depth` words.
+    /// The logarithm of the directory's number of words.
     pub(crate) depth: u32,
     /// Whether the root belongs to a group, which frees it.
     pub(crate) is_root_borrowed: bool,
     /// Epoch of new records, and whether a snapshot runs: see [`crate::snapshot`].
     pub(crate) epoch: u8,
     pub(crate) root: &'static Root,
-    /// Number of segments as deep as the directory. At zero the directory can be halved.
+    /// Number of segments whose depth equals the directory's. If it is zero, the directory can be
+    /// halved.
     pub(crate) deepest: usize,
     pub(crate) len: usize,
     pub(crate) expiring: usize,
-    /// Records that own memory outside the slab: heap payloads and large records.
+    /// Number of records that own memory outside the slab: heap payloads and large records.
     pub(crate) owning: usize,
     pub(crate) segment_bytes: usize,
     pub(crate) large_bytes: usize,
     pub(crate) slab: Slab,
     pub(crate) seed: u64,
-    /// Slots of entries whose segment is full at the maximum directory depth. That takes thousands
-    /// of keys with the same 24 bits of hash, which happens only if they were chosen for it.
+    /// Slots of entries whose segment is full at the maximum directory depth. This requires
+    /// thousands of keys with the same 24 bits of hash, which only deliberately chosen keys have.
     pub(crate) stash: Vec<AtomicU64>,
-    /// Slots that the last insert moved.
+    /// Number of slots that the last insert moved.
     pub(crate) moved: usize,
-    /// Keeps the entries of the snapshot that runs.
+    /// The keeper of the running snapshot, if any.
     pub(crate) keeper: Option<Box<dyn KeepRecord>>,
 }
 
@@ -128,7 +129,8 @@ impl Table {
         unsafe { Segment::from_word(self.directory.get_unchecked(index).load(Relaxed)) }
     }
 
-    /// Stores a segment's word wherever the directory leads to it. `h` is any hash of the segment.
+    /// Stores a segment's word in all directory words that lead to it. `h` is any hash of the
+    /// segment.
     pub(crate) fn publish_segment(&self, h: u64, segment: Segment) {
         let copies = 1_usize << (self.depth - segment.depth);
         let first = directory_index(h, self.depth) & !(copies - 1);
@@ -144,9 +146,10 @@ impl Table {
         unsafe { Record::from_slot(slot.as_ref().load(Relaxed)) }
     }
 
-    /// Looks up a key. With `COLD`, prefetches the bucket after the home bucket too: about one key
-    /// in eight lies there and would wait twice, and the mispredicted branch would discard more of
-    /// the next search. For keys whose home bucket was prefetched, that line would be wasted.
+    /// Looks up a key. With `COLD`, requests the bucket after the home bucket at the same time.
+    /// About one key in eight lies there: without this its search would wait for memory twice, and
+    /// the mispredicted branch would discard the work on the next search. If the home bucket was
+    /// prefetched before, use `COLD = false`, because then the extra line is mostly wasted.
     #[inline(always)]
     pub(crate) fn probe<const COLD: bool>(&self, h: u64, key: &[u8]) -> Probe {
         let Some(segment) = self.segment(h) else { return Probe::Absent(None) };
@@ -197,7 +200,7 @@ impl Table {
         self.stash.iter().map(NonNull::from).find(|&slot| unsafe { Self::record(slot).has_key(key) })
     }
 
-    /// Returns the slot of a key with this hash, all 64 bits of it.
+    /// Returns the slot of a key with this 64-bit hash.
     pub(crate) fn find_by_hash(&self, h: u64) -> Option<NonNull<AtomicU64>> {
         let matches_hash = |slot: &&AtomicU64| {
             let word = slot.load(Relaxed);
@@ -222,8 +225,9 @@ impl Table {
         }
     }
 
-    /// Returns the slot that refers to the same record as the word `slot`; `h` as in
-    /// [`Self::unhook`]. Doesn't search the stash.
+    /// Returns the place of the slot that refers to the same record as the word `slot`. Doesn't
+    /// search the stash. Only the bits of `h` that choose segment and tag are used, as in
+    /// [`Self::unhook`].
     pub(crate) fn slot_of(&self, h: u64, slot: u64) -> Option<NonNull<AtomicU64>> {
         let segment = self.segment(h)?;
         let mut bucket = segment.home(segment.tag(h));
@@ -276,8 +280,8 @@ impl Table {
         }
     }
 
-    /// Empties a slot and returns its record, still valid, for the caller to pass to
-    /// [`Self::free`]. `h` needs to be right only in the bits of segment and tag.
+    /// Empties a slot and returns its record, which is still valid; the caller passes it to
+    /// [`Self::free`]. Only the bits of `h` that choose segment and tag are used.
     pub(crate) fn unhook(&mut self, h: u64, slot: NonNull<AtomicU64>) -> Record {
         self.before_change(slot);
         let record = Self::record(slot);
@@ -321,7 +325,7 @@ impl Table {
         }
     }
 
-    /// Changes a record by a function that may move it, and updates slot and counts.
+    /// Changes a record with a function that may move it. Updates the slot and the counts.
     #[inline]
     pub(crate) fn change(
         &mut self,
@@ -372,7 +376,7 @@ impl Table {
         })
     }
 
-    /// Frees segments and directory of an empty table, which is as new afterwards.
+    /// Frees segments and directory of an empty table, which is then like a new one.
     pub(crate) fn release(&mut self) {
         debug_assert!(self.len == 0);
         self.free_segments();
@@ -381,11 +385,11 @@ impl Table {
         self.stash = Vec::new();
     }
 
-    /// Frees segments and directory, which nothing may use afterwards.
+    /// Frees segments and directory. The caller must not use them afterwards.
     fn free_segments(&mut self) {
         let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
-        // Clears the root first, so that hints don't prefetch freed memory. Soundness doesn't need
-        // this.
+        // Clears the root first, so that hints don't prefetch freed memory. (That would be useless,
+        // but sound.)
         self.root.0.store(0, Release);
         for segment in segments {
             segment.free();
@@ -416,7 +420,7 @@ impl Table {
 
 impl Drop for Table {
     /// Frees segments, directory and its own root. The slab frees the records; the dictionary drops
-    /// what they own.
+    /// the values that they own.
     fn drop(&mut self) {
         self.free_segments();
         if !self.is_root_borrowed {

@@ -1,5 +1,5 @@
-//! Files of a dataset: formats and state machines without I/O, from bytes to entries and from
-//! entries to bytes. The server runs them on files and shards.
+//! The files of a dataset. State machines without I/O translate bytes to entries and entries to
+//! bytes. The server runs them on files and shards.
 //!
 //! # Words
 //!

@@ -1,7 +1,7 @@
 //! The bytes of one snapshot in flight to several replicas, each at its own position.
 //!
 //! Readers share chunks: a feed holds the bytes that its slowest reader hasn't read. The writer
-//! stops while these exceed the feed's bound, so a snapshot needs at most that much memory.
+//! stops while these bytes exceed the feed's limit, which thus bounds the memory of a snapshot.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::sync::atomic::AtomicU64;
 
 use pantala_base::{Outgoing, SharedBytes};
 
-/// Called when a reader without unread bytes gets more, or when the feed ends.
+/// Called when bytes arrive for a reader without unread bytes, or when the feed ends.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Identifies a reader in its feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedReader(u64);
 
-/// The bytes that follow the ones that a reader has taken.
+/// The state of the bytes that follow those that a reader has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedAhead {
     /// None yet; the reader is woken when there are more.
@@ -41,12 +41,12 @@ struct Chunk {
     bytes: Arc<SharedBytes>,
 }
 
-/// See the head of this module.
+/// A feed, see the head of this module.
 pub struct Feed {
     chunks: VecDeque<Chunk>,
     end: u64,
     bytes_max: u64,
-    /// Whether the snapshot is complete, after its end.
+    /// Whether the snapshot is complete; `None` before its end.
     ended: Option<bool>,
     readers: Vec<Place>,
     last_id: u64,
@@ -66,7 +66,7 @@ impl Feed {
     /// # Panics
     /// If the feed already has bytes.
     pub fn join(&mut self, wake: Wake) -> FeedReader {
-        assert_eq!(self.end, 0, "a snapshot is read from its first byte on");
+        assert_eq!(self.end, 0, "a reader joins after the first byte of the snapshot");
         self.last_id += 1;
         self.readers.push(Place { id: self.last_id, at: 0, is_waiting: true, wake });
         FeedReader(self.last_id)
@@ -112,7 +112,7 @@ impl Feed {
     }
 
     /// Appends a reader's next chunks to `into`, until at least `bytes` more bytes are there.
-    /// Returns what follows them.
+    /// Returns the state of the bytes that follow.
     pub fn read(&mut self, reader: FeedReader, bytes: usize, into: &mut Vec<Outgoing>) -> FeedAhead {
         if self.ended == Some(false) {
             return FeedAhead::Failed;

@@ -1,9 +1,9 @@
-//! How a snapshot is delimited on a replica's connection.
+//! The framing of a snapshot on a replica's connection.
 
 /// Length of the mark after a snapshot of unknown length, bytes.
 const MARK_BYTES: usize = 40;
 
-/// See the head of this module.
+/// The way in which the end of a snapshot is marked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// The length precedes the snapshot.

@@ -1,5 +1,5 @@
-//! `REPLCONF` on a primary: what a connection states about itself before it asks for data, and its
-//! acknowledgements afterwards.
+//! `REPLCONF` on a primary: the statements of a connection about itself before it asks for data,
+//! and its acknowledgements afterwards.
 
 /// Maximum length of the address that a replica announces, bytes, as in Redis.
 const ADDRESS_BYTES_MAX: usize = 46;
@@ -21,7 +21,7 @@ impl Filter {
     }
 }
 
-/// What a connection has stated by `REPLCONF`.
+/// The statements of a connection by `REPLCONF`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshake {
     /// The port at which it accepts clients; 0 if it hasn't announced one.
@@ -38,7 +38,7 @@ pub struct Handshake {
     pub filter: Filter,
 }
 
-/// What the primary does after a `REPLCONF`.
+/// The primary's reaction to a `REPLCONF`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// Replies `OK`.

@@ -37,13 +37,13 @@ pub struct Replica {
     pub client: u64,
     /// The address of its connection's peer.
     pub peer: String,
-    /// What it has stated about itself.
+    /// Its statements about itself.
     pub handshake: Handshake,
     /// Its state.
     pub state: ReplicaState,
     /// The number of bytes of the stream that it has acknowledged.
     pub acked: u64,
-    /// When it last acknowledged or came online: monotonic, ms.
+    /// When it last acknowledged or came online, in ms of the monotonic clock.
     pub acked_ms: i64,
 }
 
@@ -54,7 +54,8 @@ impl Replica {
         Replica { client, peer, handshake, state: ReplicaState::WaitStart(now_ms), acked: 0, acked_ms: now_ms }
     }
 
-    /// Returns the address that clients should use, as far as the replica has announced it.
+    /// Returns the address that clients should use: the announced address or, without one, the
+    /// peer's.
     #[must_use]
     pub fn address(&self) -> String {
         match &self.handshake.address {
@@ -70,7 +71,7 @@ impl Replica {
     }
 }
 
-/// See the head of this module.
+/// The replicas of a primary.
 #[derive(Debug, Default)]
 pub struct Replicas {
     /// The replicas in the order in which they asked for data.

@@ -5,7 +5,7 @@
 pub struct Schedule {
     /// Whether snapshots are sent to replicas without a file (`repl-diskless-sync`).
     pub is_diskless: bool,
-    /// How long a diskless snapshot waits for more replicas (`repl-diskless-sync-delay`), s.
+    /// Time that a diskless snapshot waits for more replicas (`repl-diskless-sync-delay`), s.
     pub delay_s: u64,
     /// The number of waiting replicas that ends the wait (`repl-diskless-sync-max-replicas`); 0
     /// means no limit.
@@ -15,7 +15,7 @@ pub struct Schedule {
 /// A replica that waits for a snapshot to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// How long it has waited, ms.
+    /// Time that it has waited, ms.
     pub since_ms: i64,
     /// Whether it can detect the end of a snapshot by a mark.
     pub finds_mark: bool,

@@ -83,22 +83,23 @@ impl<'a> Args<'a> {
         self.ranges.is_empty()
     }
 
-    /// Returns argument `index`, which the command's arity guarantees. Panics if there is none.
+    /// Returns argument `index`, whose presence the command's arity guarantees. Panics if there is
+    /// none.
     #[inline]
     #[track_caller]
     pub fn at(&self, index: usize) -> &'a [u8] {
         self.ranges[index].of(self.base)
     }
 
-    /// Returns argument `index`, if there is one.
+    /// Returns argument `index`, or `None` if there are fewer arguments.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         Some(self.ranges.get(index)?.of(self.base))
     }
 
-    /// Returns the first argument, a command's name, as one word with its length in the highest
-    /// byte. Returns `None` if the name has more than seven bytes, or if fewer than eight bytes
-    /// follow its start, which is rare.
+    /// Returns the first argument, the command's name, as one word with its length in the highest
+    /// byte. Returns `None` if the name has more than seven bytes, or if the buffer has fewer than
+    /// eight bytes from its start, which is rare.
     #[inline]
     pub fn short_name(&self) -> Option<u64> {
         let name = self.ranges.first()?;
@@ -107,7 +108,7 @@ impl<'a> Args<'a> {
         is_short.then(|| word & ((1 << (8 * name.len)) - 1) | (name.len as u64) << 56)
     }
 
-    /// Returns the arguments from index `first`; empty if there are at most `first`.
+    /// Returns the arguments from index `first`; empty if there are none.
     #[inline]
     pub fn tail(&self, first: usize) -> Args<'a> {
         Args { base: self.base, ranges: self.ranges.get(first..).unwrap_or_default() }
@@ -119,8 +120,9 @@ impl<'a> Args<'a> {
         ArgsIter { base: self.base, ranges: self.ranges.iter() }
     }
 
-    /// Returns the bytes of the whole command if they are its canonical RESP array, as nearly every
-    /// client sends it. They can then be propagated without encoding them again.
+    /// Returns the bytes of the whole command if they are its canonical RESP array, which is the
+    /// form that nearly every client sends. The caller can propagate these bytes without encoding
+    /// the command again.
     pub fn as_canonical(&self) -> Option<&'a [u8]> {
         let (first, last) = (self.ranges.first()?, self.ranges.last()?);
         let mut end = header_bytes(self.ranges.len());
@@ -130,8 +132,8 @@ impl<'a> Args<'a> {
         for range in self.ranges {
             end += header_bytes(range.len) + range.len + b"\r\n".len();
         }
-        // The canonical array is the only one of its length; every other one is longer. Arguments
-        // that were copied together, or received inline, start at other offsets.
+        // All other encodings of these arguments as an array are longer. Arguments that were copied
+        // together, or received inline, start at other offsets.
         let is_canonical = end == last.start + last.len + b"\r\n".len() && self.base.first() == Some(&b'*');
         if is_canonical { self.base.get(..end) } else { None }
     }
@@ -180,7 +182,7 @@ impl std::fmt::Debug for Args<'_> {
 #[inline]
 fn header_bytes(number: usize) -> usize {
     let digits = match number {
-        // Nearly all numbers are this short, and a logarithm takes longer than the rest.
+        // Nearly all numbers are this short, and computing a logarithm would dominate the cost.
         0..10 => 1,
         10..100 => 2,
         100..1000 => 3,

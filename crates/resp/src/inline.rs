@@ -29,16 +29,15 @@ pub fn quote(line: &mut Vec<u8>, word: &[u8]) {
     line.push(b'"');
 }
 
-/// Splits `line` into words and removes quotes and escapes *in place*: an unquoted word is never
-/// longer than the quoted one. Appends one range per word. On an error, `line` and `words` are
-/// unchanged, so that the caller may split the line again.
+/// Splits `line` into words and removes quotes and escapes *in place*, which is possible because an
+/// unquoted word is never longer than the quoted one. Appends one range per word.
 ///
 /// # Errors
 ///
 /// Returns [`UnbalancedQuotes`]; `line` and `words` are then unchanged.
 pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), UnbalancedQuotes> {
     let words_before = words.len();
-    // An error is found only after earlier words were unquoted.
+    // An error may be found after earlier words were unquoted, so keep a copy if there are quotes.
     let unchanged = line.iter().any(|byte| matches!(byte, b'"' | b'\'')).then(|| line.to_vec());
     let mut at = 0;
     loop {

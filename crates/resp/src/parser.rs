@@ -27,10 +27,10 @@ use crate::protocol_error::ProtocolError;
 const LINE_END_LEN: usize = 2;
 
 /// Size of Redis's reads, in bytes. Redis checks the length of an inline command only after a read,
-/// so a command received in one piece may exceed the limit by this much.
+/// so a line that arrives complete may exceed the limit by up to this length.
 const REDIS_READ_LEN: usize = 16 * 1024;
 
-/// Capacity for ranges that a parser keeps between commands; a larger vector is freed.
+/// Maximum capacity for ranges that a parser keeps between commands. A larger vector is freed.
 const RANGES_KEPT_MAX: usize = 1_024;
 
 /// Limits on the requests of a connection.
@@ -41,14 +41,14 @@ pub struct Limits {
     /// Whether the client is authenticated. Otherwise a command has at most 10 arguments of 16,384
     /// bytes each.
     pub authenticated: bool,
-    /// Longest line whose end hasn't been received, in bytes: an inline command, a `*` or a `$`
-    /// header.
+    /// Longest line whose end hasn't been received, in bytes. Applies to an inline command and to a
+    /// `*` or `$` header.
     pub max_inline: usize,
 }
 
 impl Limits {
-    /// The `max_bulk_len` of the stream of a primary. It is unlimited, and it has no inline
-    /// commands: only empty lines, which keep a link alive.
+    /// The `max_bulk_len` of a primary's stream, in which arguments have no limit. The stream has
+    /// no inline commands, only empty lines, which keep a link alive.
     pub const PRIMARY_BULK_LEN: usize = usize::MAX;
 }
 
@@ -58,7 +58,7 @@ impl Default for Limits {
     }
 }
 
-/// What the parser expects next.
+/// The part of a command that the parser expects next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// The first byte of a command.
@@ -74,7 +74,7 @@ enum State {
     Bulk,
 }
 
-/// The parser of one connection. The crate's page describes ownership.
+/// The parser of one connection. The head of the crate describes the ownership.
 #[derive(Debug, Default)]
 pub struct Parser {
     state: State,
@@ -144,14 +144,14 @@ impl Parser {
         self.needed
     }
 
-    /// Returns whether a command has been started but isn't complete.
+    /// Returns whether a command has started but isn't complete.
     #[inline]
     pub fn is_within_command(&self) -> bool {
         self.state != State::Start
     }
 
-    /// Returns the length of the incomplete command's prefix that consists of complete arguments,
-    /// in bytes.
+    /// Returns the length of the complete arguments at the start of the incomplete command, in
+    /// bytes.
     #[inline]
     pub fn split_bytes(&self) -> usize {
         match self.state {
@@ -165,8 +165,8 @@ impl Parser {
         *self = Self::default();
     }
 
-    /// Parses a command from its `*`. The fast path, for commands that arrived in one piece: ranges
-    /// go straight to `args`.
+    /// Parses a command from its `*`. This is the fast path, for commands that arrived in one
+    /// piece: ranges are appended directly to `args`.
     ///
     /// Keeps its state in local variables. In unusual cases (the end of the buffer, a long header,
     /// a limit) it stores the position and calls [`multibulk`](Parser::multibulk).
@@ -208,7 +208,7 @@ impl Parser {
         Ok(Some(at))
     }
 
-    /// Continues where [`start`](Parser::start) met an unusual case.
+    /// Continues where [`start`](Parser::start) found an unusual case.
     #[cold]
     #[inline(never)]
     fn start_slow(
@@ -367,9 +367,9 @@ impl Parser {
         Ok(Some(end + 1))
     }
 
-    /// Returns the end of the line that starts at `self.at`; continues where the last search
-    /// stopped. Returns `Ok(None)` while the line is incomplete (for `\r`: or the byte after it is
-    /// missing) and within the limit.
+    /// Returns the end of the line that starts at `self.at`, continuing where the last search
+    /// stopped. Returns `Ok(None)` while the line is incomplete and within the limit. A line that
+    /// ends with `\r` is complete once the byte after the `\r` has arrived.
     #[cold]
     fn line_end(&mut self, buf: &[u8], end: u8, limits: &Limits) -> Result<Option<usize>, TooLong> {
         let start = self.searched.min(buf.len());
@@ -408,10 +408,10 @@ fn short_start(buf: &[u8]) -> Option<(usize, usize)> {
 /// the start of the next line, which may be past the end of the buffer. Returns `None` for any
 /// other line, valid or not.
 ///
-/// The line takes one bounds check, then a compare per digit. Reading all digits as one word
-/// without branches would take 85 instructions per line, against about 40 for a whole argument now:
-/// it doubles the time per command, and gains nothing even if the number of digits varies between
-/// arguments.
+/// Costs one bounds check per line and one compare per digit. An alternative that reads all digits
+/// as one word without branches takes 85 instructions per line, while a whole argument takes about
+/// 40. It doubles the time per command, and gains nothing even if the number of digits varies
+/// between arguments.
 #[inline]
 fn short_header(buf: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
     let line: &[u8; 8] = buf.get(at..)?.first_chunk()?;

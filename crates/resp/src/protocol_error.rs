@@ -1,5 +1,5 @@
-//! Errors in requests. The stream is unusable after any of them: the client gets the error, and the
-//! connection is closed.
+//! Protocol errors in requests. The stream is unusable after any of them: the client receives the
+//! error, and the connection is closed.
 
 use std::fmt;
 

@@ -29,11 +29,12 @@ const TABLE_LEN: usize = 1_000;
 /// Size of a table entry in bytes: kind, three digits, line end, padded to a power of two so that a
 /// copy is one move.
 const ENTRY_LEN: usize = 8;
-/// Longest header line in bytes: kind, number, line end; one more rounds a copy up to three words.
+/// Size of a header line's buffer in bytes: kind, number, line end, and one more byte, so that a
+/// copy takes exactly three words.
 const HEADER_LEN_MAX: usize = 1 + INTEGER_LEN_MAX + 2 + 1;
 
-/// `?n\r\n` for small n; the kind replaces `?`. 8 KiB, of which a server touches only the cache
-/// lines of the lengths it sends.
+/// `?n\r\n` for small n, where the kind replaces `?`. The table takes 8 KiB, but a server touches
+/// only the cache lines of the lengths that it sends.
 static HEADERS: [[u8; ENTRY_LEN]; TABLE_LEN] = {
     let mut table = [[0u8; ENTRY_LEN]; TABLE_LEN];
     let mut n = 0;
@@ -60,19 +61,20 @@ const fn table_digits(n: usize) -> usize {
 /// Minimum length, in bytes, of a bulk whose memory is allocated fallibly: a failed allocation
 /// becomes an error reply.
 const LARGE_BULK_BYTES: usize = 64 * 1024;
-/// Minimum length, in bytes, of a bulk that takes the slow path, which chooses how to copy.
+/// Minimum length, in bytes, of a bulk that takes the slow path, which selects the way of copying.
 const LONG_BULK_BYTES: usize = 4 * 1024;
-/// Minimum length, in bytes, of a bulk that reserves exactly its size, if it is longer than
-/// everything before it: doubling would cost more memory than it saves copies. For several such
-/// bulks, exact growth would move all earlier ones every time.
+/// Minimum length, in bytes, of a bulk for which the buffer grows by exactly the bulk's size,
+/// provided that the bulk is longer than all output before it. Doubling the buffer would waste more
+/// memory than it saves copies. With several such bulks, exact growth would move all earlier ones
+/// every time.
 const EXACT_BULK_BYTES: usize = 1024 * 1024;
 
-/// Appends many bytes; the capacity must already be there.
+/// Appends many bytes. The caller must have reserved the capacity.
 ///
 /// The C library copies thousands of bytes with one string instruction. On some processors (AMD Zen
-/// with `fsrm`) that takes five times as long if the destination lies a little above the source,
-/// modulo the page size: for example a value at the start of a page, copied behind the reply's
-/// header at the start of another. Such bytes are copied in pieces, for which the library uses
+/// with `fsrm`) this takes five times as long if the destination lies slightly above the source,
+/// modulo the page size. An example is a value at the start of a page, copied after the reply's
+/// header at the start of another page. Such bytes are copied in pieces, for which the library uses
 /// other instructions. See docs/decisions/0007-large-copies.md.
 fn append_long(out: &mut Vec<u8>, bytes: &[u8]) {
     const PAGE_BYTES: usize = 4096;
@@ -99,8 +101,8 @@ pub struct Deferred {
 }
 
 /// An encoder that appends the reply of one command to an output buffer, in the connection's
-/// protocol version. In RESP2 it sends what Redis sends for a type that RESP2 lacks: an array of
-/// twice the length for a map, an integer for a boolean, a bulk for a double, and so on.
+/// protocol version. RESP2 lacks some types, for which it sends what Redis sends: an array of twice
+/// the length for a map, an integer for a boolean, a bulk for a double, and so on.
 ///
 /// It doesn't check the grammar: the caller must write as many elements as it announced. If the
 /// memory for a large bulk can't be allocated, the rest is dropped and [`finish`](Reply::finish)
@@ -175,8 +177,8 @@ impl<'a> Reply<'a> {
         self.version
     }
 
-    /// Sets the version of the following replies: the reply to `HELLO` already uses the version
-    /// that it selects.
+    /// Sets the version of the following replies. `HELLO` calls it before it replies, because its
+    /// reply already uses the version that it selects.
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
     }
@@ -187,7 +189,7 @@ impl<'a> Reply<'a> {
         self.out.len()
     }
 
-    /// Removes what was written since `position`.
+    /// Removes the bytes written since `position`.
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(position);
     }
@@ -207,7 +209,7 @@ impl<'a> Reply<'a> {
     /// Writes a status. `text` must not contain a line end.
     #[inline]
     pub fn simple(&mut self, text: &str) {
-        debug_assert!(!text.contains(['\r', '\n']), "a status is one line");
+        debug_assert!(!text.contains(['\r', '\n']), "a status with a line end");
         self.line(b'+', text.as_bytes());
     }
 
@@ -339,8 +341,9 @@ impl<'a> Reply<'a> {
     }
 
     /// Starts an attribute; `pairs` keys and values follow, then the reply that it describes. RESP2
-    /// has no attributes: writes nothing and returns `false`, and the caller must skip the pairs.
-    #[must_use = "RESP2 has no attributes: the pairs must be skipped"]
+    /// has no attributes: in RESP2 it writes nothing and returns `false`, and the caller must skip
+    /// the pairs.
+    #[must_use = "if this is `false`, the pairs must be skipped: RESP2 has no attributes"]
     pub fn attribute(&mut self, pairs: usize) -> bool {
         let exists = self.version == Version::Resp3;
         if exists {
@@ -378,8 +381,8 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Writes text with a format of three letters (`txt`, `mkd`; padded or cut to three); a bulk in
-    /// RESP2.
+    /// Writes text with a format of three letters (`txt`, `mkd`; padded or truncated to three); a
+    /// bulk in RESP2.
     pub fn verbatim(&mut self, format: &str, bytes: &[u8]) {
         if self.version == Version::Resp2 {
             return self.bulk(bytes);
@@ -469,8 +472,8 @@ impl<'a> Reply<'a> {
         self.out.truncate(end);
     }
 
-    /// Writes the line right-aligned on the stack, then appends it like a table entry: a copy of
-    /// fixed length, truncated.
+    /// Writes the line right-aligned on the stack. Then appends a fixed length and truncates it, as
+    /// for a table entry.
     fn long_header(&mut self, kind: u8, n: i64) {
         let mut buf = [0u8; 2 * HEADER_LEN_MAX];
         buf[HEADER_LEN_MAX - 2] = b'\r';

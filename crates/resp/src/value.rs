@@ -27,7 +27,7 @@ pub enum Value {
     Set(Vec<Value>),
     /// `>`: a message that isn't the reply to a command.
     Push(Vec<Value>),
-    /// `|`: pairs that describe the reply after them, and that reply.
+    /// `|`: an attribute: pairs that describe the reply after them, and that reply.
     Attribute(Vec<(Value, Value)>, Box<Value>),
     /// `#`
     Boolean(bool),
@@ -39,7 +39,7 @@ pub enum Value {
     Verbatim([u8; 3], Vec<u8>),
 }
 
-/// Why bytes aren't a reply.
+/// The reason why bytes aren't a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
     /// No reply type starts with this byte.
@@ -48,7 +48,7 @@ pub enum ReplyError {
     Malformed,
     /// A line or bulk doesn't end in `\r\n`.
     MissingLineEnd,
-    /// Nested deeper than [`REPLY_DEPTH_MAX`].
+    /// The nesting exceeds [`REPLY_DEPTH_MAX`].
     TooDeep,
 }
 
@@ -81,7 +81,7 @@ pub fn parse_reply(bytes: &[u8]) -> Result<Option<(Value, usize)>, ReplyError> {
 }
 
 /// Returns the length in bytes of the reply at the start of `bytes`, or `None` if it is incomplete.
-/// Doesn't check the contents of lines.
+/// Checks the structure only, not the contents of lines.
 ///
 /// # Errors
 ///

@@ -1,11 +1,13 @@
 //! Listeners: accepting connections, shared by both backends.
 //!
-//! A backend watches its listeners in an epoll instance, level-triggered and exclusively, since
-//! listeners may be shared between loops. The io_uring backend does so too. An operation in a ring
-//! keeps its socket open until the kernel has torn down the ring, some time after the process has
-//! ended. A listening socket in a ring would keep its address in use for that time, so a server
-//! restarted after `kill -9` could not bind it. An epoll instance holds no reference to the sockets
-//! that it watches, so they are closed with the process.
+//! A backend watches its listeners in an epoll instance. The watch is level-triggered, and
+//! exclusive because loops may share a listener.
+//!
+//! The io_uring backend also uses an epoll instance, instead of accepting through its ring. An
+//! operation in a ring keeps its socket open until the kernel has torn down the ring, some time
+//! after the process has ended. For that time a listening socket would keep its address in use, and
+//! a server restarted after `kill -9` could not bind it. An epoll instance holds no reference to
+//! the sockets that it watches, so they are closed with the process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,8 +26,8 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 
 
 /// Maximum connections accepted from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
-/// Marks epoll data that belongs to a listener. It is above the highest bit of a generation (see
-/// `GENERATION_MAX`).
+/// Marks epoll data that belongs to a listener. The bit is above the highest bit of a generation
+/// (see `GENERATION_MAX`).
 const LISTENER_BIT: u64 = 1 << 63;
 
 /// The listeners of one loop. All calls must pass the same epoll instance.
@@ -110,7 +112,7 @@ impl Listeners {
         true
     }
 
-    /// Returns the maximum time of a wait: `timeout`, or less if a rest ends before.
+    /// Returns `timeout`, or the time until the first rest ends if that is shorter.
     #[inline]
     pub(crate) fn shorten(&self, timeout: Option<Duration>) -> Option<Duration> {
         match self.rest_until {
@@ -125,7 +127,7 @@ impl Listeners {
         Some(timeout.map_or(rest, |timeout| timeout.min(rest)))
     }
 
-    /// Ends the rests that are over.
+    /// Resumes the listeners whose rest has ended.
     #[inline]
     pub(crate) fn end_rests(&mut self, epoll: &OwnedFd) {
         if let Some(until) = self.rest_until {
@@ -153,7 +155,7 @@ impl Listeners {
         }
     }
 
-    /// Starts a rest.
+    /// Starts a rest: the listener doesn't accept for [`ACCEPT_REST_MS`].
     fn rest(&mut self, token: Token) {
         let until = Instant::now() + Duration::from_millis(ACCEPT_REST_MS);
         if let Some(listener) = self.slots.value_mut(token) {

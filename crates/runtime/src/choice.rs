@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Doorbell, Event, EventLoop, Lender, UringLoop};
 
-/// Maximum time of the trial of io_uring, which takes less than a millisecond.
+/// Time limit for the trial of io_uring, which normally takes less than a millisecond.
 const TRY_OUT_WAIT: Duration = Duration::from_secs(1);
 
 /// A backend of the event loop.
@@ -80,9 +80,9 @@ pub fn probe() -> Result<(), String> {
     })
 }
 
-/// Sends a byte through a loop, which proves that set-up, buffer ring, multishot receive and
-/// waiting work. Flags and version numbers do not, because a filter may forbid any of the three
-/// system calls.
+/// Receives a byte through a loop, which proves that set-up, buffer ring, multishot receive and
+/// waiting work. Feature flags and version numbers don't prove that, because a seccomp filter may
+/// forbid any of io_uring's three system calls.
 fn try_out() -> io::Result<()> {
     let mut event_loop = UringLoop::new(Doorbell::new()?)?;
     let (here, mut there) = UnixStream::pair()?;

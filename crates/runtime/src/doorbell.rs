@@ -28,8 +28,8 @@ impl Doorbell {
 
     /// Rings. Async-signal-safe: one `write` to a non-blocking descriptor.
     pub fn ring(&self) {
-        // Fails only after 2^64 - 2 rings. The loops never read the counter, which takes centuries
-        // to reach that value, and each write wakes them anyway.
+        // Can fail only after 2^64 - 2 rings, because the loops never reset the counter: that takes
+        // centuries.
         let _ = rustix::io::write(&*self.descriptor, &1_u64.to_ne_bytes());
     }
 

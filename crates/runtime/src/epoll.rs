@@ -1,13 +1,14 @@
-//! The backend for all kernels: epoll readiness, then `recv` and `send`.
+//! The backend for all kernels: epoll reports readiness, then `recv` and `send` move the bytes.
 //!
-//! Connections are watched edge-triggered, so the kernel does not check each drained one in every
-//! wait. In return a connection stays in `ready` after an edge until a receive finds less than it
-//! had room for: its queue was empty then, and later bytes make a new edge. For listeners see
-//! `accept.rs`.
+//! Connections are watched edge-triggered, so the kernel doesn't check idle connections in every
+//! wait. It reports new bytes only once (an *edge*), so after an edge a connection stays in `ready`
+//! until a receive returns fewer bytes than it had room for. Its queue is then empty, and later
+//! bytes cause a new edge. For listeners see `accept.rs`.
 //!
-//! A reply is sent at the end of its connection's turn, without a place in `unsent` and an event
-//! ([`EventLoop::send_at_once`]): together these were a tenth of the instructions of an unpipelined
-//! command. What finds no room in its socket is sent as any other bytes.
+//! A reply is usually sent at the end of its connection's turn, without an entry in `unsent` and
+//! without an event ([`EventLoop::send_at_once`]). The entry and the event took a tenth of the
+//! instructions of an unpipelined command. If the socket has no room for all bytes, the rest is
+//! sent like any other output.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,7 +41,7 @@ pub struct EpollLoop {
     pool: Pool,
     /// Connections that have, or may have, bytes to receive after an edge.
     ready: VecDeque<Token>,
-    /// Connections that found no buffer, because the caller held all chunks.
+    /// Connections for which there was no buffer, because the caller held chunks of all of them.
     starved: Vec<Token>,
     /// Connections with bytes to send whose sockets may have room.
     unsent: Vec<Token>,
@@ -55,7 +56,8 @@ struct Connection {
     readable: bool,
     /// Whether it is in `ready` or `starved`.
     listed: bool,
-    /// Whether the peer has ended. A short receive then does not mean that the queue is empty.
+    /// Whether the peer has closed its sending half, or the connection has failed. A short receive
+    /// then does not mean that the queue is empty.
     hung_up: bool,
     /// Whether `Eof` or `Failed` was reported.
     ended: bool,
@@ -66,24 +68,25 @@ struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
     quiet: bool,
-    /// Whether it waits for room in the socket, which epoll will report.
+    /// Whether the send waits until epoll reports room in the socket.
     blocked: bool,
 }
 
 impl EpollLoop {
     fn flags(blocked: bool) -> epoll::EventFlags {
         let receive = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        // Room is watched only while a send waits for it: Unix sockets report it after every read
-        // of the peer.
+        // Room is watched only while a send waits for it, because Unix sockets report room after
+        // every read of the peer.
         if blocked { receive | epoll::EventFlags::OUT } else { receive }
     }
 
-    /// Keeps what a send at once has left over. A socket without room is watched.
+    /// Keeps the bytes that [`EventLoop::send_at_once`] couldn't send. Watches the socket if it has
+    /// no room.
     #[cold]
     fn keep_rest(&mut self, conn: ConnId, buffer: Vec<u8>, sent: rustix::io::Result<usize>) {
         let connection = self.connections.value_mut(conn.0).expect("a send has just used it");
         let blocked = sent == Err(Errno::AGAIN);
-        // Another error is found again by the next attempt, which reports it.
+        // After any other error, the next attempt to send fails with it again, and reports it.
         let sent_bytes = sent.unwrap_or(0);
         connection.sending = Some(Sending { outgoing: buffer.into(), sent_bytes, quiet: true, blocked });
         if blocked {
@@ -103,8 +106,8 @@ impl EpollLoop {
         self.unsent.push(conn.0);
     }
 
-    /// Continues all sends that may have room. Returns whether a result is an event that ends a
-    /// wait.
+    /// Continues all sends whose sockets may have room. Returns whether this appended an event that
+    /// ends a wait.
     fn flush(&mut self, events: &mut Vec<Event>) -> bool {
         let mut ends_wait = false;
         let mut unsent = mem::take(&mut self.unsent);
@@ -231,7 +234,7 @@ impl EpollLoop {
 
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         let timeout = timeout.map(|timeout| {
-            // Longer timeouts than a century are clamped, to stay in the range of every kernel
+            // Timeouts longer than a century are clamped, to stay in the range of every kernel
             // structure.
             Timespec::try_from(timeout.min(WAIT_MAX)).expect("a century fits")
         });
@@ -304,7 +307,7 @@ impl Lender for EpollLoop {
     fn release(&mut self, chunk: Chunk) {
         self.pool.release(&chunk);
         if !self.starved.is_empty() {
-            // Still listed: they move from one list to the other.
+            // `listed` stays true: it covers both lists.
             self.ready.extend(self.starved.drain(..));
         }
     }

@@ -10,21 +10,21 @@ use crate::doorbell::Doorbell;
 use crate::slots::Token;
 use crate::{Backend, RECEIVE_BYTES_MAX};
 
-/// A connection of one loop. Tokens are unique within a loop (until the 24-bit generation wraps),
-/// so a stale token finds nothing.
+/// A connection of one loop. The id of a closed connection finds nothing, even if another
+/// connection has taken its position in the loop's table (until the 24-bit generation wraps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub(crate) Token);
 
 impl ConnId {
-    /// Returns the position in the loop's table. It is below the maximum number of connections that
-    /// were open at the same time. Callers may use it as an index into a table of their own if they
-    /// compare [`generation`](Self::generation).
+    /// Returns the position in the loop's table, which is less than the maximum number of
+    /// connections that were open at the same time. Callers may use it as an index into a table of
+    /// their own if they compare [`generation`](Self::generation).
     #[inline]
     pub fn index(self) -> usize {
         self.0.index as usize
     }
 
-    /// Returns how many connections had this position before.
+    /// Returns how many earlier connections had this position.
     #[inline]
     pub fn generation(self) -> u32 {
         self.0.generation
@@ -46,7 +46,7 @@ pub struct Chunk {
     pub(crate) buffer: u32,
     pub(crate) start: u32,
     pub(crate) len_bytes: u32,
-    /// The lender. Other loops reject the chunk.
+    /// Number of the loop that lent it. Other loops reject the chunk.
     pub(crate) lender: u32,
 }
 
@@ -59,8 +59,8 @@ impl Chunk {
         self.len_bytes as usize
     }
 
-    /// Shortens the chunk to its first bytes, to which a layer that decrypts has moved the plain
-    /// text.
+    /// Shortens the chunk to its first `len` bytes. A decrypting layer first moves the plain text
+    /// there.
     ///
     /// # Panics
     /// If `len` is 0 or more than the chunk has.
@@ -111,10 +111,9 @@ pub enum Event {
     Sent {
         /// The connection.
         conn: ConnId,
-        /// The buffer of the send, cleared, with its capacity. It has no capacity if shared bytes
-        /// were sent.
+        /// The buffer of the send, emptied for reuse. It has no capacity if shared bytes were sent.
         buffer: Vec<u8>,
-        /// `Ok` if the kernel accepted all bytes. After an error it accepts no more of them.
+        /// `Ok` if the kernel accepted all bytes. After an error, the rest of the bytes is lost.
         result: io::Result<()>,
     },
     /// The doorbell rang at least once since the last `Woken`.
@@ -122,7 +121,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Returns the connection that the event is about, if there is one.
+    /// Returns the connection that the event belongs to, if any.
     #[inline]
     pub fn conn(&self) -> Option<ConnId> {
         match self {
@@ -136,9 +135,9 @@ impl Event {
 
 /// An event loop. Only the thread that created it uses it.
 ///
-/// A turn of a worker is [`poll`](Self::poll), the handling of its events, and the sends that
-/// follow, which the next `poll` submits together, unless they were done at once
-/// ([`send_at_once`](Self::send_at_once)). Only `poll` makes events.
+/// A turn of a worker is [`poll`](Self::poll), the handling of its events, and the resulting sends.
+/// The next `poll` submits these sends together, except those done at once
+/// ([`send_at_once`](Self::send_at_once)). Only `poll` produces events.
 pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// Creates a loop that `doorbell` wakes. One doorbell belongs to one loop.
     ///
@@ -153,8 +152,9 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// Returns the doorbell given to [`new`](Self::new).
     fn doorbell(&self) -> Doorbell;
 
-    /// Starts to accept from a listening socket, which is made non-blocking. It may be shared
-    /// between loops, of which any that is awake accepts, or be one of several with `SO_REUSEPORT`.
+    /// Starts to accept from a listening socket, which is made non-blocking. Several loops may
+    /// share one socket: any loop that is awake then accepts. Or each has its own, with
+    /// `SO_REUSEPORT`.
     ///
     /// If descriptors or memory are exhausted, accepting pauses for [`crate::ACCEPT_REST_MS`] and
     /// is then retried.
@@ -201,19 +201,20 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// not been reported.
     fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
-    /// Does the same as [`send`](Self::send), but its success does not end a wait: `Sent` is
-    /// reported with the next other event. This is for request-reply servers. If its own sends
-    /// ended each wait, a turn would receive too few requests. If more output is queued behind the
-    /// send, call [`expect_sent`](Self::expect_sent) before the next poll. Otherwise that output
-    /// waits for the next other event.
+    /// Sends as [`send`](Self::send) does, but success does not end a wait: `Sent` is reported
+    /// together with the next other event. For servers that reply to requests: if the completion of
+    /// their replies ended the wait, each turn would receive too few requests.
+    ///
+    /// If more output is queued behind the send, call [`expect_sent`](Self::expect_sent) before the
+    /// next poll. Otherwise that output waits for the next other event.
     ///
     /// # Panics
     /// As `send`.
     fn send_quiet(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
-    /// Sends the whole buffer at once, if this backend does so and the socket has room. Returns the
-    /// buffer, emptied, if the kernel took all its bytes: no [`Event::Sent`] follows. Otherwise the
-    /// rest is sent as by [`send_quiet`](Self::send_quiet), and `None` is returned.
+    /// Sends the whole buffer at once, if this backend supports that and the socket has room.
+    /// Returns the emptied buffer if the kernel took all its bytes; no [`Event::Sent`] follows
+    /// then. Otherwise sends the rest as [`send_quiet`](Self::send_quiet) does, and returns `None`.
     ///
     /// # Panics
     /// As `send`.
@@ -223,12 +224,12 @@ pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
         None
     }
 
-    /// Makes the send in flight on `conn`, if any, end the wait when it is done, as if
-    /// [`send`](Self::send) had been used.
+    /// Makes the completion of the send in flight on `conn` end a wait, as if [`send`](Self::send)
+    /// had been used. Does nothing if no send is in flight.
     fn expect_sent(&mut self, conn: ConnId);
 
-    /// Cancels all operations and closes the connection, for which no further event is reported.
-    /// The buffer of a send in flight is dropped once the kernel has finished with it. A closed
+    /// Cancels all operations and closes the connection. No further event is reported for it. The
+    /// buffer of a send in flight is dropped once the kernel has finished with it. A closed
     /// connection is ignored.
     fn close(&mut self, conn: ConnId);
 

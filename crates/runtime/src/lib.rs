@@ -7,6 +7,7 @@
 //!
 //! - **loop**: the event sources of one worker thread: listeners, connections, its doorbell.
 //! - **turn**: one [`EventLoop::poll`], the handling of its events, and the sends that follow.
+//! - **quiet send**: a send whose success does not end a wait ([`EventLoop::send_quiet`]).
 //! - **chunk**: received bytes in memory that the loop lends until [`EventLoop::release`].
 //! - **doorbell**: wakes a loop from another thread ([`Doorbell`], an eventfd).
 //!
@@ -24,14 +25,15 @@
 //! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends are submitted
 //! by the system call that waits for the next events, or sent directly while the loop is mostly
 //! idle. [`EpollLoop`]: edge-triggered readiness, one `recv` per readable connection and turn into
-//! a pool of packed buffers, one `send` per connection and turn, at once if the caller can do
-//! without an event ([`EventLoop::send_at_once`]). [`choose`] picks one that the kernel allows.
+//! a pool of packed buffers, one `send` per connection and turn. A caller that needs no event can
+//! send at once ([`EventLoop::send_at_once`]). [`choose`] picks one that the kernel allows.
 //!
 //! # What it costs
 //!
 //! Memory per connection: about 100 bytes in the loop, and the kernel's socket. Buffers per loop: 1
-//! MB in ordinary use, at most 128 MB (epoll) or 64 MB (io_uring), reached only if chunks are held.
-//! CPU per operation, compared with a server without a store: `docs/decisions/0003-networking.md`.
+//! MB in ordinary use, at most 128 MB (epoll) or 64 MB (io_uring), reached only if the caller holds
+//! chunks. CPU per operation, compared with a server without a store:
+//! `docs/decisions/0003-networking.md`.
 
 mod accept;
 mod choice;
@@ -53,11 +55,11 @@ pub use uring::UringLoop;
 /// Maximum bytes of one [`Chunk`].
 pub const RECEIVE_BYTES_MAX: usize = 64 * 1024;
 
-/// Time for which a listener rests after the process or the host ran out of descriptors or memory,
-/// in milliseconds.
+/// Duration of a listener's *rest*, in milliseconds: after the process or the host ran out of
+/// descriptors or memory, it stops accepting for this time.
 pub const ACCEPT_REST_MS: u64 = 100;
 
 /// Maximum bytes of one send operation, so that a fast reader of a huge reply shares the worker
-/// with other connections. A value of 1 MiB fits together with its header and short replies before
-/// it.
+/// with other connections. A value of 1 MiB fits into one operation together with its header and
+/// some short replies before it.
 const SEND_BYTES_MAX: usize = (1024 + 128) * 1024;

@@ -1,9 +1,9 @@
 //! Receive buffers of the epoll backend.
 //!
-//! Small receives are packed into the *current* buffer, which is reused from its start when all its
-//! chunks are released. So a turn over 50 connections with 300 bytes each touches 16 KB, which stay
-//! in the first-level cache. The starts of 50 separate buffers would compete for the same cache
-//! sets.
+//! Small receives are packed into the *current* buffer, which is reused from its start once all its
+//! chunks are released. A turn over 50 connections with 300 bytes each therefore touches 16 KB,
+//! which stay in the first-level cache. With 50 separate buffers, the first bytes of all buffers
+//! would compete for the same few cache sets.
 
 use crate::{Chunk, RECEIVE_BYTES_MAX};
 
@@ -52,8 +52,8 @@ impl Pool {
             if BUFFER_BYTES - filled >= ROOM_BYTES_MIN {
                 return Some(current);
             }
-            // Releasing its last chunk frees it. At least one chunk is lent, or the buffer would be
-            // empty.
+            // The buffer becomes free when its last chunk is released. It has at least one lent
+            // chunk, because otherwise it would be empty.
             self.current = None;
         }
         let next = self.free.pop().or_else(|| self.refill()).or_else(|| self.grow())?;
@@ -75,7 +75,7 @@ impl Pool {
         u32::try_from(self.buffers.len() - 1).ok()
     }
 
-    /// Lends the first `len_bytes` of the space that `room` returned last.
+    /// Lends the first `len_bytes` of the space that the last call of `room` has returned.
     pub(crate) fn lend(&mut self, len_bytes: usize) -> Chunk {
         let current = self.current.expect("room was asked for");
         let buffer = &mut self.buffers[current as usize];

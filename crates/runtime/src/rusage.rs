@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-/// Returns the number of voluntary context switches of the thread since its start, which is how
+/// Returns the number of voluntary context switches of the thread since its start, that is, how
 /// often it slept. Costs a system call.
 pub(crate) fn voluntary_switches() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();

@@ -1,7 +1,7 @@
 //! A table of values with reusable positions and unique tokens.
 
-/// Generations wrap after this value. The kernel stores tokens together with a few bits for the
-/// kind of operation.
+/// Maximum generation; the next one is 0. With 24 bits for the generation, the 64-bit number that
+/// the kernel stores has bits left for the kind of operation.
 pub(crate) const GENERATION_MAX: u32 = (1 << 24) - 1;
 
 /// Identifies a value of a [`Slots`] by its position and the number of earlier uses of the

@@ -310,7 +310,7 @@ fn a_send_at_once_needs_no_event<L: EventLoop>() {
         there
     });
     poll_until(&mut event_loop, |event| matches!(event, Event::Sent { result: Ok(()), .. }));
-    // A failure is reported as that of any other send.
+    // A failure is reported like the failure of any other send.
     let there = reader.join().unwrap();
     reset_on_close(&there);
     drop(there);

@@ -42,7 +42,7 @@ static TLS12: [Known; 6] = [
     ),
 ];
 
-/// Keywords that select all of these TLS 1.2 suites, because every one has these properties.
+/// Keywords that select all of these TLS 1.2 suites, because all suites have these properties.
 const EVERY: [&str; 9] = ["ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "KECDHE", "KEECDH", "TLSV1.2", "SECURE128"];
 
 /// The suites of TLS 1.3, in order of preference.
@@ -103,8 +103,8 @@ fn tls13(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     list.split(':').filter(|name| !name.is_empty()).map(find).collect()
 }
 
-/// Returns whether a word of the list (keywords joined by `+`) selects a suite; `None` if it has an
-/// unknown keyword.
+/// Returns whether a word of the list (keywords joined by `+`) selects a suite. Returns `None` if
+/// the word has an unknown keyword.
 fn selects(word: &str, known: &Known) -> Option<bool> {
     let mut selected = true;
     for keyword in word.split('+') {
@@ -121,9 +121,9 @@ fn selects(word: &str, known: &Known) -> Option<bool> {
     Some(selected)
 }
 
-/// Parses OpenSSL's list: words add suites, `-` and `!` remove them, `+` moves them to the end.
-/// Removing an unknown suite has no effect. Adding one is an error, because a client that needs it
-/// would fail.
+/// Parses a list in OpenSSL's format: words add suites, `-` and `!` remove them, `+` moves them to
+/// the end. Removing an unknown suite has no effect. Adding one is an error, because a client that
+/// needs it would fail.
 fn tls12(list: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     let (mut chosen, mut banned): (Vec<&Known>, Vec<&str>) = (Vec::new(), Vec::new());
     let list = if list.trim().is_empty() { "DEFAULT" } else { list };

@@ -11,15 +11,15 @@ use crate::connection::{Connection, Failure};
 use crate::options::{Identity, Options};
 use crate::server::{identity, provider, roots};
 
-/// See the head of this module.
+/// The client's side: creates connections with one configuration.
 #[derive(Debug)]
 pub struct Client {
     config: Arc<ClientConfig>,
 }
 
 impl Client {
-    /// Reads the files that the options name: the authorities, and the client's certificate. If the
-    /// client has no certificate, it presents the server's, as in Redis.
+    /// Reads the files that the options name: the authorities, and the client's certificate.
+    /// Without a client certificate it presents the server's, as in Redis.
     ///
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.

@@ -1,7 +1,8 @@
-//! One connection of either side, without its socket.
+//! One TLS connection, of the server's or the client's side, without its socket.
 //!
-//! The owner of the socket passes received bytes in, and sends or processes the bytes that come
-//! out. After a failure the connection processes no bytes, and the owner must close it.
+//! The owner of the socket passes in received bytes, processes the decrypted bytes, and sends the
+//! resulting records. After a failure the connection processes no bytes, and the owner must close
+//! it.
 
 use std::fmt;
 
@@ -18,18 +19,18 @@ const RECORD_KINDS: std::ops::RangeInclusive<u8> = 20..=24;
 /// Maximum plaintext of one record, bytes.
 const PLAIN_BYTES_MAX: usize = 16 * 1024;
 
-/// Maximum number of bytes that a record adds to its plaintext, rounded up.
+/// Maximum number of bytes that sealing adds to the plaintext of a record, rounded up.
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
-/// Maximum number of handshake bytes kept until the handshake can continue. rustls rejects messages
-/// longer than half of this.
+/// Maximum number of handshake bytes that are kept until the handshake can continue. rustls rejects
+/// messages longer than half of this limit.
 pub const HANDSHAKE_BYTES_MAX: usize = 128 * 1024;
 
-/// Memory of an established connection besides its buffers, bytes. An idle client uses 7.6 KB of
-/// the server's resident memory in total.
+/// Memory of an established connection in addition to its buffers, bytes. An idle client uses 7.6
+/// KB of the server's resident memory in total.
 pub const STATE_BYTES: usize = 5 * 1024;
 
-/// Why a connection must be closed.
+/// The reason why a connection must be closed.
 #[derive(Debug)]
 pub enum Failure {
     /// The peer violates the protocol, or presents no valid certificate.
@@ -47,7 +48,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Protocol(error) => error.fmt(f),
             Failure::TooLong => f.write_str("the handshake is too long"),
-            Failure::Exhausted => f.write_str("the keys are used up"),
+            Failure::Exhausted => f.write_str("the keys have been used for the maximum number of records"),
             Failure::Name => f.write_str("not a host name"),
         }
     }
@@ -58,7 +59,7 @@ impl fmt::Display for Failure {
 pub struct Out<'o> {
     /// Decrypted bytes.
     pub plain: &'o mut Vec<u8>,
-    /// Records for the peer: parts of the handshake, alerts, new keys.
+    /// Records to send to the peer: parts of the handshake, alerts, new keys.
     pub reply: &'o mut Vec<u8>,
 }
 
@@ -67,18 +68,19 @@ enum Core {
     Client(UnbufferedClientConnection),
 }
 
-/// See the head of this module.
+/// The connection described at the head of this module.
 pub struct Connection {
     core: Core,
-    /// Bytes received and not processed: an incomplete record, or an unfinished handshake.
+    /// Received bytes that haven't been processed: an incomplete record, or an unfinished
+    /// handshake.
     partial: Vec<u8>,
     is_handshaking: bool,
     peer_has_closed: bool,
-    /// Whether the connection has failed. It then processes no bytes, and its kept bytes are lost.
+    /// Whether the connection has failed. It then processes no bytes, and the kept bytes are lost.
     has_failed: bool,
 }
 
-/// What a step of the state machine needs next.
+/// The input that the state machine needs next.
 enum Next {
     /// Another step.
     Go,
@@ -105,7 +107,7 @@ impl Connection {
         self.is_handshaking
     }
 
-    /// Returns whether the peer has announced that it sends no more bytes.
+    /// Returns whether the peer has announced that it will send no more bytes.
     #[inline]
     pub fn peer_has_closed(&self) -> bool {
         self.peer_has_closed
@@ -134,8 +136,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Continues the handshake as far as the kept bytes allow. At a client's first call there are
-    /// none.
+    /// Continues the handshake as far as the kept bytes allow. A client starts with this call,
+    /// without kept bytes.
     ///
     /// # Errors
     /// The connection must be closed after sending the content of `out.reply`.
@@ -143,14 +145,14 @@ impl Connection {
         self.run_partial(out)
     }
 
-    /// Opens records. Decrypts them in place, and keeps an incomplete one.
+    /// Opens records: decrypts complete ones in place, and keeps an incomplete one.
     ///
     /// # Errors
     /// The connection must be closed after sending the content of `out.reply`.
     pub fn receive(&mut self, mut received: &mut [u8], out: &mut Out<'_>) -> Result<(), Failure> {
         while !self.partial.is_empty() && !received.is_empty() {
             let missing_bytes = if self.is_handshaking { 0 } else { self.missing_bytes() };
-            // A kept complete record is part of a message that spans several records.
+            // If a complete record is kept, it is part of a message that spans several records.
             let taken_bytes = if missing_bytes == 0 { received.len() } else { missing_bytes.min(received.len()) };
             let (taken, rest) = received.split_at_mut(taken_bytes);
             self.keep(taken)?;
@@ -166,7 +168,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the minimum number of bytes that the kept record lacks; 0 if it is complete.
+    /// Returns the minimum number of bytes that the kept record lacks, or 0 if it is complete.
     fn missing_bytes(&self) -> usize {
         let Some(&[_, _, _, high, low]) = self.partial.first_chunk::<HEADER_BYTES>() else {
             return HEADER_BYTES - self.partial.len();
@@ -220,7 +222,7 @@ impl Connection {
             return;
         }
         let (mut is_handshaking, mut has_closed) = (self.is_handshaking, self.peer_has_closed);
-        // Runs one step only: it encodes the alert. Another step would process bytes after a
+        // Run only the step that encodes the alert. Another step would process bytes after the
         // failure.
         let _ = match &mut self.core {
             Core::Server(core) if core.wants_write() => {
@@ -233,11 +235,11 @@ impl Connection {
         };
     }
 
-    /// Seals bytes into records, appended to `sealed`. Must not be called before the handshake
-    /// ends.
+    /// Seals bytes into records and appends them to `sealed`. Must not be called before the
+    /// handshake has ended.
     ///
     /// # Errors
-    /// The keys are used up.
+    /// The keys have been used for the maximum number of records.
     pub fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> Result<(), Failure> {
         let start = sealed.len();
         let records = plain.len().div_ceil(PLAIN_BYTES_MAX).max(1);
@@ -249,7 +251,7 @@ impl Connection {
                     sealed.truncate(start + bytes);
                     return Ok(());
                 }
-                // The announcement of new keys precedes the records and needs more room.
+                // New keys are announced before the records, which needs more room.
                 Some(Err(EncryptError::InsufficientSize(wanted))) => sealed.resize(start + wanted.required_size, 0),
                 Some(Err(EncryptError::EncryptExhausted)) | None => {
                     sealed.truncate(start);
@@ -269,8 +271,8 @@ impl Connection {
         sealed
     }
 
-    /// Calls `write` with the encrypter; returns `None` if this state can't encrypt. Passes the
-    /// kept bytes to rustls, because it identifies parts of a message among them by their position.
+    /// Calls `write` with the encrypter. Returns `None` if the current state can't encrypt. Passes
+    /// the kept bytes to rustls, which identifies parts of a message among them by their position.
     fn write<T>(&mut self, write: impl FnOnce(&mut dyn Traffic) -> T) -> Option<T> {
         if self.has_failed {
             return None;
@@ -280,7 +282,7 @@ impl Connection {
             Core::Client(core) => with_traffic(core.process_tls_records(&mut self.partial), write),
         };
         self.partial.drain(..discard);
-        // The header of an incomplete record can be invalid.
+        // The header of an incomplete record may be invalid.
         self.has_failed |= written.is_err();
         written.ok().flatten()
     }
@@ -308,7 +310,7 @@ fn with_traffic<D, T>(
 ) -> (usize, Result<Option<T>, rustls::Error>) {
     let written = match status.state {
         Ok(ConnectionState::WriteTraffic(mut traffic)) => Ok(Some(write(&mut traffic))),
-        // In other states there is nothing to write: earlier output was taken when it arose.
+        // Other states have nothing to write, because their output was taken when it was created.
         Ok(_) => Ok(None),
         Err(error) => Err(error),
     };

@@ -1,4 +1,4 @@
-//! Certificates and keys from files.
+//! Reads certificates and keys from files.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use x509_cert::Certificate;
 
 use crate::options::{Authorities, Password};
 
-/// Maximum length of a file, bytes. A bundle of all public authorities has a tenth of this.
+/// Maximum length of a file, bytes. A bundle of all public authorities has a tenth of this length.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Reads a file of bounded length.
@@ -24,7 +24,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| error.to_string())
 }
 
-/// Returns the certificates of a PEM file, at least one.
+/// Returns the certificates of a PEM file. There is at least one.
 ///
 /// # Errors
 /// The file can't be read, or has no certificate.
@@ -40,7 +40,8 @@ fn certificates_in(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Err
     CertificateDer::pem_slice_iter(text).collect()
 }
 
-/// Returns the private key of a PEM file: PKCS #8, PKCS #1 or SEC 1, or PKCS #8 with a password.
+/// Returns the private key of a PEM file, in the format PKCS #8 (with or without a password), PKCS
+/// #1 or SEC 1.
 ///
 /// # Errors
 /// The file can't be read, has no key, or the password is missing or wrong.
@@ -58,7 +59,7 @@ pub fn private_key(path: &Path, password: Option<&Password>) -> Result<PrivateKe
 const LEGACY: &str = "the key is encrypted in the old PEM format, which is insecure and not supported: convert it with \
                       'openssl pkcs8 -topk8'";
 
-/// Returns whether the key is encrypted in OpenSSL's format that precedes PKCS #8.
+/// Returns whether the key is encrypted in OpenSSL's legacy format, which precedes PKCS #8.
 fn is_legacy_encrypted(text: &[u8]) -> bool {
     const MARK: &[u8] = b"Proc-Type: 4,ENCRYPTED";
     text.windows(MARK.len()).any(|window| window == MARK)
@@ -76,13 +77,13 @@ fn decrypted(text: &[u8], password: Option<&Password>) -> Result<PrivateKeyDer<'
     Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into())
 }
 
-/// Returns the first section of a text that starts with a section.
+/// Returns the first PEM section of a text that starts with one.
 fn section<'t>(text: &'t str, label: &str) -> &'t str {
     let end = format!("-----END {label}-----");
     text.find(&end).map_or(text, |at| &text[..at + end.len()])
 }
 
-/// Returns the certificates of the authorities, at least one.
+/// Returns the certificates of the authorities. There is at least one.
 ///
 /// # Errors
 /// A file can't be read, or there is no certificate.
@@ -107,7 +108,8 @@ pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
         let mut paths =
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>().map_err(unreadable)?;
         paths.sort();
-        // OpenSSL requires links named after hashes; Pantala reads every file with a certificate.
+        // OpenSSL requires links named after hashes. Pantala reads every file that contains a
+        // certificate.
         for path in paths.iter().take(FILES_MAX).filter(|path| path.is_file()) {
             if let Ok(found) = read(path).and_then(|text| certificates_in(&text).map_err(|error| error.to_string())) {
                 add(path, found)?;
@@ -123,7 +125,8 @@ pub fn authorities(of: &Authorities) -> Result<RootCertStore, String> {
 /// Maximum number of files read from a folder of authorities.
 const FILES_MAX: usize = 1024;
 
-/// Returns when a certificate expires, Unix time in seconds; `None` if it can't be parsed.
+/// Returns the time at which a certificate expires, Unix time in seconds, or `None` if the
+/// certificate can't be parsed.
 pub fn expires_s(certificate: &CertificateDer<'_>) -> Option<i64> {
     let parsed = Certificate::from_der(certificate).ok()?;
     i64::try_from(parsed.tbs_certificate().validity().not_after.to_unix_duration().as_secs()).ok()

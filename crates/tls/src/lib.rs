@@ -7,28 +7,29 @@
 //! | [`server`] | the server's side: its certificate, the check of clients' certificates, sessions |
 //! | [`client`] | the client's side, for tools and links to other servers |
 //! | [`connection`] | one connection of either side |
-//! | `ciphers`, `files`, `sessions` | cipher lists as OpenSSL writes them; certificates and keys; resumption |
+//! | `ciphers`, `files`, `sessions` | cipher lists in OpenSSL's format; certificates and keys; session resumption |
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
 //! | record | a TLS record: at most 16 KiB of plaintext with a header and a tag |
-//! | handshake | the messages before the first application data; the server's first part signs with its key |
+//! | handshake | the messages before the first application data; the server signs its first part with its key |
 //! | seal, open | encrypt into records, decrypt from records |
 //!
-//! # Who owns what
+//! # Ownership
 //!
 //! A [`Connection`] belongs to the thread that owns the socket. It keeps an incomplete record and,
-//! during the handshake, the received part of a message, both bounded; all other bytes are in the
-//! caller's buffers. A [`Server`] is shared by all threads and never changes: reloading a
+//! during the handshake, the received part of a message. Both are bounded; all other bytes are in
+//! the caller's buffers. A [`Server`] is shared by all threads and never changes: reloading a
 //! certificate creates another `Server`, and existing connections keep theirs.
 //!
 //! # What it costs
 //!
-//! Sealing or opening a short record takes about 0.2 µs, 16 KiB about 1.2 and 1.6 µs. The server's
-//! part of a full handshake takes about 70 µs with an ECDSA P-256 key and 270 µs with an RSA key of
-//! 2048 bits (`docs/decisions/0024-tls.md` has the host and the comparison).
+//! Sealing or opening a short record takes about 0.2 µs. For 16 KiB, sealing takes about 1.2 µs and
+//! opening about 1.6 µs. The server's part of a full handshake takes about 70 µs with an ECDSA
+//! P-256 key and 270 µs with an RSA key of 2048 bits. `docs/decisions/0024-tls.md` describes the
+//! host and has the comparison.
 #![forbid(unsafe_code)]
 
 mod ciphers;

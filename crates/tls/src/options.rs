@@ -15,7 +15,7 @@ pub enum AuthClients {
     Optional,
 }
 
-/// A password. Its `Debug` form doesn't show it.
+/// A password. Its `Debug` output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(pub Vec<u8>);
 
@@ -28,7 +28,7 @@ impl fmt::Debug for Password {
 /// A certificate with its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// File of the certificate, followed by the certificates of its signers.
+    /// File with the certificate, followed by the certificates of its signers.
     pub cert_file: Option<PathBuf>,
     /// File of the private key.
     pub key_file: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub struct Identity {
 pub struct Authorities {
     /// File of certificates.
     pub file: Option<PathBuf>,
-    /// Folder of files of certificates.
+    /// Folder with files of certificates.
     pub dir: Option<PathBuf>,
 }
 
@@ -67,7 +67,7 @@ pub struct Sessions {
     ///
     /// [`SESSIONS_MAX`]: crate::server::SESSIONS_MAX
     pub count_max: usize,
-    /// How long a session may be resumed after its handshake, seconds.
+    /// Time after its handshake for which a session may be resumed, seconds.
     pub timeout_s: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct Options {
     pub sessions: Sessions,
     /// `tls-dh-params-file`, which is rejected.
     pub dh_params_file: Option<PathBuf>,
-    /// The number of changes to `tls-*` directives. A change rereads the files even if their names
-    /// are the same.
+    /// The number of changes to `tls-*` directives. A new revision makes the server reread the
+    /// files, even if their names are the same.
     pub revision: u64,
 }

@@ -12,14 +12,14 @@ use crate::connection::{Connection, Failure};
 use crate::options::{AuthClients, Identity, Options};
 use crate::{ciphers, files, sessions};
 
-/// Maximum number of sessions kept for resumption if `tls-session-cache-size` is 0, which means no
-/// limit in OpenSSL.
+/// Maximum number of sessions kept for resumption if `tls-session-cache-size` is 0. (OpenSSL has no
+/// limit then.)
 pub const SESSIONS_MAX: usize = 1024 * 1024;
 
 /// Number of tickets sent after a TLS 1.3 handshake, as in OpenSSL. Each resumes one connection.
 const TICKETS: usize = 2;
 
-/// See the head of this module.
+/// The server's side: accepts connections with one configuration.
 #[derive(Debug)]
 pub struct Server {
     config: Arc<ServerConfig>,
@@ -45,7 +45,7 @@ impl Server {
         let verifier = verifier(options, &provider)?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&ciphers::versions(&options.agreement.protocols)?)
-            .map_err(|error| format!("tls-protocols, tls-ciphers and tls-ciphersuites don't go together: {error}"))?
+            .map_err(|error| format!("tls-protocols, tls-ciphers and tls-ciphersuites are inconsistent: {error}"))?
             .with_client_cert_verifier(verifier)
             .with_single_cert(certificates, key)
             .map_err(|error| format!("Certificate and private key can't be used: {error}"))?;
@@ -70,7 +70,7 @@ impl Server {
         UnbufferedServerConnection::new(Arc::clone(&self.config)).map(Connection::of_server).map_err(Failure::Protocol)
     }
 
-    /// Returns when the certificate expires, Unix time in seconds, if that is known.
+    /// Returns the time at which the certificate expires, Unix time in seconds, if it is known.
     pub fn expires_s(&self) -> Option<i64> {
         self.expires_s
     }
@@ -79,7 +79,7 @@ impl Server {
 /// A certificate chain and its key.
 pub(crate) type Chain = (Vec<rustls::pki_types::CertificateDer<'static>>, rustls::pki_types::PrivateKeyDer<'static>);
 
-/// Reads a certificate and its key. `names` are the directives, for errors.
+/// Reads a certificate and its key. `names` are the names of their directives, for error messages.
 pub(crate) fn identity(of: &Identity, names: [&str; 2]) -> Result<Chain, String> {
     let cert_file = of.cert_file.as_ref().ok_or_else(|| format!("No {} configured!", names[0]))?;
     let key_file = of.key_file.as_ref().ok_or_else(|| format!("No {} configured!", names[1]))?;
@@ -90,7 +90,7 @@ pub(crate) fn identity(of: &Identity, names: [&str; 2]) -> Result<Chain, String>
     Ok((certificates, key))
 }
 
-/// Returns the cryptography, reduced to the versions and suites that the options allow.
+/// Returns the cryptography provider, reduced to the versions and suites that the options allow.
 pub(crate) fn provider(options: &Options) -> Result<Arc<CryptoProvider>, String> {
     let cipher_suites = ciphers::cipher_suites(&options.agreement)?;
     Ok(Arc::new(CryptoProvider { cipher_suites, ..aws_lc_rs::default_provider() }))

@@ -1,12 +1,13 @@
-//! Sessions that clients may resume. The server keeps them, so that `tls-session-cache-size` and
-//! `tls-session-cache-timeout` limit their number and age exactly.
+//! The cache of sessions that clients may resume. The server keeps the sessions itself (instead of
+//! sending them in tickets), so that `tls-session-cache-size` and `tls-session-cache-timeout` limit
+//! their number and age exactly.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
 
-/// rustls's cache, with a deadline in front of each value.
+/// rustls's cache. Each stored value is preceded by its deadline.
 #[derive(Debug)]
 pub struct Cache {
     sessions: Arc<ServerSessionMemoryCache>,

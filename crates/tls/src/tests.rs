@@ -7,7 +7,7 @@ use crate::connection::Out;
 use crate::options::{AuthClients, Authorities, Identity};
 use crate::{Client, Connection, Options, Server};
 
-/// Returns options with a certificate made by openssl; `None` if openssl isn't installed.
+/// Returns options with a certificate that openssl creates, or `None` if openssl isn't installed.
 fn options(name: &str) -> Option<Options> {
     let folder = std::env::temp_dir().join(format!("pantala-tls-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -78,7 +78,7 @@ impl Pair {
         }
     }
 
-    /// Finishes the handshake, whose bytes arrive in pieces of random length.
+    /// Completes the handshake. Its bytes arrive in pieces of random length.
     fn shake_hands(&mut self, random: &mut Random) {
         let (mut to_server, mut to_client, mut plain) = (Vec::new(), Vec::new(), Vec::new());
         self.client.shake_hands(&mut Out { plain: &mut plain, reply: &mut to_server }).expect("a hello");
@@ -127,7 +127,7 @@ fn bytes_arrive_as_they_were_sent_in_pieces_of_any_length() {
             pair.client.seal(&sent, &mut sealed).expect("sealed");
             for mut piece in pieces(&sealed, &mut random) {
                 pair.server.receive(&mut piece, &mut Out { plain: &mut got, reply: &mut reply }).expect("opened");
-                // A reply in the middle of a record changes nothing.
+                // A reply sealed in the middle of a received record has no effect on it.
                 let mut answer = Vec::new();
                 pair.server.seal(b"answer", &mut answer).expect("sealed");
                 let mut back = Vec::new();

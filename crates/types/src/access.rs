@@ -4,7 +4,7 @@
 //! functions are pure: time and randomness are arguments. The engine writes the word at each lookup
 //! and reads it for eviction and `OBJECT`.
 //!
-//! - LRU: 24 bits of the clock in seconds at the last read, modulo 2^24 (194 days).
+//! - LRU: the clock in seconds at the last read, modulo 2^24 (194 days).
 //! - LFU: the upper 16 bits are the clock in minutes at the last decay, modulo 2^16 (45 days); the
 //!   lower 8 are a logarithmic counter of reads.
 
@@ -59,7 +59,7 @@ pub fn lfu_touch(access: u32, now_ms: u64, decay_time_min: u32, log_factor: u32,
     lfu_word(now_ms, lfu_log_incr(lfu_decay(access, now_ms, decay_time_min), log_factor, random))
 }
 
-/// Returns the counter of an LFU access word after decay (`OBJECT FREQ`): one less per
+/// Returns the counter of an LFU access word after decay (`OBJECT FREQ`). It is one less per
 /// `decay_time_min` minutes since the word was written. `decay_time_min` is `lfu-decay-time`; 0
 /// disables decay.
 #[inline]
@@ -75,7 +75,7 @@ pub fn lfu_decay(access: u32, now_ms: u64, decay_time_min: u32) -> u8 {
     }
 }
 
-/// Returns the counter after one more read: it grows with probability 1 / ((counter -
+/// Returns the counter after one more read. It grows with probability 1 / ((counter -
 /// [`LFU_INIT_VAL`]) * `log_factor` + 1), so 255 means about a million reads at the default
 /// `lfu-log-factor` of 10. `random` is uniform over u32.
 #[inline]
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(lfu_decay(access, NOW_MS + 10 * 60_000, 3), 97);
         assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 1), 0);
         assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 0), 100);
-        // Redis loses a minute when the clock wraps, and everything after a full round.
+        // Redis loses a minute when the clock wraps, and the whole decay after a full round.
         assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_534), 99);
         assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_535), 100);
         assert_eq!(lfu_decay(access, NOW_MS + 65_536 * 60_000, 1), 100);

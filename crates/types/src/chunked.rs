@@ -1,8 +1,8 @@
-//! A growable array in chunks: growing never copies more than one chunk. [`crate::table`] consists
-//! of two.
+//! A growable array in chunks: growing never copies more than one chunk. A [`crate::table`]
+//! consists of two such arrays.
 //!
-//! A short array is one chunk that grows by a quarter; a long one grows by whole chunks. A running
-//! sum of its memory makes reading the total constant time.
+//! A short array is one chunk that grows by a quarter. A long one grows by whole chunks. A running
+//! sum of the memory makes reading the total constant time.
 
 /// Elements of a full chunk, as a power of two.
 const CHUNK_BITS: u32 = 12;
@@ -33,7 +33,7 @@ impl<T> Chunked<T> {
         self.len
     }
 
-    /// Returns the bytes of heap, without the memory that the elements own.
+    /// Returns the size of its heap memory, bytes, excluding the memory that the elements own.
     #[inline]
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.capacity * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()
@@ -59,8 +59,8 @@ impl<T> Chunked<T> {
         self.len += 1;
     }
 
-    /// Reserves space up to a total length, within the chunk being filled: for arrays of known
-    /// length.
+    /// Reserves space up to a total length, but at most up to the end of the current chunk. For
+    /// arrays of known length.
     pub(crate) fn reserve(&mut self, len: usize) {
         let chunk = self.len >> CHUNK_BITS;
         let have = self.chunks.get(chunk).map_or(0, Vec::capacity);
@@ -90,15 +90,15 @@ impl<T> Chunked<T> {
         value
     }
 
-    /// Removes and returns an element; the last one takes its place.
+    /// Removes and returns an element. The last element takes its place.
     pub(crate) fn swap_remove(&mut self, index: usize) -> Option<T> {
         let last = self.pop()?;
         if index == self.len { Some(last) } else { Some(std::mem::replace(self.get_mut(index), last)) }
     }
 
-    /// Releases memory, with hysteresis so that adding and removing at a boundary doesn't allocate
-    /// each time: an empty chunk stays until half of the chunk before it is free, and a single
-    /// chunk keeps twice the capacity that it needs.
+    /// Releases unused memory, but later than possible, so that adding and removing in turn at the
+    /// end of a chunk doesn't allocate each time. An empty chunk stays until half of the chunk
+    /// before it is free. A single chunk keeps twice the capacity that it needs.
     fn shrink(&mut self) {
         let keep = (self.len + CHUNK_LEN / 2).div_ceil(CHUNK_LEN);
         if self.chunks.len() > keep {

@@ -1,16 +1,16 @@
-//! The interface that lists, sets, hashes, sorted sets and streams share, through which the engine
-//! stores them.
+//! The interface of lists, sets, hashes, sorted sets and streams. The engine stores collections
+//! through it.
 //!
-//! A small collection is *packed*: its bytes live inside its dictionary entry, as those of a short
-//! string do, with a [`PackedForm`] in the entry's flags. Reading it costs no further cache miss,
-//! and it needs no memory of its own. Any other collection is a [`Value`] on the heap. Commands
-//! don't see the difference: they read a [`Collection::View`] and change a [`Collection`], and the
-//! engine moves it into and out of the entry.
+//! A small collection is *packed*: its bytes live inside its dictionary entry, like those of a
+//! short string, and the entry's flags hold a [`PackedForm`]. Reading it costs no further cache
+//! miss, and it needs no memory of its own. Any other collection is a [`Value`] on the heap.
+//! Commands don't see the difference: they read a [`Collection::View`] and change a [`Collection`],
+//! and the engine moves it into and out of the entry.
 
 use crate::{Encoding, OutOfMemory, Value};
 
-/// Maximum size of a packed collection inside its entry, in bytes. Small, because every change
-/// copies it.
+/// Maximum size of a packed collection inside its entry, in bytes. It is small because every change
+/// copies the bytes.
 pub const INLINE_PACKED_BYTES_MAX: usize = 512;
 
 /// The type of a packed collection. The numbers are stored in dictionary entries (user flags).
@@ -43,7 +43,7 @@ impl PackedForm {
         }
     }
 
-    /// Returns the encoding that `OBJECT ENCODING` shows: the one that Redis would use.
+    /// Returns the encoding that `OBJECT ENCODING` shows, which is the one that Redis would use.
     pub fn encoding(self) -> Encoding {
         match self {
             PackedForm::List => Encoding::Quicklist,
@@ -96,12 +96,12 @@ pub trait Collection: Sized + 'static {
     /// Returns its bytes if it is packed, with their spare capacity, for reuse.
     fn into_packed(self) -> Option<Vec<u8>>;
 
-    /// Returns whether it has no elements. An empty collection is removed with its key (except a
-    /// stream).
+    /// Returns whether it has no elements. The engine removes an empty collection with its key,
+    /// except a stream.
     fn is_empty(&self) -> bool;
 
-    /// Returns its bytes of heap, without its own `size_of`. Constant time: called before and after
-    /// each change.
+    /// Returns the size of its heap memory without its own `size_of`, bytes. Must take constant
+    /// time, because it is called before and after each change.
     fn allocated_bytes(&self) -> usize;
 
     /// Returns a copy (`COPY`).

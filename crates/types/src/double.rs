@@ -1,12 +1,12 @@
-//! Parsing of `f64`, by the rules of C's `strtod` with Redis's restrictions: for scores, weights
-//! and coordinates.
+//! Parses `f64` by the rules of C's `strtod` with Redis's restrictions, for scores, weights and
+//! coordinates.
 
 use pantala_base::hexadecimal::{self, Fit, Hexadecimal};
 
 /// Parses all of `text`: decimal, hexadecimal (`0x1.8p3`) or `inf`, with an optional sign.
 ///
-/// Returns `None` where Redis says "value is not a valid float": for anything else (including NaN
-/// and blanks), on overflow, and on underflow to zero.
+/// Returns `None` where Redis replies "value is not a valid float": for any other text (including
+/// NaN and blanks), on overflow, and on underflow to zero.
 pub fn parse(text: &[u8]) -> Option<f64> {
     let (value, fit) = number(text)?;
     (fit != Fit::OutOfRange && !value.is_nan()).then_some(value)
@@ -21,8 +21,8 @@ pub fn parse_without_underflow(text: &[u8]) -> Option<f64> {
     (is_in_range && !value.is_nan()).then_some(value)
 }
 
-/// Parses a C string as a bound of a range: leading blanks, an empty text (0), overflow (infinite)
-/// and underflow (0) are accepted. Returns `None` for anything else, including NaN.
+/// Parses a C string as a bound of a range. Accepts leading blanks, an empty text (0), overflow
+/// (infinite) and underflow (0). Returns `None` for any other text, including NaN.
 pub fn parse_as_c(text: &[u8]) -> Option<f64> {
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
     if text.is_empty() {
@@ -33,7 +33,7 @@ pub fn parse_as_c(text: &[u8]) -> Option<f64> {
     (!value.is_nan()).then_some(value)
 }
 
-/// Parses a number. Returns it and how exact it is.
+/// Parses a number. Returns the number and its [`Fit`].
 fn number(text: &[u8]) -> Option<(f64, Fit)> {
     // Fast path: most scores are short integers.
     if let Some(integer) = short_integer(text) {

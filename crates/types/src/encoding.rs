@@ -1,4 +1,4 @@
-//! How a string is stored (as an integer, inside its entry, or raw), and the names that `OBJECT
+//! The encodings of a string (integer, inside its entry, or raw), and the names that `OBJECT
 //! ENCODING` shows.
 
 use std::fmt;
@@ -66,16 +66,16 @@ impl fmt::Display for Encoding {
     }
 }
 
-/// How SET, GETSET, MSET and APPEND to a missing key store a string.
+/// The way in which SET, GETSET, MSET and APPEND to a missing key store a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoded {
-    /// As an integer whose text is exactly the string.
+    /// As an integer whose text equals the string.
     Int(i64),
     /// As the given bytes.
     Bytes,
 }
 
-/// Returns how to store a new string: as an integer if its text is exactly the string.
+/// Returns how to store a new string: as an integer if the integer's text equals the string.
 ///
 /// INCRBYFLOAT, SETRANGE and APPEND to an existing string don't call this: their results stay bytes
 /// even if they look like an integer, and `OBJECT ENCODING` reports them as such.
@@ -104,8 +104,8 @@ pub fn is_shared_integer(integer: i64) -> bool {
     (0..SHARED_INTEGERS).contains(&integer)
 }
 
-/// Parses an integer whose text is exactly `text`: no leading zero, plus sign, `-0` or space.
-/// Returns `None` for anything else and beyond 64 bits.
+/// Parses an integer in strict form: no leading zero, plus sign, `-0` or space. Returns `None` for
+/// any other text, and for integers of more than 64 bits.
 #[inline]
 #[must_use]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {

@@ -1,8 +1,8 @@
 //! Points on the Earth as scores of a sorted set: 52-bit geohashes, distances, and the score ranges
 //! that cover a shape.
 //!
-//! A geohash halves longitude and latitude in turn, 26 times each; the even bits are the
-//! latitude's. All members of a rectangle of fewer halvings (*steps*) lie in one range of scores.
+//! A geohash halves longitude and latitude in turn, 26 times each; the even bits belong to the
+//! latitude. A rectangle after fewer halvings (*steps*) corresponds to one range of scores.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -21,7 +21,8 @@ pub const STEPS_MAX: u32 = 26;
 const EARTH_RADIUS_M: f64 = 6_372_797.560856;
 /// Half the length of the equator on the map, in meters.
 const MERCATOR_MAX_M: f64 = 20_037_726.37;
-/// Latitudes, in degrees, beyond which a search takes one step less, and two.
+/// Latitudes, in degrees, beyond which a search takes one step less (the first) or two (the
+/// second).
 const NEAR_POLE: [f64; 2] = [66.0, 80.0];
 /// Length of a geohash as text.
 pub const HASH_LEN: usize = 11;
@@ -54,8 +55,8 @@ impl Point {
         Cell::around(self, STEPS_MAX, LATITUDE_MAX).first_score() as f64
     }
 
-    /// Returns the center of the rectangle that a score denotes. Any score denotes one, as in
-    /// Redis.
+    /// Returns the center of the rectangle that a score denotes. As in Redis, any number is a valid
+    /// score.
     pub fn of_score(score: f64) -> Point {
         let area = Cell { bits: unsigned(score), steps: STEPS_MAX }.area();
         let middle = |[low, high]: [f64; 2], max: f64| f64::midpoint(low, high).clamp(-max, max);
@@ -74,7 +75,7 @@ impl Point {
     }
 
     /// Returns its standard geohash, for latitudes up to the poles. The last character is always 0,
-    /// because 52 bits don't reach it.
+    /// because the 52 bits end before it.
     pub fn hash(self) -> [u8; HASH_LEN] {
         const ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
         let bits = Cell::around(self, STEPS_MAX, 90.0).bits;
@@ -85,13 +86,14 @@ impl Point {
     }
 }
 
-/// Returns whether a distance is within a limit. For antipodes rounding may make it NaN (the
-/// arcsine of more than 1): they are within any limit, as in Redis.
+/// Returns whether a distance is within a limit. For antipodes rounding may make the distance NaN
+/// (the arcsine of more than 1). As in Redis, NaN is within any limit.
 fn is_within(distance_m: f64, limit_m: f64) -> bool {
     distance_m.is_nan() || distance_m <= limit_m
 }
 
-/// Converts a score to an unsigned integer as C does on x86-64, also where the result is undefined.
+/// Converts a score to an unsigned integer as C does on x86-64, including cases that are undefined
+/// in C.
 fn unsigned(score: f64) -> u64 {
     const HALF: f64 = 9_223_372_036_854_775_808.0;
     let signed = |score: f64| if (-HALF..HALF).contains(&score) { score as i64 } else { i64::MIN };
@@ -168,11 +170,12 @@ impl Cell {
         self.bits << (2 * (STEPS_MAX - self.steps))
     }
 
-    /// Returns the rectangle this many to the east and north, wrapping around in both directions.
+    /// Returns the rectangle that is `east` rectangles to the east and `north` to the north,
+    /// wrapping around in both directions.
     fn neighbor(self, east: i64, north: i64) -> Cell {
         let mask = u32::MAX >> (u32::BITS - self.steps);
-        // The easternmost and northernmost points have a number one too large, which stays unless
-        // it moves.
+        // As in Redis, the easternmost and northernmost points have a number that is one too large;
+        // only a move reduces it by the mask.
         let moved = |number: u32, by: i64| if by == 0 { number } else { (i64::from(number) + by) as u32 & mask };
         let (longitude, latitude) = (moved(gather(self.bits >> 1), east), moved(gather(self.bits), north));
         Cell { bits: spread(latitude) | spread(longitude) << 1, steps: self.steps }
@@ -220,7 +223,7 @@ impl Search {
         inside.then_some(distance)
     }
 
-    /// Returns the distance from the center to the farthest point inside, in meters.
+    /// Returns the distance from the center to the farthest point of the shape, in meters.
     fn reach_m(&self) -> f64 {
         match self.shape {
             Shape::Circle { radius_m } => radius_m,
@@ -244,7 +247,7 @@ impl Search {
         Area { longitude: [longitude - east, longitude + east], latitude: [latitude - north, latitude + north] }
     }
 
-    /// Returns the number of steps of rectangles about as large as the shape.
+    /// Returns the number of steps at which rectangles are about as large as the shape.
     fn steps(&self) -> u32 {
         let mut reach = self.reach_m();
         if reach == 0.0 {
@@ -268,9 +271,9 @@ impl Search {
             || middle.neighbor(-1, 0).area().longitude[0] > bounds.longitude[0]
     }
 
-    /// Returns half-open score ranges that cover all members inside the shape: the middle, north,
-    /// south, east, west, and the corners, as far as they are needed. The order is Redis's, which
-    /// `COUNT … ANY` exposes.
+    /// Returns half-open score ranges that cover all members inside the shape. They belong to the
+    /// middle rectangle and to those around it that are needed: north, south, east, west, then the
+    /// corners. This is Redis's order, which `COUNT … ANY` exposes.
     pub fn score_ranges(&self) -> Vec<(f64, f64)> {
         /// Offsets east and north of each rectangle.
         const AROUND: [(i64, i64); 9] = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
@@ -281,7 +284,8 @@ impl Search {
         }
         let area = middle.area();
         let is_needed = |(east, north): (i64, i64)| {
-            // With one step the neighbors wrap onto each other, so the tests below don't apply.
+            // With one step, all neighbors are kept: they wrap onto each other, so none can be
+            // excluded by its position.
             middle.steps < 2
                 || !(north < 0 && area.latitude[0] < bounds.latitude[0]
                     || north > 0 && area.latitude[1] > bounds.latitude[1]
@@ -291,8 +295,8 @@ impl Search {
         let mut cells: Vec<Cell> = Vec::with_capacity(AROUND.len());
         for (east, north) in AROUND.into_iter().filter(|&around| is_needed(around)) {
             let cell = middle.neighbor(east, north);
-            // A very large shape reaches the same rectangle from both sides. As Redis, drop only
-            // consecutive duplicates and never one of the middle: members may repeat.
+            // A very large shape reaches the same rectangle from both sides. Like Redis, drop only
+            // consecutive duplicates, and never a duplicate of the middle: members may repeat.
             if cells.len() < 2 || cells.last() != Some(&cell) {
                 cells.push(cell);
             }

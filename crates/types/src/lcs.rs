@@ -1,30 +1,31 @@
-//! The longest common subsequence of two strings. Among several of equal length the result is the
-//! one that Redis chooses.
+//! The longest common subsequence of two strings. If there are several, the result is the one that
+//! Redis chooses.
 //!
 //! # Redis's choice
 //!
 //! Let L(i, j) be the length for the first i bytes of `a` and the first j of `b`. Redis fills the
-//! table of all L(i, j) and walks it back from the end. Equal bytes always match; otherwise it
+//! table of all L(i, j) and walks it back from the end. Equal bytes always match. Otherwise it
 //! drops a byte of `a` if L(i-1, j) > L(i, j-1), and a byte of `b` if not. It therefore finds
 //! matches from the last to the first, which is the order of its reply.
 //!
 //! # Algorithm
 //!
-//! Adjacent cells of a row differ by 0 or 1, so a row is a bit vector, and one addition computes a
-//! whole word of it from the row above (the bit-parallel method of Crochemore et al., 2001). The
-//! walk back needs just those bits: if the bytes differ, L(i, j) is the larger of its two
-//! neighbors, so L(i-1, j) > L(i, j-1) exactly when L(i, j) = L(i, j-1) + 1. This takes 1 bit per
-//! cell instead of 32, and one step per 64 cells. The limit on the size of Redis's table still
-//! applies, so that the same inputs are rejected.
+//! Adjacent cells of a row differ by 0 or 1, so a row is a bit vector. One addition computes a
+//! whole word of the vector from the row above (the bit-parallel method of Crochemore et al.,
+//! 2001). The walk back needs exactly these bits: if the bytes differ, L(i, j) is the larger of its
+//! two neighbors, so L(i-1, j) > L(i, j-1) exactly when L(i, j) = L(i, j-1) + 1.
+//!
+//! This takes 1 bit per cell instead of 32, and one step per 64 cells. The limit on the size of
+//! Redis's table still applies, so that the same inputs are rejected.
 
 use std::fmt;
 
 use crate::OutOfMemory;
 
-/// Strings must be shorter than this, as in Redis.
+/// The length of a string must be less than this, as in Redis.
 pub const LCS_STRING_LEN_MAX: u64 = u32::MAX as u64 - 1;
 
-/// Why no common subsequence was computed. The texts are Redis's, without the `ERR`.
+/// The reason why no common subsequence was computed. The texts are Redis's, without `ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LcsError {
     /// A string of [`LCS_STRING_LEN_MAX`] bytes or more.
@@ -161,7 +162,7 @@ fn words(count: usize) -> Result<Vec<u64>, LcsError> {
 struct Masks {
     /// Words per mask: one bit for each byte of `b`.
     words: usize,
-    /// Index of each byte's mask; meaningless for bytes that don't occur in `a`.
+    /// Index of each byte's mask. Not used for bytes that don't occur in `a`.
     mask_of: [u8; 256],
     masks: Vec<u64>,
 }
@@ -210,13 +211,13 @@ fn step(row: &mut [u64], mask: &[u64]) {
     }
 }
 
-/// Returns the last length of a row: the number of its increments. Bits beyond `b` are never 0,
-/// because no mask has them.
+/// Returns the last length in a row, which is the number of its increments. Bits after the end of
+/// `b` are never 0, because no mask has them.
 fn ones_of(row: &[u64]) -> usize {
     row.iter().map(|word| word.count_zeros() as usize).sum()
 }
 
-/// All rows, as increments.
+/// All rows, as bits that mark increments.
 struct Table<'a> {
     a: &'a [u8],
     b: &'a [u8],
@@ -339,7 +340,8 @@ mod tests {
         assert_eq!(lcs_matches(&a, &b, 0, 100 * 200 * 4 - 1), Err(LcsError::TransientMemory));
     }
 
-    /// The second row undoes the first row's increment, 125 columns to the right of its match.
+    /// The second row removes the increment of the first row, 125 columns to the right of its
+    /// match.
     #[test]
     fn a_carry_crosses_a_word_without_matches() {
         let b = [b"-----a", &[b'-'; 125][..], b"c"].concat();

@@ -11,30 +11,30 @@
 //! | value | the contents of a key: in its dictionary entry if small, otherwise a [`Value`] |
 //! | encoding | the form of a value, as named by `OBJECT ENCODING`: [`Encoding`] |
 //! | packed | a small collection as one string of bytes: [`Collection`] |
-//! | raw | a string over [`EMBSTR_LEN_MAX`], or changed in place (APPEND), however short |
+//! | raw | a string longer than [`EMBSTR_LEN_MAX`], or one changed in place (APPEND) |
 //!
 //! # Ownership
 //!
-//! A [`Value`] belongs to the dictionary entry that points to it, and so to the holder of the
-//! shard: no value is shared between threads, so none needs an atomic. The functions borrow their
-//! inputs and return plain structs.
+//! A [`Value`] belongs to the dictionary entry that points to it, and thus to the holder of the
+//! shard. Values are never shared between threads, so they need no atomics. The functions borrow
+//! their inputs and return plain structs.
 //!
 //! # Cost
 //!
-//! - [`RawString`]: 24 bytes, and [`RawString::allocated_bytes`] of buffer, which is exact after
-//!   SET and up to twice the length (at most 1 MiB more) after APPEND.
+//! - [`RawString`]: 24 bytes, plus [`RawString::allocated_bytes`] of buffer. The buffer has the
+//!   exact size after SET, and up to twice the length (at most 1 MiB more) after APPEND.
 //! - [`encode`]: one pass over at most 20 bytes; a longer string isn't read.
-//! - [`LongDouble`]: the usual numbers of INCRBYFLOAT (up to 19 digits, 27 decimals) allocate
-//!   nothing but the reply; others take big integers of at most 3 KiB.
-//! - [`lcs`]: one step per 64 cells of Redis's table and 1 to 2 bits of memory per cell (Redis: a
-//!   step and 32 bits per cell); rows are rounded up to 64 cells.
+//! - [`LongDouble`]: the usual numbers of INCRBYFLOAT (up to 19 digits, 27 decimals) allocate only
+//!   the reply; others take big integers of at most 3 KiB.
+//! - [`lcs`]: one step per 64 cells of Redis's table, and 1 to 2 bits of memory per cell, because
+//!   rows are rounded up to 64 cells. (Redis takes a step and 32 bits per cell.)
 //!
 //! # Out of memory
 //!
-//! A buffer whose size a client chooses is reserved fallibly: failure is [`OutOfMemory`], not an
-//! abort.
-// Only two modules allow it: `thin` (heap blocks behind a thin pointer) and `member` (words that
-// may be such a pointer).
+//! A buffer whose size a client chooses is reserved fallibly: a failure returns [`OutOfMemory`] and
+//! doesn't abort the process.
+// Only two modules allow unsafe code: `thin` (heap blocks behind a thin pointer) and `member`
+// (words that may be such a pointer).
 #![deny(unsafe_code)]
 
 pub mod access;

@@ -1,4 +1,4 @@
-//! LZF, the compression of long strings in `DUMP` payloads and RDB files, and of list nodes.
+//! LZF compresses long strings in `DUMP` payloads and RDB files, and list nodes.
 //!
 //! | bytes | meaning |
 //! | --- | --- |
@@ -6,7 +6,7 @@
 //! | `LLLooooo oooooooo` | a match: L + 2 bytes (L from 1 to 6), starting o + 1 bytes back |
 //! | `111ooooo LLLLLLLL oooooooo` | a match of L + 9 bytes |
 //!
-//! There is no header and no end mark: the lengths are stored beside the compressed bytes.
+//! There is no header and no end mark: the lengths are stored next to the compressed bytes.
 //! Compression takes one step per byte and a table of 1 to 256 KiB. The table decides which matches
 //! are found, so other compressors may produce other bytes.
 
@@ -16,7 +16,7 @@ use crate::OutOfMemory;
 const MATCH_LEN_MIN: usize = 3;
 /// Maximum length of a match.
 const MATCH_LEN_MAX: usize = 264;
-/// The short form holds matches whose length less two is below this.
+/// The short form is used for matches of at most this length plus one.
 const SHORT_MATCH: usize = 7;
 /// Maximum distance of a match.
 const DISTANCE_MAX: usize = 1 << 13;
@@ -29,7 +29,7 @@ const TABLE_BITS: (u32, u32) = (8, 16);
 /// Maximum expansion: three compressed bytes expand to at most [`MATCH_LEN_MAX`].
 const EXPANSION_MAX: u64 = (MATCH_LEN_MAX / 3) as u64;
 
-/// The input isn't LZF, or has another length.
+/// The input isn't LZF, or expands to a length other than the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
@@ -82,7 +82,7 @@ fn hash(input: &[u8], at: usize, bits: u32) -> usize {
     (bytes.wrapping_mul(0x9e37_79b1) >> (32 - bits)) as usize
 }
 
-/// Returns the length of the match between two positions, up to the maximum.
+/// Returns the length of the match between two positions, at most [`MATCH_LEN_MAX`].
 #[inline]
 fn match_len(input: &[u8], back: usize, at: usize) -> usize {
     let most = (input.len() - at).min(MATCH_LEN_MAX);
@@ -96,7 +96,7 @@ fn put_literals(literals: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a match. A `distance` of 0 means the byte just before.
+/// Appends a match. A `distance` of 0 means the preceding byte.
 fn put_match(len: usize, distance: usize, out: &mut Vec<u8>) {
     let (len, high, low) = (len - 2, (distance >> 8) as u8, distance as u8);
     if len < SHORT_MATCH {
@@ -106,8 +106,8 @@ fn put_match(len: usize, distance: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Returns whether this many compressed bytes can expand to `len`. Callers check it before they
-/// allocate for a length from outside.
+/// Returns whether this many compressed bytes can expand to `len`. Callers check this before they
+/// allocate memory for an untrusted length.
 #[inline]
 pub fn may_expand(compressed_len: u64, len: u64) -> bool {
     len <= compressed_len.saturating_mul(EXPANSION_MAX)
@@ -148,7 +148,7 @@ pub fn decompress(input: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> 
     if out.len() == len { Ok(out) } else { Err(Corrupt.into()) }
 }
 
-/// Appends `count` bytes starting at `from`, which may overlap the appended ones.
+/// Appends `count` bytes starting at `from`. They may include bytes that this call appends.
 fn repeat(out: &mut Vec<u8>, from: usize, mut count: usize, len_max: usize) -> Result<(), Corrupt> {
     if out.len() + count > len_max {
         return Err(Corrupt);
@@ -161,7 +161,7 @@ fn repeat(out: &mut Vec<u8>, from: usize, mut count: usize, len_max: usize) -> R
     Ok(())
 }
 
-/// Why decompression failed.
+/// The reason why decompression failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecompressError {
     /// The bytes are invalid.
@@ -206,7 +206,7 @@ mod tests {
             }
         }
         for _ in 0..100 {
-            // Matches from far away, at and beyond the maximum distance.
+            // Distant matches, at the maximum distance and beyond it.
             let piece = random.bytes(3, 400);
             let between = random.bytes(DISTANCE_MAX - 500, DISTANCE_MAX + 100);
             round_trip(&[&piece[..], &between, &piece, &piece].concat());

@@ -1,4 +1,4 @@
-//! A member of a large set: one word, which holds short members entirely.
+//! A member of a large set: one word. A short member lies entirely within the word.
 //!
 //! | lowest bits | the rest of the word |
 //! | --- | --- |
@@ -6,8 +6,9 @@
 //! | `01` | an integer of 62 bits |
 //! | `11` | a string of up to 7 bytes: length in bits 2 to 4, bytes above the lowest 8 bits |
 //!
-//! A member that can be short always is, so two short members are equal exactly if their words are.
-//! A set of a million short members needs no memory beyond its table.
+//! A member uses a short form whenever possible. So two short members are equal exactly if their
+//! words are equal, and a short member never equals a long one. A set of a million short members
+//! needs no memory beyond its table.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -18,7 +19,7 @@ use crate::parse_i64;
 use crate::table::{self, Item};
 use crate::thin::{self, ThinBytes};
 
-// An address has a spare bit, and the bytes of a word are in ascending order.
+// The tags rely on a spare bit in addresses, and on little-endian words.
 const _: () = assert!(thin::ALIGN >= 2 && usize::BITS == 64 && cfg!(target_endian = "little"));
 
 const INT_TAG: usize = 0b01;
@@ -28,7 +29,7 @@ const TAG_BITS: u32 = 2;
 /// Maximum length of a string inside a word.
 const SHORT_LEN_MAX: usize = 7;
 
-/// The lookup key of a member: its word if it is short, otherwise its bytes.
+/// The lookup key of a member: the word of a short one, otherwise the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberKey<'a> {
     /// The word.
@@ -91,7 +92,8 @@ impl<'a> MemberKey<'a> {
 
 /// A member, as described at the head of this module.
 pub struct Member {
-    /// One of the three forms above. An address is owned and came from `ThinBytes::into_raw`.
+    /// A word in one of the three forms above. An address is owned and comes from
+    /// `ThinBytes::into_raw`.
     word: NonNull<u8>,
 }
 
@@ -157,7 +159,7 @@ impl Member {
         self.address() & 1 == 0
     }
 
-    /// Passes the heap block to `work`, if it is one.
+    /// Passes the heap block to `work`. Returns `None` for a short member.
     #[inline]
     fn with_long<R>(&self, work: impl FnOnce(&ThinBytes) -> R) -> Option<R> {
         self.is_long().then(|| {
@@ -168,7 +170,7 @@ impl Member {
         })
     }
 
-    /// Returns the bytes of the heap block, if it is one.
+    /// Returns the bytes of the heap block, or `None` for a short member.
     #[inline]
     fn long_bytes(&self) -> Option<&[u8]> {
         self.with_long(|long| {

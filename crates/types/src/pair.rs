@@ -1,4 +1,4 @@
-//! A field of a large hash with its value: one heap block behind one word.
+//! A field of a large hash with its value, in one heap block behind one word.
 //!
 //! ```text
 //! length of the field     as in ThinBytes

@@ -1,9 +1,10 @@
-//! Ranges of substrings (`GETRANGE`), and the limit of growing strings (`APPEND`, `SETRANGE`).
+//! Ranges of substrings (`GETRANGE`), and the length limit of growing strings (`APPEND`,
+//! `SETRANGE`).
 
 use std::fmt;
 use std::ops::Range;
 
-/// The string would exceed `proto-max-bulk-len`. The text is Redis's, without the `ERR`.
+/// The string would exceed `proto-max-bulk-len`. The text is Redis's, without `ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StringTooLong;
 
@@ -15,30 +16,30 @@ impl fmt::Display for StringTooLong {
 
 impl std::error::Error for StringTooLong {}
 
-/// Returns the length of a string of `len_bytes` after adding `added_bytes`, for APPEND (both
-/// lengths) and SETRANGE (the offset and the patch's length). `len_bytes_max` is
+/// Returns the length of a string of `len_bytes` after adding `added_bytes`. APPEND passes both
+/// lengths; SETRANGE passes the offset and the patch's length. `len_bytes_max` is
 /// `proto-max-bulk-len`.
 ///
 /// # Errors
-/// [`StringTooLong`] beyond `len_bytes_max`, or on overflow.
+/// [`StringTooLong`] if the length exceeds `len_bytes_max` or overflows.
 #[inline]
 pub fn check_string_length(len_bytes: u64, added_bytes: u64, len_bytes_max: u64) -> Result<u64, StringTooLong> {
     len_bytes.checked_add(added_bytes).filter(|&total| total <= len_bytes_max).ok_or(StringTooLong)
 }
 
 /// Returns the range of `GETRANGE key start end` for a string of `len` bytes. Both ends are
-/// inclusive; negative ones count from the end; the range is clamped to the string. An empty range
-/// is `0..0`.
+/// inclusive, and negative ones count from the end. The range is clamped to the string. An empty
+/// range is `0..0`.
 ///
-/// As in Redis, an end before the start of the string means its first byte, unless both ends are
-/// negative and in the wrong order: then the range is empty.
+/// As in Redis, an end before the start of the string means its first byte. But if both ends are
+/// negative and in the wrong order, the range is empty.
 #[inline]
 #[must_use]
 pub fn getrange(len: usize, start: i64, end: i64) -> Range<usize> {
     if len == 0 || (start < 0 && end < 0 && start > end) {
         return 0..0;
     }
-    // No string reaches 2^63 bytes, so neither the cast nor adding a negative index overflows.
+    // No string has 2^63 bytes, so neither the cast nor adding a negative index overflows.
     let len = len as i64;
     let clamp = |index: i64| {
         if index < 0 { (index + len).max(0) } else { index }

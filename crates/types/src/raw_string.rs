@@ -1,20 +1,20 @@
-//! A growable byte string that preallocates as Redis does, and reports a failed allocation instead
-//! of aborting.
+//! A growable byte string that preallocates like Redis's. A failed allocation is an error and
+//! doesn't abort the process.
 //!
 //! | contents (`tests/sizes.rs`) | | bytes |
 //! | --- | --- | --- |
 //! | a string of 10,000 bytes | after SET | 10032.0 |
 //! | a string of 10,001 bytes | after APPEND of one | 20034.0 |
 //!
-//! A string that fits in a cell of its dictionary (4 KiB) is stored in its entry and takes its
-//! length in bytes, or 8 bytes if it is an integer.
+//! A string that fits in a cell of its dictionary (4 KiB) is stored in its entry instead. There it
+//! takes its length in bytes, or 8 bytes if it is an integer.
 
 use std::collections::TryReserveError;
 use std::fmt;
 use std::ops::Range;
 
-/// Maximum spare capacity of a growing string, in bytes (1 MiB). Below it, a growing string
-/// doubles.
+/// Maximum spare capacity of a growing string, in bytes (1 MiB). A shorter string doubles when it
+/// grows.
 pub const PREALLOCATION_BYTES_MAX: usize = 1024 * 1024;
 
 /// The allocator failed, or the size overflows. The value that should have grown is unchanged.
@@ -38,8 +38,8 @@ impl From<TryReserveError> for OutOfMemory {
 /// The bytes of a string outside its dictionary entry.
 ///
 /// After SET, or SETRANGE of a missing key, its capacity is exactly its length. When APPEND or
-/// SETRANGE grow it, it reserves as much again (at most [`PREALLOCATION_BYTES_MAX`]): a string that
-/// grew once tends to grow again.
+/// SETRANGE grows it, it reserves the same length again (at most [`PREALLOCATION_BYTES_MAX`]),
+/// because a string that grew once tends to grow again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RawString {
     bytes: Vec<u8>,
@@ -57,8 +57,8 @@ impl RawString {
         Ok(string)
     }
 
-    /// Returns `head` and `tail` concatenated, with spare capacity: APPEND to a string inside its
-    /// entry.
+    /// Returns `head` and `tail` concatenated, with spare capacity. For APPEND to a string inside
+    /// its entry.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails.
@@ -94,7 +94,8 @@ impl RawString {
         self.bytes.is_empty()
     }
 
-    /// Returns the bytes of heap, spare capacity included. The allocator's own overhead isn't.
+    /// Returns the size of its heap memory, bytes, including spare capacity but not the allocator's
+    /// own overhead.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
@@ -110,8 +111,8 @@ impl RawString {
         Ok(())
     }
 
-    /// Overwrites the bytes starting at `offset` with `patch`; zero bytes fill a gap between the
-    /// old end and `offset` (SETRANGE). An empty patch changes nothing, wherever its offset.
+    /// Overwrites the bytes starting at `offset` with `patch` (SETRANGE). Zero bytes fill a gap
+    /// between the old end and `offset`. An empty patch changes nothing, at any offset.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails; the string is then unchanged.
@@ -122,8 +123,8 @@ impl RawString {
         let end = offset.checked_add(patch.len()).ok_or(OutOfMemory)?;
         if end > self.len() {
             if self.bytes.capacity() == 0 {
-                // A new string is exact, as after SET: Redis preallocates only for strings that
-                // grow.
+                // A new string is allocated in its exact size, as after SET: Redis preallocates
+                // only for strings that grow.
                 self.bytes.try_reserve_exact(end)?;
             }
             self.try_grow_to(end)?;
@@ -133,7 +134,7 @@ impl RawString {
         Ok(())
     }
 
-    /// Replaces the bytes of a range, which must lie within the string, by `patch`; the following
+    /// Replaces the bytes of a range, which must lie within the string, with `patch`. The following
     /// bytes move.
     ///
     /// # Errors
@@ -160,7 +161,7 @@ impl RawString {
         RawString::try_from_slice(&self.bytes)
     }
 
-    /// Reserves `len_bytes` in total, with Redis's preallocation if the buffer has to grow.
+    /// Reserves `len_bytes` in total. Preallocates like Redis if the buffer has to grow.
     fn try_grow_to(&mut self, len_bytes: usize) -> Result<(), OutOfMemory> {
         if len_bytes <= self.bytes.capacity() {
             return Ok(());

@@ -1,23 +1,24 @@
-//! Sorting that leaves equal elements in the order in which Redis leaves them, for `SORT` and the
-//! geo searches.
+//! Sorts elements for `SORT` and the geo searches, and leaves equal elements in the same order as
+//! Redis.
 //!
 //! | function | Redis uses | equal elements |
 //! | --- | --- | --- |
 //! | [`sort_all`] | glibc's `qsort`, a merge sort | keep their order |
-//! | [`sort_part`] | a quicksort of a part | end in an order of that algorithm |
+//! | [`sort_part`] | a quicksort of a part | end in the order that this algorithm yields |
 //!
-//! The latter is the quicksort by Bentley and McIlroy ("Engineering a sort function", Software:
+//! [`sort_part`] is the quicksort by Bentley and McIlroy ("Engineering a sort function", Software:
 //! Practice and Experience 23, 1993), which skips the halves that aren't needed. Both functions
-//! make the comparisons that Redis makes, so neither needs a total order: a NaN distance gets the
-//! same index as in Redis.
+//! make exactly the comparisons that Redis makes, so the result is the same even without a total
+//! order: a NaN distance has the same index as in Redis.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
-/// Shorter arrays are sorted by insertion; an array of exactly this length has its middle element
-/// as the pivot.
+/// Shorter arrays are sorted by insertion. In an array of exactly this length, the middle element
+/// is the pivot.
 const INSERTION_LEN: usize = 7;
-/// Maximum length whose pivot is the median of three elements; longer arrays use nine.
+/// Maximum length for which the pivot is the median of three elements. For longer arrays it is the
+/// median of nine.
 const PIVOT_OF_THREE_LEN_MAX: usize = 40;
 
 /// Sorts all elements. Equal elements keep their order.
@@ -25,7 +26,7 @@ pub fn sort_all<T: Copy>(items: &mut [T], mut compare: impl FnMut(&T, &T) -> Ord
     merge_sort(items, &mut Vec::with_capacity(items.len()), &mut compare);
 }
 
-/// Sorts by halves; `merged` is scratch space for all elements.
+/// Sorts both halves and merges them. `merged` is scratch space for all elements.
 fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl FnMut(&T, &T) -> Ordering) {
     if items.len() < 2 {
         return;
@@ -49,10 +50,10 @@ fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl 
     items[..merged.len()].copy_from_slice(merged);
 }
 
-/// Sorts the elements that belong at the indexes `wanted`; elements that belong before or after
-/// them end up there in any order.
+/// Sorts the elements that belong at the indexes `wanted`. Elements that belong before or after
+/// these indexes end up there in an unspecified order.
 pub fn sort_part<T>(items: &mut [T], wanted: Range<usize>, mut compare: impl FnMut(&T, &T) -> Ordering) {
-    // Uses an explicit stack instead of recursion, because clients choose the elements and thus the
+    // Use an explicit stack instead of recursion, because clients choose the elements and thus the
     // depth.
     let mut segments = Vec::new();
     segments.push(0..items.len());
@@ -79,13 +80,13 @@ fn insertion_sort<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Orderi
     }
 }
 
-/// Moves elements less than the pivot to the front and greater ones to the end. Returns how many
-/// these are.
+/// Moves elements less than the pivot to the front and greater ones to the end. Returns the number
+/// of lesser and of greater elements.
 fn partition<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> (usize, usize) {
     let (len, last) = (items.len(), items.len() - 1);
     items.swap(0, pivot(items, compare));
-    // From both ends inwards: equal elements, then less or greater ones, then unvisited ones (`low`
-    // to `high`).
+    // From both ends inwards there are equal elements, then less or greater ones, then unvisited
+    // ones (`low` to `high`).
     let (mut equal_low, mut low, mut high, mut equal_high) = (1, 1, last, last);
     loop {
         while low <= high {
@@ -142,7 +143,8 @@ fn pivot<T>(items: &[T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> usize 
     }
     let mut median = |one: usize, two: usize, three: usize| {
         let mut compare = |a: usize, b: usize| compare(&items[a], &items[b]);
-        // With equal elements the order of comparisons matters.
+        // This order of comparisons is Redis's: if elements are equal, it decides which one is the
+        // pivot.
         if compare(one, two).is_lt() {
             if compare(two, three).is_lt() {
                 two
@@ -208,7 +210,7 @@ mod tests {
         }
     }
 
-    /// An inconsistent order terminates and loses no element.
+    /// An inconsistent order neither prevents termination nor loses an element.
     #[test]
     fn inconsistent_comparisons_terminate() {
         let mut random = Random::with_printed_seed("contradictions");

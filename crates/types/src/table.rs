@@ -7,17 +7,19 @@
 //!
 //! # Growth
 //!
-//! Linear hashing: there are as many buckets as entries. Each insertion adds one bucket, which
-//! takes its entries from one old bucket. No operation moves more than one bucket's entries,
-//! nothing is ever copied whole (both arrays are chunked), and there is never a second table beside
-//! the first. A removal frees up to two buckets once there are two per entry.
+//! The table uses linear hashing. It grows with as many buckets as entries: each insertion adds one
+//! bucket, which takes over its entries from one old bucket. No insertion moves more than one
+//! bucket's entries. Nothing is ever copied as a whole, because both arrays are chunked, and there
+//! is never a second table. While there are more than two buckets per entry, each removal frees up
+//! to two.
 //!
 //! # Scans
 //!
-//! The cursor of [`Table::scan`] is a bucket number with its bits in reverse order, as in Redis: an
-//! entry that exists from the first call to the last is visited at least once, however the table
-//! grows and shrinks meanwhile. A table between two sizes is scanned as Redis scans its two tables
-//! during a rehash: by the buckets of the smaller size, each together with the one split from it.
+//! The cursor of [`Table::scan`] is a bucket number with its bits in reverse order, as in Redis. An
+//! entry that exists from the first call to the last is visited at least once, regardless of how
+//! the table grows and shrinks meanwhile. While the number of buckets isn't a power of two, the
+//! table is scanned as Redis scans its two tables during a rehash: by the buckets of the smaller
+//! size, each together with the bucket split from it.
 //!
 //! # Cost
 //!
@@ -27,7 +29,7 @@
 //! | bucket | 4 |
 //! | spare capacity | at most a quarter up to 16 Ki entries, one chunk beyond |
 //!
-//! In total 20 to 25 bytes and the item's own memory. Redis takes a dictEntry of 24 (32 in
+//! The total is 20 to 25 bytes, plus the item's own memory. Redis takes a dictEntry of 24 (32 in
 //! jemalloc), 8 to 16 of bucket and an sds.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,30 +38,31 @@ use pantala_dict::prefetch;
 
 use crate::chunked::Chunked;
 
-/// The index of no entry.
+/// The index that stands for no entry.
 const NONE: u32 = u32::MAX;
 /// Buckets of the smallest table.
 const BUCKETS_MIN: usize = 2;
-/// A removal frees buckets beyond this many per entry.
+/// Number of buckets per entry above which a removal frees buckets.
 const BUCKETS_PER_ENTRY_MAX: usize = 2;
-/// Maximum number of buckets freed by one removal: as many as an entry may have, so that the bound
-/// holds down to the smallest table.
+/// Maximum number of buckets that one removal frees. With [`BUCKETS_PER_ENTRY_MAX`] buckets per
+/// entry, a removal must be able to free as many to stay within that bound.
 const BUCKETS_PER_REMOVAL: usize = 2;
 
-/// Smaller tables aren't prefetched: they are in the L2 cache, or soon will be.
+/// Minimum length of tables that are prefetched. A smaller table fits into the L2 cache, so a
+/// prefetch gains little.
 const PREFETCH_LEN_MIN: usize = 4096;
-/// Maximum number of entries of a bucket that a prefetch follows. 5% of wanted entries are further
-/// down the chain.
+/// Maximum number of entries of a bucket that a prefetch follows. 5% of the wanted entries are
+/// further down the chain, and are not prefetched.
 const PREFETCH_CHAIN_MAX: usize = 3;
 
-/// Maximum number of keys per [`Table::prefetch`]: their lines, about four each, must still be in
-/// the L1 cache when they are used.
+/// Maximum number of keys per [`Table::prefetch`]. Each key takes about four cache lines, which
+/// must still be in the L1 cache when they are used.
 pub const PREFETCH_KEYS_MAX: usize = 16;
 
 /// Maximum number of entries of a table.
 pub const ENTRIES_MAX: usize = NONE as usize;
 
-/// Returns whether `more` entries fit in a table of `len`. Callers check it before a command
+/// Returns whether `more` entries fit in a table of `len` entries. A command checks this before it
 /// changes anything.
 #[inline]
 pub fn has_room(len: usize, more: usize) -> bool {
@@ -72,7 +75,7 @@ static SEED: AtomicU64 = AtomicU64::new(0x5eed_0f7a_b1e5_0000);
 /// Sets the seed of the hash function for new tables. It must be random and secret, so that clients
 /// can't choose keys that collide. Existing tables keep their seed.
 pub fn set_seed(seed: u64) {
-    // Relaxed: it publishes no other memory.
+    // Relaxed: a table keeps the seed with which it was created, so it works with either seed.
     SEED.store(seed, Relaxed);
 }
 
@@ -106,13 +109,13 @@ struct Entry<T> {
 
 /// The table described at the head of this module.
 ///
-/// An *index* is an entry's number, below [`Table::len`]; it is valid until the next insertion or
-/// removal. A wrong index is a bug of the caller: methods panic or use another entry.
+/// An *index* is an entry's number, less than [`Table::len`]. It is valid until the next insertion
+/// or removal. A wrong index is a bug of the caller: methods panic or use another entry.
 #[derive(Clone, Debug)]
 pub struct Table<T> {
     buckets: Chunked<u32>,
     entries: Chunked<Entry<T>>,
-    /// A mask for bucket numbers: the number of buckets rounded up to a power of two, less one.
+    /// A mask for bucket numbers: the number of buckets, rounded up to a power of two, minus one.
     mask: usize,
     /// Heap bytes of all items.
     item_bytes: usize,
@@ -161,7 +164,7 @@ impl<T: Item> Table<T> {
         hash(self.seed, key)
     }
 
-    /// Returns the bytes of heap, items included.
+    /// Returns the bytes of heap, including those of the items.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
         self.buckets.allocated_bytes() + self.entries.allocated_bytes() + self.item_bytes
@@ -171,7 +174,8 @@ impl<T: Item> Table<T> {
     #[inline]
     fn bucket_of(&self, hash: u32) -> usize {
         let bucket = hash as usize & self.mask;
-        // A bucket that doesn't exist yet is still part of the one it will be split from.
+        // If the bucket doesn't exist yet, its entries are still in the bucket from which it will
+        // be split.
         if bucket < self.buckets.len() { bucket } else { bucket & (self.mask >> 1) }
     }
 
@@ -189,9 +193,9 @@ impl<T: Item> Table<T> {
         None
     }
 
-    /// Prefetches what [`Table::find`] will read for these hashes, so that their cache misses
-    /// overlap: the buckets first, then the entries, then the items' memory. Only the first
-    /// [`PREFETCH_KEYS_MAX`] hashes count.
+    /// Prefetches the memory that [`Table::find`] will read for these hashes, so that their cache
+    /// misses overlap: first the buckets, then the entries, then the items' memory. Ignores hashes
+    /// after the first [`PREFETCH_KEYS_MAX`].
     pub fn prefetch(&self, hashes: impl Iterator<Item = u32>) {
         if self.len() < PREFETCH_LEN_MIN {
             return;
@@ -244,7 +248,7 @@ impl<T: Item> Table<T> {
         self.entries.get(index).hash
     }
 
-    /// Changes the item at an index, except its key.
+    /// Changes the item at an index. `change` must not change its key.
     #[inline]
     pub fn change<R>(&mut self, index: usize, change: impl FnOnce(&mut T) -> R) -> R {
         let item = &mut self.entries.get_mut(index).item;
@@ -254,13 +258,13 @@ impl<T: Item> Table<T> {
         result
     }
 
-    /// Adds an item. The caller ensures that no equal item exists.
+    /// Adds an item. The caller must ensure that no equal item exists.
     ///
     /// # Panics
-    /// If there are [`ENTRIES_MAX`] entries already, 80 GiB of them: see [`has_room`].
+    /// If there are already [`ENTRIES_MAX`] entries, which take 80 GiB: see [`has_room`].
     pub fn insert(&mut self, hash: u32, item: T) {
         let index = self.entries.len();
-        assert!(index < ENTRIES_MAX, "a table holds at most {ENTRIES_MAX} entries");
+        assert!(index < ENTRIES_MAX, "a table of more than {ENTRIES_MAX} entries");
         if index >= self.buckets.len() {
             self.split();
         }
@@ -291,7 +295,7 @@ impl<T: Item> Table<T> {
         Some(removed)
     }
 
-    /// Redirects the link to entry `from`, which has this hash, to `to`.
+    /// Redirects the link to entry `from`, whose hash is `hash`, to entry `to`.
     fn relink(&mut self, hash: u32, from: u32, to: u32) {
         let bucket = self.bucket_of(hash);
         let first = self.buckets.get_mut(bucket);
@@ -311,7 +315,7 @@ impl<T: Item> Table<T> {
         debug_assert!(false, "an entry isn't in the chain of its bucket");
     }
 
-    /// Adds a bucket and moves its entries there.
+    /// Adds a bucket and moves the entries that belong to it there.
     fn split(&mut self) {
         let new = self.buckets.len();
         if new > self.mask {
@@ -331,7 +335,7 @@ impl<T: Item> Table<T> {
         self.buckets.push(moved);
     }
 
-    /// Removes the last bucket; its entries return to the bucket that it was split from.
+    /// Removes the last bucket. Its entries return to the bucket from which it was split.
     fn merge(&mut self) {
         let Some(first) = self.buckets.pop() else { return };
         let old = self.buckets.len() & (self.mask >> 1);
@@ -354,8 +358,8 @@ impl<T: Item> Table<T> {
         }
     }
 
-    /// Continues a scan: visits the items of one bucket (and of the one split from it). Returns the
-    /// next cursor. 0 starts and ends a scan.
+    /// Continues a scan: visits the items of one bucket, and of the bucket split from it if there
+    /// is one. Returns the next cursor. 0 starts and ends a scan.
     pub fn scan(&self, cursor: u64, visit: &mut dyn FnMut(&T)) -> u64 {
         let len = self.buckets.len();
         let mask = if len > self.mask { self.mask } else { self.mask >> 1 };
@@ -364,8 +368,8 @@ impl<T: Item> Table<T> {
         if bucket + mask + 1 < len {
             self.visit_bucket(bucket + mask + 1, visit);
         }
-        // Adds one to the bit-reversed number; the bits above the mask are set, so the carry passes
-        // them.
+        // Add one to the bit-reversed number. The bits above the mask are set, so that the carry
+        // passes through them.
         (cursor | !(mask as u64)).reverse_bits().wrapping_add(1).reverse_bits()
     }
 
@@ -389,7 +393,8 @@ impl<T: Item> Table<T> {
     }
 }
 
-/// Compares the items of two tables; tables with different seeds are never equal.
+/// Compares the items of two tables. Tables with different seeds always count as different, because
+/// their hashes can't be compared.
 impl<T: Item + PartialEq> PartialEq for Table<T> {
     fn eq(&self, other: &Self) -> bool {
         self.seed == other.seed

@@ -84,7 +84,7 @@ fn random_changes_agree_with_a_map() {
         }
         check(&table);
         assert_eq!(table.remove(0), None);
-        // All but a few buckets were freed with the entries, some per removal.
+        // Nearly all buckets were freed with the entries, some per removal.
         assert!(table.buckets.len() <= 2 * BUCKETS_MIN, "{} buckets", table.buckets.len());
     }
 }
@@ -100,8 +100,8 @@ fn an_item_may_change_its_size() {
     check(&table);
 }
 
-/// Redis's guarantee: an item that exists all the time is visited, however the table grows and
-/// shrinks between calls.
+/// Redis's guarantee: an item that exists throughout the scan is visited, regardless of how the
+/// table grows and shrinks between calls.
 #[test]
 fn a_scan_visits_items_that_exist_throughout() {
     let mut random = Random::with_printed_seed("table_scan");
@@ -206,8 +206,8 @@ fn room_ends_at_the_bound() {
     assert!(!has_room(ENTRIES_MAX - 3, 4) && !has_room(ENTRIES_MAX, 1) && !has_room(1, usize::MAX));
 }
 
-/// A prefetch changes nothing and accepts any keys: existing ones, missing ones, too many, at all
-/// sizes of a table.
+/// A prefetch changes nothing and accepts any keys (existing, missing, too many), at all sizes of a
+/// table.
 #[test]
 fn prefetching_is_only_a_hint() {
     let mut random = Random::with_printed_seed("table prefetch");

@@ -1,4 +1,5 @@
-//! Randomness for tests: small, seeded, with the seed printed so that a failure can be replayed.
+//! Random numbers for tests: a small, seeded generator that prints its seed, so that a failure can
+//! be replayed.
 
 /// A SplitMix64 generator. `PANTALA_SEED` replays a run.
 pub struct Random {
@@ -129,7 +130,7 @@ fn digits(random: &mut Random, len_max: usize) -> String {
     String::from_utf8(random.text(b"0123456789", 1, len_max)).expect("ASCII")
 }
 
-/// Returns an exact multiple of a power of two in decimal, which rounds exactly or is a tie.
+/// Returns an exact multiple of a power of two in decimal. Its rounding is exact or a tie.
 fn binary_fraction(random: &mut Random) -> String {
     let bits = random.below(31);
     let numerator = random.next() >> random.below(64);
@@ -144,7 +145,7 @@ fn binary_fraction(random: &mut Random) -> String {
     text
 }
 
-/// Returns an integer half way between two 64-bit significands, or one next to it.
+/// Returns an integer halfway between two 64-bit significands, or an adjacent integer.
 fn tie(random: &mut Random) -> String {
     let shift = 1 + random.below(50);
     let half = 1u128 << (shift - 1);

@@ -1,7 +1,7 @@
-//! Bytes on the heap behind a pointer of one word: their length is stored before them.
+//! Bytes on the heap behind a pointer of one word. Their length is stored before them.
 //!
-//! A `Box<[u8]>` takes two words. In a table of millions of short strings the second one would be a
-//! quarter of the table's memory.
+//! A `Box<[u8]>` takes two words. In a table of millions of short strings, the second word would be
+//! a quarter of the table's memory.
 //!
 //! ```text
 //! length      1 byte below 128, otherwise 2 to 10: seven bits per byte, the lowest first;
@@ -14,7 +14,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 
-/// Alignment of every block: an owner of the word may use its lowest bit as a tag.
+/// Alignment of every block. The owner of the word may use its lowest bit as a tag.
 pub(crate) const ALIGN: usize = 2;
 
 /// Maximum size of a length, in bytes.
@@ -76,14 +76,15 @@ impl ThinBytes {
         pantala_dict::prefetch(self.at.as_ptr());
     }
 
-    /// Returns its bytes of heap.
+    /// Returns the size of its heap memory, bytes.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
         let (len, head_len) = self.len();
         len + head_len
     }
 
-    /// Returns the pointer without freeing the block. [`Self::from_raw`] restores the owner.
+    /// Returns the pointer without freeing the block. [`Self::from_raw`] makes an owner of it
+    /// again.
     #[inline]
     pub(crate) fn into_raw(self) -> NonNull<u8> {
         let at = self.at;
@@ -91,7 +92,7 @@ impl ThinBytes {
         at
     }
 
-    /// Restores the owner of a pointer from [`Self::into_raw`].
+    /// Makes an owner of a pointer from [`Self::into_raw`] again.
     ///
     /// # Safety
     /// `at` came from `into_raw`, and no other owner of it is used while the result lives.
@@ -100,7 +101,7 @@ impl ThinBytes {
         ThinBytes { at }
     }
 
-    /// Returns the length of its bytes, and the size of that length.
+    /// Returns the number of bytes, and the size of the length field before them.
     #[inline]
     fn len(&self) -> (usize, usize) {
         // SAFETY: `from_parts` wrote a length here: at least a byte, and one more after each whose

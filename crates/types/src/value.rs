@@ -52,7 +52,7 @@ impl Value {
     }
 
     /// Returns the encoding that `OBJECT ENCODING` shows. A string on the heap is raw at any
-    /// length: a short and unchanged one would be inside its entry.
+    /// length, because a short and unchanged string is stored inside its entry.
     #[must_use]
     pub fn encoding(&self) -> Encoding {
         match self {
@@ -65,8 +65,8 @@ impl Value {
         }
     }
 
-    /// Returns its bytes of heap, without its own `size_of` (which the dictionary's box counts).
-    /// Constant time.
+    /// Returns the size of its heap memory, bytes. Excludes its own `size_of`, which the
+    /// dictionary's box counts. Takes constant time.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         match self {
@@ -79,7 +79,8 @@ impl Value {
         }
     }
 
-    /// Returns about how many heap blocks it has, a measure of the cost to free it. Constant time.
+    /// Returns the approximate number of its heap blocks, a measure of the cost of freeing it.
+    /// Takes constant time.
     #[must_use]
     pub fn pieces(&self) -> usize {
         match self {
@@ -93,8 +94,8 @@ impl Value {
         }
     }
 
-    /// Prefetches what commands on these members or fields of a large set or hash will read: see
-    /// [`Table::prefetch`](crate::table::Table::prefetch). Does nothing for other types.
+    /// Prefetches the memory that commands on these members or fields of a large set or hash will
+    /// read: see [`Table::prefetch`](crate::table::Table::prefetch). Does nothing for other types.
     pub fn prefetch<'m>(&self, members: impl Iterator<Item = &'m [u8]>) {
         match self {
             Value::Set(set) => set.view().prefetch(members),
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(copy.allocated_bytes(), 101);
     }
 
-    /// Detects a change of the size that the documentation and the dictionary's box assume.
+    /// The documentation and the dictionary's box assume this size.
     #[test]
     fn value_is_four_words() {
         assert!(size_of::<Value>() <= 32, "{}", size_of::<Value>());

@@ -15,10 +15,10 @@ use pantala_types::{Encoded, LongDouble, encode, getrange, lcs, string_encoding}
 mod testing;
 use testing::{Random, float_text};
 
-/// Commands sent before their replies are read.
+/// Number of commands sent before their replies are read.
 const BURST: usize = 200;
 
-/// A redis-server of the test's own; killed when dropped.
+/// A redis-server of a single test; killed when dropped.
 struct Redis {
     process: Child,
     socket: PathBuf,
@@ -34,10 +34,10 @@ enum Reply {
 }
 
 impl Redis {
-    /// Starts a server. Returns `None` if redis-server isn't installed (and panics under CI).
+    /// Starts a server. If redis-server isn't installed, returns `None`, or panics under CI.
     fn start() -> Option<Redis> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
-        // Tests that run at once must not draw the same TCP port.
+        // Tests that run concurrently must not choose the same TCP port.
         let number = STARTED.fetch_add(1, Relaxed);
         let socket = std::env::temp_dir().join(format!("pantala-types-{}-{number}.sock", std::process::id()));
         let spawned = Command::new("redis-server")

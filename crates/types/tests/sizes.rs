@@ -1,8 +1,8 @@
 //! Measures values and compares their sizes with the tables at the heads of the types' files.
 //!
-//! The bytes of a value are those inside its dictionary entry if it is packed and short, otherwise
-//! its [`Value`] and everything it points to. Key, entry and slot are extra, as for any value (see
-//! `pantala-dict`).
+//! The bytes of a packed and short value are those inside its dictionary entry. The bytes of any
+//! other value are its [`Value`] and all memory that it points to. Key, entry and slot are extra,
+//! as for any value (see `pantala-dict`).
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use pantala_types::{RawString, hyperloglog};
 
 const FEW: u64 = 20;
 const MANY: u64 = 100_000;
-/// Scatters consecutive numbers; prime.
+/// A prime that scatters consecutive numbers.
 const STEP: u64 = 7_919_317;
 /// Relative tolerance: written sizes are rounded, and a table's seed varies.
 const SLACK: f64 = 0.01;
@@ -36,7 +36,7 @@ fn on_heap(value: &Value) -> usize {
 /// A row of a table: contents, form, bytes, and number of elements.
 struct Row(&'static str, &'static str, usize, u64);
 
-/// Checks that the file's own table has these rows.
+/// Checks that the table at the head of the source file has these rows.
 fn check_table(file: &str, source: &str, rows: &[Row]) {
     let mut wrong = String::new();
     for Row(contents, form, bytes, count) in rows {

@@ -1,5 +1,5 @@
-//! Forms a Redis cluster of running processes: slots divided evenly, every node known to all
-//! others.
+//! Forms a Redis cluster of running processes. The slots are divided evenly, and every node knows
+//! all others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,15 +16,15 @@ use crate::load::control::{Control, Login, Target};
 /// Maximum time until the nodes agree on the cluster's state.
 const AGREED_MAX: Duration = Duration::from_secs(120);
 
-/// Options of every node. Nodes with so short a timeout, in milliseconds, gossip often and learn of
-/// each other soon.
+/// Options of every node. The node timeout, in milliseconds, is so short that nodes gossip often
+/// and discover each other soon.
 pub(super) const OPTIONS: &[&str] =
     &["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000"];
-/// Node timeout once the nodes agree. A node that is stopped while other peers are measured must
-/// not count as failed. The nodes also gossip less then, which favours them.
+/// Node timeout after the nodes agree. A node that is stopped while other peers are measured must
+/// not count as failed. With this timeout the nodes also gossip less, which favours them.
 const NODE_TIMEOUT_MS: &str = "3600000";
 
-/// Makes one cluster of the nodes at `addresses`, and waits until each says `cluster_state:ok`.
+/// Forms one cluster of the nodes at `addresses`. Waits until each reports `cluster_state:ok`.
 pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()> {
     let mut nodes = Vec::new();
     for address in addresses {
@@ -33,7 +33,7 @@ pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()
     for (index, node) in nodes.iter_mut().enumerate() {
         let (first, last) = slots_of(index, addresses.len());
         node.order(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
-        // redis-cli assigns distinct epochs too: no two nodes have to resolve a conflict.
+        // redis-cli assigns distinct epochs too, so that nodes don't have to resolve a conflict.
         node.order(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
     }
     for address in &addresses[1..] {
@@ -70,7 +70,7 @@ fn info(node: &mut Control) -> io::Result<String> {
     }
 }
 
-/// Returns whether a node sees all slots served and knows all `nodes`.
+/// Returns whether a node considers all slots served and knows all `nodes`.
 fn is_agreed(info: &str, nodes: usize) -> bool {
     let says = |line: &str| info.lines().any(|other| other == line);
     says("cluster_state:ok")

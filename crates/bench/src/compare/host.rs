@@ -1,4 +1,4 @@
-//! The host's description in a report.
+//! Collects the description of the host for a report.
 
 use std::fs;
 use std::path::Path;
@@ -33,11 +33,11 @@ pub(super) fn look() -> Host {
     }
 }
 
-/// Variables that name a repository to git.
+/// Environment variables that select git's repository.
 const GIT_PLACES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 
-/// Returns git's description of the checkout around `folder`; `None` without git, or outside of
-/// one.
+/// Returns git's description of the checkout that contains `folder`. Returns `None` without git, or
+/// if there is no checkout.
 fn checkout(folder: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(["describe", "--always", "--dirty", "--abbrev=12"]).env("GIT_OPTIONAL_LOCKS", "0");
@@ -56,7 +56,8 @@ pub(super) fn load() -> String {
 }
 
 fn scheduling(stat: &str) -> String {
-    // In proc(5): 19 is the nice value, 40 and 41 real-time priority and policy.
+    // In proc(5), field 19 is the nice value, and 40 and 41 are the real-time priority and the
+    // policy.
     match (stat_word(stat, 41), stat_word(stat, 40), stat_word(stat, 19)) {
         ("1", priority, _) => format!("SCHED_FIFO, priority {priority}"),
         ("2", priority, _) => format!("SCHED_RR, priority {priority}"),
@@ -65,12 +66,12 @@ fn scheduling(stat: &str) -> String {
     }
 }
 
-/// Formats `2026-11-21 19:04 UTC`.
+/// Formats a time as `2026-11-21 19:04 UTC`.
 fn date(now: std::time::SystemTime) -> String {
     let seconds = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, minutes) = (seconds / 86_400, seconds / 60 % 1_440);
-    // Years that start in March end with the leap day, so each month starts on a fixed day of the
-    // year.
+    // Count years from March. The leap day is then the last day of a year, so each month starts on
+    // a fixed day of the year.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;

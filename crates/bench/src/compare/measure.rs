@@ -1,4 +1,5 @@
-//! One workload against all peers: start, load, measure in rounds, stop.
+//! Runs one workload against all peers: starts them, loads their data, measures in rounds, and
+//! stops them.
 
 use std::io;
 use std::sync::Arc;
@@ -21,16 +22,16 @@ use crate::load::plan::{Amount, CommandPlan, Plan};
 use crate::load::template::DATA;
 use crate::load::{self, Watch};
 
-/// Unmeasured load before the first round, in which buffers grow to their size.
+/// Length of the unmeasured load before the first round, in which buffers grow to their final size.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// A server without a reply for this long fails.
+/// Time without a reply after which a server fails.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// The same, for workloads with commands that take seconds.
+/// The same for workloads whose commands take seconds.
 const LONG_STALL_MAX: Duration = Duration::from_secs(300);
-/// Part of the requested rate that a peer must reach. The last replies arrive after the last
-/// second.
+/// Part of the requested rate that a peer must reach. It is less than 1 because the last replies
+/// arrive after the last second.
 const RATE_KEPT: f64 = 0.97;
-/// Steps of a latency curve for each halving of the distance to 100%.
+/// Number of steps of a latency curve for each halving of the distance to 100%.
 const CURVE_TICKS_PER_HALF: u32 = 4;
 
 /// The settings that all workloads share.
@@ -68,8 +69,8 @@ pub(super) struct Driven {
 }
 
 impl Course<'_> {
-    /// Measures `workload`. The row of a failed peer says why it failed. An interruption keeps the
-    /// results so far.
+    /// Measures `workload`. The row of a failed peer contains the reason. After an interruption,
+    /// the results so far are kept.
     pub(super) fn run(&self, workload: &Workload, ports: &mut Ports) -> WorkloadResult {
         let mut entrants: Vec<Entrant> =
             self.setup.peers.iter().map(|spec| self.enter(spec, workload, ports)).collect();
@@ -350,9 +351,9 @@ impl Entrant {
     }
 }
 
-/// Measures the server's CPU time between the first request and the last reply, without connecting
-/// and closing. Samples its memory during the run, since a child that rewrites a file may have
-/// ended afterwards.
+/// Measures the server's CPU time between the first request and the last reply. This excludes
+/// opening and closing connections. Samples the server's memory during the run, because a child
+/// that rewrites a file may end before the run does.
 struct Account<'a> {
     peer: &'a Peer,
     before: Usage,
@@ -415,22 +416,22 @@ fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
 }
 
-/// Marks a peer that was slower than the workload's limit.
+/// Marks a peer that exceeded the workload's latency limit.
 fn check_latency(workload: &Workload, peer: &mut PeerResult) {
     let (Some(max_us), Some(summary)) = (workload.latency_max_us, &peer.summary) else { return };
     if summary.p99_us <= max_us {
-        peer.notes.push(format!("kept the latency of at most {max_us:.0} us that the workload demands, by p99"));
+        peer.notes.push(format!("kept the latency limit of the workload: p99 is at most {max_us:.0} us"));
     } else {
         peer.latency_missed_us = Some(max_us);
     }
 }
 
-/// Notes a peer that did not reach the requested rate.
+/// Adds a note to a peer that did not reach the requested rate.
 fn check_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
     let (Some(rate_per_s), Some(summary)) = (rate_per_s, &peer.summary) else { return };
     if !keeps_rate(rate_per_s, summary.operations_per_s.min) {
         peer.notes.push(format!(
-            "didn't keep the rate of {rate_per_s} operations/s in every round: its latencies are those of a queue that grew"
+            "didn't keep the rate of {rate_per_s} operations/s in every round, so its latencies are those of a growing queue"
         ));
     }
 }
@@ -442,7 +443,7 @@ pub(super) fn keeps_rate(rate_per_s: u64, operations_per_s: f64) -> bool {
 
 /// Returns how a process died, if it did; otherwise `trouble`.
 fn death_or(peer: &mut Peer, trouble: &str) -> String {
-    // A killed process counts as ended only some moments after its connections close.
+    // The kernel reports a killed process as ended shortly after its connections are closed.
     std::thread::sleep(Duration::from_millis(100));
     match peer.death() {
         Some(death) => format!("{trouble}; {death}"),
@@ -497,7 +498,7 @@ mod tests {
         let mut account = Account::of(&peer, None);
         let sample = Sample { at_s: 0.0, operations_per_s: 0.0, p99_us: 0.0 };
         let begin = std::time::Instant::now();
-        // Until the child has ended.
+        // Sample until the child has ended.
         while account.peak_bytes < CHILD_BYTES || peer.resident_bytes().1 >= CHILD_BYTES {
             assert!(begin.elapsed() < Duration::from_secs(60), "{} bytes were seen", account.peak_bytes);
             account.sample(&sample, 0);

@@ -1,4 +1,4 @@
-//! Compares servers on this host, each driven with the same load in turn.
+//! Compares servers on this host by driving each with the same load in turn.
 //!
 //! # Words
 //!
@@ -13,14 +13,15 @@
 //! | skipped | a row whose server cannot do what the workload needs |
 //!
 //! For each workload all peers are started, filled with the same keys, driven for a second without
-//! measurement, and then measured in rounds. Memory workloads measure what the keys occupy instead
-//! ([`resident`]). Peers that are not being measured are stopped (SIGSTOP), so that forty idle
-//! processes cost the current peer nothing. CPU time is the kernel's count for all threads of a
-//! peer's processes and their children, between the first request and the last reply.
+//! measurement, and then measured in rounds. Memory workloads have no rounds: they measure the
+//! memory usage of the keys ([`resident`]). Peers that are not being measured are stopped
+//! (SIGSTOP), so that forty idle processes cost the current peer nothing. CPU time is the kernel's
+//! count for all threads of a peer's processes and their children, between the first request and
+//! the last reply.
 //!
-//! Every started process is a [`process::Process`]. It is ended when dropped: at the end, after an
-//! error, and after the first signal. A panic kills it. Only SIGKILL of this process leaves servers
-//! running.
+//! Every started process is a [`process::Process`]. Dropping it ends the process; this happens at
+//! the end, after an error, and after the first signal. A panic kills the processes. Only SIGKILL
+//! of `pantala-bench` itself leaves servers running.
 
 mod cluster;
 mod host;
@@ -52,18 +53,18 @@ use self::peers::Ports;
 use self::results::{PresetReport, Results, WorkloadResult};
 use self::trace::Tracer;
 
-/// Returns every workload's name, with the reason if it is not modelled.
+/// Returns every workload's name, and the reason why it is not modelled if it is not.
 pub(crate) fn modelled_workloads() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     workloads::ALL.iter().map(|workload| (workload.name, workload.unmodelled()))
 }
 
-/// Runs `pantala-bench compare`. Fails if a row is invalid, and if the run was interrupted.
+/// Runs `pantala-bench compare`. Fails if a row is invalid or the run was interrupted.
 pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
     if options.lists() {
         return list(&mut io::stdout().lock());
     }
     let setup = options.setup().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-    // Checked first, so that a folder that cannot be written fails before the run.
+    // Prepare the folder first, so that a folder that cannot be written fails before the run.
     report::prepare(&setup.out)?;
     process::kill_at_panic();
     let mut ports = Ports::new(options.port, &mut Random::from_entropy());
@@ -90,20 +91,21 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     for workload in &setup.workloads {
         if !stop.load(Ordering::Relaxed) {
             let result = course.run(workload, &mut ports);
-            // The report is what counts: a closed stdout does not end the run.
+            // A closed stdout does not end the run, because the report is written to files.
             let _ = report::print(&result, &mut io::stdout().lock());
             results.workloads.push(result);
         }
         results.interrupted = stop.load(Ordering::Relaxed);
         results.host.load_after = host::load();
-        // Written after each workload, so that a later failure does not lose hours of measurements.
+        // Write the report after each workload, so that a later failure does not lose hours of
+        // measurements.
         report::write(&results, &setup.out)?;
     }
     let _ = writeln!(io::stdout(), "report in {}", setup.out.display());
     if results.interrupted {
         return Err(io::Error::new(
             io::ErrorKind::Interrupted,
-            "interrupted: the report holds what was measured until then",
+            "interrupted: the report contains the measurements until then",
         ));
     }
     match invalid_rows(&results.workloads) {
@@ -143,9 +145,9 @@ fn list(out: &mut impl Write) -> io::Result<()> {
             workload.shape(),
             if workload.source.is_empty() { String::new() } else { format!("Source: {}. ", workload.source) },
             if workload.source.is_empty() {
-                format!("Ours: {}", workload.ours)
+                format!("Our own: {}", workload.ours)
             } else {
-                format!("Ours in it: {}", workload.ours)
+                format!("Our choices: {}", workload.ours)
             },
         )?;
     }

@@ -1,4 +1,4 @@
-//! The options of `pantala-bench compare`, checked.
+//! The options of `pantala-bench compare`, and their validation.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::topology::{self, Split};
 use super::workloads::{Measured, Workload};
 use crate::cpus::{List, allowed};
 
-/// Maximum processes of a cluster, and shards of Pantala.
+/// Maximum number of processes of a cluster, and of shards of Pantala.
 const SHARDS_MAX: u64 = 1024;
 /// Maximum rounds.
 const ROUNDS_MAX: u64 = 1000;
@@ -21,7 +21,7 @@ const SECONDS_MAX: u64 = 3600;
 pub(super) const SCALE_MAX: f64 = 100.0;
 /// Highest rate, in operations per second.
 const RATE_MAX: u64 = 1_000_000_000;
-/// Maximum peers in one comparison.
+/// Maximum number of peers in a comparison.
 const PEERS_MAX: usize = 32;
 /// Shards and processes, and seconds of a round, unless options or a preset say otherwise.
 const SHARDS: u64 = 40;
@@ -39,8 +39,8 @@ pub(crate) struct Options {
     /// [default: redis-cluster and pantala]
     #[arg(long)]
     peer: Vec<String>,
-    /// Name of a peer to compute the tables' ratios to; repeat for several. results.json has the
-    /// ratios of every pair [default: the first peer]
+    /// Name of the peer that the tables' ratios refer to; repeat the option for several.
+    /// results.json has the ratios of every pair [default: the first peer]
     #[arg(long, value_name = "NAME")]
     against: Vec<String>,
     /// Shards of Pantala, and processes of the Redis cluster [default: 40, or the preset's]
@@ -74,37 +74,37 @@ pub(crate) struct Options {
     /// Part of the workload's keys to use (and of its connections, for workloads about connections)
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// CPUs of the servers (0,2-3) [default: any]
+    /// CPUs of the servers, such as 0,2-3 [default: any]
     #[arg(long, value_parser = crate::cpus::parse)]
     server_cpus: Option<List>,
-    /// CPUs of the load generator, one thread on each [default: any, one thread for each CPU]
+    /// CPUs of the load generator, with one thread on each [default: any, one thread per CPU]
     #[arg(long, value_parser = crate::cpus::parse)]
     client_cpus: Option<List>,
     /// Folder for report.html, report.md and results.json; created if missing
     #[arg(long, default_value = "pantala-compare")]
     out: PathBuf,
-    /// Folder for the servers' files while they run [default: the folder for temporary files]
+    /// Folder for the servers' files during the run [default: the folder for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// First port to use; a port in use is then an error [default: free ones]
+    /// First port to use; it is then an error if a port is in use [default: free ports]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1024..=40_000))]
     pub(super) port: Option<u16>,
-    /// The pantala executable [default: beside this one, then on the search path]
+    /// The pantala executable [default: next to this one, then on the search path]
     #[arg(long)]
     pantala: Option<PathBuf>,
     /// The redis-server executable [default: on the search path]
     #[arg(long)]
     redis_server: Option<PathBuf>,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 12345)]
     pub(super) seed: u64,
 }
 
-/// The options, checked.
+/// The validated options.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) peers: Vec<Spec>,
-    /// Names of peers. If empty, the first peer that takes part.
+    /// Names of peers. If empty, ratios refer to the first peer that takes part.
     pub(super) against: Vec<String>,
     pub(super) workloads: Vec<&'static Workload>,
     pub(super) preset: Option<&'static Preset>,
@@ -114,7 +114,7 @@ pub(super) struct Setup {
     pub(super) seconds: u64,
     pub(super) rate: Rate,
     pub(super) scale: f64,
-    /// Empty: any.
+    /// If empty, any CPU.
     pub(super) server_cpus: Vec<usize>,
     pub(super) client_cpus: Vec<usize>,
     pub(super) threads: u32,
@@ -146,14 +146,14 @@ impl Rate {
 }
 
 impl Options {
-    /// Returns whether to list the workloads only.
+    /// Returns whether to list the workloads and do nothing more.
     pub(super) fn lists(&self) -> bool {
         self.workload.iter().any(|name| name == "list")
     }
 
     pub(super) fn setup(&self) -> Result<Setup, String> {
         if !(self.scale > 0.0 && self.scale <= SCALE_MAX) {
-            return Err(format!("--scale {}: above 0, at most {SCALE_MAX}", self.scale));
+            return Err(format!("--scale {}: must be above 0 and at most {SCALE_MAX}", self.scale));
         }
         let default = |given: &[String], others: &[&str]| {
             if given.is_empty() { others.iter().map(ToString::to_string).collect() } else { given.to_vec() }
@@ -173,7 +173,7 @@ impl Options {
         if let Some(twice) =
             peers.iter().enumerate().find(|(at, peer)| peers[..*at].iter().any(|p| p.name == peer.name))
         {
-            return Err(format!("two peers are called '{}': --peer 'name=command' gives another name", twice.1.name));
+            return Err(format!("two peers have the name '{}': --peer 'name=command' chooses another", twice.1.name));
         }
         if let Some(nobody) = self.against.iter().find(|name| peers.iter().all(|peer| peer.name != **name)) {
             let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
@@ -291,7 +291,7 @@ impl Options {
         if words.is_empty() || !command.contains("{port}") {
             return Err(format!("--peer '{text}': a command with {{port}} where the port stands"));
         }
-        // The server runs in a folder of its own, so a relative path would not resolve.
+        // The server runs in a folder of its own, where a relative path would not resolve.
         let program = std::path::absolute(&words[0]).ok().filter(|path| words[0].contains('/') && path.is_file());
         let words = match program {
             Some(path) => std::iter::once(path.display().to_string()).chain(words.into_iter().skip(1)).collect(),

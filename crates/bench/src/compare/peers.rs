@@ -1,4 +1,4 @@
-//! Starts peers and detects when they are ready.
+//! Starts peers and waits until they are ready.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -24,12 +24,12 @@ const READY_MAX: Duration = Duration::from_secs(60);
 pub(super) const READY_LOOK: Duration = Duration::from_millis(20);
 /// Distance between the port of a Redis cluster node and the port of its bus.
 const BUS_OFFSET: u16 = 10_000;
-/// Lowest first port. All ports, those of buses included, are below the kernel's ephemeral range,
+/// Lowest first port. All ports, including those of buses, are below the kernel's ephemeral range,
 /// which starts at 32768.
 const PORT_FIRST: u16 = 20_001;
-/// Number of first ports to draw from.
+/// Number of ports from which the first one is drawn.
 const PORT_BASES: u64 = 1_200;
-/// Maximum connections in addition to those of a workload.
+/// Maximum number of connections in addition to those of a workload.
 const CONNECTIONS_SPARE: u32 = 100;
 
 /// A peer as the options describe it.
@@ -61,12 +61,12 @@ pub(super) enum Kind {
 
 /// Ports for servers.
 ///
-/// Two comparisons on one host could both find the same port free and choose it. So each comparison
-/// claims its ports until it ends.
+/// Two comparisons on one host could both find the same port free and choose it. Each comparison
+/// therefore claims its ports until it ends.
 #[derive(Debug)]
 pub(super) struct Ports {
     next: u16,
-    /// Whether the user named the first port. Then a port in use is an error; otherwise it is
+    /// Whether the user chose the first port. If so, a port in use is an error; otherwise it is
     /// skipped.
     given: bool,
     claims: Vec<UnixListener>,
@@ -78,7 +78,8 @@ impl Ports {
         Self { next, given: given.is_some(), claims: Vec::new() }
     }
 
-    /// Returns a port without a listener. For a cluster node the port of its bus has none either.
+    /// Returns a port that nothing listens on. For a cluster node, nothing listens on the port of
+    /// its bus either.
     pub(super) fn take(&mut self, with_bus: bool) -> io::Result<u16> {
         loop {
             let port = self.next;
@@ -105,11 +106,11 @@ impl Ports {
     }
 }
 
-/// Claims `port` among the comparisons of this host. Returns `None` if another comparison has
-/// claimed it.
+/// Claims `port` for this comparison. Returns `None` if another comparison on this host has claimed
+/// it.
 ///
-/// The claim is an abstract Unix socket. Its scope is a network namespace, like a port's, and it is
-/// released when its process ends.
+/// The claim is an abstract Unix socket. Like a port, its scope is a network namespace. The kernel
+/// releases it when the process ends.
 fn claim(port: u16) -> io::Result<Option<UnixListener>> {
     let name = UnixAddress::from_abstract_name(format!("pantala-bench-port-{port}"))?;
     match UnixListener::bind_addr(&name) {
@@ -139,7 +140,7 @@ pub(super) struct Peer {
     _dir: TempDir,
 }
 
-/// Why a peer takes no part in a workload.
+/// The reason why a peer takes no part in a workload.
 #[derive(Debug)]
 pub(super) enum Absent {
     /// The peer cannot run the workload.
@@ -153,7 +154,7 @@ impl From<io::Error> for Absent {
     }
 }
 
-/// The surroundings of a start: all that it needs besides the peer.
+/// The parameters of a start that don't depend on the peer.
 pub(super) struct Ground<'a> {
     pub(super) dir: &'a Path,
     pub(super) cpus: &'a [usize],
@@ -173,11 +174,11 @@ impl Peer {
                 return Err(Absent::Skipped("the memory of one process is measured".into()));
             }
             Kind::RedisCluster { .. } if workload.needs == Needs::SeveralSlots => {
-                return Err(Absent::Skipped("a Redis cluster runs no command on keys of several slots".into()));
+                return Err(Absent::Skipped("a Redis cluster rejects commands on keys of several slots".into()));
             }
             Kind::RedisCluster { .. } if workload.needs == Needs::OneKey => {
                 return Err(Absent::Skipped(
-                    "all commands are on one key: of a Redis cluster one process would work".into(),
+                    "all commands use one key, so only one process of a Redis cluster would have work".into(),
                 ));
             }
             Kind::Floor { .. } if workload.needs == Needs::AppendOnlyFile || workload.is_counted() => {
@@ -224,7 +225,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Checks that the peer supports what `workload` needs.
+    /// Checks that the peer supports the features that `workload` needs.
     fn suit(&mut self, workload: &Workload) -> Result<(), Absent> {
         let mut control = Control::open(&Target::Tcp(self.addresses[0]), &Login::default())?;
         match workload.needs {
@@ -263,12 +264,13 @@ impl Peer {
         }
     }
 
-    /// Stops or continues all processes, so that a peer that is not being measured costs nothing.
+    /// Stops or continues all processes. A peer that is not being measured is stopped, so that it
+    /// costs nothing.
     pub(super) fn pause(&self, pause: bool) {
         self.processes.iter().for_each(|process| process.pause(pause));
     }
 
-    /// Returns how a process of the peer ended, with its last output, if one did.
+    /// Returns how a process of the peer ended, with its last output, or `None` if all are running.
     pub(super) fn death(&mut self) -> Option<String> {
         self.processes.iter_mut().find_map(|process| {
             let status = process.ended()?;
@@ -293,7 +295,7 @@ impl Peer {
         self.usage().since(before)
     }
 
-    /// Returns the resident bytes of all processes: now, and the sum of their peaks.
+    /// Returns the current resident memory of all processes, and the sum of their peaks, bytes.
     pub(super) fn resident_bytes(&self) -> (u64, u64) {
         resident_bytes(&self.ids())
     }
@@ -371,7 +373,7 @@ fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) ->
         check_interrupted(stop)?;
         let answer =
             Control::open(&Target::Tcp(address), &Login::default()).and_then(|mut control| control.ask(&["PING"]));
-        // Checked after the reply: if our process has ended, another server replied on this port.
+        // Check after the reply: if our process has ended, another server replied on this port.
         if let Some(status) = process.ended() {
             return Err(io::Error::other(format!("ended at its start ({status}): {}", process.last_output())));
         }
@@ -430,8 +432,8 @@ mod tests {
 
     #[test]
     fn two_comparisons_never_choose_the_same_port() {
-        // A process outside this test may take the port between the two steps, so the test observes
-        // the claim and not the port.
+        // A process outside this test may take the port between the two steps. The test therefore
+        // observes the claim and not the port.
         let mut first = Ports { next: PORT_FIRST, given: false, claims: Vec::new() };
         let port = first.take(false).unwrap();
         let mut second = Ports { next: port, given: false, claims: Vec::new() };

@@ -1,4 +1,5 @@
-//! Processes that a comparison starts: bound to CPUs, observed through `/proc`, signalled by ID.
+//! The processes that a comparison starts. They are bound to CPUs, observed through `/proc`, and
+//! signalled by ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,23 +14,24 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Maximum time between SIGTERM and a server's end. After that the server is killed.
+/// Maximum time between SIGTERM and the end of a server, after which the server is killed.
 const END_MAX: Duration = Duration::from_secs(10);
 /// Interval between checks whether a server has ended.
 const END_LOOK: Duration = Duration::from_millis(10);
-/// Bytes of a failed server's output that are shown.
+/// Number of bytes of a failed server's output that are shown.
 const LOG_TAIL_BYTES: usize = 600;
-/// Tick of the times in `/proc/PID/stat`, the same on every Linux that Rust supports.
+/// Unit of the times in `/proc/PID/stat`, the same on every Linux that Rust supports.
 const TICK_NS: u64 = 10_000_000;
 
-/// Attempts of the panic hook to lock [`RUNNING`] while another thread holds it.
+/// Maximum number of attempts of the panic hook to lock [`RUNNING`].
 const PANIC_LOOKS_MAX: u32 = 1000;
 
-/// Running process groups by the ID of their first process. A panic kills them ([`kill_at_panic`]).
+/// Running process groups, identified by their first process. A panic kills them
+/// ([`kill_at_panic`]).
 static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
 /// Installs a panic hook that kills all started processes. A release build aborts without running
-/// destructors, so stopped processes would never end.
+/// destructors, so processes that were stopped by SIGSTOP would otherwise remain forever.
 pub(super) fn kill_at_panic() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -44,8 +46,8 @@ fn kill_all() {
             Ok(running) => running,
             // The set is valid even if a thread panicked while it held the lock.
             Err(TryLockError::Poisoned(running)) => running.into_inner(),
-            // Another thread is adding or removing a process, which takes a moment. It is not the
-            // panicking thread.
+            // Another thread is adding or removing a process, which takes only a moment. The
+            // panicking thread doesn't hold the lock.
             Err(TryLockError::WouldBlock) => {
                 thread::sleep(Duration::from_millis(1));
                 continue;
@@ -58,7 +60,7 @@ fn kill_all() {
     }
 }
 
-/// A server's process and its children. Killed when dropped.
+/// A server's process and its children. Dropping it kills them.
 pub(super) struct Process {
     child: Child,
     log: PathBuf,
@@ -66,8 +68,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `words` in the folder `dir` on `cpus` (empty: on all), with its output in the file
-    /// `log` in that folder.
+    /// Starts `words` in the folder `dir` on `cpus` (if empty, on all CPUs). The output goes to the
+    /// file `log` in that folder.
     pub(super) fn start(words: &[String], dir: &Path, cpus: &[usize]) -> io::Result<Self> {
         let told = |what: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", what.display()));
         let log = dir.join("log");
@@ -75,12 +77,12 @@ impl Process {
         let errors = output.try_clone()?;
         let (program, arguments) = words.split_first().ok_or_else(|| io::Error::other("an empty command"))?;
         let mut command = Command::new(program);
-        // A group of its own, so that Ctrl-C reaches this process only, which then stops the
-        // server.
+        // Use a separate process group, so that Ctrl-C reaches only this process, which then stops
+        // the server.
         command.args(arguments).current_dir(dir).process_group(0);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        // A child inherits the CPUs of the thread that starts it. A separate thread keeps the
-        // caller unbound.
+        // A child inherits the CPU affinity of the thread that starts it. A separate thread starts
+        // it, so that the caller's affinity stays the same.
         let child = thread::scope(|scope| {
             let start = || {
                 if !cpus.is_empty() {
@@ -104,7 +106,7 @@ impl Process {
             && let Ok(Some(status)) = self.child.try_wait()
         {
             self.ended = Some(status);
-            // Kills its children too.
+            // This also kills the children of the process.
             self.signal(Signal::KILL);
             self.leave();
         }
@@ -160,7 +162,7 @@ impl Process {
         }
     }
 
-    /// Forgets the process, whose ID may soon belong to another one.
+    /// Removes the process from [`RUNNING`], because its ID may soon belong to another process.
     fn leave(&self) {
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).remove(&Pid::from_child(&self.child).as_raw_pid());
     }
@@ -197,11 +199,11 @@ struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) cpu_s: f64,
-    /// Time ready to run without a CPU.
+    /// Time during which threads were ready to run but had no CPU.
     pub(super) wait_s: f64,
     /// On-CPU time of the busiest thread.
     pub(super) busiest_s: f64,
-    /// Sum of on-CPU and run-queue time of the thread with the largest sum.
+    /// Maximum, over the threads, of the sum of on-CPU and run-queue time.
     pub(super) wanting_s: f64,
     /// Context switches of all threads because they waited.
     pub(super) voluntary: u64,
@@ -216,7 +218,7 @@ impl Usage {
         let mut usage = Self::default();
         for pid in family(roots) {
             if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-                // 16 and 17: user and system time of children that were waited for.
+                // Fields 16 and 17 are the user and system time of children that were waited for.
                 usage.reaped_ns += (stat_field(&stat, 16) + stat_field(&stat, 17)) * TICK_NS;
             }
             for thread in numbers_in(&format!("/proc/{pid}/task")) {
@@ -248,8 +250,8 @@ impl Usage {
     }
 }
 
-/// Returns nanoseconds on a CPU and in the run queue. Without scheduler statistics the latter is 0
-/// and the former is a multiple of a tick.
+/// Returns the nanoseconds on a CPU and in the run queue. Without scheduler statistics the latter
+/// is 0, and the former is a multiple of [`TICK_NS`].
 fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")) {
         let mut words = text.split_whitespace().map(str::parse);
@@ -267,8 +269,8 @@ fn stat_field(stat: &str, number: usize) -> u64 {
     stat_word(stat, number).parse().unwrap_or_default()
 }
 
-/// Returns field `number` of a `stat` line. Counting starts after the second field, which is in
-/// parentheses and may contain any text.
+/// Returns field `number` of a `stat` line. Counting starts after the second field, because that
+/// one is in parentheses and may contain any text.
 pub(super) fn stat_word(stat: &str, number: usize) -> &str {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     behind.split_whitespace().nth(number.saturating_sub(3)).unwrap_or_default()
@@ -303,7 +305,8 @@ fn family(roots: &[u32]) -> Vec<u32> {
     found
 }
 
-/// Returns the resident bytes of `roots` and their descendants: now, and the sum of their peaks.
+/// Returns the current resident memory of `roots` and their descendants, and the sum of their
+/// peaks, bytes.
 pub(super) fn resident_bytes(roots: &[u32]) -> (u64, u64) {
     let of = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -322,7 +325,8 @@ fn status_number(status: &str, name: &str) -> u64 {
     line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default()
 }
 
-/// Held by each test that starts a process, because a panic in one test kills the processes of all.
+/// Held by each test that starts a process, because a panic in one test kills the processes of all
+/// tests.
 #[cfg(test)]
 pub(super) static ALONE: Mutex<()> = Mutex::new(());
 
@@ -403,7 +407,7 @@ mod tests {
         process.terminate();
         process.finish();
         assert!(process.ended().is_some());
-        // No parent reaps the orphaned child in this test: it has ended, or is a zombie.
+        // In this test nothing reaps the orphaned child. It has ended or is a zombie.
         let alive = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
         let begin = Instant::now();
         while group.iter().any(alive) {

@@ -1,8 +1,9 @@
-//! Memory of collections: resident memory before and after a server is filled.
+//! Measures the memory of collections: resident memory before and after a server is filled.
 //!
-//! Before the first reading, the server receives requests like those that fill it, on as many
-//! connections. It rejects them because their key is a string. So buffers of connections and
-//! workers for requests of that size do not count as memory of collections.
+//! Before the first reading, the server receives requests like those that fill it, on the same
+//! number of connections. It rejects them because their key is a string. Memory for buffers of
+//! connections, and for workers of requests of that size, therefore doesn't count as memory of
+//! collections.
 
 use std::io;
 use std::time::Duration;
@@ -17,17 +18,17 @@ use crate::load::template::{RANDOM, SAME_KEY, SEPARATOR};
 
 /// Number of rejected requests.
 const REJECTED: u64 = 25_000;
-/// Key of the rejected requests.
+/// Key of the rejected requests, which is a string.
 const STRING: &str = "a-string";
-/// Wait between the filling and the second reading. A server frees memory in this time that does
-/// not belong to collections: buffers, the old table of a rehash.
+/// Wait between the filling and the second reading. During this time a server frees memory that
+/// does not belong to collections, such as buffers and the old table of a rehash.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Interval between checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Course<'_> {
-    /// Fills `peer` with `workload`'s collections, `each` for each number. Returns the number of
-    /// operations that filled it, and the memory of the collections.
+    /// Fills `peer` with `workload`'s collections: `each` of them for each number. Returns the
+    /// number of operations that filled it, and the memory of the collections.
     pub(super) fn fill_and_measure(
         &self,
         peer: &Peer,
@@ -52,7 +53,7 @@ impl Course<'_> {
         Ok((operations, Footprint::new(what, count, before_bytes, peer.resident_bytes().0)))
     }
 
-    /// Sends requests like the plan's, with a key that is a string.
+    /// Sends requests like the plan's, but on a key that is a string.
     fn send_rejected(&self, mut plan: Plan) -> io::Result<()> {
         let words = &mut plan.commands[0].words;
         let mut requests = 0;
@@ -61,7 +62,7 @@ impl Course<'_> {
             requests += 1;
         }
         for word in words {
-            // A fixed key leaves no number to repeat, so each placeholder draws its own.
+            // The fixed key leaves no number to repeat, so each placeholder draws its own number.
             *word = String::from_utf8_lossy(word).replace(SAME_KEY, RANDOM).into_bytes();
         }
         plan.amount = Amount::Shared(REJECTED.div_ceil(requests));
@@ -69,7 +70,7 @@ impl Course<'_> {
         check_interrupted(self.stop)?;
         if outcome.operations + outcome.unanswered + outcome.connections_lost > 0 || outcome.errors == 0 {
             let texts = outcome.error_texts.into_keys().collect::<Vec<_>>().join("; ");
-            return Err(io::Error::other(format!("requests on a key of another type were not all refused: {texts}")));
+            return Err(io::Error::other(format!("some requests on a key of another type were not rejected: {texts}")));
         }
         Ok(())
     }

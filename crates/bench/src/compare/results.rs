@@ -6,7 +6,7 @@ use super::preflight::Finding;
 use super::sweep::Point;
 use crate::load::outcome::Outcome;
 
-/// Part of the time that a thread must be on a CPU or ready to run to count as always busy.
+/// A thread counts as always busy if it is on a CPU or ready to run for this part of the time.
 const BUSY: f64 = 0.9;
 
 /// Results of one comparison.
@@ -24,16 +24,16 @@ pub(super) struct Results {
     /// Number of workloads to measure.
     pub(super) workloads_planned: usize,
     pub(super) workloads: Vec<WorkloadResult>,
-    /// Stopped before the end.
+    /// Whether the run was stopped before its end.
     pub(super) interrupted: bool,
 }
 
 impl Results {
-    /// Returns a warning if workloads are missing: readers must see it first.
+    /// Returns a warning for the top of the reports if workloads are missing.
     pub(super) fn incomplete(&self) -> Option<String> {
         let (measured, planned) = (self.workloads.len(), self.workloads_planned);
         if self.interrupted {
-            Some("It was interrupted: what follows is what was measured until then.".to_owned())
+            Some("The run was interrupted. The measurements until then follow.".to_owned())
         } else {
             (measured < planned).then(|| format!("Not complete: {measured} of {planned} workloads are measured."))
         }
@@ -64,11 +64,12 @@ pub(super) struct Host {
     /// Scheduling class of all processes.
     pub(super) scheduling: String,
     pub(super) began: String,
-    /// Load average of the last minute, before and after.
+    /// Load average of the last minute before the run.
     pub(super) load_before: String,
+    /// Load average of the last minute of the run.
     pub(super) load_after: String,
     pub(super) tool: String,
-    /// Git checkout around the tool, if there is one: commit, and whether files differ from it.
+    /// Git checkout that contains the tool, if any: the commit, and whether files differ from it.
     pub(super) checkout: Option<String>,
 }
 
@@ -81,7 +82,7 @@ pub(super) struct WorkloadResult {
     /// Description of the load, with the published size if it was scaled.
     pub(super) parameters: String,
     pub(super) scale: f64,
-    /// Names of the peers that the reports compute ratios to.
+    /// Names of the peers that the ratios in the reports refer to.
     pub(super) against: Vec<String>,
     /// Why a sweep has no system calls and wake-ups.
     pub(super) uncounted: Option<String>,
@@ -100,11 +101,11 @@ pub(super) struct PeerResult {
     /// Maximum operations in flight: clients × nodes that each is connected to × pipeline.
     pub(super) in_flight_max: u64,
     pub(super) notes: Vec<String>,
-    /// Why the peer was not measured.
+    /// The reason why the peer was not measured.
     pub(super) skipped: Option<String>,
-    /// Why its results are invalid.
+    /// The reason why its results are invalid.
     pub(super) invalid: Option<String>,
-    /// The workload's latency limit in microseconds, if p99 is above it.
+    /// The workload's latency limit in microseconds, if p99 exceeds it.
     pub(super) latency_missed_us: Option<f64>,
     pub(super) loaded_keys: u64,
     /// Resident memory before the first round, with the keys loaded.
@@ -123,7 +124,7 @@ pub(super) struct PeerResult {
 /// Resident memory of collections.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Footprint {
-    /// Name of the counted things: members, entries and the like.
+    /// Name of the counted items: members, entries and the like.
     pub(super) what: &'static str,
     pub(super) count: u64,
     /// Resident memory after the rejected requests, before the filling.
@@ -150,15 +151,15 @@ impl Footprint {
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Round {
-    /// From 1.
+    /// Number of the round, starting at 1.
     pub(super) round: u64,
     pub(super) server_cpu_s: f64,
-    /// Time that the server's threads were ready to run without a CPU.
+    /// Time during which the server's threads were ready to run but had no CPU.
     pub(super) server_wait_s: f64,
     /// CPU time of the server's busiest thread, as a part of the elapsed time.
     pub(super) server_busy_max: f64,
-    /// On-CPU and run-queue time of the server's thread with the largest sum, as a part of the
-    /// elapsed time.
+    /// Maximum, over the server's threads, of the sum of on-CPU and run-queue time, as a part of
+    /// the elapsed time.
     pub(super) server_wanting_max: f64,
     pub(super) server_cpu_us_per_operation: f64,
     /// Context switches because a thread of the server waited.
@@ -169,13 +170,13 @@ pub(super) struct Round {
     pub(super) load: Outcome,
 }
 
-/// The side that was always busy. Time in the run queue counts like time on a CPU, because on
-/// shared CPUs each side delays the other.
+/// The side that limited the throughput because it was always busy. Time in the run queue counts
+/// like time on a CPU, because on shared CPUs each side delays the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
-    /// A thread of the generator was always busy, and none of the server.
+    /// A thread of the generator was always busy, but no thread of the server.
     Generator,
-    /// A thread of each was always busy: they compete for the CPUs.
+    /// A thread of each side was always busy: they compete for the CPUs.
     Both,
     Other,
 }
@@ -214,23 +215,25 @@ impl Spread {
 pub(super) struct Summary {
     pub(super) operations_per_s: Spread,
     pub(super) cpu_us_per_operation: Spread,
-    /// Medians over the rounds.
+    /// 50th percentile, median of the rounds.
     pub(super) p50_us: f64,
+    /// 99th percentile, median of the rounds.
     pub(super) p99_us: f64,
+    /// 99.9th percentile, median of the rounds.
     pub(super) p99_9_us: f64,
-    /// Over all rounds.
+    /// Maximum of all rounds.
     pub(super) max_us: f64,
     pub(super) hit_rate: Option<f64>,
     /// CPU time of the load generator, median.
     pub(super) generator_us_per_operation: f64,
-    /// On-CPU and run-queue time of the generator's thread with the largest sum, as a part of the
-    /// elapsed time, median.
+    /// Maximum, over the generator's threads, of the sum of on-CPU and run-queue time, as a part of
+    /// the elapsed time; median over the rounds.
     pub(super) generator_wanting: f64,
-    /// Rounds in which the generator was the limit.
+    /// Number of rounds in which the generator was the limit.
     pub(super) generator_limited: usize,
-    /// Rounds in which generator and server were both always busy.
+    /// Number of rounds in which generator and server were both always busy.
     pub(super) both_limited: usize,
-    /// Part of the CPU time that the server wanted and did not get.
+    /// Part of the CPU time that the server was ready to use but did not get.
     pub(super) server_starved: f64,
     /// Ratios to every other measured peer.
     pub(super) ratios: Vec<Ratios>,
@@ -247,8 +250,8 @@ pub(super) struct Ratios {
 }
 
 impl WorkloadResult {
-    /// Computes summaries and ratios. Without a named peer, ratios are to the first peer that takes
-    /// part.
+    /// Computes summaries and ratios. Unless peers are named, ratios refer to the first peer that
+    /// takes part.
     pub(super) fn summarize(&mut self) {
         if self.against.is_empty() {
             self.against = self

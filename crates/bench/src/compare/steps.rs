@@ -1,4 +1,4 @@
-//! Steps outside the measured rounds: filling, resetting, counting.
+//! Runs the steps outside the measured rounds: filling, resetting, counting.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::load::control::{Control, Login, Target};
 use crate::load::keys::Pattern;
 use crate::load::plan::{Amount, CommandPlan, Plan};
 
-/// Clients per thread that load the keys.
+/// Number of clients per thread that load the keys.
 const FILL_CLIENTS: u32 = 10;
 /// Pipeline of these clients.
 const FILL_PIPELINE: u32 = 30;
@@ -58,7 +58,7 @@ impl Course<'_> {
         }
     }
 
-    /// Runs a plan to its end and returns the number of its operations.
+    /// Runs a plan to its end. Returns the number of its operations.
     pub(super) fn fill(&self, plan: &Plan) -> io::Result<u64> {
         let outcome = load::run(plan, self.stop, &mut ())?;
         check_interrupted(self.stop)?;
@@ -74,8 +74,8 @@ fn ask(address: SocketAddr, text: &str) -> io::Result<Value> {
     Control::open(&Target::Tcp(address), &Login::default())?.order(&text.split(' ').collect::<Vec<_>>())
 }
 
-/// Checks that the replies of all nodes add up to `expected`, so that every operation had its
-/// effect.
+/// Checks that the replies of all nodes add up to `expected`. This shows that every operation had
+/// its effect.
 fn check_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     let mut sum = 0;
     for address in &peer.addresses {
@@ -88,7 +88,7 @@ fn check_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the number in a reply: the reply itself, or its first element.
+/// Returns the count in a reply, which is the reply itself or its first element.
 fn count_in(answer: &Value) -> Option<i64> {
     match answer {
         Value::Integer(count) => Some(*count),

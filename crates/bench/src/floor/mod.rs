@@ -1,4 +1,4 @@
-//! The floor responder: sockets, parser and replies without a store.
+//! The floor responder: sockets, parser and replies, but no store.
 
 mod responder;
 
@@ -21,9 +21,9 @@ use responder::Responder;
 
 /// Length of the listen backlog.
 const BACKLOG: i32 = 511;
-/// Maximum bytes of the fixed reply.
+/// Maximum size of the fixed reply, bytes.
 const REPLY_BYTES_MAX: u64 = 512 << 20;
-/// Maximum threads.
+/// Maximum number of threads.
 const THREADS_MAX: u64 = 1024;
 
 /// Options of the floor responder.
@@ -35,10 +35,10 @@ pub(crate) struct Options {
     /// Event loop: auto, io_uring or epoll
     #[arg(long, default_value = "auto")]
     io_backend: Choice,
-    /// Bytes of the value in the reply to GET
+    /// Size of the value in the reply to GET, bytes
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=REPLY_BYTES_MAX))]
     reply_size: u64,
-    /// Event loops, each on its own thread
+    /// Number of event loops, each on its own thread
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX))]
     threads: u64,
 }
@@ -58,8 +58,8 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
 
 fn serve<L: EventLoop>(options: &Options, backend: Backend, reason: &str) -> io::Result<()> {
     let shared = Arc::new(Shared { stop: AtomicBool::new(false), commands: AtomicU64::new(0) });
-    // Installed before the threads start, which inherit the signal mask, and before clients can see
-    // that the responder is ready.
+    // Install the handlers before the threads start, because threads inherit the signal mask, and
+    // before clients can see that the responder is ready.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut threads = Vec::new();
     let mut doorbells = Vec::new();

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pantala_resp::{ArgRange, Args, Limits, Parser};
 use pantala_runtime::{ConnId, Event, EventLoop};
 
-/// Reply to CONFIG GET. redis-benchmark asks for `save` and `appendonly` and prints the reply.
+/// The reply to CONFIG GET. redis-benchmark requests `save` and `appendonly` and prints the reply.
 const CONFIG_REPLY: &[u8] = b"*2\r\n$4\r\nsave\r\n$0\r\n\r\n";
-/// Maximum capacity of an output buffer that an idle connection keeps.
+/// Maximum capacity of an output buffer that an idle connection keeps, bytes.
 const OUTPUT_KEPT_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Default)]
 struct Connection {
-    /// `None` between a close and the position's next use.
+    /// `None` after the connection was closed, until its position is reused.
     conn: Option<ConnId>,
     parser: Parser,
-    /// Start of a command that has not arrived in full.
+    /// The start of a command that has not completely arrived.
     partial: Vec<u8>,
     output: Vec<u8>,
     /// Buffer of a finished send, reused for the next output.
@@ -32,7 +32,7 @@ struct Connection {
 pub(super) struct Responder<L> {
     event_loop: L,
     connections: Vec<Connection>,
-    /// Connections that got output or ended in this turn.
+    /// Connections that received output or ended in this turn.
     touched: Vec<ConnId>,
     get_reply: Vec<u8>,
     ranges: Vec<ArgRange>,
@@ -75,8 +75,8 @@ impl<L: EventLoop> Responder<L> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Accepted { socket, .. } => {
-                // Fails only if descriptors or memory are exhausted. The client's connection is
-                // then closed.
+                // This fails only if descriptors or memory are exhausted. The client's connection
+                // is then closed.
                 if let Ok(conn) = self.event_loop.add(socket) {
                     if self.connections.len() <= conn.index() {
                         self.connections.resize_with(conn.index() + 1, Connection::default);
@@ -124,7 +124,7 @@ impl<L: EventLoop> Responder<L> {
         }
     }
 
-    /// Ends the turn: one send per connection.
+    /// Ends the turn: sends the output of each connection in one send.
     fn send_all(&mut self) {
         let mut touched = mem::take(&mut self.touched);
         for conn in touched.drain(..) {
@@ -150,12 +150,12 @@ impl<L: EventLoop> Responder<L> {
     }
 }
 
-/// Returns the buffer of a finished send, without its memory if that is large.
+/// Returns the buffer of a finished send for reuse. Frees its memory if that is large.
 fn kept(buffer: Vec<u8>) -> Vec<u8> {
     if buffer.capacity() > OUTPUT_KEPT_BYTES_MAX { Vec::new() } else { buffer }
 }
 
-/// The parts of a responder that replying needs.
+/// The parts of a responder that are needed to reply.
 struct Replier<'a> {
     get_reply: &'a [u8],
     ranges: &'a mut Vec<ArgRange>,
@@ -177,7 +177,7 @@ impl Replier<'_> {
         connection.partial = partial;
     }
 
-    /// Replies to commands. Returns the number of bytes that they occupied.
+    /// Replies to commands. Returns the number of bytes that the commands occupied.
     fn answer_all(&mut self, connection: &mut Connection, bytes: &mut [u8]) -> usize {
         let limits = Limits::default();
         let mut used_bytes = 0;

@@ -1,5 +1,5 @@
-//! A client: draws operations and schedules them. Its connections (one, or one for each node)
-//! belong to the driver.
+//! A client, which draws operations and schedules them. Its connections belong to the driver: one,
+//! or in cluster mode one for each node.
 
 use std::collections::VecDeque;
 
@@ -16,34 +16,35 @@ pub(super) struct Operation {
     pub(super) command: u16,
     /// Number of the operation's first key.
     pub(super) key: u64,
-    /// Start of its latency; `None`: the time of its send.
+    /// Start of its latency, or `None` if the latency starts when it is sent.
     pub(super) since_ns: Option<u64>,
-    /// Whether an ASKING precedes it.
+    /// Whether an ASKING must precede it.
     pub(super) asking: bool,
-    /// Number of redirections that it has followed.
+    /// Number of redirections that the operation has followed.
     pub(super) hops: u8,
 }
 
-/// Draws operations: commands in turn by their weights, each with its own keys.
+/// Draws operations. The commands take turns according to their weights, each with its own keys.
 pub(super) struct Client {
     pub(super) random: Random,
     /// Keys by command.
     pub(super) keys: Vec<Keys>,
     weights: Vec<u32>,
     command: usize,
-    /// Operations of `command` until the next command's turn.
+    /// Number of operations of `command` until the next command's turn.
     command_left: u32,
-    /// Operations still to draw; `None`: until the time ends.
+    /// Number of operations still to draw, or `None` if the run has a time limit.
     left: Option<u64>,
     schedule: Option<Schedule>,
-    /// Whether it is in the driver's list of due times.
+    /// Whether the client is in the driver's list of due times.
     pub(super) scheduled: bool,
-    /// An operation drawn for a node whose queue is full. The client draws nothing else until there
-    /// is room, so that no node gets more than its share.
+    /// An operation drawn for a node whose queue is full. The client draws no other operation until
+    /// the queue has room, so that no node receives more than its share.
     pub(super) held: Option<(Operation, usize)>,
-    /// Index of the client's connection to each node, once there is one.
+    /// Index of the client's connection to each node, or `None` if there is no connection.
     pub(super) connections: Vec<Option<usize>>,
-    /// Operations by node that were drawn while another node's connection was being filled.
+    /// For each node, the operations that were drawn while another node's connection was being
+    /// filled.
     pub(super) queues: Vec<VecDeque<Operation>>,
 }
 
@@ -56,7 +57,7 @@ pub(super) enum Next {
 }
 
 impl Client {
-    /// Creates client `index` of the run's clients. The run started at `start_ns`.
+    /// Creates the client with number `index` in the run. The run started at `start_ns`.
     pub(super) fn new(plan: &Plan, index: u64, start_ns: u64) -> Self {
         let seed = if plan.distinct_client_seed { plan.seed.wrapping_add(index) } else { plan.seed };
         let keys = plan.commands.iter().map(|c| Keys::new(c.pattern, &plan.range, index, u64::from(plan.clients)));
@@ -75,7 +76,7 @@ impl Client {
         }
     }
 
-    /// Draws the next operation, if one is due.
+    /// Draws the next operation if one is due.
     #[inline]
     pub(super) fn draw(&mut self, now_ns: u64) -> Next {
         if self.left == Some(0) {
@@ -107,8 +108,8 @@ impl Client {
         self.left == Some(0) && self.held.is_none()
     }
 
-    /// Stops drawing and sending. Returns how many requests were sent and redirected, and will get
-    /// no reply.
+    /// Stops drawing and sending. Returns the number of requests that were sent and redirected, and
+    /// that will get no reply.
     pub(super) fn stop(&mut self) -> u64 {
         self.left = Some(0);
         self.held = None;

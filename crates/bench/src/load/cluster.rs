@@ -1,4 +1,4 @@
-//! The slots of a cluster by node, and the parsing of redirections.
+//! The nodes of a cluster and their slots, and the parsing of redirections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,11 +11,11 @@ use super::control::{Control, Login, Target, resolve};
 /// Maximum number of nodes.
 const NODES_MAX: usize = 4096;
 
-/// The slots of a cluster in one thread's view.
+/// The slots of a cluster, as one thread knows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     pub(crate) nodes: Vec<SocketAddr>,
-    /// Index in `nodes` by slot.
+    /// Index in `nodes` for each slot.
     slots: Box<[u16]>,
 }
 
@@ -24,12 +24,13 @@ pub(crate) struct Topology {
 pub(crate) struct Redirection {
     pub(crate) slot: u16,
     pub(crate) address: SocketAddr,
-    /// Valid for this request only, which must follow an ASKING.
+    /// Whether the redirection applies only to this request, which must then follow an ASKING.
     pub(crate) once: bool,
 }
 
 impl Topology {
-    /// Asks the server at `contact` by CLUSTER SLOTS, or by CLUSTER SHARDS if it rejects that.
+    /// Queries the server at `contact` with CLUSTER SLOTS, or with CLUSTER SHARDS if it rejects
+    /// CLUSTER SLOTS.
     pub(crate) fn ask(contact: SocketAddr, login: &Login) -> io::Result<Self> {
         let mut control = Control::open(&Target::Tcp(contact), login)?;
         let mut parts = parse_slots(&control.ask(&["CLUSTER", "SLOTS"])?);
@@ -43,7 +44,7 @@ impl Topology {
     fn from_parts(parts: &[Part], contact: SocketAddr) -> io::Result<Self> {
         let mut topology = Self { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS].into() };
         for part in parts {
-            // An empty host is that of the server that was asked.
+            // An empty host means the host of the queried server.
             let address = match part.host.as_str() {
                 "" | "?" => SocketAddr::new(contact.ip(), part.port),
                 host => resolve(host, part.port)?,
@@ -61,7 +62,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Returns the index of the node at `address`. A new node is added unless there are too many.
+    /// Returns the index of the node at `address`. Adds a new node, unless there are too many.
     pub(crate) fn node(&mut self, address: SocketAddr) -> Option<usize> {
         if let Some(node) = self.nodes.iter().position(|known| *known == address) {
             return Some(node);
@@ -91,7 +92,7 @@ impl Topology {
     }
 }
 
-/// Parses `MOVED 12 host:port` and `ASK 12 host:port`. An empty host is that of `contact`.
+/// Parses `MOVED 12 host:port` and `ASK 12 host:port`. An empty host means the host of `contact`.
 pub(crate) fn redirection(text: &[u8], contact: SocketAddr) -> Option<Redirection> {
     let text = std::str::from_utf8(text).ok()?;
     let mut words = text.split(' ');

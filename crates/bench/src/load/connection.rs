@@ -1,4 +1,4 @@
-//! One connection: unsent output and expected replies.
+//! A connection: its unsent output and the replies that it expects.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use super::scan::{Reply, Scanner};
 use super::tally::Tally;
 use super::template::Template;
 
-/// Value of [`Sent::command`] for an ASKING.
+/// The value of [`Sent::command`] for an ASKING.
 const ASKING: u16 = u16::MAX;
 
-/// Consecutive equal requests without a reply.
+/// Consecutive equal requests that have no reply yet.
 #[derive(Debug)]
 struct Sent {
     command: u16,
@@ -28,30 +28,31 @@ struct Sent {
 
 pub(super) struct Connection {
     pub(super) socket: Socket,
-    /// Encryption of the connection, if it is encrypted.
+    /// TLS of the connection, if it is encrypted.
     pub(super) link: Option<Box<Link>>,
-    /// Indexes of its client in the thread, and of its node.
+    /// Index of its client in the thread.
     pub(super) client: usize,
+    /// Index of its node.
     pub(super) node: usize,
     /// The node's address, in cluster mode.
     pub(super) address: Option<SocketAddr>,
     pub(super) scanner: Scanner,
     pub(super) out: Vec<u8>,
-    /// Number of bytes of `out` already sent. It is not 0 only while the socket's buffer is full.
+    /// Number of bytes of `out` already sent. It is 0 unless the socket's buffer is full.
     pub(super) out_sent: usize,
     sent: VecDeque<Sent>,
-    /// Operations without a reply.
+    /// Number of operations without a reply.
     pub(super) in_flight: u32,
     /// Whether it is in the driver's list of connections to fill.
     pub(super) listed: bool,
     pub(super) open: bool,
-    /// Number of replies to the front operation so far, if it has several.
+    /// Number of replies so far to the oldest operation, if that has several replies.
     replies_seen: u32,
     /// Whether one of these replies was an error.
     failed: bool,
 }
 
-/// An operation to resend to another node.
+/// An operation that must be resent to another node.
 pub(super) type Redirected = (Redirection, Operation);
 
 impl Connection {
@@ -72,7 +73,7 @@ impl Connection {
             scanner: Scanner::default(),
             out: Vec::new(),
             out_sent: 0,
-            // Grows further if every request needs an entry of its own.
+            // The queue grows further if every request needs an entry of its own.
             sent: VecDeque::with_capacity(pipeline.min(64) as usize + 1),
             in_flight: 0,
             listed: false,
@@ -103,10 +104,10 @@ impl Connection {
         self.out_sent < self.out.len() || self.link.as_ref().is_some_and(|link| !link.sealed.is_empty())
     }
 
-    /// Encrypts the output, on an encrypted connection.
+    /// Encrypts the output if the connection is encrypted.
     ///
     /// # Errors
-    /// The keys are used up.
+    /// The keys have been used for the maximum number of records.
     #[inline]
     pub(super) fn seal(&mut self) -> std::io::Result<()> {
         match &mut self.link {
@@ -140,8 +141,8 @@ impl Connection {
         self.sent.push_back(Sent { command: ASKING, since_ns: 0, key: 0, count: 1, hops: 0 });
     }
 
-    /// Parses bytes from the server. Returns how many operations have completed or were redirected,
-    /// or why the connection failed.
+    /// Parses bytes from the server. Returns the number of operations that have completed or were
+    /// redirected, or the reason why the connection failed.
     #[inline]
     pub(super) fn receive(
         &mut self,

@@ -1,4 +1,4 @@
-//! A blocking connection for handshakes, topology, and queries before and after the load.
+//! A blocking connection, for handshakes, topology, and queries before and after the load.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// Timeout of connecting, and of a reply.
+/// Time limit for connecting, and for a reply.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Bytes read by one call.
 const READ_BYTES: usize = 16 * 1024;
@@ -38,7 +38,8 @@ pub(crate) fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
     (host, port).to_socket_addrs().map_err(|_| unknown())?.next().ok_or_else(unknown)
 }
 
-/// Credentials, database and encryption of a connection. The user is `default` if none is given.
+/// Credentials, database and encryption of a connection. Without a user name, the user is
+/// `default`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Login {
     pub(crate) tls: Option<Tls>,
@@ -64,7 +65,7 @@ impl Control {
                 control.send(b"")?;
                 control.receive()?;
             }
-            // Sends the last bytes of the handshake.
+            // Send the last bytes of the handshake.
             control.send(b"")?;
         }
         if let Some(password) = &login.password {
@@ -138,7 +139,7 @@ impl Control {
         Ok(())
     }
 
-    /// Does the same as `ask`, but returns an error reply as an error.
+    /// Like `ask`, but returns an error reply as an error.
     pub(crate) fn order(&mut self, words: &[&str]) -> io::Result<Value> {
         let answer = self.ask(words)?;
         self.accepted(words.first().unwrap_or(&""), &answer)?;

@@ -1,14 +1,14 @@
-//! Values, TTLs and random numbers.
+//! Generates values, TTLs and random numbers.
 
 use pantala_base::Random;
 
 use super::template::write_number;
 
-/// Random bytes in addition to the longest value, from which values are cut. Much larger than a
-/// cache line, small compared with a cache.
+/// Number of random bytes in addition to the longest value. Values are cut from these bytes. The
+/// number is much larger than a cache line and small compared with a cache.
 const POOL_EXTRA_BYTES: usize = 64 * 1024;
 
-/// Lengths of values, uniformly distributed.
+/// The lengths of values, uniformly distributed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) minimum: u64,
@@ -21,12 +21,12 @@ pub(crate) struct Sizes {
 pub(crate) struct Data {
     sizes: Sizes,
     expiry_seconds: (u64, u64),
-    /// Minimum and maximum of random numbers.
+    /// Minimum and maximum of `__random__` numbers.
     numbers: (u64, u64),
-    /// Bytes of values: all `x`, or random.
+    /// The bytes from which values are cut: all `x`, or random.
     pool: Vec<u8>,
     random: bool,
-    /// A complete encoded argument, if all values are equal, which takes one copy.
+    /// The complete encoded argument if all values are equal; writing it takes one copy.
     whole: Option<Vec<u8>>,
 }
 

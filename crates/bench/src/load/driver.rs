@@ -1,8 +1,8 @@
 //! One thread of the load: its clients, their connections, and an epoll loop.
 //!
-//! A turn waits for readable connections. Each is read once, its replies are counted, and its
-//! pipeline is refilled and sent. So all operations whose replies arrive in one read cost two
-//! system calls. Nothing is allocated per operation.
+//! A turn waits for readable connections. It reads each once, counts its replies, refills its
+//! pipeline and sends. All operations whose replies arrive in one read therefore cost two system
+//! calls. Nothing is allocated per operation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,19 +27,20 @@ use super::shared::Shared;
 use super::tally::Tally;
 use super::template::Template;
 
-/// Bytes read by one call.
+/// Maximum number of bytes read by one call.
 const READ_BYTES: usize = 256 * 1024;
-/// Events returned by one call.
+/// Maximum number of events returned by one call.
 const EVENTS: usize = 256;
-/// Interval at which counts are published and limits checked.
+/// Interval at which a thread publishes its counts and checks limits, ns.
 pub(super) const PUBLISH_NS: u64 = 200_000_000;
-/// Maximum wait for replies to requests in flight after the time has ended.
+/// Maximum wait for replies to requests in flight after the run's time has ended, ns.
 const DRAIN_NS: u64 = 5_000_000_000;
-/// Maximum operations that each client draws ahead for a node.
+/// Maximum number of operations that each client draws ahead for a node.
 const QUEUE_MAX: usize = 16 * 1024;
-/// Minimum time between two queries of the cluster's slots.
+/// Minimum time between two queries of the cluster's slots, ns.
 const REFRESH_NS: u64 = 1_000_000_000;
-/// Maximum consecutive redirections of one operation, against nodes that redirect to each other.
+/// Maximum number of consecutive redirections of one operation. Ends loops between nodes that
+/// redirect to each other.
 const HOPS_MAX: u8 = 16;
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
@@ -56,20 +57,20 @@ pub(super) struct Driver<'a> {
     connections: Vec<Connection>,
     topology: Option<Topology>,
     tally: Tally,
-    /// Connections whose pipelines are to be filled.
+    /// Connections whose pipelines must be filled.
     ready: Vec<usize>,
     /// Due times of the clients' next operations, with the clients' indexes.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     redirected: Vec<Redirected>,
     buffer: Vec<u8>,
     scratch: Vec<u8>,
-    /// Requests without a reply, of all connections.
+    /// Number of requests without a reply, of all connections.
     in_flight: u64,
     stopping: bool,
     deadline_ns: u64,
     last_answer_ns: u64,
-    /// Time at which requests were last sent while none was in flight. The server is not stalled
-    /// before that.
+    /// Time of the last send while no request was in flight. The stall limit counts from this time
+    /// or later.
     asked_ns: u64,
     next_publish_ns: u64,
     next_refresh_ns: u64,
@@ -82,7 +83,7 @@ pub(super) struct Driven {
     pub(super) elapsed_ns: u64,
     /// Whether the run was stopped before its end.
     pub(super) interrupted: bool,
-    /// Open sockets, because closing them is not part of the load.
+    /// The open sockets. They are returned because closing them is not part of the load.
     pub(super) sockets: Vec<Socket>,
 }
 
@@ -182,8 +183,8 @@ impl<'a> Driver<'a> {
                     self.send(index);
                 }
                 self.list(index);
-                // This connection's next requests are sent before others are read, to keep the
-                // server busy.
+                // Send this connection's next requests before others are read, to keep the server
+                // busy.
                 self.fill_ready();
             }
         }
@@ -195,7 +196,7 @@ impl<'a> Driver<'a> {
         Ok(Driven { tally: self.tally, elapsed_ns, interrupted, sockets })
     }
 
-    /// Restarts all clients at `start_ns`, because they were created before all were connected.
+    /// Restarts all clients at `start_ns`. They were created before all clients were connected.
     fn restart(&mut self, start_ns: u64) {
         for (position, client) in self.clients.iter_mut().enumerate() {
             let index = (self.thread + position * self.plan.threads as usize) as u64;
@@ -224,8 +225,8 @@ impl<'a> Driver<'a> {
         if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
             self.stopping = true;
             for client in &mut self.clients {
-                // A request that was redirected at the last moment is not an error, since the time
-                // has ended.
+                // A request that was redirected at the last moment is not an error, because the
+                // time has ended.
                 client.stop();
             }
             self.due.clear();
@@ -253,7 +254,7 @@ impl<'a> Driver<'a> {
         let mut timeout =
             Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
         if self.plan.rate_per_s.is_some() && wait_ns > 0 {
-            // epoll_wait counts in milliseconds; poll on the epoll descriptor counts in
+            // epoll_wait has a resolution of milliseconds, poll on the epoll descriptor one of
             // nanoseconds.
             let waited = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
             ignore_interrupt(waited.map(|_| ()))?;
@@ -323,7 +324,7 @@ impl<'a> Driver<'a> {
             if !self.redirected.is_empty() {
                 self.redirect(self.connections[index].client);
             }
-            // A short read has emptied the socket. Later bytes raise a new event.
+            // A short read has emptied the socket. Later bytes cause a new event.
             if read_bytes < READ_BYTES {
                 return;
             }
@@ -338,13 +339,13 @@ impl<'a> Driver<'a> {
         let in_flight = u64::from(std::mem::take(&mut connection.in_flight));
         self.in_flight -= in_flight;
         let (client, node) = (connection.client, connection.node);
-        // The kernel removes a socket when its last descriptor is closed, which happens at the end
-        // of the run. So it is removed here.
+        // The kernel removes a socket from the epoll instance when its last descriptor is closed,
+        // which happens at the end of the run. So remove it here.
         let _ = epoll::delete(&self.epoll, &connection.socket);
         let client = &mut self.clients[client];
         client.connections[node] = None;
-        // A client without one of its nodes cannot keep its key distribution. It ends, and the run
-        // counts as failed.
+        // A client that has lost one of its nodes cannot keep its key distribution. It ends, and
+        // the run counts as failed.
         let redirected = client.stop() + self.redirected.drain(..).len() as u64;
         self.tally.lost(why, in_flight + redirected);
     }
@@ -372,7 +373,7 @@ impl<'a> Driver<'a> {
         self.refresh();
     }
 
-    /// Asks for all slots after one has moved, at most once in [`REFRESH_NS`]. That delays this
+    /// Queries all slots after one has moved, at most once in [`REFRESH_NS`]. The query delays this
     /// thread by about a millisecond.
     fn refresh(&mut self) {
         let now_ns = self.now_ns();
@@ -381,14 +382,14 @@ impl<'a> Driver<'a> {
         }
         self.next_refresh_ns = now_ns + REFRESH_NS;
         if let (Target::Tcp(address), Some(topology)) = (&self.plan.target, &mut self.topology) {
-            // During a migration the reply may have gaps, which later redirections fill.
+            // During a migration the reply may have gaps. Later redirections fill them.
             if let Ok(newer) = Topology::ask(*address, &self.plan.login) {
                 topology.update(&newer);
             }
         }
     }
 
-    /// Puts an operation at the head of a node's queue.
+    /// Inserts an operation at the head of a node's queue.
     fn enqueue(&mut self, client: usize, node: usize, operation: Operation) {
         if let Some(index) = self.connection_to(client, node) {
             self.clients[client].queues[node].push_front(operation);
@@ -396,8 +397,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Returns the client's connection to a node, and opens it if there is none. If that fails, the
-    /// operation is lost and the client ends, as after a broken connection.
+    /// Returns the client's connection to a node. Opens it if there is none. If that fails, the
+    /// operation is lost and the client ends, as after a lost connection.
     fn connection_to(&mut self, client: usize, node: usize) -> Option<usize> {
         let known = self.clients[client].connections.get(node).copied().flatten();
         known.or_else(|| {
@@ -419,7 +420,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Fills a connection's pipeline and sends.
+    /// Fills a connection's pipeline and sends the requests.
     fn fill(&mut self, index: usize) {
         let now_ns = self.now_ns();
         if self.in_flight == 0 {
@@ -442,14 +443,14 @@ impl<'a> Driver<'a> {
             self.in_flight += 1;
         }
         let connection = &self.connections[index];
-        // Unsent bytes mean that the socket is full; its writable event continues the send.
+        // Unsent bytes mean that the socket is full. The event for its room continues the send.
         if !connection.out.is_empty() && connection.out_sent == 0 {
             self.send(index);
         }
     }
 
     /// Returns the next operation for a connection, from its queue or drawn by its client.
-    /// Operations drawn for other nodes are queued for these.
+    /// Operations drawn for other nodes are added to the queues of these nodes.
     fn next(&mut self, index: usize, now_ns: u64) -> Option<Operation> {
         let (client_index, node) = (self.connections[index].client, self.connections[index].node);
         if self.topology.is_none() {
@@ -458,7 +459,7 @@ impl<'a> Driver<'a> {
         loop {
             let client = &mut self.clients[client_index];
             if let Some(operation) = client.queues[node].pop_front() {
-                // The client's connections were waiting until this queue had room.
+                // The client's connections have been waiting until this queue had room.
                 let held_here = client.held.as_ref().is_some_and(|(_, held_node)| *held_node == node);
                 if held_here && let Some((held, _)) = client.held.take() {
                     client.queues[node].push_back(held);
@@ -503,7 +504,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Sends as much as the socket accepts.
+    /// Sends as many bytes as the socket accepts.
     fn send(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         if let Err(error) = connection.seal() {
@@ -523,7 +524,7 @@ impl<'a> Driver<'a> {
         }
         connection.out_sent = 0;
         connection.forget_sent();
-        // Bytes added meanwhile are sealed only after earlier ones are sent.
+        // Bytes that were added in the meantime are sealed only after the earlier ones were sent.
         if connection.link.is_some() && !connection.out.is_empty() {
             self.send(index);
         }

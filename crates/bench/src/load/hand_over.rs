@@ -1,10 +1,12 @@
-//! Hand-overs: clients that block in BLPOP on one list, and one more client that pushes.
+//! Hand-overs: clients that block in BLPOP on one list, and one other client that pushes elements.
 //!
-//! The pushing client sends a batch in one write, an RPUSH for each element, and the next batch
-//! once every element has arrived at some client. A client that got an element blocks again at
-//! once. So a hand-over is a push, the delivery to the client that has been blocked longest, and
-//! that client's next BLPOP. Elements are numbers, each pushed once. An element that is lost or
-//! arrives twice fails the run.
+//! The pushing client sends a batch in one write, with an RPUSH for each element. It sends the next
+//! batch once every element has arrived at some client. A client that received an element blocks
+//! again immediately. A hand-over is thus a push, the delivery to the client that has been blocked
+//! longest, and that client's next BLPOP.
+//!
+//! Elements are numbers, and each is pushed once. The run fails if an element is lost or arrives
+//! twice.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,7 +26,7 @@ use super::plan::{Amount, Plan};
 use super::shared::Shared;
 use super::tally::Tally;
 
-/// The list that all clients block on.
+/// The list on which all clients block.
 const LIST: &str = "queue";
 const WAIT: &[u8] = b"*3\r\n$5\r\nBLPOP\r\n$5\r\nqueue\r\n$1\r\n0\r\n";
 /// Bytes read by one call.
@@ -39,10 +41,10 @@ pub(super) struct HandOver<'a> {
     shared: &'a Shared,
     clock: Instant,
     epoll: OwnedFd,
-    /// The blocked clients, followed by the pushing client.
+    /// The blocking clients, followed by the pushing client.
     clients: Vec<Client>,
     tally: Tally,
-    /// Next element to push.
+    /// The next element to push.
     next: u64,
     last_answer_ns: u64,
     next_publish_ns: u64,
@@ -51,21 +53,21 @@ pub(super) struct HandOver<'a> {
 
 struct Client {
     socket: Socket,
-    /// Start of a reply that has not arrived in full.
+    /// The start of a reply that has not completely arrived.
     received: Vec<u8>,
 }
 
-/// Elements in flight.
+/// The elements in flight.
 struct Batch {
     first: u64,
     missing: Vec<bool>,
     missing_count: usize,
-    /// RPUSHes without a reply.
+    /// Number of RPUSHes without a reply.
     unanswered: usize,
     since_ns: u64,
 }
 
-/// Why a run ends early.
+/// The reason why a run ends early.
 enum End {
     /// The stop flag was set.
     Stopped,
@@ -79,7 +81,7 @@ fn trouble<T>(why: impl Into<String>) -> Result<T, End> {
 }
 
 impl<'a> HandOver<'a> {
-    /// Connects all clients of the run. They are blocked when it returns.
+    /// Connects all clients of the run. When it returns, they are blocked.
     pub(super) fn connect(plan: &'a Plan, shared: &'a Shared, clock: Instant) -> io::Result<Self> {
         let mut hand_over = Self {
             plan,
@@ -90,7 +92,7 @@ impl<'a> HandOver<'a> {
             tally: Tally::new(plan.commands.len()),
             next: 0,
             last_answer_ns: 0,
-            // The first elements, which show that clients are blocked, are not sampled.
+            // The first elements only show that clients are blocked, so they are not published.
             next_publish_ns: u64::MAX,
             room: vec![0; READ_BYTES],
         };
@@ -100,8 +102,8 @@ impl<'a> HandOver<'a> {
             epoll::add(&hand_over.epoll, &socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
             hand_over.clients.push(Client { socket, received: Vec::new() });
         }
-        // A client is known to be blocked again only after it got an element. So each gets one,
-        // unmeasured.
+        // A client is known to be blocked again only after it has received an element. So each
+        // client receives one, unmeasured.
         if let Err(End::Trouble(why)) = hand_over.once_around() {
             return Err(io::Error::other(why));
         }
@@ -109,7 +111,7 @@ impl<'a> HandOver<'a> {
         Ok(hand_over)
     }
 
-    /// Blocks all clients, and hands over at least as many elements as there are clients.
+    /// Blocks all clients. Hands over at least one element per client.
     fn once_around(&mut self) -> Step {
         let waiting = self.clients.len() - 1;
         (0..waiting).try_for_each(|index| self.send(index, WAIT))?;
@@ -170,7 +172,7 @@ impl<'a> HandOver<'a> {
         Ok(())
     }
 
-    /// Checks the stop flag, the stall limit and whether counts are due to be published.
+    /// Checks the stop flag and the stall limit. Publishes the counts if that is due.
     fn look(&mut self) -> Step {
         if self.shared.stop.load(Ordering::Relaxed) {
             return Err(End::Stopped);
@@ -192,7 +194,7 @@ impl<'a> HandOver<'a> {
         let read_bytes = match rustix::net::recv(&client.socket, &mut self.room[..], RecvFlags::empty()) {
             Ok((_, 0)) => return trouble("the server closed the connection"),
             Ok((_, read_bytes)) => read_bytes,
-            // The poll reports the socket again while there is something to read.
+            // The poll reports the socket again while there are bytes to read.
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return trouble(format!("connection failed: {error}")),
         };
@@ -221,7 +223,7 @@ impl<'a> HandOver<'a> {
         }
     }
 
-    /// Sends all of `bytes`. The socket has room for them, since nothing else is in flight on it.
+    /// Sends all of `bytes`. The socket has room for them, because nothing else is in flight on it.
     fn send(&mut self, index: usize, bytes: &[u8]) -> Step {
         loop {
             match rustix::net::send(&self.clients[index].socket, bytes, SendFlags::NOSIGNAL) {
@@ -263,7 +265,7 @@ impl Batch {
         let at = number.checked_sub(self.first).map_or(usize::MAX, |at| at as usize);
         match self.missing.get_mut(at) {
             Some(missing) if *missing => *missing = false,
-            _ => return trouble(format!("element {number} arrived, which was not on its way")),
+            _ => return trouble(format!("element {number} arrived, which was not in flight")),
         }
         self.missing_count -= 1;
         Ok(())
@@ -291,22 +293,22 @@ mod tests {
     use super::super::outcome::tests::plan as base;
     use super::*;
 
-    /// Element that a faulty server mishandles, later than those pushed by `connect`.
+    /// The element that a faulty server mishandles. It is later than those pushed by `connect`.
     const WRONG: u64 = 100;
 
     #[derive(Clone, Copy, PartialEq)]
     enum Server {
         Sound,
-        /// Hands [`WRONG`] to two clients.
+        /// Delivers [`WRONG`] to two clients.
         Twice,
         /// Drops [`WRONG`].
         Loses,
-        /// Delivers another list's element instead.
+        /// Delivers an element of another list instead.
         Other,
         Errs,
     }
 
-    /// Waiters and elements of one list.
+    /// The waiters and the elements of one list.
     #[derive(Default)]
     struct List {
         waiting: VecDeque<TcpStream>,
@@ -330,7 +332,7 @@ mod tests {
                 for _ in 0..times {
                     let mut client = self.waiting.pop_front().unwrap();
                     let reply = format!("*2\r\n$5\r\n{list}\r\n${}\r\n{element}\r\n", element.len());
-                    // Written in two pieces. The client may have disconnected.
+                    // The reply is written in two pieces. The client may have disconnected.
                     let _ = client
                         .write_all(&reply.as_bytes()[..9])
                         .and_then(|()| client.write_all(&reply.as_bytes()[9..]));
@@ -410,7 +412,7 @@ mod tests {
     #[test]
     fn faults_of_the_server_are_reported() {
         for (server, told) in [
-            (Server::Twice, "element 100 arrived, which was not on its way"),
+            (Server::Twice, "element 100 arrived, which was not in flight"),
             (Server::Loses, "no reply for too long"),
             (Server::Other, "unexpected reply to BLPOP: Array"),
             (Server::Errs, "unexpected reply to RPUSH: Error"),

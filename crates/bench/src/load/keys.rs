@@ -1,4 +1,5 @@
-//! Draws key numbers by the patterns of memtier_benchmark. The template turns numbers into keys.
+//! Draws key numbers by the patterns of memtier_benchmark. The template turns the numbers into
+//! keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,15 +9,15 @@ use pantala_base::Random;
 /// Order or distribution of the keys of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// Every key equally likely.
+    /// All keys are equally likely.
     Uniform,
-    /// Ascending; each client walks the whole range.
+    /// Ascending. Each client walks the whole range.
     Sequential,
-    /// Ascending; each client has its own part of the range.
+    /// Ascending. Each client has its own part of the range.
     Parallel,
     /// A normal distribution around the median.
     Gaussian,
-    /// Zipf's law: the lowest key is the most popular.
+    /// Zipf's law. The lowest key is the most popular.
     Zipf,
 }
 
@@ -48,7 +49,7 @@ impl fmt::Display for Pattern {
 }
 
 /// Maximum deviation of the Gaussian pattern, in multiples of the range. At this value the pattern
-/// is nearly uniform. The larger the deviation, the more draws fall outside of the range.
+/// is nearly uniform. With larger deviations, more draws would fall outside the range.
 pub(crate) const STDDEV_RANGES_MAX: f64 = 10.0;
 
 /// The keys that a run may use, and the parameters of its distributions.
@@ -73,7 +74,7 @@ impl Range {
     }
 
     /// Returns the first and last key of part `index` of `parts`. The last part includes the
-    /// remainder. Parts beyond the number of keys consist of the last key.
+    /// remainder. If there are more parts than keys, the surplus parts consist of the last key.
     pub(crate) fn part(&self, index: u64, parts: u64) -> (u64, u64) {
         let each = (self.count() / parts).max(1);
         let first = self.minimum.saturating_add(index.saturating_mul(each)).min(self.maximum);
@@ -123,11 +124,11 @@ impl Keys {
                     now
                 });
                 let key = (range.median + deviation * range.stddev).round();
-                // A number outside the range is drawn again; clamping would favour the two ends.
-                // With a deviation of `STDDEV_RANGES_MAX` at least one draw in fifty is inside,
-                // even if the median is an end.
+                // Draw again if the number is outside the range, because clamping would favour the
+                // two ends. With a deviation of `STDDEV_RANGES_MAX` at least one draw in fifty is
+                // inside, even if the median is at an end.
                 if key >= range.minimum as f64 && key <= range.maximum as f64 {
-                    // Above 2^53 a rounded end may be outside.
+                    // Above 2^53 a rounded end may be outside the range.
                     return (key as u64).clamp(range.minimum, range.maximum);
                 }
             },
@@ -148,17 +149,18 @@ fn normal_pair(random: &mut Random) -> (f64, f64) {
     }
 }
 
-/// Ranks `1..=count` with probability proportional to `rank^-exponent`, by rejection-inversion
-/// (Hörmann and Derflinger, 1996): constant time and no table, for any number of keys.
+/// Draws ranks `1..=count` with a probability proportional to `rank^-exponent`, by
+/// rejection-inversion (Hörmann and Derflinger, 1996). It takes constant time and needs no table,
+/// for any number of keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     count: f64,
     exponent: f64,
-    /// Integral of the hat function up to one half beyond the last rank.
+    /// Integral of the hat function up to the last rank plus one half.
     area_end: f64,
-    /// Integral of the hat function up to the first rank's column, less that column.
+    /// Integral of the hat function up to the first rank's column, excluding that column.
     area_begin: f64,
-    /// A rank within this distance of the drawn point is accepted without a further check.
+    /// A rank at most this far from the drawn point is accepted without a further check.
     sure: f64,
 }
 
@@ -175,7 +177,8 @@ impl Zipf {
         (-self.exponent * x.ln()).exp()
     }
 
-    /// Returns the antiderivative of `x^-exponent` that is zero at 1. Stable for exponents near 1.
+    /// Returns the antiderivative of `x^-exponent` that is zero at 1. Numerically stable for
+    /// exponents near 1.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let t = (1.0 - self.exponent) * log;
@@ -235,7 +238,8 @@ mod tests {
 
     #[test]
     fn uniform_is_even() {
-        // 100 keys, 10,000 expected of each; six standard deviations (100) either way.
+        // Each of 100 keys is expected 10,000 times. The bounds are six standard deviations (100
+        // each).
         assert!(counts(Pattern::Uniform, &range(5, 104), 1_000_000).iter().all(|&n| (9_400..10_600).contains(&n)));
     }
 
@@ -295,7 +299,7 @@ mod tests {
             let counts = counts(Pattern::Gaussian, &range, 50_000);
             assert!(counts.iter().all(|&n| n > 0), "{minimum} to {maximum}: {counts:?}");
         }
-        // Adjacent floating-point numbers in this range are more than one apart.
+        // Adjacent floating-point numbers in this range differ by more than one.
         let range = Range { minimum: u64::MAX - 1_000, maximum: u64::MAX - 1, median: 2f64.powi(64), ..range(0, 999) };
         let mut keys = Keys::new(Pattern::Gaussian, &range, 0, 1);
         let mut random = Random::from_seed(1);

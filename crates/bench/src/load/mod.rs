@@ -4,20 +4,20 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | plan | a checked load: target, clients, commands, keys, amount ([`plan::Plan`]) |
-//! | operation | the unit that is counted and timed: one request, or several requests that belong together |
-//! | client | draws operations; has one connection, or in cluster mode one to every node |
-//! | pipeline | maximum requests in flight on a *connection*; refilled as replies arrive |
-//! | due | with a rate: the time at which an operation should be sent; its latency counts from then |
+//! | plan | a validated load: target, clients, commands, keys, amount ([`plan::Plan`]) |
+//! | operation | the unit that is counted and timed: one request, or several that belong together |
+//! | client | draws operations. It has one connection, or in cluster mode one to every node |
+//! | pipeline | maximum requests in flight on a *connection*. It is refilled as replies arrive |
+//! | due | with a fixed rate: the time at which an operation should be sent. Its latency counts from then |
 //!
 //! Each thread owns its clients, connections and counts. It publishes the counts a few times a
-//! second; threads share nothing else.
+//! second. Threads share nothing else.
 //!
 //! # What it costs
 //!
 //! Each read of a connection costs `recv`, `send` and two readings of the clock. All connections
-//! that are readable together share one `epoll_wait`. An operation costs drawing a key, a few
-//! copies and a count, but no allocation. `docs/benchmarks.md` has measurements.
+//! that are readable at the same time share one `epoll_wait`. An operation costs drawing a key, a
+//! few copies and a count, but no allocation. `docs/benchmarks.md` has measurements.
 
 mod client;
 pub(crate) mod cluster;
@@ -63,13 +63,13 @@ use self::tally::Tally;
 const WATCH: Duration = Duration::from_millis(20);
 /// Interval at which the watcher takes a sample.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// File descriptors in addition to the connections.
+/// Number of file descriptors in addition to those of the connections.
 const DESCRIPTORS_SPARE: u64 = 100;
 
-/// Runs `pantala-bench load`. Fails if a request failed, or if the run was interrupted.
+/// Runs `pantala-bench load`. Fails if a request failed or the run was interrupted.
 pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
     let plan = options.plan().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-    // Opened first, so that an invalid path fails before the run.
+    // Open the files first, so that an invalid path fails before the run.
     let json = options.json_out_file.as_ref().map(|path| create(path)).transpose()?;
     let hdr = options.hdr_file.as_ref().map(|path| create(path)).transpose()?;
     let mut progress = Progress::new(plan.requests());
@@ -85,13 +85,13 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         outcome.write_percentiles(&mut file)?;
         file.flush()?;
     }
-    // Printed after the files are written, which must be complete even if stdout is closed.
+    // Print after the files are written, so that they are complete even if stdout is closed.
     outcome.write_table(&mut io::stdout().lock())?;
     match outcome.trouble() {
         Some(why) => Err(io::Error::other(why)),
         None if outcome.interrupted => Err(io::Error::new(
             io::ErrorKind::Interrupted,
-            "interrupted before the end: the results are those until then",
+            "interrupted before the end: the results cover the time until then",
         )),
         None => Ok(()),
     }
@@ -102,14 +102,14 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
 struct Report<'a> {
     /// The command line.
     command: Vec<String>,
-    /// The load, defaults included.
+    /// The load, including defaults.
     load: serde_json::Value,
     #[serde(flatten)]
     outcome: &'a Outcome,
 }
 
-/// Returns the words of a command line with the secret replaced by stars. The secret may be a word
-/// of its own or follow the name of its option.
+/// Returns the words of a command line, with the secret replaced by stars. The secret may be a
+/// separate word or follow the name of its option in the same word.
 fn without_secret(words: impl Iterator<Item = String>, secret: Option<&str>) -> Vec<String> {
     let Some(secret) = secret.filter(|secret| !secret.is_empty()) else { return words.collect() };
     let hide = |word: String| match word.strip_suffix(secret) {
@@ -126,7 +126,7 @@ fn create(path: &std::path::Path) -> io::Result<BufWriter<File>> {
 
 /// Observer of a running load.
 pub(crate) trait Watch {
-    /// Called when all clients are connected and nothing has been sent.
+    /// Called when all clients are connected but nothing has been sent.
     fn begins(&mut self) {}
 
     /// Called about every second. `operations` is the number of operations so far.
@@ -182,7 +182,7 @@ struct Start {
     clock: Instant,
     /// Passed when every thread has connected its clients or failed to, and by the watcher.
     connected: Barrier,
-    /// Passed once the watcher has passed `connected`.
+    /// Passed by every thread after it has connected its clients or failed to, and by the watcher.
     go: Barrier,
     failed: AtomicBool,
 }
@@ -201,7 +201,7 @@ fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::
             crate::cpus::run_on(&[plan.cpus[index % plan.cpus.len()]])?;
         }
         if plan.rate_per_s.is_some() {
-            // The kernel may delay timers by 50 µs by default, which would count as latency.
+            // By default, the kernel may delay timers by 50 µs, which would count as latency.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
         }
         connect(plan, shared, index, start.clock)
@@ -226,7 +226,7 @@ fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::
     Ok(Some((driven, cost)))
 }
 
-/// The load of one thread, to run once all threads have connected.
+/// The load of one thread. It runs once all threads have connected.
 type Run<'a> = Box<dyn FnOnce() -> io::Result<Driven> + 'a>;
 
 /// Connects the clients of thread `index`.
@@ -244,8 +244,8 @@ fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns how long this thread was in the run queue, in seconds, or 0 if the kernel does not
-/// report it.
+/// Returns the time that this thread spent in the run queue, in seconds. Returns 0 if the kernel
+/// does not report it.
 fn thread_wait_s() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or_default() / 1e9
@@ -277,9 +277,9 @@ fn watch_threads(shared: &Shared, watch: &mut dyn Watch, ended: impl Fn() -> boo
     samples
 }
 
-/// Raises this process's limit of file descriptors to one for each connection, or says why that is
-/// impossible. The nodes of a cluster are not known yet, so with too low a limit their connections
-/// fail one by one.
+/// Raises this process's limit of file descriptors to one for each connection. Fails with an
+/// explanation if that is impossible. The nodes of a cluster are not known yet, so with too low a
+/// limit their connections fail one by one.
 fn allow_descriptors(plan: &Plan) -> io::Result<()> {
     let needed = u64::from(plan.clients) + DESCRIPTORS_SPARE;
     let limit = getrlimit(Resource::Nofile);

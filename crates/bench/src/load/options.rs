@@ -25,13 +25,13 @@ const DATA_BYTES_MAX: u64 = 512 << 20;
 const WEIGHT_MAX: u32 = 1_000_000_000;
 /// Maximum commands in one load.
 const COMMANDS_MAX: usize = 64;
-/// Seconds without a reply after which a run fails.
+/// Time without a reply after which a run fails, seconds.
 const STALL_SECONDS: u64 = 30;
 
-/// The meaning of the output, shown below the options.
+/// Explanation of the output, shown below the options.
 pub(crate) const RESULTS: &str = "\
 Results:
-  Only requests with a reply that is no error count as operations. If requests fail, the rates are
+  Only requests whose reply is not an error count as operations. If requests fail, the rates are
   lower than what was sent: a table of zeros means that no request succeeded, not that the server
   was slow. The last line then has the number of error replies, requests without a reply and lost
   connections, with some of the errors' texts, and the exit code is 1.
@@ -49,38 +49,38 @@ pub(crate) struct Options {
     /// Unix socket, instead of server and port
     #[arg(short = 'S', long, conflicts_with_all = ["server", "port", "cluster_mode"])]
     unix_socket: Option<PathBuf>,
-    /// Threads
+    /// Number of threads
     #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(THREADS_MAX)))]
     threads: u32,
-    /// Clients per thread
+    /// Number of clients per thread
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     clients: u32,
     /// Maximum requests in flight on a connection
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(PIPELINE_MAX)))]
     pipeline: u32,
-    /// SETs for each number of GETs [default: 1:10]
+    /// Ratio of SETs to GETs [default: 1:10]
     #[arg(long, value_name = "SET:GET", value_parser = pair_of::<u32>, conflicts_with = "command")]
     ratio: Option<(u32, u32)>,
-    /// Bytes of a value
+    /// Size of a value, bytes
     #[arg(short, long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(0..=DATA_BYTES_MAX))]
     data_size: u64,
-    /// Bytes of a value, uniform from MIN to MAX
+    /// Size of a value, bytes, uniformly distributed from MIN to MAX
     #[arg(long, value_name = "MIN-MAX", value_parser = range_of, conflicts_with = "data_size")]
     data_size_range: Option<(u64, u64)>,
-    /// Values of random bytes instead of x
+    /// Fill values with random bytes instead of x
     #[arg(short = 'R', long)]
     random_data: bool,
     /// Prefix of every key
     #[arg(long, default_value = "memtier-")]
     key_prefix: String,
-    /// Least key number
+    /// Lowest key number
     #[arg(long, default_value_t = 0)]
     key_minimum: u64,
-    /// Greatest key number
+    /// Highest key number
     #[arg(long, default_value_t = 10_000_000)]
     key_maximum: u64,
-    /// Key patterns of SETs and GETs [default: R:R]: R uniform, S sequential, P sequential over a
-    /// part of the keys for each client, G Gaussian, Z Zipf
+    /// Key patterns of SETs and GETs: R uniform, S sequential, P sequential over a part of the keys
+    /// for each client, G Gaussian, Z Zipf [default: R:R]
     #[arg(long, value_name = "SET:GET", value_parser = pair_of::<Pattern>, conflicts_with = "command")]
     key_pattern: Option<(Pattern, Pattern)>,
     /// Standard deviation of pattern G, at most ten times the number of keys [default: a sixth of
@@ -93,48 +93,49 @@ pub(crate) struct Options {
     /// Exponent of pattern Z [default: 1]
     #[arg(long)]
     zipf_exp: Option<f64>,
-    /// Requests of each client, or `allkeys`: the number of keys in the range, or in the client's
-    /// part if every pattern is P [default: 10000]
+    /// Number of requests of each client. `allkeys` means the number of keys in the range, or in
+    /// the client's part if every pattern is P [default: 10000]
     #[arg(short = 'n', long, value_name = "N|allkeys", conflicts_with = "test_time")]
     requests: Option<String>,
     /// Seconds to run, instead of a number of requests
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     test_time: Option<u64>,
-    /// Operations per second of each client; latency then counts from the time when an operation
-    /// was due. (memtier_benchmark's rate is of each connection, of which a client has one to every
-    /// node in cluster mode.)
+    /// Operations per second of each client. Latency is then measured from the time at which an
+    /// operation was due. (In memtier_benchmark the rate applies to each connection, and in cluster
+    /// mode a client has one connection to every node.)
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rate_limiting: Option<u64>,
-    /// Follow the cluster's slots: each client has a connection to every node, each with its own
+    /// Follow the cluster's slots. Each client has a connection to every node, each with its own
     /// pipeline
     #[arg(long)]
     cluster_mode: bool,
-    /// Give each client its own sequence of random keys. Use it for figures to quote: with one
-    /// sequence all clients ask for the same keys at the same time, which flatters every server
+    /// Give each client its own sequence of random keys. Use this for results that you publish:
+    /// with a single sequence all clients request the same keys at the same time, which flatters
+    /// every server
     #[arg(long)]
     distinct_client_seed: bool,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 12345)]
     seed: u64,
     /// Password, or USER:PASSWORD
     #[arg(short, long)]
     pub(super) authenticate: Option<String>,
-    /// Database
+    /// Number of the database
     #[arg(long, default_value_t = 0)]
     select_db: u32,
     /// Encrypt connections
     #[arg(long, requires = "cacert", conflicts_with = "unix_socket")]
     tls: bool,
-    /// File of the client's certificate
+    /// File with the client's certificate
     #[arg(long, requires = "tls", requires = "key")]
     cert: Option<PathBuf>,
-    /// File of the client's key
+    /// File with the client's key
     #[arg(long, requires = "tls", requires = "cert")]
     key: Option<PathBuf>,
-    /// File of the authority that has signed the server's certificate
+    /// File with the certificate of the authority that signed the server's certificate
     #[arg(long, requires = "tls")]
     cacert: Option<PathBuf>,
-    /// Name that the server's certificate must have [default: that of --server]
+    /// Name that the server's certificate must contain [default: the value of --server]
     #[arg(long, requires = "tls")]
     sni: Option<String>,
     /// A command to send instead of SET and GET; repeat the option for several, which take turns
@@ -154,13 +155,15 @@ pub(crate) struct Options {
     ///    --command 'MULTI ; INCR __key__ ; EXEC'
     #[arg(long, verbatim_doc_comment)]
     command: Vec<String>,
-    /// Consecutive operations of the command in the same position before the next one's turn
+    /// Number of consecutive operations of the command at the same position, before the next
+    /// command's turn
     #[arg(long, requires = "command", value_parser = clap::value_parser!(u32).range(1..=i64::from(WEIGHT_MAX)))]
     command_ratio: Vec<u32>,
-    /// Key pattern of the command in the same position
+    /// Key pattern of the command at the same position
     #[arg(long, requires = "command")]
     command_key_pattern: Vec<Pattern>,
-    /// TTL in seconds of each SET, and value of __expiry__ in a command, uniform from MIN to MAX
+    /// TTL of each SET in seconds, and value of __expiry__ in a command, uniformly distributed from
+    /// MIN to MAX
     #[arg(long, value_name = "MIN-MAX", value_parser = range_of)]
     expiry_range: Option<(u64, u64)>,
     /// Fail if the server does not reply for this many seconds
@@ -178,7 +181,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns the plan that the options describe, or what is wrong with them.
+    /// Returns the plan that the options describe, or an error in them.
     pub(super) fn plan(&self) -> Result<Plan, String> {
         let clients = u64::from(self.threads) * u64::from(self.clients);
         if clients > CLIENTS_MAX {
@@ -190,7 +193,7 @@ impl Options {
         }
         let expiry_seconds = self.expiry_range.unwrap_or((1, 1));
         if expiry_seconds.0 == 0 {
-            return Err("--expiry-range: a time to live is at least 1 second".into());
+            return Err("--expiry-range: the TTL must be at least 1 second".into());
         }
         let commands = self.commands()?;
         self.reject_unused(&commands)?;
@@ -222,7 +225,7 @@ impl Options {
         Ok(plan)
     }
 
-    /// Rejects an option without effect.
+    /// Rejects an option that has no effect.
     fn reject_unused(&self, commands: &[CommandPlan]) -> Result<(), String> {
         let draws = |pattern| commands.iter().any(|command| command.pattern == pattern);
         let mut words = commands.iter().flat_map(|command| &command.words);
@@ -509,7 +512,7 @@ mod tests {
             (plan.amount, plan.clients) = (Amount::Shared(all), clients);
             assert_eq!((plan.requests(), keys_of_clients(&plan).concat().len()), (Some(all), all as usize));
         }
-        // Together with another pattern, P does not divide the requests.
+        // In combination with another pattern, P does not divide the requests.
         assert_eq!(plan("--requests|allkeys|--key-maximum|99|--key-pattern|P:R").unwrap().requests_of(3), Some(100));
         assert_eq!(plan("--test-time|3").unwrap().requests(), None);
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::plan::Plan;
 use super::tally::{SUB_BUCKETS, Tally, histogram};
 
-/// Steps of the percentile file for each halving of the distance to 100%.
+/// Number of steps in the percentile file for each halving of the distance to 100%.
 const HDR_TICKS_PER_HALF: u32 = 5;
 const NS_PER_MS: f64 = 1e6;
 
@@ -66,29 +66,30 @@ pub(crate) struct Sample {
 pub(crate) struct Outcome {
     /// Seconds from the first request to the last reply.
     pub(crate) elapsed_s: f64,
-    /// Operations whose replies were no errors.
+    /// Number of operations whose replies were not errors.
     pub(crate) operations: u64,
     pub(crate) operations_per_s: f64,
     pub(crate) latency: Latency,
     pub(crate) commands: Vec<CommandOutcome>,
-    /// Error replies, without redirections that were followed.
+    /// Number of error replies, excluding redirections that were followed.
     pub(crate) errors: u64,
-    /// Requests without a reply.
+    /// Number of requests without a reply.
     pub(crate) unanswered: u64,
     pub(crate) connections_lost: u64,
     /// Some of the errors' texts, with their counts.
     pub(crate) error_texts: BTreeMap<String, u64>,
-    /// Requests resent because of MOVED or ASK.
+    /// Number of requests that were resent because of MOVED or ASK.
     pub(crate) redirections: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
     /// CPU time of the generator's threads during the load.
     pub(crate) generator_cpu_s: f64,
-    /// Time that these threads were in the run queue.
+    /// Time that these threads spent in the run queue.
     pub(crate) generator_wait_s: f64,
     /// CPU time of the busiest thread, as a part of the elapsed time.
     pub(crate) generator_busy_max: f64,
-    /// On-CPU and run-queue time of the thread with the largest sum, as a part of the elapsed time.
+    /// Maximum, over the threads, of the sum of on-CPU and run-queue time, as a part of the elapsed
+    /// time.
     pub(crate) generator_wanting_max: f64,
     /// Whether the run was stopped before its end.
     pub(crate) interrupted: bool,
@@ -159,13 +160,14 @@ impl Outcome {
         Self::new(&tests::plan(&[]), &Tally::new(0), &[], false, Vec::new())
     }
 
-    /// Returns the part of the reads that found a value, if there were any.
+    /// Returns the part of the reads that found a value, or `None` if there were no reads.
     pub(crate) fn hit_rate(&self) -> Option<f64> {
         let (hits, misses) = self.commands.iter().fold((0, 0), |(hits, misses), c| (hits + c.hits, misses + c.misses));
         (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
     }
 
-    /// Describes failed requests in one line, if there are any. The result is invalid then.
+    /// Describes failed requests in one line. Returns `None` if there are none. With failed
+    /// requests, the result is invalid.
     pub(crate) fn trouble(&self) -> Option<String> {
         if self.errors + self.unanswered + self.connections_lost == 0 {
             return None;
@@ -316,7 +318,8 @@ pub(super) mod tests {
         near(outcome.generator_cpu_s, 1.1);
         near(outcome.generator_wait_s, 1.0);
         near(outcome.generator_us_per_operation(), 275_000.0);
-        // Values of the second thread: of 1.5 s, 0.6 s on a CPU and 0.9 s in the run queue.
+        // These values belong to the second thread: of 1.5 s, it spent 0.6 s on a CPU and 0.9 s in
+        // the run queue.
         near(outcome.generator_busy_max, 0.4);
         near(outcome.generator_wanting_max, 1.0);
         near(outcome.latency.mean_us, 4_000.0);
@@ -377,8 +380,8 @@ pub(super) mod tests {
         assert!(last.len() == 3 && (last[1], last[2]) == (1.0, 1_000.0), "{last:?}");
         assert!(mean.starts_with("#[Mean    =      500.") && mean.contains(", StdDeviation   =      288."), "{mean}");
         assert!(max.starts_with("#[Max     =     1000.") && max.ends_with(", Total count    =         1000]"), "{max}");
-        // From 1 ns to 100 s with three digits: 2048 values below 2^11, and as many up to each
-        // further power of two until 2^37.
+        // From 1 ns to 100 s with three digits: 2048 values below 2^11, and as many again up to
+        // each further power of two, until 2^37.
         assert_eq!(*buckets, "#[Buckets =           27, SubBuckets     =         2048]");
     }
 }

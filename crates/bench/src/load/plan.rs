@@ -1,4 +1,4 @@
-//! A checked load, built from options or from a named workload.
+//! A validated load, built from options or from a named workload.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::template::Template;
 /// One command of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandPlan {
-    /// Name in reports.
+    /// Name of the command in reports.
     pub(crate) name: String,
-    /// Words with placeholders.
+    /// The words of the command, with placeholders.
     pub(crate) words: Vec<Vec<u8>>,
     pub(crate) pattern: Pattern,
-    /// Consecutive operations until the next command's turn.
+    /// Number of consecutive operations until the next command's turn.
     pub(crate) weight: u32,
 }
 
@@ -34,8 +34,8 @@ impl CommandPlan {
 pub(crate) enum Amount {
     /// This many operations by each client.
     Requests(u64),
-    /// As many operations by each client as the range has keys. If the pattern of every command
-    /// divides the keys among the clients, as many as the client's part has.
+    /// As many operations by each client as the range has keys. If every command's pattern divides
+    /// the keys among the clients, as many as the client's part has.
     AllKeys,
     /// This many operations by all clients together.
     Shared(u64),
@@ -52,8 +52,9 @@ pub(crate) struct Plan {
     /// Maximum requests in flight on a connection.
     pub(crate) pipeline: u32,
     pub(crate) commands: Vec<CommandPlan>,
-    /// Whether to measure hand-overs instead of the commands: the clients block on a list, and one
-    /// more client pushes `pipeline` elements at a time. Needs one thread and a time.
+    /// Whether to measure hand-overs instead of the commands. The clients then block on a list, and
+    /// one additional client pushes `pipeline` elements at a time. Requires one thread and a time
+    /// limit.
     pub(crate) hand_over: bool,
     pub(crate) prefix: String,
     pub(crate) range: Range,
@@ -66,9 +67,9 @@ pub(crate) struct Plan {
     pub(crate) cluster: bool,
     pub(crate) distinct_client_seed: bool,
     pub(crate) seed: u64,
-    /// CPUs to bind the threads to, in turn. If empty, the kernel chooses.
+    /// CPUs to which the threads are bound, in turn. If empty, the kernel chooses.
     pub(crate) cpus: Vec<usize>,
-    /// The run fails if no reply arrives for this long.
+    /// Time without any reply after which the run fails.
     pub(crate) stall_max: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! Progress of a run: on a terminal one line that is updated, otherwise a line every few seconds.
+//! Shows the progress of a run: on a terminal in one line that is updated, otherwise as a line
+//! every few seconds.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use super::outcome::Sample;
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct Progress {
-    /// Set if stderr is a terminal.
+    /// `Some` if stderr is a terminal.
     bar: Option<ProgressBar>,
     total: Option<u64>,
     begin: Instant,

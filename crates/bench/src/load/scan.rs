@@ -1,10 +1,10 @@
-//! Splits a stream into replies without storing them. Reports the kind of each reply, and the text
+//! Splits a stream into replies without storing them. Reports the kind of each reply, and the texts
 //! of errors.
 //!
-//! Parsing can stop and resume at any byte. The bytes of a bulk are skipped. Of nested replies only
-//! the number of missing ones is kept.
+//! Parsing can stop and resume at any byte. The bytes of a bulk are skipped. For nested replies,
+//! only the number of missing replies is kept.
 
-/// Maximum bytes kept of an incomplete line. Longer error texts are truncated.
+/// Maximum number of bytes kept of an incomplete line. Longer error texts are truncated.
 const LINE_KEPT_BYTES_MAX: usize = 1024;
 
 /// A complete reply.
@@ -23,21 +23,20 @@ pub(crate) struct NoReply(pub(crate) u8);
 
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    /// Number of replies until the outermost one is complete, including the current one. It is 0
-    /// between replies.
+    /// Number of replies until the outermost one is complete, including the current one; 0 between
+    /// replies.
     missing: u64,
-    /// Bytes of a bulk still to skip, including its line end.
+    /// Number of bytes of a bulk that must still be skipped, including its line end.
     skip_bytes: u64,
-    /// Start of a line that has not arrived in full.
+    /// Start of a line that has not completely arrived.
     line: Vec<u8>,
     /// Text of the first error inside an aggregate.
     nested_error: Option<Vec<u8>>,
     /// Whether the outermost reply is null.
     null: bool,
-    /// Whether the outermost reply is a push, which replies to no command.
+    /// Whether the outermost reply is a push message, which isn't the reply to a command.
     push: bool,
-    /// Whether the bulk being skipped is the text of an error, whose first bytes are kept in
-    /// `line`.
+    /// Whether the bulk being skipped is the text of an error. Its first bytes are kept in `line`.
     error_bulk: bool,
 }
 
@@ -119,7 +118,8 @@ impl Scanner {
                 self.null = outermost && count.is_none();
                 self.push |= outermost && kind == b'>';
                 let count = count.unwrap_or(0).saturating_mul(if matches!(kind, b'%' | b'|') { 2 } else { 1 });
-                // An attribute precedes the reply that it describes and was not counted as missing.
+                // An attribute precedes the reply that it describes, and was not counted as
+                // missing.
                 self.missing = self.missing.saturating_add(count + u64::from(kind == b'|'));
                 self.complete(each);
             }
@@ -152,8 +152,8 @@ impl Scanner {
     }
 }
 
-/// Returns the position of the line's `\n`. A plain loop is fastest, because headers have a few
-/// bytes.
+/// Returns the position of the line's `\n`. A plain loop is fastest, because headers have only a
+/// few bytes.
 #[inline]
 fn line_end(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n')
@@ -199,7 +199,7 @@ mod tests {
         seen
     }
 
-    /// Every kind of reply, with the expected report of it.
+    /// Every kind of reply, with the report that is expected for it.
     const STREAM: &[(&[u8], &str)] = &[
         (b"+OK\r\n", "value"),
         (b"$5\r\na\r\nbc\r\n", "value"),

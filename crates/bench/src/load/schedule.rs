@@ -1,8 +1,8 @@
-//! Due times of a client's operations.
+//! The due times of a client's operations.
 //!
-//! With `--rate-limiting` the time of each operation is fixed before the run: at even intervals,
-//! the clients in turn. Latency counts from that time, even if a stalled server delays the request
-//! (no coordinated omission).
+//! With `--rate-limiting` the time of each operation is fixed before the run: operations are due at
+//! even intervals, and the clients take turns. Latency is measured from the due time, even if a
+//! stalled server delays the request (no coordinated omission).
 
 /// The due times of one client.
 #[derive(Clone, Debug)]
@@ -18,14 +18,14 @@ pub(crate) struct Schedule {
 const SECOND_NS: u64 = 1_000_000_000;
 
 impl Schedule {
-    /// Creates the schedule of client `client` of `clients`, which together send `rate_per_s` (not
-    /// zero) operations a second.
+    /// Creates the schedule of client `client` of `clients`. Together they send `rate_per_s` (not
+    /// zero) operations per second.
     pub(crate) fn new(start_ns: u64, rate_per_s: u64, client: u64, clients: u64) -> Self {
         Self { begin_ns: start_ns, rate_per_s, clients, number: client }
     }
 
-    /// Returns when the next operation is due. It is computed from the start, so rounding errors do
-    /// not accumulate.
+    /// Returns the time at which the next operation is due. It is computed from the start, so
+    /// rounding errors do not accumulate.
     pub(crate) fn due_ns(&self) -> u64 {
         self.begin_ns + (u128::from(self.number) * u128::from(SECOND_NS) / u128::from(self.rate_per_s)) as u64
     }

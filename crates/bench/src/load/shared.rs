@@ -1,4 +1,4 @@
-//! The state that the threads of a load share with its watcher.
+//! The state that the threads of a load share with the watcher.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,9 +8,9 @@ use hdrhistogram::Histogram;
 use super::tally::{Tally, histogram};
 
 pub(super) struct Shared {
-    /// Set to stop the run. No further request is sent then.
+    /// Set to stop the run. No further requests are sent then.
     pub(super) stop: Arc<AtomicBool>,
-    /// Number of operations published so far. A statistic, so relaxed ordering suffices.
+    /// Number of operations published so far. It is a statistic, so relaxed ordering suffices.
     pub(super) operations: AtomicU64,
     /// Latencies since the watcher's last sample.
     pub(super) interval: Mutex<Histogram<u64>>,

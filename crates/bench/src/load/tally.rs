@@ -1,20 +1,20 @@
-//! Counts of a thread while it runs.
+//! The counts of a thread while it runs.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-/// Maximum latency that histograms distinguish, in nanoseconds. Longer ones are counted as this.
+/// Maximum latency that histograms distinguish, in nanoseconds. Longer latencies count as this one.
 pub(crate) const LATENCY_MAX_NS: u64 = 100_000_000_000;
 /// Significant decimal digits of a latency.
 const DIGITS: u8 = 3;
-/// Maximum error texts that are kept; further ones are only counted.
+/// Maximum number of error texts that are kept. Further texts are only counted.
 const ERROR_TEXTS_MAX: usize = 16;
-/// Maximum bytes that are kept of an error's text.
+/// Maximum number of bytes of an error text that are kept.
 const ERROR_TEXT_BYTES_MAX: usize = 120;
 
-/// Number of values that a histogram with `DIGITS` distinguishes up to a power of two, and again
-/// between each two further ones.
+/// Number of values that a histogram with [`DIGITS`] distinguishes up to a power of two. Each
+/// further power of two adds half as many.
 pub(crate) const SUB_BUCKETS: u64 = (2 * 10u64.pow(DIGITS as u32)).next_power_of_two();
 
 /// Returns an empty histogram of latencies in nanoseconds.
@@ -23,7 +23,7 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS).expect("the bounds are valid")
 }
 
-/// Counts of one thread, or the sum of several.
+/// The counts of one thread, or the sum of several threads' counts.
 pub(crate) struct Tally {
     /// Latencies by command, recorded since the last [`Tally::settle`].
     recent: Vec<Histogram<u64>>,
@@ -31,17 +31,17 @@ pub(crate) struct Tally {
     pub(crate) latency_ns: Vec<Histogram<u64>>,
     pub(crate) hits: Vec<u64>,
     pub(crate) misses: Vec<u64>,
-    /// Error replies, not counted as operations.
+    /// Number of error replies, which don't count as operations.
     pub(crate) errors: u64,
     pub(crate) error_texts: BTreeMap<String, u64>,
-    /// Requests resent to another node.
+    /// Number of requests that were resent to another node.
     pub(crate) redirections: u64,
-    /// Requests that got no reply.
+    /// Number of requests that got no reply.
     pub(crate) unanswered: u64,
     pub(crate) connections_lost: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// Consecutive equal latencies not yet recorded: command, start, count.
+    /// Consecutive equal latencies that are not yet recorded: command, start, count.
     run: (u16, u64, u64),
 }
 
@@ -64,7 +64,7 @@ impl Tally {
     }
 
     /// Records an operation that started at `since_ns` and whose reply arrived at `now_ns`. Replies
-    /// in one read share their end and often their start. Such a run becomes one record.
+    /// in one read share their end and often their start. A run of such replies becomes one record.
     #[inline]
     pub(crate) fn record(&mut self, command: u16, since_ns: u64, now_ns: u64) {
         if (self.run.0, self.run.1) == (command, since_ns) {
@@ -75,8 +75,8 @@ impl Tally {
         }
     }
 
-    /// Records the pending run. Must be called at the end of a read, because the run shares its
-    /// end.
+    /// Records the pending run. Must be called at the end of each read, because the replies of a
+    /// run share their end.
     #[inline]
     pub(crate) fn record_run(&mut self, now_ns: u64) {
         let (command, since_ns, count) = self.run;
@@ -87,8 +87,8 @@ impl Tally {
         }
     }
 
-    /// Moves recent latencies into the total, and adds them to `interval`. Returns the number of
-    /// operations moved.
+    /// Moves the recent latencies into the total, and adds them to `interval`. Returns the number
+    /// of moved operations.
     pub(crate) fn settle(&mut self, interval: &mut Histogram<u64>) -> u64 {
         let mut moved = 0;
         for (recent, all) in self.recent.iter_mut().zip(&mut self.latency_ns) {
@@ -112,7 +112,7 @@ impl Tally {
         }
     }
 
-    /// Counts a connection that broke, with `unanswered` requests in flight.
+    /// Counts a lost connection that had `unanswered` requests in flight.
     pub(crate) fn lost(&mut self, why: &str, unanswered: u64) {
         self.connections_lost += 1;
         self.unanswered += unanswered;

@@ -1,9 +1,9 @@
-//! Requests as templates: compiled once, written by copying.
+//! Requests as templates, which are compiled once and then written by copying.
 //!
-//! An operation is one request, or several separated by the word `;`. Each is already encoded in
-//! RESP except for the variable parts: the digits of a key and their number, a value, a TTL. An
-//! argument with a key is written by copying `$len\r\nprefix`, which depends only on the number of
-//! digits, then the digits, then the rest.
+//! An operation is one request, or several requests separated by the word `;`. Requests are already
+//! encoded in RESP, except for the variable parts: the digits of a key and the length of its
+//! argument, a value, a TTL. An argument with a key is written in three copies: `$len\r\nprefix`,
+//! which depends only on the number of digits, then the digits, then the rest.
 
 use pantala_base::number::{INTEGER_LEN_MAX, digits_u64, write_u64_before};
 use pantala_base::{Random, key_slot};
@@ -12,13 +12,13 @@ use super::data::Data;
 
 /// Placeholder of a key in `--command`.
 pub(crate) const KEY: &str = "__key__";
-/// Placeholder that repeats the last key written.
+/// Placeholder that repeats the last key that was written.
 pub(crate) const SAME_KEY: &str = "__same_key__";
 /// Placeholder of a value in `--command`.
 pub(crate) const DATA: &str = "__data__";
 /// Placeholder of a TTL in seconds, from `--expiry-range`.
 pub(crate) const EXPIRY: &str = "__expiry__";
-/// Placeholder of a random number from the minimum to the maximum key, without the prefix and
+/// Placeholder of a random number between the minimum and the maximum key. It has no prefix and is
 /// independent of the command's pattern.
 pub(crate) const RANDOM: &str = "__random__";
 /// Word that separates two requests of one operation.
@@ -32,22 +32,22 @@ pub(crate) struct Template {
     pub(crate) replies: u32,
     /// Number of keys in one operation.
     pub(crate) keys: u32,
-    /// Whether a null reply counts as a miss and any other as a hit.
+    /// Whether a null reply counts as a miss, and any other reply as a hit.
     pub(crate) reads: bool,
-    /// Bytes before and after the first key's digits in its argument, which determine the slot
-    /// together with the key.
+    /// Bytes before and after the digits of the first key in its argument. Together with the
+    /// digits, they determine the slot.
     around_key: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 #[derive(Debug)]
 enum Piece {
     Fixed(Box<[u8]>),
-    /// `heads` has the bytes up to the key's digits by the number of digits, `tail` the bytes after
-    /// them.
+    /// `heads` has, for each number of digits, the bytes before the key's digits. `tail` has the
+    /// bytes after them.
     Key {
         heads: Box<[Box<[u8]>; INTEGER_LEN_MAX + 1]>,
         tail: Box<[u8]>,
-        /// Repeats the last key instead of drawing one.
+        /// Whether to repeat the last key instead of drawing one.
         is_same: bool,
     },
     Data {
@@ -92,7 +92,7 @@ impl Template {
         };
         let (before, after) = (&word[..at], &word[at + name.len()..]);
         if found.next().is_some() || find(after, name.as_bytes()).is_some() {
-            return Err(format!("'{}' holds more than one placeholder", word.escape_ascii()));
+            return Err(format!("'{}' contains more than one placeholder", word.escape_ascii()));
         }
         if !fixed.is_empty() {
             self.pieces.push(Piece::Fixed(std::mem::take(fixed).into()));
@@ -101,7 +101,7 @@ impl Template {
             KEY | SAME_KEY => {
                 let is_same = name == SAME_KEY;
                 if is_same && self.keys == 0 {
-                    return Err(format!("'{}' stands before the first {KEY}", word.escape_ascii()));
+                    return Err(format!("'{}' precedes the first {KEY}", word.escape_ascii()));
                 }
                 self.keys += u32::from(!is_same);
                 let before = [before, prefix].concat();
@@ -120,7 +120,7 @@ impl Template {
         Ok(())
     }
 
-    /// Appends the operation on `first_key`. Further keys come from `next_key`.
+    /// Appends the operation on `first_key`. `next_key` supplies further keys.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -160,8 +160,8 @@ impl Template {
         }
     }
 
-    /// Returns the slot of the operation on `key`, or `None` if it has no key. `scratch` is a
-    /// buffer for the key.
+    /// Returns the slot of the operation on `key`, or `None` if the operation has no key. `scratch`
+    /// is a buffer for the key.
     pub(crate) fn slot(&self, key: u64, scratch: &mut Vec<u8>) -> Option<u16> {
         let (before, after) = self.around_key.as_ref()?;
         scratch.clear();
@@ -185,7 +185,7 @@ pub(super) fn find(text: &[u8], name: &[u8]) -> Option<usize> {
     text.windows(name.len()).position(|window| window == name)
 }
 
-/// Returns whether a command reads one key and replies null if it is missing.
+/// Returns whether a command reads one key and replies with null if it is missing.
 fn is_read(name: &[u8]) -> bool {
     ["get", "getex", "getdel", "hget", "lindex", "zscore"].iter().any(|read| name.eq_ignore_ascii_case(read.as_bytes()))
 }
@@ -240,7 +240,7 @@ mod tests {
     fn a_key_is_written_again() {
         let zadd = "*4\r\n$4\r\nZADD\r\n$1\r\nz\r\n$5\r\nkey:7\r\n$6\r\nmkey:7\r\n";
         assert_eq!(written("ZADD z __key__ m__same_key__", 7), zadd);
-        // The last key written, of several.
+        // Each placeholder repeats the key that was written last.
         let twice = written("MSET __key__ __same_key__ __key__ __same_key__", 7);
         assert_eq!(twice.matches("key:7").count(), 2, "{twice}");
         assert_eq!(twice.matches("key:8").count(), 2, "{twice}");

@@ -1,4 +1,4 @@
-//! Costs that the model starts from: measured, fitted or assumed.
+//! The costs from which the model starts: measured, fitted or assumed.
 
 use std::io;
 use std::path::Path;
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::{self, Row};
 
-/// Prefixes of an input's source, which tell measured inputs from assumed ones.
+/// Prefixes of an input's source, which distinguish measured inputs from assumed ones.
 const KINDS: [&str; 3] = ["measured: ", "fitted: ", "assumed: "];
-/// The engine's measured time includes copying values up to this size.
+/// The measured time of the engine includes copying values up to this size, bytes.
 const VALUE_BYTES_OF_ENGINE: f64 = 64.0;
 
-/// All costs, as in `costs.json` beside this file.
+/// All costs. `costs.json` in the same folder has this form.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Costs {
     pub(super) host: String,
@@ -40,7 +40,7 @@ pub(super) struct Input {
 pub(super) struct Engine {
     /// Time of one operation on one worker, ns.
     pub(super) operation_ns: Input,
-    /// Part of `operation_ns` with the shard held, ns.
+    /// Part of `operation_ns` during which the shard is held, ns.
     pub(super) held_ns: Input,
     /// Throughput of two workers divided by that of one.
     pub(super) ratios: Vec<Ratio>,
@@ -53,7 +53,8 @@ pub(super) struct Ratio {
     pub(super) keys: String,
     pub(super) shards: u32,
     pub(super) ratio: f64,
-    /// Whether the model's constants were fitted to this row. Its agreement is then no evidence.
+    /// Whether the model's constants were fitted to this row. If so, agreement with the row proves
+    /// nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fitted: bool,
 }
@@ -73,10 +74,10 @@ pub(super) struct Line {
     /// Transfer time on the modelled machine, ns.
     pub(super) there_ns: Input,
     /// Part of the transfer that a prefetch hides, 0 to 1. It applies to the gate's line and to a
-    /// key's entry, which are fetched while the previous command runs.
+    /// key's entry, which are prefetched while the previous command runs.
     pub(super) hidden: Input,
-    /// Bytes that stay in a worker's own cache. An entry that is used again within that many bytes
-    /// must be transferred only if another core has written it.
+    /// Number of bytes that stay in a worker's own cache. An entry that is used again within that
+    /// number of bytes must be transferred only if another core has written it.
     pub(super) own_cache_bytes: Input,
 }
 
@@ -85,11 +86,11 @@ pub(super) struct Line {
 pub(super) struct Message {
     /// Time to create a request and to read its reply, ns.
     pub(super) request_ns: Input,
-    /// Transfers from core to core that depend on each other, on each side.
+    /// Number of dependent transfers from core to core, on each side.
     pub(super) lines: Input,
 }
 
-/// `--execution owner` as measured, sockets and clients included.
+/// `--execution owner` as measured, including sockets and clients.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Owner {
     pub(super) source: String,
@@ -105,7 +106,7 @@ pub(super) struct OwnerRow {
     pub(super) workload: String,
     /// CPU of the server per operation with `inline`, µs.
     pub(super) inline_us: f64,
-    /// CPU of the generator per operation, µs. It shared the cores with the server.
+    /// CPU time of the generator per operation, µs. The generator shared the cores with the server.
     pub(super) client_us: f64,
     pub(super) cpu: f64,
     pub(super) rate: f64,
@@ -118,8 +119,8 @@ pub(super) struct OwnerRow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Load {
     pub(super) name: String,
-    /// CPU of the server per operation, µs. `None` if the workload is not modelled, for the reason
-    /// in `source`.
+    /// CPU time of the server per operation, µs. `None` if the workload is not modelled; `source`
+    /// then has the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cpu_us: Option<f64>,
     pub(super) source: String,
@@ -130,7 +131,7 @@ pub(super) struct Load {
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(super) keys_per_operation: u32,
     pub(super) value_bytes: f64,
-    /// Bytes over the network per operation, in both directions.
+    /// Number of bytes over the network per operation, in both directions.
     pub(super) bytes: f64,
     pub(super) commands: Vec<Share>,
 }
@@ -157,11 +158,11 @@ fn is_zero(figure: &f64) -> bool {
     *figure == 0.0
 }
 
-/// Memory that a workload's commands write and another worker may have written last: means for each
-/// key of an operation.
+/// The memory that a workload's commands write and that another worker may have written last. The
+/// values are means per key of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Written {
-    /// Lines of the shard.
+    /// Number of lines of the shard.
     pub(super) shard: f64,
     /// Part of the operations that write the key's entry.
     pub(super) writes: f64,
@@ -170,7 +171,7 @@ pub(super) struct Written {
 }
 
 impl Load {
-    /// Returns the lines that the workload's commands write, by the table.
+    /// Returns the lines that the workload's commands write, according to the table.
     pub(super) fn written(&self, rows: &[Row]) -> Written {
         let all: f64 = self.commands.iter().map(|share| share.weight).sum();
         let mut written = Written { shard: 0.0, writes: 0.0, entry: lines::of_entry(self.value_bytes) };
@@ -182,7 +183,7 @@ impl Load {
         written
     }
 
-    /// Returns how long an operation holds the shard of each key, ns.
+    /// Returns the time for which an operation holds the shard of each key, ns.
     pub(super) fn held_ns(&self, costs: &Costs) -> f64 {
         let copied = (self.value_bytes - VALUE_BYTES_OF_ENGINE).max(0.0);
         costs.engine.held_ns.value + copied * costs.copy_ns_per_byte.value
@@ -202,7 +203,7 @@ impl Costs {
         Self::parse(&text)
     }
 
-    /// Writes the costs to a file for [`Costs::read`].
+    /// Writes the costs to a file that [`Costs::read`] can read.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let text = serde_json::to_string_pretty(self)?;
         std::fs::write(path, text + "\n")
@@ -260,20 +261,20 @@ impl Costs {
         self.workloads.iter().find(|load| load.name == name)
     }
 
-    /// Returns all inputs that belong to no workload, with their names.
+    /// Returns all inputs that don't belong to a workload, with their names.
     pub(super) fn inputs(&self) -> [(&'static str, &Input); 10] {
         let Costs { engine, line, message, .. } = self;
         [
-            ("an operation of the engine, ns", &engine.operation_ns),
-            ("of that with its shard held, ns", &engine.held_ns),
-            ("a line from core to core, here, ns", &line.here_ns),
-            ("the same there, ns", &line.there_ns),
-            ("the part of it that a prefetch hides", &line.hidden),
-            ("what a worker finds in its cache, bytes", &line.own_cache_bytes),
+            ("engine operation, ns", &engine.operation_ns),
+            ("part of it with the shard held, ns", &engine.held_ns),
+            ("line transfer on the measured host, ns", &line.here_ns),
+            ("line transfer on the modelled one, ns", &line.there_ns),
+            ("part that a prefetch hides", &line.hidden),
+            ("own cache of a worker, bytes", &line.own_cache_bytes),
             ("spinning before a request is left, ns", &self.spin_ns),
-            ("a byte copied with the shard held, ns", &self.copy_ns_per_byte),
-            ("a request and its reply, ns", &message.request_ns),
-            ("lines of it in a row, on each side", &message.lines),
+            ("copying a byte with the shard held, ns", &self.copy_ns_per_byte),
+            ("request and reply, ns", &message.request_ns),
+            ("dependent transfers of it, on each side", &message.lines),
         ]
     }
 }
@@ -325,8 +326,8 @@ mod tests {
         costs.write(&path).unwrap();
         let back = Costs::read(&path).unwrap();
         assert_eq!(serde_json::to_string(&back).unwrap(), serde_json::to_string(&costs).unwrap());
-        // The file in the repository has this form, so that a new version differs only in what has
-        // changed.
+        // The file in the repository has this form, so that a new version differs only where a
+        // value has changed.
         Costs::built_in().unwrap().write(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), include_str!("costs.json"));
         assert!(costs.write(&folder.path().join("no/such")).is_err());

@@ -1,5 +1,5 @@
-//! The universal scalability law (Gunther): the capacity of N workers, relative to one, is `N / (1
-//! + σ (N − 1) + κ N (N − 1))`. σ is contention, κ the cost of coherence.
+//! The universal scalability law (Gunther). It gives the capacity of N workers, relative to one, as
+//! `N / (1 + σ (N − 1) + κ N (N − 1))`. σ is contention, κ the cost of coherence.
 
 /// The parameters σ and κ.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,9 +9,10 @@ pub(super) struct Law {
 }
 
 impl Law {
-    /// Fits the law to capacities at numbers of workers, each relative to one worker. Least squares
-    /// of `(N / C − 1) / (N − 1)`, which is linear in both parameters. A negative parameter becomes
-    /// 0, since capacities above N are noise. A single point determines σ only.
+    /// Fits the law to points of a number of workers and their capacity, relative to one worker.
+    /// Minimizes the squares of `(N / C − 1) / (N − 1)`, which is linear in both parameters. A
+    /// negative parameter becomes 0, because capacities above N are noise. A single point
+    /// determines σ only.
     pub(super) fn fit(points: &[(u32, f64)]) -> Self {
         let lines: Vec<(f64, f64)> = points
             .iter()
@@ -31,7 +32,7 @@ impl Law {
             if contention >= 0.0 {
                 return Law { contention, coherence: slope };
             }
-            // A line through the origin.
+            // Fit a line through the origin.
             let squares: f64 = lines.iter().map(|(x, _)| x * x).sum();
             return Law { contention: 0.0, coherence: lines.iter().map(|(x, y)| x * y).sum::<f64>() / squares };
         }
@@ -44,7 +45,8 @@ impl Law {
         workers / (1.0 + self.contention * (workers - 1.0) + self.coherence * workers * (workers - 1.0))
     }
 
-    /// Returns the number of workers with the highest capacity, if it is finite.
+    /// Returns the number of workers with the highest capacity, or `None` if the capacity always
+    /// grows.
     pub(super) fn peak(&self) -> Option<f64> {
         (self.coherence > 0.0).then(|| ((1.0 - self.contention).max(0.0) / self.coherence).sqrt())
     }

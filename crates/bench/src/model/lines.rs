@@ -1,16 +1,18 @@
-//! Cache lines that a command on a free shard writes and another worker may have written last.
+//! The cache lines that a command on a free shard writes and that another worker may have written
+//! last.
 
-/// The table, one row per line: command, lines of its shard, written part of its key's entry (`-`,
-/// `1` line or `all`), how that is known, which lines.
+/// The table, with one row per line. The columns are the command, the number of lines of its shard,
+/// the written part of its key's entry (`-`, `1` line or `all`), how that is known, and which lines
+/// they are.
 ///
-/// `crates/commands/tests/written_lines.rs` checks the `counted` rows: it compares the process's
-/// memory before and after a command.
+/// `crates/commands/tests/written_lines.rs` checks the `counted` rows: it compares the memory of
+/// the process before and after a command.
 const TABLE: &str = include_str!("lines.txt");
-/// Bytes of an entry without its value: head, lengths, and a key of 16 bytes.
+/// Size of an entry without its value, bytes: head, lengths, and a key of 16 bytes.
 const ENTRY_HEAD_BYTES: f64 = 24.0;
 const LINE_BYTES: f64 = 64.0;
 
-/// Part of its key's entry that a command writes.
+/// The part of its key's entry that a command writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Nothing,
@@ -22,10 +24,10 @@ pub(super) enum Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) command: &'static str,
-    /// Lines of the shard, including the gate's line.
+    /// Number of lines of the shard, including the gate's line.
     pub(super) shard: f64,
     pub(super) entry: Entry,
-    /// `counted` by the test, or `read` off the code.
+    /// `counted` by the test, or `read` from the code.
     pub(super) known: &'static str,
     pub(super) which: &'static str,
 }
@@ -33,7 +35,7 @@ pub(super) struct Row {
 /// Returns all rows.
 ///
 /// # Panics
-/// If the built-in table is malformed, which a test rules out.
+/// If the built-in table is malformed, which a test excludes.
 pub(super) fn rows() -> Vec<Row> {
     TABLE.lines().map(|line| row(line).unwrap_or_else(|| panic!("lines.txt: {line}"))).collect()
 }
@@ -57,7 +59,7 @@ pub(super) fn of_entry(value_bytes: f64) -> f64 {
 }
 
 impl Row {
-    /// Returns the number of lines that the command writes of an entry with a value of
+    /// Returns the number of lines that the command writes in an entry with a value of
     /// `value_bytes`.
     pub(super) fn entry_lines(&self, value_bytes: f64) -> f64 {
         match self.entry {

@@ -1,11 +1,11 @@
-//! `model`: predicts the throughput of a machine with many cores from costs measured on this one.
+//! `model` predicts the throughput of a machine with many cores from costs measured on this one.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `costs` | measured, fitted and assumed costs (`costs.json`), each with its source |
 //! | `lines` | the cache lines that a command writes (`lines.txt`) |
-//! | `report` | CPU per operation from a run of `compare` |
-//! | `simulate` | workers and shards with gates, event by event |
+//! | `report` | reads CPU times per operation from a run of `compare` |
+//! | `simulate` | simulates workers and shards with gates, event by event |
 //! | `law` | the universal scalability law, fitted to the simulation |
 //! | `tables` | the output |
 //!
@@ -26,33 +26,34 @@ use clap::Args;
 use costs::{Costs, Load, OwnerRow, Ratio};
 use simulate::{Policy, Scene, simulate};
 
-/// Operations in one simulation.
+/// Number of operations in one simulation.
 const OPERATIONS: u64 = if cfg!(test) { 50_000 } else { 400_000 };
-/// Maximum workers and shards.
+/// Maximum number of workers.
 const WORKERS_MAX: i64 = simulate::WORKERS_MAX as i64;
+/// Maximum number of shards.
 const SHARDS_MAX: i64 = pantala_base::limits::SHARDS_MAX as i64;
 
 /// Options of the model.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Workers, one core each
+    /// Number of workers, one core each
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=WORKERS_MAX))]
     workers: u32,
-    /// Shards
+    /// Number of shards
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=SHARDS_MAX))]
     shards: u32,
-    /// JSON file with the costs [default: the measured ones, docs/scaling.md]
+    /// JSON file with the costs [default: the measured costs, see docs/scaling.md]
     #[arg(long)]
     costs: Option<PathBuf>,
-    /// results.json of a run of `compare` with `--workers 1` on the host in question: the CPU time
-    /// per operation of its peer `pantala`
+    /// results.json of a run of `compare` with `--workers 1` on the host in question, from which
+    /// the CPU time per operation of the peer `pantala` is read
     #[arg(long)]
     report: Option<PathBuf>,
-    /// Write the costs, with those of --report, to a file for --costs
+    /// File to which the costs are written, including those from --report, for use with --costs
     #[arg(long)]
     write_costs: Option<PathBuf>,
-    /// Nanoseconds that a cache line takes from core to core on the machine in question [default:
-    /// that of the costs]
+    /// Time that a cache line takes from core to core on the machine in question, nanoseconds
+    /// [default: the value in the costs]
     #[arg(long)]
     line_ns: Option<f64>,
     /// Seed of the simulation
@@ -84,7 +85,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     tables::print(&mut out, &costs, options)
 }
 
-/// Returns a scene of the engine without sockets as it was measured: GET and SET in turn, small
+/// Returns a scene of the engine without sockets, as it was measured: GET and SET in turn, small
 /// values.
 fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
     const VALUE_BYTES: f64 = 64.0;
@@ -113,13 +114,12 @@ fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
 /// Returns the number of operations on other keys after which an entry leaves a worker's cache.
 fn kept_operations(costs: &Costs, value_bytes: f64) -> f64 {
     const LINE_BYTES: f64 = 64.0;
-    // Each operation brings an entry, a bucket, and as much again for request and reply into the
-    // cache.
+    // Each operation loads an entry and a bucket, and the same amount again for request and reply.
     let each_bytes = (2.0 * lines::of_entry(value_bytes) + 1.0) * LINE_BYTES;
     costs.line.own_cache_bytes.value / each_bytes
 }
 
-/// Returns a scene of a workload with the given CPU per operation and transfer time of lines.
+/// Returns a scene of a workload with the given CPU time per operation and transfer time of lines.
 fn load_scene(
     costs: &Costs,
     load: &Load,
@@ -130,8 +130,8 @@ fn load_scene(
     policy: Policy,
 ) -> Scene {
     let held_ns = load.held_ns(costs);
-    // The shard is held during the engine's time and the copy. The rest of the measured time is
-    // spent outside.
+    // The shard is held during the engine's time and the copy. The worker spends the rest of the
+    // measured time outside the shard.
     let outside_ns = (cpu_us * 1000.0 - held_ns * f64::from(load.keys_per_operation)).max(0.0);
     Scene {
         workers,
@@ -158,13 +158,14 @@ fn predicted(costs: &Costs, row: &Ratio, seed: u64) -> f64 {
     rate(2) / rate(1)
 }
 
-/// Returns the predicted ratios of `owner` to `inline`: CPU per operation, and throughput with the
-/// clients on the same cores. Returns `None` if there is no such workload.
+/// Returns the predicted ratios of `owner` to `inline`: CPU time per operation, and throughput with
+/// the clients on the same cores. Returns `None` if there is no such workload.
 fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64)> {
     let load = costs.load(&row.workload)?;
     let (cpu_us, line_ns) = (row.inline_us, costs.line.here_ns.value);
     let costs::Owner { workers, shards, .. } = costs.owner;
-    // All workers are always busy, so the CPU per operation is their number divided by the rate.
+    // All workers are always busy, so the CPU time per operation is the number of workers divided
+    // by the rate.
     let each_us = |policy| {
         let scene = load_scene(costs, load, cpu_us, line_ns, workers, shards, policy);
         f64::from(workers) * 1e6 / simulate(&scene, OPERATIONS, seed).operations_per_s
@@ -177,8 +178,8 @@ fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64
 mod tests {
     use super::*;
 
-    /// The rows that the constants were fitted to must agree, or `costs.json` is wrong. The other
-    /// rows test the model.
+    /// The model must agree with the rows to which its constants were fitted; otherwise
+    /// `costs.json` is wrong. The other rows test the model.
     #[test]
     fn the_model_agrees_with_what_was_measured() {
         let costs = Costs::built_in().unwrap();
@@ -195,8 +196,7 @@ mod tests {
         }
     }
 
-    /// With free messages `owner` is as fast as `inline`, so messages are the cause of the
-    /// difference.
+    /// With free messages `owner` is as fast as `inline`, so messages cause the difference.
     #[test]
     fn messages_are_what_owners_pay_for() {
         let mut costs = Costs::built_in().unwrap();

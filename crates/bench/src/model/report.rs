@@ -1,4 +1,4 @@
-//! Reads the CPU per operation from results of `compare`.
+//! Reads the CPU times per operation from the results of `compare`.
 
 use std::io;
 use std::path::Path;
@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use super::costs::Costs;
 
-/// Name of the peer to read.
+/// Name of the peer whose times are read.
 const PEER: &str = "pantala";
 
-/// The part of `results.json` that is read.
+/// The parts of `results.json` that are read.
 #[derive(Deserialize)]
 struct Report {
     host: Host,
@@ -52,12 +52,12 @@ struct Spread {
     max: f64,
 }
 
-/// Workloads of a report, by whether they were used.
+/// The workloads of a report, grouped by whether they were used.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// Names of workloads that were used.
     pub(super) modelled: Vec<String>,
-    /// Other workloads: names and reasons.
+    /// The other workloads: names and reasons.
     pub(super) unmodelled: Vec<String>,
 }
 
@@ -69,12 +69,12 @@ impl Peer {
 }
 
 impl Costs {
-    /// Replaces the CPU times per operation by those of the peer `pantala` in a `results.json` of
+    /// Replaces the CPU times per operation with those of the peer `pantala` in a `results.json` of
     /// `compare`.
     ///
     /// # Errors
-    /// If the file cannot be read or parsed. If the peer `pantala` had more than one worker,
-    /// because its times then include contention, which the model adds.
+    /// Fails if the file cannot be read or parsed. Fails if the peer `pantala` had more than one
+    /// worker, because its times then include contention, which the model adds itself.
     pub(super) fn take_report(&mut self, path: &Path) -> io::Result<Taken> {
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
         let text = std::fs::read(path)

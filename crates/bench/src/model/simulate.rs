@@ -1,25 +1,25 @@
-//! The simulation: workers that acquire shards. An event is a worker's arrival at a gate.
+//! The simulation of workers that acquire shards. An event is the arrival of a worker at a gate.
 //!
-//! A worker is always busy. It works on an operation outside of any shard, takes the operation's
-//! shard, works with the shard held, and continues. If the shard is held, the worker spins for a
-//! while. If the shard is still held then, the worker leaves a request, which the holder runs
-//! before it releases the shard, and continues with other connections. Connections wait for their
-//! replies, so a worker runs ahead by at most [`AHEAD_NS`]. With [`Policy::Owner`] every operation
-//! on a shard of another home is such a request.
+//! A worker is always busy. It works on an operation outside any shard, takes the operation's
+//! shard, works with the shard held, and continues with the next operation. If the shard is held by
+//! another worker, it spins for a while. If the shard is still held then, it leaves a request and
+//! continues with other connections. The holder runs the request before it releases the shard.
+//! Connections wait for their replies, so a worker runs ahead by at most [`AHEAD_NS`]. With
+//! [`Policy::Owner`], every operation on a shard of another home is such a request.
 //!
-//! Two kinds of lines move from core to core: the written lines of a shard, if another worker held
-//! the shard last; and the lines of a key's entry, if another worker has written it since this
-//! worker used it, or if this worker writes it while another has it in its cache. Entries count
-//! only if the key is used again so soon that a single worker would find the entry in its cache.
-//! Other entries come from memory, with one worker as with many, so their cost is part of the time
-//! measured with one worker.
+//! Two kinds of lines move from core to core. The first kind is the written lines of a shard, if
+//! another worker held the shard last. The second kind is the lines of a key's entry, if another
+//! worker has written it since this worker used it, or if this worker writes it while another has
+//! it in its cache. Entries count only if the key is used again so soon that a single worker would
+//! find the entry in its cache. Other entries come from memory, with one worker as with many, so
+//! their cost is part of the time measured with one worker.
 //!
-//! A command on several keys reserves all its shards from its arrival at the first, including those
-//! that it would reach later. Its throughput is therefore a lower bound. [`Policy::Owner`] supports
-//! commands on one key only.
+//! A command on several keys reserves all its shards from its arrival at the first one, including
+//! shards that it would reach later. The simulated throughput of such commands is therefore a lower
+//! bound. [`Policy::Owner`] supports commands on one key only.
 //!
-//! Not simulated: passing a shard to its home after 64 requests, sleeping workers, memory
-//! bandwidth, locks of the kernel.
+//! The simulation omits the handing of a shard to its home after 64 requests, sleeping workers,
+//! memory bandwidth, and locks in the kernel.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -30,13 +30,13 @@ use pantala_base::{Random, key_slot};
 use super::costs::Written;
 use crate::load::keys::{Keys, Pattern, Range};
 
-/// Maximum time that a worker runs ahead of its oldest pending reply, ns: the time to run the
+/// Maximum time that a worker runs ahead of its oldest pending reply, ns. It is the time to run the
 /// requests of its other connections.
 const AHEAD_NS: f64 = 100_000.0;
-/// Maximum workers.
+/// Maximum number of workers.
 pub(super) const WORKERS_MAX: usize = 1024;
 
-/// Where a command runs.
+/// The worker on which a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     /// On the worker that parsed it.
@@ -45,7 +45,7 @@ pub(super) enum Policy {
     Owner,
 }
 
-/// The subject of a simulation.
+/// The parameters of a simulation.
 #[derive(Clone, Debug)]
 pub(super) struct Scene {
     pub(super) workers: u32,
@@ -55,39 +55,40 @@ pub(super) struct Scene {
     /// Zipf exponent, or 0 for uniform keys.
     pub(super) zipf: f64,
     pub(super) keys_per_operation: u32,
-    /// Work on an operation without its shards, ns.
+    /// Time of an operation outside its shards, ns.
     pub(super) outside_ns: f64,
-    /// Work on each key with its shard held, ns.
+    /// Time for each key with its shard held, ns.
     pub(super) held_ns: f64,
     /// Lines that a command writes for each of its keys.
     pub(super) written: Written,
-    /// Number of operations after which an unused entry is in no cache.
+    /// Number of operations after which an unused entry has left all caches.
     pub(super) kept_operations: f64,
-    /// Transfer of a line that another core wrote last, ns.
+    /// Time to transfer a line that another core wrote last, ns.
     pub(super) line_ns: f64,
     /// Part of `line_ns` that is hidden if no worker waits for the shard. It applies to the gate's
     /// line and to the entry's lines.
     pub(super) hidden: f64,
     pub(super) spin_ns: f64,
     pub(super) request_ns: f64,
-    /// Transfers for a request, on each side.
+    /// Number of transfers for a request, on each side.
     pub(super) request_lines: f64,
 }
 
-/// Result of a simulation.
+/// The result of a simulation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) operations_per_s: f64,
-    /// Parts of all workers' time: transfers of lines, waiting for gates and replies, running
-    /// requests of other workers.
+    /// Part of the total time of all workers that transfers of lines take.
     pub(super) lines: f64,
+    /// Part of the total time of all workers that waiting for gates and replies takes.
     pub(super) waiting: f64,
+    /// Part of the total time of all workers that running other workers' requests takes.
     pub(super) requests: f64,
-    /// Parts of the operations: those on a shard that another worker held last, and those that left
-    /// a request.
+    /// Part of the operations that run on a shard that another worker held last.
     pub(super) moved: f64,
+    /// Part of the operations that left a request.
     pub(super) parked: f64,
-    /// Transfers of lines per operation, including those for requests; mean.
+    /// Mean number of line transfers per operation, including those for requests.
     pub(super) fetched: f64,
     /// Part of the time during which the busiest shard is held.
     pub(super) hottest: f64,
@@ -112,7 +113,7 @@ struct Wanted {
 struct Entry {
     /// Number of the last operation that used the entry.
     at: u64,
-    /// Workers, one bit each.
+    /// The workers, one bit each.
     holders: [u64; WORKERS_MAX / 64],
 }
 
@@ -122,9 +123,10 @@ struct Simulation<'s> {
     entries: HashMap<u64, Entry>,
     /// Number of operations so far.
     done: u64,
-    /// Time by worker that it has worked for others and that is not yet accounted for, ns.
+    /// For each worker, the time that it has worked for other workers and that is not yet accounted
+    /// for, ns.
     debt: Vec<f64>,
-    /// With [`Policy::Owner`]: time by home at which its work for others ends.
+    /// With [`Policy::Owner`], the time for each home at which its work for others ends.
     home_busy: Vec<f64>,
     outcome: Outcome,
 }
@@ -147,7 +149,7 @@ impl Ord for Time {
     }
 }
 
-/// Simulates `operations` of all workers together.
+/// Simulates `operations` operations of all workers together.
 pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
     let mut random = Random::from_seed(seed);
     let pattern = if scene.zipf > 0.0 { Pattern::Zipf } else { Pattern::Uniform };
@@ -169,7 +171,7 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
     let (mut now, mut wanted) = (0.0, Vec::new());
     while simulation.done < operations {
         let Some(Reverse((Time(at), worker))) = arrivals.pop() else { break };
-        // The worker's work for others since its last operation delays this one.
+        // Work for other workers since its last operation delays this worker.
         let debt = std::mem::take(&mut simulation.debt[worker as usize]);
         if debt > 0.0 {
             arrivals.push(Reverse((Time(at + debt), worker)));
@@ -185,7 +187,7 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
         }
         wanted.sort_unstable();
         let next = simulation.operation(at, worker, &wanted);
-        // Randomized: otherwise workers run in lockstep and never contend.
+        // Randomize the time: otherwise the workers run in lockstep and never contend.
         let outside_ns = scene.outside_ns * (0.5 + random.unit());
         arrivals.push(Reverse((Time(next + outside_ns), worker)));
         simulation.done += 1;
@@ -194,16 +196,16 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
 }
 
 impl Simulation<'_> {
-    /// Runs an operation on its keys, which are sorted by shard. Returns when its worker is free
-    /// again.
+    /// Runs an operation on its keys, which are sorted by shard. Returns the time at which its
+    /// worker is free again.
     fn operation(&mut self, at: f64, worker: u32, wanted: &[Wanted]) -> f64 {
         let scene = self.scene;
         let held_ns = scene.held_ns * f64::from(scene.keys_per_operation);
         if scene.policy == Policy::Owner {
             return self.at_home(at, worker, wanted, held_ns);
         }
-        // Shards are taken one after the other. The operation keeps its shards while it waits for
-        // the next.
+        // Shards are taken one after another. The operation keeps its shards while it waits for the
+        // next one.
         let (mut ready, mut last) = (at, worker);
         for keys in wanted.chunk_by(|a, b| a.shard == b.shard) {
             let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
@@ -213,7 +215,7 @@ impl Simulation<'_> {
         }
         let waited = ready - at;
         let is_left = waited > scene.spin_ns;
-        // The last holder runs requests left at a shard. That time is added before its next
+        // The last holder runs requests left at a shard. The time for them is added before its next
         // operation.
         let runner = if is_left { last } else { worker };
         let line_ns = self.lines(at, runner, wanted);
@@ -232,8 +234,8 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    /// Lets `runner` use keys, which are sorted by shard, from `at` on. Returns the time for
-    /// transfers.
+    /// Lets `runner` use keys, which are sorted by shard, starting at time `at`. Returns the time
+    /// for transfers.
     fn lines(&mut self, at: f64, runner: u32, wanted: &[Wanted]) -> f64 {
         let scene = self.scene;
         let (mut ready, mut fetched, mut line_ns, mut moved) = (at, 0.0, 0.0, false);
@@ -271,7 +273,7 @@ impl Simulation<'_> {
         if written.writes == 0.0 || (zipf == 0.0 && keys as f64 > kept_operations) {
             return 0.0;
         }
-        // Drops entries that are in no cache, to bound the map.
+        // Drop entries that have left all caches, to bound the size of the map.
         if self.done.is_multiple_of(kept_operations as u64 + 1) {
             let done = self.done;
             self.entries.retain(|_, entry| (done - entry.at) as f64 <= kept_operations);
@@ -314,8 +316,8 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    /// Accounts for a request left at `at` with a reply at `end`. Returns when the sender
-    /// continues.
+    /// Accounts for a request left at `at` with a reply at `end`. Returns the time at which the
+    /// sender continues.
     fn asked(&mut self, at: f64, end: f64, message_ns: f64) -> f64 {
         let sent = at + self.scene.request_ns + message_ns;
         let next = sent.max(end - AHEAD_NS);
@@ -354,7 +356,7 @@ impl Simulation<'_> {
 mod tests {
     use super::*;
 
-    /// A scene with 900 ns outside and 100 ns within a shard.
+    /// Returns a scene with 900 ns outside and 100 ns within a shard.
     fn scene(workers: u32, shards: u32) -> Scene {
         Scene {
             workers,
@@ -392,7 +394,7 @@ mod tests {
         assert_eq!((outcome.moved, outcome.parked, outcome.waiting, outcome.lines), (0.0, 0.0, 0.0, 0.0));
     }
 
-    /// Throughput grows with the workers while they rarely meet. A single gate bounds it otherwise.
+    /// Throughput grows with the workers while they rarely meet. Otherwise a single gate limits it.
     #[test]
     fn throughput_grows_until_a_gate_is_full() {
         assert_near(rate(&scene(8, 16_384)), 8e6, 0.01);
@@ -435,7 +437,7 @@ mod tests {
         let fetched = |writes: f64, keys: u64, kept_operations: f64| {
             let mut scene = scene(2, 16_384);
             (scene.keys, scene.zipf, scene.kept_operations) = (keys, 1.0, kept_operations);
-            // So many lines of the entry that the shard's lines are negligible.
+            // The entry has so many lines that the shard's lines are negligible.
             scene.written = Written { shard: 0.0, writes, entry: 100.0 };
             (scene.line_ns, scene.hidden) = (1.0, 1.0);
             simulate(&scene, 200_000, 1).fetched
@@ -444,16 +446,16 @@ mod tests {
         let written = fetched(1.0, 1, 1000.0);
         assert!((50.0..100.0).contains(&written), "{written}");
         // With a tenth of writes, a write needs a transfer if the other worker has used the key
-        // since, and so does the other worker's next read.
+        // since the last write. So does the other worker's next read.
         let mixed = fetched(0.1, 1, 1000.0);
         assert!((8.0..20.0).contains(&mixed), "{mixed}");
         assert_eq!(fetched(1.0, 1, 0.0), 0.0, "nobody has it in a cache");
-        // Of many keys, only those that are used again in time count.
+        // With many keys, only those count that are used again soon enough.
         let many = fetched(1.0, 1_000_000, 1000.0);
         assert!((1.0..35.0).contains(&many), "{many}");
     }
 
-    /// Writes cost more than reads exactly if workers share keys.
+    /// Writes cost more than reads if workers share keys, and only then.
     #[test]
     fn a_set_costs_more_than_a_get_on_keys_that_are_wanted_often() {
         let rate_of = |writes: f64, zipf: f64| {
@@ -468,7 +470,7 @@ mod tests {
         assert!(set < get * 0.95, "{set} {get}");
     }
 
-    /// Requests slow their holder by the work that they take, and no operation is lost.
+    /// Requests slow down their holder by the work that they take, and no operation is lost.
     #[test]
     fn requests_are_work_for_the_holder() {
         let mut full = scene(64, 1);

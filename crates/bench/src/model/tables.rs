@@ -1,4 +1,4 @@
-//! Output of `model`: lines, errors, workloads, assumptions.
+//! Prints the output of `model`: lines, errors, workloads, assumptions.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,9 +9,9 @@ use super::lines::{self, Entry, Row};
 use super::simulate::{Outcome, Policy, simulate};
 use super::{OPERATIONS, Options, load_scene, predicted, predicted_owner};
 
-/// Numbers of workers whose capacities the law is fitted to.
+/// Numbers of workers to whose capacities the law is fitted.
 const FITTED: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Part of the time from which a held gate counts as the bottleneck.
+/// Part of the time above which a held gate counts as the bottleneck.
 const FULL: f64 = 0.9;
 /// Part of the workers' time below which a cause is not reported as a bottleneck.
 const NOTABLE: f64 = 0.02;
@@ -39,7 +39,7 @@ fn print_lines(out: &mut impl Write) -> io::Result<()> {
 }
 
 fn print_errors(out: &mut impl Write, costs: &Costs, seed: u64) -> io::Result<()> {
-    writeln!(out, "Two workers to one, the engine without sockets, against what was measured:\n")?;
+    writeln!(out, "Throughput of two workers relative to one, without sockets, compared with the measurement:\n")?;
     writeln!(out, "{:<12} {:>6} {:>9} {:>6} {:>7}", "keys", "shards", "measured", "model", "error")?;
     let (mut sum, mut count) = (0.0, 0.0);
     for row in &costs.engine.ratios {
@@ -52,12 +52,16 @@ fn print_errors(out: &mut impl Write, costs: &Costs, seed: u64) -> io::Result<()
             (sum, count) = (sum + error.abs(), count + 1.0);
         }
     }
-    writeln!(out, "mean error of the rows that nothing was fitted to: {:.1}%\n", 100.0 * sum / f64::max(count, 1.0))
+    writeln!(out, "mean error of the rows to which nothing was fitted: {:.1}%\n", 100.0 * sum / f64::max(count, 1.0))
 }
 
 fn print_owner_errors(out: &mut impl Write, costs: &Costs, seed: u64) -> io::Result<()> {
     let owner = &costs.owner;
-    writeln!(out, "owner to inline, {} workers, {} shards, against what was measured:\n", owner.workers, owner.shards)?;
+    writeln!(
+        out,
+        "Owner relative to inline, {} workers, {} shards, compared with the measurement:\n",
+        owner.workers, owner.shards
+    )?;
     writeln!(
         out,
         "{:<16} {:>9} {:>6} {:>7} {:>11} {:>6} {:>7}",
@@ -75,11 +79,11 @@ fn print_owner_errors(out: &mut impl Write, costs: &Costs, seed: u64) -> io::Res
     }
     writeln!(
         out,
-        "MSET of 10 keys (4.59 and 0.17) can't be compared: the simulation has owners run commands of one key only\n"
+        "MSET of 10 keys (4.59 and 0.17) can't be compared: in the simulation, owners run only commands on one key\n"
     )
 }
 
-/// Returns the largest cause of the loss against linear scaling.
+/// Returns the largest cause of the loss compared with linear scaling.
 fn bottleneck(outcome: &Outcome) -> String {
     if outcome.hottest >= FULL {
         return format!("the gate of the hottest shard, held {:.0}% of the time", outcome.hottest * 100.0);
@@ -91,7 +95,7 @@ fn bottleneck(outcome: &Outcome) -> String {
     ];
     let (part, cause) = causes.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, ""));
     if part < NOTABLE {
-        return "none in the server: the cores, and what sends to them".to_owned();
+        return "none in the server: the cores and the clients limit it".to_owned();
     }
     format!("{cause}, {:.0}% of the time", part * 100.0)
 }
@@ -124,7 +128,7 @@ fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io
     )
 }
 
-/// Prints the workloads of `compare` that are not modelled, by reason.
+/// Prints the workloads of `compare` that are not modelled, grouped by reason.
 fn print_unmodelled(out: &mut impl Write) -> io::Result<()> {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, why) in crate::compare::modelled_workloads() {
@@ -189,13 +193,13 @@ fn print_assumptions(out: &mut impl Write, costs: &Costs) -> io::Result<()> {
     writeln!(out, "Assumed besides:")?;
     writeln!(
         out,
-        "- lines of a shard beyond its gate's aren't hidden; of an entry, as many as the table has, all fetched ahead"
+        "- of a shard's lines, a prefetch hides only the gate's; of an entry, it hides all lines that the table counts"
     )?;
     writeln!(
         out,
-        "- a command of several keys reserves all its shards from its first one on: a lower bound for mset10 and transactions"
+        "- a command on several keys reserves all its shards when it takes the first: a lower bound for mset10, transactions"
     )?;
-    writeln!(out, "- flash's keys as uniform: which shard a key falls into doesn't depend on how often it is wanted")?;
+    writeln!(out, "- the keys of flash are uniform: the shard of a key doesn't depend on the key's popularity")?;
     writeln!(out, "- the kernel's network path, memory and network card scale with the cores; no worker sleeps")
 }
 

@@ -10,7 +10,7 @@ use super::transactions::{Found, Transactions};
 pub enum Outcome {
     /// The file was read to its end or to its first error.
     Read(Analysis),
-    /// The effects from this offset were written later than the requested time.
+    /// The effects from this offset on were written later than the requested time.
     Later(u64),
     /// A timestamp annotation has no number.
     InvalidTimestamp,
@@ -21,7 +21,7 @@ pub enum Outcome {
 pub struct Analysis {
     /// The error as redis-check-aof prints it; `None` also if a record starts with a wrong byte.
     pub error: Option<String>,
-    /// A record starts with neither `*` nor `#`.
+    /// Whether a record starts with neither `*` nor `#`.
     pub is_format_error: bool,
     /// The end of the last complete command or transaction, bytes from the start of the file.
     pub ok_up_to: u64,
@@ -36,7 +36,7 @@ pub struct Check {
     transactions: Transactions,
     /// The file's name, for errors.
     name: String,
-    /// Effects written later than this are to be removed, Unix time in s.
+    /// Time after which effects must be removed, Unix time in s.
     until_s: Option<i64>,
     ok_up_to: u64,
     /// The offset of the last string or annotation.
@@ -54,8 +54,8 @@ impl Check {
         Check { reader, transactions, name, until_s, ok_up_to: offset, last_at: offset, group_at: None }
     }
 
-    /// Checks the next bytes of the file; an empty slice is its end. Returns the result once it is
-    /// known.
+    /// Checks the next bytes of the file. An empty slice means the end of the file. Returns the
+    /// result once it is known.
     pub fn feed(&mut self, input: &[u8]) -> Option<Outcome> {
         if input.is_empty() {
             self.reader.end_input();

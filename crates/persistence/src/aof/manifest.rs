@@ -48,8 +48,9 @@ pub struct Manifest {
     base: Option<Listed>,
     history: Vec<Listed>,
     increments: Vec<Listed>,
-    /// The highest sequence numbers so far.
+    /// The highest sequence number of a base so far.
     base_seq: u64,
+    /// The highest sequence number of an increment so far.
     increment_seq: u64,
 }
 
@@ -240,13 +241,13 @@ fn parse_line(line: &[u8]) -> Result<(Listed, u8), &'static str> {
     }
 }
 
-/// Returns the number at the start of a word, as C's `atoll` does; 0: there is none.
+/// Returns the number at the start of a word, as C's `atoll` does, or 0 if there is none.
 fn leading_number(word: &[u8]) -> u64 {
     let len = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&word[..len]).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Returns whether a name must be quoted, as Redis decides it.
+/// Returns whether a name must be quoted by Redis's rules.
 fn needs_quotes(name: &[u8]) -> bool {
     name.iter().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'\\' | b'"' | b'\''))
 }

@@ -24,7 +24,7 @@ pub struct Output<F> {
     /// The ranges to write: index of the part, and range within it.
     batch: Vec<(usize, Range<usize>)>,
     batch_bytes: u64,
-    /// How much of the batch has been written, bytes.
+    /// The number of bytes of the batch that have been written.
     done: u64,
     /// Batches are written with a checksum (`aof-checksums`).
     has_checksums: bool,
@@ -32,8 +32,8 @@ pub struct Output<F> {
     line: Vec<u8>,
     /// The file has bytes that are not synced.
     is_dirty: bool,
-    /// A sync has failed. The kernel may have dropped the pages that it could not write, and
-    /// another sync would report success.
+    /// Whether a sync has failed. The kernel may then have dropped the pages that it could not
+    /// write, so that another sync would report success.
     is_lost: bool,
     /// The time of the last annotation, Unix time in s.
     annotated_s: i64,
@@ -73,7 +73,7 @@ impl<F: AppendFile> Output<F> {
     }
 
     /// Adds a range of a part of the stream to the batch. The range consists of complete units.
-    /// `now_s`: the time to annotate, Unix time in s.
+    /// `now_s` is the time with which to annotate it, Unix time in s.
     pub fn add(&mut self, part: Outgoing, range: Range<usize>, now_s: Option<i64>) {
         if !self.is_open() {
             return;

@@ -121,8 +121,8 @@ impl std::error::Error for Error {}
 
 /// The reason why a record wasn't read.
 pub(super) enum Stop {
-    /// The input ends within the record: at least `needed` bytes from its start are needed. `at` is
-    /// an offset from the start of the record; it and `fault` apply if there is no more input.
+    /// The input ends within the record, of which at least `needed` bytes are needed. If there is
+    /// no more input, the error is `fault`, at the offset `at` from the start of the record.
     Short { needed: usize, at: usize, fault: Fault },
     /// The record is invalid at this offset from its start.
     Bad { at: usize, fault: Fault },
@@ -307,7 +307,7 @@ pub(super) fn number(input: &[u8], at: usize) -> Result<(i64, usize), Stop> {
     let bytes = |index: usize| line.get(index).copied().unwrap_or(0);
     match line.get(end..end + 2) {
         Some(b"\r\n") => Ok((sign * value, at + 1 + end + 2)),
-        // The error has both bytes, however the input is cut.
+        // The error has both bytes, regardless of where the input is cut.
         None if line.len() + 1 < NUMBER_LINE_BYTES_MAX => {
             let fault = match line[end..] {
                 [] | [b'\r'] => Fault::NumberCut,

@@ -232,7 +232,7 @@ fn errors_do_not_depend_on_how_the_input_is_cut() {
     let whole = error_of(&[b"*1\r\n$\xea\r\n"]);
     assert_eq!(whole, Error { offset: 4, fault: Fault::LineEnd([0xea, b'\r']) });
     assert_eq!(error_of(&[b"*1\r\n$\xea", b"\r\n"]), whole);
-    // At the end of the file it is not what a crash leaves.
+    // At the end of the file, this is not the result of a crash.
     assert!(!error_of(&[b"*1\r\n$\xea"]).fault.is_truncation());
 }
 

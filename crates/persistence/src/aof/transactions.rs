@@ -18,7 +18,7 @@ pub enum Found {
     UnexpectedExec,
 }
 
-/// See the head of this module.
+/// The transaction in progress, see the head of this module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transactions {
     started_at: Option<u64>,
@@ -44,7 +44,7 @@ impl Transactions {
         }
     }
 
-    /// Returns the offset of the unfinished transaction, if there is one.
+    /// Returns the offset of the unfinished transaction, if any.
     #[must_use]
     pub fn open_since(&self) -> Option<u64> {
         self.started_at

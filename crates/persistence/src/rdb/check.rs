@@ -40,7 +40,8 @@ impl<'f> Check<'f> {
         self.findings
     }
 
-    /// Returns the offset after the pieces so far; at the end, that after the RDB file.
+    /// Returns the offset after the pieces read so far. At the end, it is the offset of the end of
+    /// the RDB file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.reader.offset()
@@ -52,8 +53,8 @@ impl<'f> Check<'f> {
         self.reader.version()
     }
 
-    /// Checks the next bytes of the file; an empty slice is its end. Returns whether the whole file
-    /// was checked.
+    /// Checks the next bytes of the file. An empty slice means the end of the file. Returns whether
+    /// the whole file was checked.
     ///
     /// # Errors
     /// The error in the file, and its offset.

@@ -1,5 +1,5 @@
-//! Writes a whole keyspace: [`write_dataset`] at once, [`Head`], [`EntryForm`] and [`Tail`] in
-//! parts that several threads encode.
+//! Writes a whole keyspace, either at once ([`write_dataset`]) or in parts that several threads
+//! encode ([`Head`], [`EntryForm`] and [`Tail`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -36,7 +36,7 @@ pub struct Facts {
     pub checks: bool,
 }
 
-/// How access words are written. It depends on the eviction policy, as in Redis.
+/// The form of access words in a file. It depends on the eviction policy, as in Redis.
 #[derive(Clone, Copy, Debug)]
 enum Access {
     Unwritten,
@@ -50,7 +50,7 @@ const PIECE_ELEMENTS: usize = 256;
 /// Number of nodes in a piece of a list, each of 8 KiB by default.
 const PIECE_NODES: usize = 4;
 
-/// How the entries of a file are written. It doesn't change after the file is started.
+/// The form of a file's entries. It doesn't change after the file is started.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryForm {
     access: Access,
@@ -212,7 +212,8 @@ impl Head {
     }
 }
 
-/// Appends the choice of a database to a part of a file. Each part must start with one.
+/// Appends the selection of a database to a part of a file. Each part must start with such a
+/// selection.
 pub fn append_select(db: u32, part: &mut Vec<u8>) {
     let mut writer = rdb_value::Writer::new(part, false);
     writer.put(&[opcode::SELECT_DB]);

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A piece starts with a byte: an opcode ([`opcode`]), or the kind of a value
-//! ([`pantala_types::rdb_value::kind`]), which its key and its body follow.
+//! ([`pantala_types::rdb_value::kind`]), followed by the key and the body.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -37,7 +37,7 @@ pub use writer::{Attributes, Sink, Version, Writer};
 pub mod opcode {
     /// State of a slot that a Valkey node is importing.
     pub const SLOT_IMPORT: u8 = 243;
-    /// Size of a slot: a hint.
+    /// Size of a slot, as a hint.
     pub const SLOT_INFO: u8 = 244;
     /// A library of functions.
     pub const FUNCTION: u8 = 245;
@@ -51,9 +51,9 @@ pub mod opcode {
     pub const FREQUENCY: u8 = 249;
     /// An auxiliary field: two strings.
     pub const AUX: u8 = 250;
-    /// Keys, and keys with an expiry, of the database: a hint.
+    /// Numbers of keys and of keys with an expiry in the database, as a hint.
     pub const RESIZE_DB: u8 = 251;
-    /// When the next entry expires, Unix time in ms.
+    /// Expiry of the next entry, Unix time in ms.
     pub const EXPIRE_MS: u8 = 252;
     /// The same in seconds.
     pub const EXPIRE_S: u8 = 253;

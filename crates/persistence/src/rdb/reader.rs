@@ -37,8 +37,8 @@ pub enum Next<'a> {
     NeedsInput,
 }
 
-/// The positions of what starts at the first unread byte. A `Found` borrows nothing; it becomes a
-/// [`Piece`] once nothing else is borrowed.
+/// The positions of the item that starts at the first unread byte. A `Found` borrows nothing. It
+/// becomes a [`Piece`] when nothing else is borrowed.
 enum Found {
     Header {
         dialect: Dialect,
@@ -199,7 +199,8 @@ impl Reader {
         Ok(Next::Piece(self.base + start as u64, self.piece(found, start)))
     }
 
-    /// Requires at least this many unread bytes before the next attempt; there are `unread`.
+    /// Requires at least `least` unread bytes before the next attempt. At present there are
+    /// `unread`.
     fn want(&mut self, least: u64, unread: u64) -> Result<(), Error> {
         let left = self.file_bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(self.offset()));
         if self.is_input_over || least > left || unread >= left {
@@ -211,8 +212,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Stores what was found. Returns whether it is internal to the reader, so that no piece
-    /// results.
+    /// Stores the item found. Returns whether it is internal to the reader and results in no piece.
     fn take(&mut self, found: &Found) -> Result<bool, Error> {
         match *found {
             Found::Header { dialect, version } => self.header = Some((dialect, version)),
@@ -238,7 +238,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Returns what was found at `start` as a piece.
+    /// Returns the item found at `start` as a piece.
     fn piece(&mut self, found: Found, start: usize) -> Piece<'_> {
         match found {
             Found::Aux => Piece::Aux(&self.text, &self.other),
@@ -259,7 +259,7 @@ impl Reader {
                     frequency: attributes.frequency,
                 })
             }
-            // The others don't result in pieces.
+            // The other variants don't result in pieces.
             Found::End(_) | Found::Header { .. } | Found::Nothing => Piece::End,
         }
     }
@@ -284,7 +284,7 @@ impl Reader {
         self.checked = self.at;
     }
 
-    /// Returns what starts at the first unread byte, and its length in bytes.
+    /// Returns the item that starts at the first unread byte, and its length in bytes.
     fn find(&mut self) -> Result<(Found, usize), Stop> {
         if self.header.is_none() {
             return self.find_header();
@@ -401,8 +401,8 @@ fn copy(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result<(), Stop>
     Ok(())
 }
 
-/// Copies a library of the old form as a text of the current form. The old form has name, engine
-/// and description before the code.
+/// Converts a library of the old form to a text of the current form. In the old form, name, engine
+/// and description precede the code.
 fn library_of_old(to: &mut Vec<u8>, input: &mut rdb_value::Reader<'_>) -> Result<(), Stop> {
     let (name, engine) = (input.string()?, input.string()?);
     if input.length()? > 0 {

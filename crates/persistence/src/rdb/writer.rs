@@ -54,7 +54,8 @@ pub struct Writer<'s> {
 
 impl<'s> Writer<'s> {
     /// Starts a file of this version. With `compresses`, long strings are compressed if that saves
-    /// enough space (`rdbcompression`); with `checks`, the file gets a checksum (`rdbchecksum`).
+    /// enough space (`rdbcompression`); with `checks`, the file ends with a checksum
+    /// (`rdbchecksum`).
     pub fn new(version: Version, compresses: bool, checks: bool, sink: &'s mut dyn Sink) -> Self {
         let mut out = Vec::new();
         out.extend_from_slice(MAGIC_REDIS);

@@ -11,16 +11,16 @@ pub struct Credentials {
     pub password: Vec<u8>,
 }
 
-/// What a replica states about itself.
+/// The statements of a replica about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The credentials; `None` means that it doesn't authenticate.
     pub credentials: Option<Credentials>,
     /// Its port for clients.
     pub port: u16,
-    /// It was the primary, and asks the other to take its place (`PSYNC … FAILOVER`).
+    /// Whether it was the primary and asks the other server to take its place (`PSYNC … FAILOVER`).
     pub fails_over: bool,
-    /// The address that it announces; empty: that of its socket.
+    /// The address that it announces; empty means the address of its socket.
     pub ip: String,
 }
 
@@ -62,7 +62,7 @@ pub enum Outcome {
 enum State {
     Ping,
     PingReply,
-    /// Number of missing replies, of those in `asked`.
+    /// Waits for replies to the commands in `asked`, of which this number is missing.
     Replies(usize),
     Psync,
     PsyncReply,
@@ -104,7 +104,7 @@ fn shown(line: &[u8]) -> String {
 }
 
 impl Handshake {
-    /// Starts a handshake. `position` is the one at which the replica could continue.
+    /// Starts a handshake. `position` is the position at which the replica could continue.
     #[must_use]
     pub fn new(identity: Identity, position: Option<Position>) -> Self {
         Handshake {

@@ -1,4 +1,4 @@
-//! The snapshot of a full sync, as a replica receives it: detects its end.
+//! Receives the snapshot of a full sync on a replica, and detects its end.
 
 /// Length of the mark after a snapshot of unknown length, bytes.
 const MARK_BYTES: usize = 40;

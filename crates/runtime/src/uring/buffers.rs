@@ -1,9 +1,9 @@
 //! Receive buffers that the kernel selects from: a ring of provided buffers.
 //!
 //! A buffer has one of three owners. *Kernel*: it is in the ring, and the kernel may write to it.
-//! *Caller*: a completion named it, and the caller holds a chunk of it. *This module*: only while
-//! one of its functions runs. The kernel removes a buffer from the ring before it writes to it, and
-//! names it in exactly one completion, so a buffer never has two owners.
+//! *Caller*: a completion named it, and the caller holds a chunk of it. *This module*: while one of
+//! its functions moves it between the other two. The kernel removes a buffer from the ring before
+//! it writes to it, and names it in exactly one completion, so a buffer never has two owners.
 
 use std::alloc::{self, Layout};
 use std::io;
@@ -18,9 +18,9 @@ use crate::Chunk;
 
 /// Bytes of one buffer.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
-/// Distance between buffers. It is not a power of two: a turn reads the first few hundred bytes of
-/// many buffers, which at a distance of 16 KB would compete for a few sets of the first- and
-/// second-level caches.
+/// Distance between the starts of two buffers. A turn reads the first few hundred bytes of many
+/// buffers. At a distance of 16 KB, a power of two, these bytes would compete for a few sets of the
+/// first- and second-level caches.
 const BUFFER_STRIDE_BYTES: usize = BUFFER_BYTES + 5 * 64;
 /// Initial number of buffers of one loop (1 MB). The number doubles while receives starve, up to
 /// [`BUFFERS_MAX`].
@@ -88,7 +88,8 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Returns how many receives can start now and find a buffer.
+    /// Returns the number of buffers that the kernel owns: so many receives can start now and find
+    /// one.
     pub(super) fn provided(&self) -> usize {
         self.provided.into()
     }

@@ -146,8 +146,8 @@ impl EventLoop for UringLoop {
     }
 
     fn expect_sent(&mut self, conn: ConnId) {
-        // A send of this turn then ends the wait. A send that is already in flight does too, unless
-        // the wait is for several completions, which ends soon in any case.
+        // A send of this turn then ends the wait. So does a send that is already in flight, except
+        // in a wait for several completions, which is short.
         let connection = self.open(conn);
         if let Some(sending) = connection.and_then(|connection| connection.sending.as_mut()) {
             sending.quiet = false;
@@ -177,8 +177,8 @@ impl EventLoop for UringLoop {
         if !self.starved.is_empty() {
             self.feed();
         }
-        // The remaining starved receives are armed in the next poll, which must come soon: those
-        // armed now may have no bytes to receive, and then end no wait.
+        // The remaining starved receives are armed in the next poll, which must follow at once: the
+        // receives armed now may find no bytes, and then they don't end the wait.
         let mut timeout = if self.must_feed() { Some(Duration::ZERO) } else { timeout };
         if self.may_accept {
             self.accept(events);
@@ -195,16 +195,16 @@ impl EventLoop for UringLoop {
         if quiet_queued > 0 && timeout != Some(Duration::ZERO) {
             let begin = Moment::now();
             if self.waits_for_several {
-                // The completions of quiet sends arrive with the submission, unless a socket is
-                // full. So the wait is for one more completion.
+                // The completions of quiet sends arrive with the submission unless a socket is
+                // full, so wait for one more completion than these.
                 self.ring.enter(1 + quiet_queued, timeout)?;
             } else {
                 self.ring.enter(0, Some(Duration::ZERO))?;
             }
             self.collect(events);
             if !self.ends_wait {
-                // Only quiet sends have completed, or nothing has. The rest of the time is spent
-                // waiting for other events.
+                // Nothing has completed except quiet sends. Wait for other events for the rest of
+                // the time.
                 timeout = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
             }
         }

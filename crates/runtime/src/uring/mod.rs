@@ -1,10 +1,10 @@
 //! The backend on io_uring.
 //!
 //! One multishot receive is armed per connection and fills provided buffers. Sends are queued
-//! during the turn. The next poll submits them by the system call that waits, or by a call for each
-//! send while the loop has little to do ([`pace`]). An operation is *in flight* from its push to
-//! its last completion. Until then the loop keeps the descriptor open and the memory unchanged,
-//! whatever the caller does.
+//! during the turn. The next poll submits them with the system call that waits or, while the loop
+//! is mostly idle, with one system call per send ([`pace`]). An operation is *in flight* from its
+//! push to its last completion. Until then the loop keeps the descriptor open and the memory
+//! unchanged, whatever the caller does.
 //!
 //! Listeners are not in the ring, for the reason that `accept.rs` gives. An epoll instance watches
 //! them, and the ring polls that instance.
@@ -45,7 +45,7 @@ use ring::Ring;
 
 /// Readiness to read, in the numbering of poll(2).
 const POLL_IN: u32 = 1;
-/// Maximum sends of a turn that may be system calls of their own ([`pace`]).
+/// Maximum number of sends in a turn that are sent directly, by one system call each ([`pace`]).
 const DIRECT_SENDS_MAX: usize = 8;
 /// Maximum listeners that one turn accepts from: the addresses of `bind` and a Unix socket.
 const LISTENERS_PER_TURN_MAX: usize = 17;
@@ -59,8 +59,8 @@ pub struct UringLoop {
     listeners: Listeners,
     /// The epoll instance that watches the listeners.
     accepting: OwnedFd,
-    /// Whether connections may be pending that no completion will report, since the poll of the
-    /// listeners is edge-triggered.
+    /// Whether connections may be pending that no completion will report: the poll of the listeners
+    /// is edge-triggered, so it reports them only once.
     may_accept: bool,
     connections: Slots<Connection>,
     starved: VecDeque<Token>,
@@ -71,8 +71,8 @@ pub struct UringLoop {
     pace: Pace,
     /// See [`Ring::waits_for_several`].
     waits_for_several: bool,
-    /// Whether a collected event ends the wait. Every event does, except the success of a quiet
-    /// send.
+    /// Whether an event that was collected in this poll ends the wait. Every event does, except the
+    /// success of a quiet send.
     ends_wait: bool,
     _one_thread: PhantomData<*mut ()>,
 }
@@ -100,7 +100,7 @@ struct Sending {
     outgoing: Outgoing,
     sent_bytes: usize,
     quiet: bool,
-    /// Whether the kernel has the send, or gets it with the next submission.
+    /// Whether the send was submitted to the kernel, or will be with the next submission.
     in_flight: bool,
 }
 
@@ -191,8 +191,9 @@ impl UringLoop {
         assert!(len_bytes > 0, "a send of nothing");
         let connection = self.open(conn).expect("a send to a closed connection");
         assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
-        // A send that takes several operations ends the wait, because the loop continues it. So
-        // does a send on a connection that has ended, which reports nothing but the send's error.
+        // Two kinds of sends can't be quiet: one that takes several operations, because the loop
+        // must continue it; and one on a connection that has ended, because its error must be
+        // reported.
         let quiet = quiet && len_bytes <= SEND_BYTES_MAX && !connection.ended;
         connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet, in_flight: false });
         self.unsent.push(conn.0);
@@ -209,7 +210,8 @@ impl UringLoop {
                 continue;
             }
             let is_quiet = self.push_send(token);
-            // A direct send that found no room completes later, so the wait must not count on it.
+            // A direct send that found no room completes at an unknown time, so the wait must not
+            // expect its completion.
             quiet_queued += u32::from(is_quiet && !is_direct);
         }
         self.unsent = unsent;
@@ -334,7 +336,7 @@ impl UringLoop {
 
     fn sent(&mut self, token: Token, result: i32, events: &mut Vec<Event>) {
         let connection = self.connections.value_mut(token);
-        // As in `received`.
+        // The connection is there for the reason given in `received`.
         let connection = connection.expect("a completion of a forgotten connection");
         let mut sending = connection.sending.take().expect("a completion of no send");
         if connection.closed {
@@ -377,7 +379,8 @@ impl UringLoop {
         let token = token_of(about);
         let operation = (about >> 56) as u8;
         if operation == Operation::Cancel as u8 {
-            // The cancel found nothing, because the operation has already completed.
+            // Only a failed cancel is reported. It found nothing, because the operation had already
+            // completed.
             return;
         }
         if !cqueue::more(completion.flags()) {
@@ -407,9 +410,9 @@ impl UringLoop {
         }
     }
 
-    /// Arms as many starved receives as there are buffers. Further ones would starve again, at the
-    /// price of a submission and a completion each. With thousands of connections that was most of
-    /// a server's work.
+    /// Arms as many starved receives as there are buffers. More would only starve again, at the
+    /// cost of a submission and a completion each; with thousands of connections, arming all of
+    /// them was most of a server's work.
     fn feed(&mut self) {
         while self.buffers.provided() < self.starved.len() && self.buffers.grow() {}
         for _ in 0..self.buffers.provided() {
@@ -423,8 +426,8 @@ impl UringLoop {
         }
     }
 
-    /// Returns whether the next poll can arm starved receives, because buffers are available.
-    /// (Without buffers the caller holds all of them, and releases some before it waits for more
+    /// Returns whether the next poll can arm starved receives, because buffers are available. (If
+    /// there are none, the caller holds all of them, and releases some before it waits for more
     /// data.)
     fn must_feed(&self) -> bool {
         !self.starved.is_empty() && self.buffers.provided() > 0

@@ -1,15 +1,17 @@
-//! Decides whether a turn's sends start by system calls of their own or through the ring.
+//! Decides whether the sends of a turn are direct (a system call each) or go through the ring.
 //!
 //! | way | cost of a turn |
 //! | --- | --- |
-//! | ring | the wait submits the sends, and must not end with their completions. If nothing else happens within the minimum-wait time, that costs a timer, a wake-up and a second call |
+//! | ring | the system call that waits also submits the sends, and must not end with their completions. If nothing else happens within the minimum-wait time, the wait costs a timer, a wake-up and a second call |
 //! | direct | a `send(2)` for each, and a wait that ends with the next event |
 //!
-//! So a loop that sleeps between its turns sends directly, and a loop that is always busy uses the
-//! ring ([decision 3](../../../docs/decisions/0003-networking.md)). How often a loop sleeps is
-//! comparable only while it uses the ring: direct sends wake clients sooner, and clients that wait
-//! for replies then make the loop sleep more. Therefore the loop probes: after a stretch of polls
-//! on the ring it chooses the way of the next stretches.
+//! A loop that sleeps between its turns therefore sends directly; a loop that is always busy uses
+//! the ring ([decision 3](../../../docs/decisions/0003-networking.md)).
+//!
+//! How often a loop sleeps shows how busy it is, but only while it uses the ring: direct sends wake
+//! clients sooner, so the loop sleeps more often under the same load. The loop therefore probes: it
+//! counts its sleeps during one *stretch* of polls on the ring, and then decides for the next
+//! stretches.
 
 use crate::rusage;
 
@@ -17,9 +19,10 @@ use crate::rusage;
 const STRETCH_POLLS: u32 = 256;
 /// Number of direct stretches between two probes.
 const DIRECT_STRETCHES: u32 = 15;
-/// The same if the probe slept in most polls, since the load then hardly rises within one stretch.
+/// Number of direct stretches between two probes if the loop slept in most polls of the last probe:
+/// its load is then so low that the next probe can wait.
 const DIRECT_STRETCHES_IDLE: u32 = 63;
-/// A loop is busy if at most one of this many polls slept.
+/// A loop is busy if at most one in this many polls slept.
 const BUSY_POLLS_PER_SLEEP: u64 = 8;
 
 /// The pace of a loop. See the head of this module.
@@ -33,7 +36,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Returns the pace of a loop that starts idle.
+    /// Returns the initial pace: direct sends, as for an idle loop.
     pub(super) fn new() -> Self {
         Pace { polls_left: STRETCH_POLLS, direct_stretches: 1, switches: 0 }
     }
@@ -71,8 +74,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Ends at most `max` stretches in each of which `slept` polls slept. Returns the number of
-    /// stretches until the way changes.
+    /// Ends up to `max` stretches, each with `slept` sleeping polls. Returns the number of
+    /// stretches until the way of sending changes.
     fn stretches(pace: &mut Pace, slept: u64, max: u32) -> u32 {
         let was_direct = pace.is_direct();
         (0..max)

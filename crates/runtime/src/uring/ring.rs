@@ -10,12 +10,12 @@ use rustix::io::Errno;
 
 use crate::accept::WAIT_MAX;
 
-/// Submissions between two system calls. More of them need a further call.
+/// Capacity of the submission queue. More submissions in a turn need another system call.
 const SUBMISSIONS: u32 = 256;
-/// Completions between two drains. The kernel keeps further ones in a slower list of its own.
+/// Capacity of the completion queue. The kernel keeps further completions in a slower list.
 const COMPLETIONS: u32 = 4096;
 
-/// Time during which a wait for several completions requires all of them, in microseconds.
+/// Time after which a wait for several completions ends with a single one, in microseconds.
 const PATIENCE_US: u32 = 100;
 
 pub(super) struct Ring {

@@ -35,7 +35,7 @@ fn many(event_loop: &mut UringLoop) -> Vec<UnixStream> {
     pairs.map(|(here, there)| event_loop.add(here.into()).map(|_| there).unwrap()).collect()
 }
 
-/// Many connections that all need a buffer at the same time get one each by the second poll.
+/// Many connections that all need a buffer at the same time have one each by the second poll.
 #[test]
 fn buffers_grow_while_receives_starve() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();

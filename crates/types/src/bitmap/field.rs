@@ -1,6 +1,6 @@
 //! Integers of any width at any bit offset of a string (`BITFIELD`).
 
-/// How a change treats a number that its field can't hold.
+/// The handling of a number that its field can't hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// Keeps the lowest bits.
@@ -50,7 +50,7 @@ impl Field {
         self.bits
     }
 
-    /// Returns the value of the field at a bit offset. Bits beyond the end of the string are 0.
+    /// Returns the value of the field at a bit offset. Bits after the end of the string are 0.
     #[must_use]
     pub fn get(self, bytes: &[u8], offset: u64) -> i64 {
         // Shift the field's bits to the top, then down again with or without the sign.
@@ -62,13 +62,13 @@ impl Field {
     /// Sets the field to `value`. Returns `None`, with nothing changed, if the field can't hold it
     /// and `overflow` is [`Overflow::Fail`].
     ///
-    /// The string must reach the end of the field: see [`Field::end_byte`].
+    /// The string must contain the whole field: see [`Field::end_byte`].
     pub fn set(self, bytes: &mut [u8], offset: u64, value: i64, overflow: Overflow) -> Option<FieldChange> {
         let before = self.get(bytes, offset);
         self.change(bytes, offset, before, value, 0, overflow)
     }
 
-    /// Adds to the field; otherwise as [`Field::set`].
+    /// Adds to the field. Otherwise like [`Field::set`].
     pub fn increment(self, bytes: &mut [u8], offset: u64, by: i64, overflow: Overflow) -> Option<FieldChange> {
         let before = self.get(bytes, offset);
         self.change(bytes, offset, before, before, by, overflow)
@@ -99,7 +99,8 @@ impl Field {
         Some(FieldChange { before, after })
     }
 
-    /// Returns `value + by` if the field can hold it, otherwise the limit to which Redis saturates.
+    /// Returns `value + by` if the field can hold it. Otherwise returns the limit to which Redis
+    /// saturates as `Err`.
     fn fits(self, value: i64, by: i64) -> Result<i64, i64> {
         if self.signed { self.fits_signed(value, by) } else { self.fits_unsigned(value, by) }
     }
@@ -107,8 +108,8 @@ impl Field {
     fn fits_signed(self, value: i64, by: i64) -> Result<i64, i64> {
         let max = i64::MAX >> (64 - self.bits);
         let min = -max - 1;
-        // The distances to the limits wrap for a value out of range, and Redis uses them
-        // nevertheless: a very small value saturates to the maximum.
+        // The distances to the limits wrap for a value out of range. Redis uses them nevertheless,
+        // so a very small value saturates to the maximum.
         let (room_up, room_down) = (max.wrapping_sub(value), min.wrapping_sub(value));
         let narrow = self.bits < 64;
         if value > max || (narrow && by > room_up) || (value >= 0 && by > 0 && by > room_up) {
@@ -133,18 +134,19 @@ impl Field {
         Ok(value.wrapping_add(by as u64) as i64)
     }
 
-    /// Returns the lowest bits of a value, as the field reads them.
+    /// Returns the value that the field holds after storing `value` truncated.
     fn wrap(self, value: i64) -> i64 {
         let spare = 64 - self.bits;
         if self.signed { value << spare >> spare } else { ((value as u64) << spare >> spare) as i64 }
     }
 }
 
-/// Bytes that a 64-bit field may touch: it needn't start at a byte.
+/// Maximum number of bytes that a 64-bit field touches, because it needn't start at a byte
+/// boundary.
 const WINDOW_BYTES: usize = 9;
 
-/// Returns nine bytes, starting with the one that has bit `offset`, at the top of 128 bits; bytes
-/// past the end are zero.
+/// Returns nine bytes, starting with the one that contains bit `offset`, at the top of 128 bits.
+/// Bytes after the end are zero.
 fn read_window(bytes: &[u8], offset: u64) -> u128 {
     let mut window = [0; 16];
     if let Some(found) = usize::try_from(offset >> 3).ok().and_then(|start| bytes.get(start..)) {
@@ -154,7 +156,7 @@ fn read_window(bytes: &[u8], offset: u64) -> u128 {
     u128::from_be_bytes(window)
 }
 
-/// Stores the lowest `bits` of a value at a bit offset. Bits beyond the end of the string are lost.
+/// Stores the lowest `bits` of a value at a bit offset. Drops bits after the end of the string.
 fn write_window(bytes: &mut [u8], offset: u64, bits: u32, value: u64) {
     let shift = 128 - (offset & 7) as u32 - bits;
     let mask = u128::from(u64::MAX >> (64 - bits)) << shift;

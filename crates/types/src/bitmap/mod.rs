@@ -23,8 +23,8 @@ pub use field::{Field, FieldChange, Overflow};
 use crate::{OutOfMemory, RawString};
 use std::ops::RangeInclusive;
 
-/// Size of the blocks in which a bitwise operation computes its result, over all sources: a block
-/// stays in the L1 cache.
+/// Size of the blocks in which a bitwise operation computes its result, bytes. All sources are
+/// combined into one block before the next, so that the block stays in the L1 cache.
 const BLOCK_BYTES: usize = 16 * 1024;
 
 /// Returns the bit at an offset; 0 beyond the end.
@@ -51,15 +51,15 @@ fn mask_of(offset: u64) -> u8 {
     0x80 >> (offset & 7)
 }
 
-/// Words that [`count_ones`] adds per step in each lane.
+/// Number of words that [`count_ones`] adds per step in each lane.
 const ADDED_WORDS: usize = 8;
-/// Independent lanes of [`count_ones`]: the words of two 128-bit vectors.
+/// Number of independent lanes of [`count_ones`]: the words of two 128-bit vectors.
 const LANES: usize = 4;
 
 /// Returns the number of set bits.
 ///
-/// Carry-save adders sum eight words into ones, twos and fours, and count bits only in the carries
-/// of eights. All lanes do the same, so it is fast even without a popcount instruction.
+/// Carry-save adders sum eight words into ones, twos and fours. Only the carries of eights are
+/// counted bit by bit. All lanes do the same, so it is fast even without a popcount instruction.
 #[must_use]
 pub fn count_ones(bytes: &[u8]) -> u64 {
     let mut total = 0;
@@ -90,7 +90,7 @@ pub fn count_ones(bytes: &[u8]) -> u64 {
     total + tail.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
 }
 
-/// Returns the sum and the carry of three, by a full adder per bit.
+/// Returns the sum and the carry of three words, by a full adder per bit.
 #[inline]
 fn add(a: [u64; LANES], b: [u64; LANES], c: [u64; LANES]) -> ([u64; LANES], [u64; LANES]) {
     let half: [u64; LANES] = std::array::from_fn(|lane| a[lane] ^ b[lane]);
@@ -145,7 +145,7 @@ fn find_in(bytes: &[u8], on: bool) -> Option<u64> {
     Some((words.len() as u64) << 6 | (at as u64) << 3 | u64::from((tail[at] ^ skipped as u8).leading_zeros()))
 }
 
-/// An operation of BITOP.
+/// An operation of `BITOP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Bits set in all sources.
@@ -159,7 +159,7 @@ pub enum Operation {
 }
 
 /// A bitwise operation in progress. For each block ([`Combination::next_block`]) the caller passes
-/// every source to [`Combination::add`]: the sources needn't be borrowed at the same time (their
+/// every source to [`Combination::add`]. The sources needn't be borrowed at the same time (their
 /// keys may live in different shards), and each byte is read once.
 ///
 /// Shorter sources are zero-padded. The result is as long as the longest.

@@ -6,16 +6,16 @@
 //! due       heap of (time, hash of the field), the earliest first
 //! ```
 //!
-//! A heap entry is stale if the table has no such time for its hash: the field was removed, or its
-//! time changed. A stale entry stays until it reaches the top of the heap, or until more than half
-//! of the entries are stale and the heap is rebuilt. Changing a time takes O(log n), and so does
-//! finding each expired field.
+//! When a field is removed or its time changes, its old entry stays in the heap: it is *stale*,
+//! because no field with its hash has its time any more. It is removed when it reaches the top of
+//! the heap, or when more than half of the entries are stale and the heap is rebuilt. Changing a
+//! time takes O(log n), and so does finding each expired field.
 //!
 //! # Cost
 //!
-//! Per field with an expiry time, in addition to the hash itself: 20 to 27 bytes of table, 10 bytes
-//! and the length of the field (rounded up by the allocator), and at most 32 of heap, more while it
-//! grows. Hashes without expiry times pay nothing.
+//! A field with an expiry time takes, in addition to the hash itself: 20 to 27 bytes of table, 10
+//! bytes plus the length of the field (rounded up by the allocator), and at most 32 bytes of heap,
+//! more while the heap grows. Hashes without expiry times pay nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +25,7 @@ use crate::collection::Collection;
 use crate::pair::Pair;
 use crate::table::Table;
 
-/// Number of stale entries that the heap may always have, in addition to one per expiry time.
+/// Number of stale entries that are always allowed, in addition to one per expiry time.
 const STALE_MIN: usize = 16;
 
 /// The hash described at the head of this module.
@@ -62,7 +62,8 @@ impl ExpiringHash {
         self.times.len()
     }
 
-    /// Returns whether there may be an expired field.
+    /// Returns whether there may be an expired field. The result can be true because of a stale
+    /// heap entry.
     #[inline]
     pub(super) fn may_have_expired(&self, now_ms: i64) -> bool {
         self.due.peek().is_some_and(|Reverse((at, _))| *at <= now_ms)
@@ -91,7 +92,8 @@ impl ExpiringHash {
         true
     }
 
-    /// Removes at most `most` expired fields and calls `removed` with each. Returns how many.
+    /// Removes at most `most` expired fields and calls `removed` with each. Returns the number of
+    /// removed fields.
     pub(super) fn expire(&mut self, now_ms: i64, most: usize, mut removed: impl FnMut(&[u8])) -> usize {
         let mut expired = 0;
         while expired < most {
@@ -136,7 +138,7 @@ impl ExpiringHash {
     }
 }
 
-/// Compares contents; stale heap entries don't count.
+/// Compares contents and ignores stale heap entries.
 impl PartialEq for ExpiringHash {
     fn eq(&self, other: &Self) -> bool {
         self.fields == other.fields && self.times == other.times

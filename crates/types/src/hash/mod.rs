@@ -4,12 +4,12 @@
 //! | --- | --- | --- |
 //! | packed | listpack | 2 + lengths |
 //! | [`Table`] | hashtable | 22 to 27 + lengths, rounded up by the allocator |
-//! | [`ExpiringHash`] | listpackex or hashtable | as one of the above, and see there |
+//! | [`ExpiringHash`] | listpackex or hashtable | as one of the above, and those of the expiry times |
 //!
 //! A hash is packed up to `hash-max-listpack-entries` fields, none longer than
-//! `hash-max-listpack-value`, and lives inside its dictionary entry while it is short. Beyond a
-//! limit it becomes a table and never converts back, as in Redis. Fields with a TTL make it an
-//! [`ExpiringHash`] around either form.
+//! `hash-max-listpack-value`, and lives inside its dictionary entry while it is short. When it
+//! exceeds a limit, it becomes a table and never converts back, as in Redis. Fields with a TTL make
+//! it an [`ExpiringHash`] around either form.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -46,7 +46,7 @@ pub enum Hash {
     Packed(Pack<OneWay>),
     /// A hash table, for any number of fields.
     Table(Box<Table<Pair>>),
-    /// With fields that expire.
+    /// A hash of which some fields may expire.
     Expiring(Box<ExpiringHash>),
 }
 
@@ -57,7 +57,7 @@ pub enum HashView<'a> {
     Packed(PackRef<'a, OneWay>),
     /// A hash table, for any number of fields.
     Table(&'a Table<Pair>),
-    /// With fields that expire.
+    /// A hash of which some fields may expire.
     Expiring(&'a ExpiringHash),
 }
 
@@ -84,7 +84,8 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Returns whether the new ones among these fields fit. Callers check it before they set any.
+    /// Returns whether the hash has room for those of `fields` that are new. Callers check it
+    /// before they set any.
     #[inline]
     pub fn has_room<'f>(self, fields: impl Iterator<Item = &'f [u8]> + Clone) -> bool {
         has_room(self.len(), fields.clone().count())
@@ -114,8 +115,8 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Returns the field and value at an index below the length, in an order that holds until the
-    /// hash changes. Constant time, except for a packed hash.
+    /// Returns the field and value at an index less than the length. The order stays the same until
+    /// the hash changes. Constant time, except for a packed hash.
     pub fn nth(self, index: usize) -> Option<(Element<'a>, Element<'a>)> {
         match self {
             HashView::Packed(pack) => pack.nth(index.checked_mul(2)?).map(|at| (pack.get(at), pack.get(pack.next(at)))),
@@ -138,8 +139,8 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Returns the number of fields not expired at `now_ms`. Checks all expiry times if any may
-    /// have passed.
+    /// Returns the number of fields that aren't expired at `now_ms`. Checks all expiry times if any
+    /// may have passed.
     pub fn len_at(self, now_ms: i64) -> usize {
         match self {
             HashView::Expiring(expiring) if expiring.may_have_expired(now_ms) => {
@@ -149,7 +150,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Visits the fields and values as [`Self::for_each`] does, without those expired at `now_ms`.
+    /// Visits the fields and values as [`Self::for_each`] does, except those expired at `now_ms`.
     pub fn for_each_at(self, now_ms: i64, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
         if !self.may_have_expired(now_ms) {
             return self.for_each(visit);
@@ -205,7 +206,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Continues a scan, as [`Table::scan`]; a packed hash is visited whole.
+    /// Continues a scan, like [`Table::scan`]. A packed hash is visited in one call.
     pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>, Element<'_>)) -> u64 {
         match self.plain() {
             HashView::Packed(_) | HashView::Expiring(_) => {
@@ -231,8 +232,8 @@ fn find(table: &Table<Pair>, field: &[u8]) -> Option<usize> {
 }
 
 impl Hash {
-    /// Returns the hash with this pack of fields and values, as a table if there are too many.
-    /// Their lengths don't matter, as when Redis loads a hash.
+    /// Returns the hash with this pack of fields and values, as a table if there are too many
+    /// fields. As when Redis loads a hash, the lengths of fields and values don't matter.
     pub(crate) fn from_pack(pack: Pack<OneWay>, limits: HashLimits) -> Self {
         let mut hash = Hash::Packed(pack);
         if hash.view().len() > limits.entries_max {
@@ -337,7 +338,8 @@ impl Hash {
         }
     }
 
-    /// Removes at most `most` expired fields and calls `removed` with each. Returns how many.
+    /// Removes at most `most` expired fields and calls `removed` with each. Returns the number of
+    /// removed fields.
     #[inline]
     pub fn expire(&mut self, now_ms: i64, most: usize, removed: impl FnMut(&[u8])) -> usize {
         match self {

@@ -1,4 +1,4 @@
-//! Estimates the count from the histogram of registers, by Otmar Ertl's improved estimator
+//! Estimates the count from the histogram of registers with Otmar Ertl's improved estimator
 //! (arXiv:1702.01284), as Redis does.
 
 use super::registers::Histogram;

@@ -1,8 +1,8 @@
 //! HyperLogLog: the approximate number of distinct elements in at most 12 KiB, with a standard
 //! error of 0.81%.
 //!
-//! A HyperLogLog is a string in Redis's format, byte for byte, so GET and SET move it between the
-//! two:
+//! A HyperLogLog is a string in Redis's format, byte for byte, so GET and SET can move it between
+//! Redis and Pantala:
 //!
 //! ```text
 //! HYLL   encoding   (3 unused)   cached count         registers
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The top bit of the cached count marks it as stale. An element's hash selects a register (14
-//! bits) and gives a value for it: one more than the trailing zeros of the other 50 bits. A
+//! bits) and determines a value: the number of trailing zeros of the other 50 bits plus one. A
 //! register keeps the maximum of its values.
 //!
 //! | operation | cost |
@@ -48,8 +48,9 @@ const HEADER_BYTES: usize = 16;
 const MAGIC: &[u8; 4] = b"HYLL";
 const ENCODING_AT: usize = 4;
 const CACHE_AT: usize = 8;
-/// The byte of the cached count that holds the stale bit, and that bit.
+/// Index of the byte that has the stale bit of the cached count.
 const STALE_AT: usize = 15;
+/// The stale bit in that byte.
 const STALE: u8 = 1 << 7;
 
 /// The representation of the registers.
@@ -66,7 +67,7 @@ pub enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupted;
 
-/// Why a change failed.
+/// The reason why a change failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeError {
     /// See [`Corrupted`].
@@ -95,8 +96,8 @@ pub struct HyperLogLog<'a> {
 }
 
 impl<'a> HyperLogLog<'a> {
-    /// Checks header and length of a string. Returns `None` if it isn't a HyperLogLog. The methods
-    /// that walk the runs of the sparse form check those.
+    /// Checks header and length of a string. Returns `None` if it isn't a HyperLogLog. Doesn't
+    /// check the runs of a sparse one; the methods that walk them do.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {
@@ -173,9 +174,9 @@ pub fn empty() -> Result<RawString, OutOfMemory> {
     RawString::try_from_slice(&bytes)
 }
 
-/// Adds an element to `string`, which must be a HyperLogLog. Returns whether a register changed;
-/// the cached count is stale then. A sparse HyperLogLog that would exceed `sparse_bytes_max`
-/// becomes dense.
+/// Adds an element to `string`, which must be a HyperLogLog. Returns whether a register changed; if
+/// so, the cached count is stale. A sparse HyperLogLog that would exceed `sparse_bytes_max` becomes
+/// dense.
 ///
 /// # Errors
 /// [`ChangeError`], with nothing changed.
@@ -184,7 +185,7 @@ pub fn add(string: &mut RawString, element: &[u8], sparse_bytes_max: u64) -> Res
     raise(string, index, value, sparse_bytes_max)
 }
 
-/// Returns the register that an element selects and the value for it: 1 to 51.
+/// Returns the register that an element selects, and the element's value for it (1 to 51).
 fn register_and_value(element: &[u8]) -> (usize, u8) {
     let hash = murmur_hash_64a(element);
     let index = hash as usize & (REGISTERS - 1);
@@ -232,8 +233,9 @@ pub fn to_dense(string: &mut RawString) -> Result<bool, ChangeError> {
     Ok(true)
 }
 
-/// Raises the registers of a HyperLogLog to `registers`, none of which may be smaller: the last
-/// step of PFMERGE. It becomes dense if `dense` is set or if it would exceed `sparse_bytes_max`.
+/// Sets the registers of a HyperLogLog to `registers`, each of which must be at least as large as
+/// before. This is the last step of PFMERGE. The result is dense if `dense` is set, or if the
+/// sparse form would exceed `sparse_bytes_max`.
 ///
 /// # Errors
 /// [`ChangeError`], with nothing changed.
@@ -243,7 +245,7 @@ pub fn store_merged(
     dense: bool,
     sparse_bytes_max: u64,
 ) -> Result<(), ChangeError> {
-    // Works on a copy, because a failure half-way must leave the string unchanged.
+    // Work on a copy, because a failure half-way must leave the string unchanged.
     let mut merged = string.try_clone()?;
     if dense {
         to_dense(&mut merged)?;

@@ -1,4 +1,4 @@
-//! Registers: a byte each while commands process them, six bits each in a dense HyperLogLog.
+//! Registers: one byte each while commands process them, six bits each in a dense HyperLogLog.
 
 use super::REGISTERS;
 

@@ -6,8 +6,8 @@
 //! | `01nnnnnn nnnnnnnn` | n + 1 zeros |
 //! | `1vvvvvnn` | n + 1 registers of the value v + 1 |
 //!
-//! Raising a register splits its run into up to three, then merges equal adjacent runs among the
-//! few around it. For the same elements in the same order, the result is Redis's, byte for byte.
+//! Raising a register splits its run into up to three runs, then merges equal adjacent runs near
+//! it. For the same elements in the same order, the result is byte for byte the one of Redis.
 
 use super::registers::Histogram;
 use super::{Corrupted, HEADER_BYTES, REGISTERS, Registers};
@@ -31,7 +31,7 @@ pub(super) enum Raised {
     No,
     /// The register was raised.
     Yes,
-    /// The sparse form can't represent the value, or not within the allowed bytes. Nothing was
+    /// The sparse form can't represent the value, or would exceed the allowed size. Nothing was
     /// changed.
     NeedsDense,
 }
@@ -115,7 +115,7 @@ pub(super) fn decode(mut bytes: &[u8]) -> String {
 struct Place {
     /// Offset of the run.
     at: usize,
-    /// Offset of the run before; of this run if it is the first.
+    /// Offset of the preceding run, or of this run if it is the first.
     before: usize,
     /// Index of the run's first register.
     first: usize,

@@ -37,7 +37,7 @@ fn the_same_bytes_as_redis() {
 const SEVEN: &str =
     r"HYLL\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x80Fm\x80V\x0c\x80D<\x848\x80P\xb1\x84I\x8c\x80Bm\x80BZ";
 
-/// Sparse registers equal those of a model, however runs are split and merged, and keep their
+/// Sparse registers equal those of a model, for any splits and merges of runs, and keep their
 /// values in dense form.
 #[test]
 fn sparse_and_dense_agree_with_a_plain_model() {
@@ -46,7 +46,7 @@ fn sparse_and_dense_agree_with_a_plain_model() {
         let mut string = empty().unwrap();
         let mut model = vec![0u8; REGISTERS];
         let bytes_max = random.pick(&[100, 3000, 100_000]);
-        // Few registers, so that runs meet.
+        // With few registers, runs become adjacent.
         let range = random.pick(&[30, 600, REGISTERS as u64]);
         for _ in 0..2000 {
             let index = random.below(range) as usize;

@@ -3,11 +3,11 @@
 //! | form | used | bytes of heap |
 //! | --- | --- | --- |
 //! | packed | up to [`INLINE_PACKED_BYTES_MAX`] bytes | none: inside the dictionary entry |
-//! | [`Quicklist`] | beyond | 56, and per node 32 plus its entries and up to an eighth more |
+//! | [`Quicklist`] | otherwise | 56, and per node 32 plus its entries and up to an eighth more |
 //!
-//! A node holds 8 KiB of entries by default. A push or pop at either end takes constant time; a
+//! A node holds 8 KiB of entries by default. A push or pop at either end takes constant time. A
 //! change in the middle visits each node before it and moves the bytes of at most one. An element
-//! of the packed form takes its bytes (an integer 1 to 9) and 2.
+//! of the packed form takes 2 bytes in addition to its own (1 to 9 for an integer).
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -44,8 +44,8 @@ pub enum List {
 /// Compares elements; two lists of different forms may be equal.
 impl PartialEq for List {
     fn eq(&self, other: &Self) -> bool {
-        // Collects one list first: a view shows elements only during a call, as nodes may be
-        // compressed.
+        // Collect one list first: a view shows its elements only during a call, because nodes may
+        // be compressed.
         let mut elements = Vec::with_capacity(other.view().len());
         other.view().for_each(|element| elements.push(element.to_vec()));
         let mut elements = elements.into_iter();
@@ -69,7 +69,7 @@ impl List {
         }
     }
 
-    /// Appends all entries of a pack, as one node if they don't exceed its limit.
+    /// Appends all entries of a pack, as one node if they are within a node's limit.
     pub(crate) fn append(&mut self, entries: PackRef<'_>, limit: NodeLimit) {
         let len = entries.len();
         if len == 0 {
@@ -156,8 +156,8 @@ impl List {
         }
     }
 
-    /// Removes up to `most` elements equal to a value, the first ones or, if `backward`, the last.
-    /// Returns how many.
+    /// Removes at most `most` elements equal to a value, from the front or, if `backward`, from the
+    /// back. Returns the number of removed elements.
     pub fn remove_equal(&mut self, value: &[u8], most: usize, backward: bool, limit: NodeLimit) -> usize {
         let wanted = Element::of(value);
         let pack = match self {
@@ -186,7 +186,7 @@ impl List {
         removed
     }
 
-    /// Converts the list, if needed, to a form that can take this value.
+    /// Converts the list, if necessary, to a form that can hold this value.
     #[inline]
     fn for_growth(&mut self, value: &[u8], limit: NodeLimit) -> &mut Self {
         if let List::Packed(pack) = self {
@@ -208,7 +208,7 @@ impl List {
         if entries.len() <= limit.entries {
             list = Quicklist::from_pack(entries, limit);
         } else {
-            // It was packed under another limit.
+            // The list was packed under another limit.
             for element in entries.iter() {
                 element.with_bytes(|bytes| list.push(End::Right, bytes, limit));
             }

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Redis's node is a listpack, which moves all entries for a change at its front. A push or pop on
-//! this node moves none, at the price of two numbers per node. That pays because lists are mostly
-//! used as queues.
+//! this node moves none, at the cost of two numbers per node. That pays because most lists are used
+//! as queues.
 //!
-//! A node far from both ends may be *compressed* (`list-compress-depth`): its bytes are then the
+//! A node far from both ends may be *compressed* (`list-compress-depth`). Its bytes are then the
 //! length of its entries (4 bytes) and their LZF form. A change must decompress it first; a reader
 //! decompresses into memory of its own.
 
@@ -22,9 +22,9 @@ const FIRST_CAPACITY_BYTES: usize = 512;
 /// Minimum capacity of a node that is shrunk, in bytes.
 const SHRINK_BYTES_MIN: usize = 1024;
 
-/// Minimum size of a node worth compressing, and minimum saving (Redis's `MIN_COMPRESS_BYTES` and
-/// `MIN_COMPRESS_IMPROVE`).
+/// Minimum size of a node worth compressing, in bytes (Redis's `MIN_COMPRESS_BYTES`).
 const COMPRESSED_BYTES_MIN: usize = 48;
+/// Minimum saving by compression, in bytes (Redis's `MIN_COMPRESS_IMPROVE`).
 const SAVED_BYTES_MIN: usize = 8;
 
 /// [`Node::start`] of a compressed node.
@@ -36,24 +36,24 @@ const LENGTH_BYTES: usize = 4;
 /// The limits of a node (`list-max-listpack-size`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
-    /// Maximum bytes of its entries. A larger single entry has a node of its own.
+    /// Maximum size of its entries, bytes. A larger entry is alone in its node.
     pub bytes: usize,
     /// Maximum number of entries, at least 1.
     pub entries: usize,
-    /// An element of at least this many bytes has a node of its own, whatever the other limits
+    /// An element of at least this many bytes is alone in its node, regardless of the other limits
     /// (`DEBUG QUICKLIST-PACKED-THRESHOLD`).
     pub alone_bytes: usize,
     /// Number of nodes at either end of a new list that stay uncompressed (`list-compress-depth`);
-    /// 0 means all.
+    /// 0 disables compression.
     pub plain_depth: u32,
 }
 
-/// Default of [`NodeLimit::alone_bytes`]: Redis's, above any node size.
+/// Default of [`NodeLimit::alone_bytes`]: Redis's default, which is larger than any node.
 pub const ALONE_BYTES_DEFAULT: usize = 1 << 30;
 
 impl NodeLimit {
-    /// Returns the limits for a value of `list-max-listpack-size`: -1 to -5 mean 4 to 64 KiB; a
-    /// positive one means that many entries, and at most 8 KiB.
+    /// Returns the limits for a value of `list-max-listpack-size`. -1 to -5 mean 4 to 64 KiB. A
+    /// positive value is a number of entries, with at most 8 KiB.
     pub fn from_setting(setting: i32) -> Self {
         let any = NodeLimit { bytes: 8192, entries: usize::MAX, alone_bytes: ALONE_BYTES_DEFAULT, plain_depth: 0 };
         match setting {
@@ -95,7 +95,7 @@ impl Node {
         if self.is_compressed() { self.uncompressed_len() } else { self.bytes.len() - self.start as usize }
     }
 
-    /// Returns whether its entries are compressed: only [`Self::with_entries`] reads them then.
+    /// Returns whether its entries are compressed. Only [`Self::with_entries`] can then read them.
     #[inline]
     pub(super) fn is_compressed(&self) -> bool {
         self.start == COMPRESSED
@@ -139,7 +139,7 @@ impl Node {
     }
 
     /// Passes the entries to `work` as a pack without its count, with the positions of the first
-    /// and of the end.
+    /// entry and of the end.
     #[inline]
     pub(super) fn with_entries<R>(&self, work: impl FnOnce(PackRef<'_>, usize, usize) -> R) -> R {
         if self.is_compressed() {
@@ -149,7 +149,7 @@ impl Node {
         work(self.pack(), self.first(), self.end())
     }
 
-    /// Returns its bytes of heap.
+    /// Returns the size of its heap memory, bytes.
     #[inline]
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
@@ -274,8 +274,8 @@ impl Node {
 
     /// Releases free space, because nothing will be pushed to this node any more.
     pub(super) fn seal(&mut self) {
-        /// Unused memory of up to 1/8 of the entries' size stays: copying costs more than it is
-        /// worth.
+        /// Maximum unused memory, as a fraction of the entries' size (one eighth). Releasing less
+        /// isn't worth the copy.
         const UNUSED_SHARE: usize = 8;
         let live = self.entry_bytes();
         if self.bytes.capacity() - live > live / UNUSED_SHARE {
@@ -297,8 +297,8 @@ impl Node {
         Ok(Node { bytes, start: 0, count: self.count })
     }
 
-    /// Shrinks the memory after a removal if most is unused. Several bytes are removed for each
-    /// byte that this copies.
+    /// Shrinks the memory after a removal if most is unused. Amortized: several bytes are removed
+    /// for each byte that this copies.
     #[inline]
     fn shrink(&mut self) {
         let capacity = self.bytes.capacity();
@@ -312,8 +312,8 @@ impl Node {
     fn reallocate(&mut self, capacity: usize) {
         let mut bytes = Vec::with_capacity(capacity);
         let live = &self.bytes[self.first()..];
-        // The end of the next push is unknown. Free space at the wrong end costs only one more
-        // move.
+        // It is unknown at which end the next push happens. Free space at the wrong end costs only
+        // one more move.
         let start = (capacity - live.len().min(capacity)) / 2;
         bytes.resize(start, 0);
         bytes.extend_from_slice(live);
@@ -325,7 +325,7 @@ impl Node {
     fn grow_back(&mut self, size: usize, limit: NodeLimit) {
         let live = self.entry_bytes();
         if self.first() >= live.max(size) {
-            // This is a queue in one node: at least as many bytes were removed at the front as
+            // The node serves as a queue: at least as many bytes were removed at the front as
             // remain.
             self.bytes.drain(..self.start as usize);
             self.start = 0;
@@ -342,7 +342,7 @@ impl Node {
     fn grow_front(&mut self, size: usize, limit: NodeLimit) {
         let live = self.entry_bytes();
         let capacity = self.bytes.capacity();
-        // Reuses the free space at the back if it is at least as large as the entries; grows
+        // Reuse the free space at the back if it is at least as large as the entries; grow
         // otherwise.
         let capacity = if capacity >= 2 * live + size { capacity } else { grown(live, size, limit) };
         let start = capacity - live;
@@ -353,15 +353,15 @@ impl Node {
     }
 }
 
-/// Returns the new capacity of a node with `live` bytes that gets `size` more: doubled, up to a
-/// full node.
+/// Returns the new capacity of a node with `live` bytes that must hold `size` more. The capacity
+/// doubles, but not beyond that of a full node.
 fn grown(live: usize, size: usize, limit: NodeLimit) -> usize {
     let doubled = (2 * (live + size)).max(FIRST_CAPACITY_BYTES);
     doubled.min(limit.bytes).max(live + size)
 }
 
-/// Returns the position of entry `index` (below `len`) of those from `first` to `end`, walking from
-/// the nearer end.
+/// Returns the position of entry `index` of the `len` entries from `first` to `end`, walking from
+/// the nearer end. `index` is less than `len`.
 pub(super) fn nth(pack: PackRef<'_>, first: usize, end: usize, len: usize, index: usize) -> usize {
     if index <= len / 2 {
         (0..index).fold(first, |at, _| pack.next(at))

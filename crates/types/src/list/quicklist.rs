@@ -1,9 +1,9 @@
 //! A long list: a sequence of nodes.
 //!
-//! With a *plain depth* (`list-compress-depth` when the list was created) that many nodes at either
-//! end stay uncompressed; the others are compressed if that saves anything. Pushes and pops touch
-//! uncompressed nodes only. A change in the middle decompresses its node first, and calls
-//! [`Quicklist::restore_depth`] once nodes may have moved or changed.
+//! With a *plain depth* (`list-compress-depth` when the list was created), that number of nodes at
+//! either end stay uncompressed. The other nodes are compressed if that saves memory. Pushes and
+//! pops touch uncompressed nodes only. A change in the middle first decompresses its node, and
+//! calls [`Quicklist::restore_depth`] once nodes may have moved or changed.
 
 use std::collections::VecDeque;
 
@@ -25,9 +25,10 @@ pub enum End {
 pub struct Quicklist {
     nodes: VecDeque<Node>,
     len: usize,
-    /// Heap bytes of all nodes: a running sum, so that reading it takes constant time.
+    /// Heap memory of all nodes, bytes. It is a running sum, so that reading it takes constant
+    /// time.
     node_bytes: usize,
-    /// Number of nodes at either end that stay uncompressed; 0 means all.
+    /// Number of nodes at either end that stay uncompressed; 0 disables compression.
     plain_depth: u32,
 }
 
@@ -81,7 +82,7 @@ impl Quicklist {
     }
 
     /// Restores the plain depth: decompresses the nodes at the ends, and compresses `changed` and
-    /// its neighbors. Call it after adding, removing or changing nodes.
+    /// its neighbors. Must be called after nodes were added, removed or changed.
     #[inline]
     fn restore_depth(&mut self, changed: usize) {
         if self.plain_depth > 0 {
@@ -122,7 +123,8 @@ impl Quicklist {
         Ok(Quicklist { nodes, len: self.len, node_bytes, plain_depth: self.plain_depth })
     }
 
-    /// Returns the node of an element, and its index there. The index must be below the length.
+    /// Returns the node of an element, and the element's index in the node. The index must be less
+    /// than the length.
     pub(super) fn locate(&self, index: usize) -> Option<(usize, usize)> {
         if index <= self.len / 2 {
             let mut before = 0;
@@ -165,7 +167,8 @@ impl Quicklist {
         self.len += 1;
     }
 
-    /// Releases the free space of the last node at an end, before another is added there.
+    /// Releases the free space of the last node at an end, because another node is about to be
+    /// added there.
     fn seal(&mut self, end: End) {
         let last = match end {
             End::Left => self.nodes.front_mut(),
@@ -248,7 +251,7 @@ impl Quicklist {
         }
     }
 
-    /// Replaces the element at an index, which must be below the length.
+    /// Replaces the element at an index, which must be less than the length.
     pub(super) fn set(&mut self, index: usize, value: &[u8], limit: NodeLimit) {
         let Some((number, within)) = self.locate(index) else { return };
         self.decompress(number);
@@ -288,7 +291,7 @@ impl Quicklist {
             self.change(number, |node| node.insert(at, element));
             return self.restore_depth(number);
         }
-        // Insert between two nodes; split the node first unless the index is at its start.
+        // Insert between two nodes. Split the node first, unless the index is at its start.
         let number = if within == 0 {
             number
         } else {
@@ -350,8 +353,8 @@ impl Quicklist {
         self.restore_depth(0);
     }
 
-    /// Removes up to `most` elements equal to a value, from the front or the back. Returns how
-    /// many.
+    /// Removes at most `most` elements equal to a value, from the front or the back. Returns the
+    /// number of removed elements.
     pub(super) fn remove_equal(&mut self, wanted: Element<'_>, most: usize, backward: bool, limit: NodeLimit) -> usize {
         let mut removed = 0;
         let mut number = if backward { self.nodes.len() } else { 0 };
@@ -389,7 +392,7 @@ impl Quicklist {
     }
 
     /// Merges a node into the one before it if both are small, so that removals don't leave many
-    /// small nodes. Returns whether it did.
+    /// small nodes. Returns whether it merged them.
     fn merge(&mut self, number: usize, limit: NodeLimit) -> bool {
         if number == 0 {
             return false;
@@ -421,7 +424,7 @@ fn holds(node: &Node, wanted: Element<'_>) -> bool {
     })
 }
 
-/// Removes up to `most` entries of a node that equal a value. The node may be empty afterwards.
+/// Removes at most `most` entries of a node that equal a value. The node may be empty afterwards.
 fn remove_equal_in(node: &mut Node, wanted: Element<'_>, most: usize, backward: bool) -> usize {
     let mut removed = 0;
     let mut at = if backward { node.end() } else { node.first() };

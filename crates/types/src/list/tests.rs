@@ -22,7 +22,7 @@ fn elements(list: &List) -> Vec<Vec<u8>> {
     elements
 }
 
-/// Sums up the bytes that `allocated_bytes` keeps as a running sum.
+/// Returns the sum of the bytes for which `allocated_bytes` keeps a running sum.
 fn summed_bytes(list: &List) -> usize {
     match list {
         List::Packed(pack) => pack.allocated_bytes(),
@@ -152,7 +152,7 @@ fn random_changes_agree_with_a_plain_model() {
     }
 }
 
-/// The nodes in the middle are compressed after any change of the list, and take less memory.
+/// Any change of the list leaves the nodes in the middle compressed, so that they take less memory.
 #[test]
 fn the_middle_of_a_list_is_compressed() {
     for depth in [1, 2, 5] {
@@ -215,8 +215,8 @@ fn a_queue_keeps_its_memory() {
             most = most.max(list.allocated_bytes());
         }
         assert_eq!(list.view().len(), 1000);
-        // 1,000 elements of 15 bytes plus 2 each, in nodes at least half full, plus two at the
-        // ends.
+        // 1,000 elements of 15 bytes plus 2 each, in nodes that are at least half full, and two
+        // nodes at the ends.
         assert!(most < 55_000, "{most}");
         list.cut(End::Left, 997);
         assert!(list.allocated_bytes() < 9_000, "{}", list.allocated_bytes());

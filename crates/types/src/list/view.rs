@@ -1,7 +1,7 @@
-//! A shared view of a list, the same for both forms: a sequence of *runs* of entries.
+//! A shared view of a list, which is the same for both forms: a sequence of *runs* of entries.
 //!
-//! Elements are passed to a closure and don't outlive the call: those of a compressed node lie in a
-//! temporary buffer.
+//! Elements are passed to a closure and don't outlive the call, because the elements of a
+//! compressed node lie in a temporary buffer.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +19,8 @@ pub enum ListView<'a> {
     Nodes(&'a Quicklist),
 }
 
-/// Contiguous entries.
+/// A run: entries that are contiguous in memory. A packed list is one run; in a long list, each
+/// node is one.
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     pub(crate) pack: PackRef<'a>,
@@ -48,15 +49,16 @@ impl<'a> ListView<'a> {
         self.len() == 0
     }
 
-    /// Passes the element at an index to `visit`; negative indexes count from the end, -1 being the
-    /// last.
+    /// Passes the element at an index to `visit`. Negative indexes count from the end; -1 is the
+    /// last element.
     pub fn get<R>(self, index: i64, visit: impl FnOnce(Element<'_>) -> R) -> Option<R> {
         let (number, index) = self.locate(resolve(index, self.len())?)?;
         self.with_run(number, |run| visit(run.pack.get(nth(run.pack, run.first, run.end, run.len, index))))
     }
 
-    /// Passes the elements to `visit`, starting at an index (counted from the front in both
-    /// directions), towards the end or, if `backward`, the front, until `visit` breaks.
+    /// Passes the elements to `visit`, starting at an index, until `visit` breaks. Proceeds towards
+    /// the end or, if `backward`, towards the front. The index counts from the front in both
+    /// directions.
     pub fn visit_from(self, index: usize, backward: bool, mut visit: impl FnMut(Element<'_>) -> ControlFlow<()>) {
         let Some((mut number, index)) = self.locate(index) else { return };
         let mut start = Some(index);
@@ -73,7 +75,7 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Passes up to `count` elements, starting at an index, to `visit`, as
+    /// Passes at most `count` elements to `visit`, starting at an index, like
     /// [`ListView::visit_from`].
     #[inline]
     pub fn visit_count(self, index: usize, backward: bool, count: usize, mut visit: impl FnMut(Element<'_>)) {
@@ -93,7 +95,7 @@ impl<'a> ListView<'a> {
         self.visit_count(0, false, usize::MAX, visit);
     }
 
-    /// Returns whether all elements satisfy `is`; stops at the first that doesn't.
+    /// Returns whether all elements satisfy `is`. Stops at the first that doesn't.
     pub fn all(self, mut is: impl FnMut(Element<'_>) -> bool) -> bool {
         let mut all = true;
         self.visit_from(0, false, |element| {
@@ -170,7 +172,7 @@ pub fn resolve(index: i64, len: usize) -> Option<usize> {
     usize::try_from(index).ok().filter(|&index| index < len)
 }
 
-/// Resolves Redis's signed, inclusive range to its first index and its length.
+/// Resolves Redis's signed, inclusive range. Returns the index of its first element and its length.
 pub fn resolve_range(start: i64, stop: i64, len: usize) -> (usize, usize) {
     let len = len as i64;
     let from_end = |index: i64| if index < 0 { index.saturating_add(len) } else { index };
@@ -182,7 +184,7 @@ pub fn resolve_range(start: i64, stop: i64, len: usize) -> (usize, usize) {
 /// Statistics of a list's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListStats {
-    /// Blocks of memory.
+    /// Number of nodes; 1 for a packed list.
     pub nodes: usize,
     /// Bytes of their entries, uncompressed.
     pub entry_bytes: usize,

@@ -1,6 +1,6 @@
 //! Natural numbers of any size, with the operations that parsing and formatting need. Only unusual
-//! numbers need them, and inputs are below [`super::LONG_DOUBLE_CHARS_MAX`] characters (numbers
-//! below 3 KiB), so schoolbook loops suffice.
+//! numbers need them. Inputs have fewer than [`super::LONG_DOUBLE_CHARS_MAX`] characters, so the
+//! numbers take less than 3 KiB and schoolbook loops suffice.
 
 use std::cmp::Ordering;
 
@@ -81,7 +81,7 @@ impl Big {
         self.words.splice(0..0, std::iter::repeat_n(0, zeros));
     }
 
-    /// Doubles it: `shift_left(1)` without moving words.
+    /// Doubles it, like `shift_left(1)` but without moving words.
     fn double(&mut self) {
         self.multiply_add(2, 0);
     }
@@ -101,19 +101,21 @@ impl Big {
         }
     }
 
-    /// Returns at most the top 128 bits as `(mantissa, shift, sticky)`: the number lies between
-    /// `mantissa × 2^shift` and `(mantissa + 1) × 2^shift`, and equals the former unless sticky.
+    /// Returns the top 128 bits, or all if there are fewer, as `(mantissa, shift, sticky)`. The
+    /// number equals `mantissa × 2^shift` unless sticky; then it lies between that and `(mantissa +
+    /// 1) × 2^shift`.
     pub(super) fn top(&self) -> (u128, u32, bool) {
         let word = |i: usize| u128::from(self.words.get(i).copied().unwrap_or(0));
         let skipped = self.words.len().saturating_sub(2);
-        // Two words: the higher has a bit set, so there are at least 65 bits, enough to round.
+        // The higher of the two words has a bit set, so there are at least 65 bits, enough to
+        // round.
         let mantissa = word(skipped + 1) << 64 | word(skipped);
         (mantissa, skipped as u32 * 64, self.words[..skipped].iter().any(|&w| w != 0))
     }
 
     /// Returns the quotient `self / divisor` (neither zero) with at least 67 bits, as `(quotient,
-    /// exponent, sticky)`: the true quotient lies between `quotient × 2^exponent` and `(quotient +
-    /// 1) × 2^exponent`, and equals the former unless sticky.
+    /// exponent, sticky)`. The true quotient equals `quotient × 2^exponent` unless sticky; then it
+    /// lies between that and `(quotient + 1) × 2^exponent`.
     pub(super) fn divide(mut self, mut divisor: Big) -> (u128, i32, bool) {
         const STEPS: u32 = 68;
         let shift = divisor.bits() as i32 - self.bits() as i32;

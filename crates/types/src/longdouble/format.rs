@@ -1,15 +1,15 @@
-//! Human-readable formatting, as Redis's `ld2string`.
+//! Human-readable formatting, like Redis's `ld2string`.
 
 use super::big::Big;
 use super::{DECIMALS_MAX, LongDouble, shift_right_rounded};
 
-/// 10 to the power of the shown decimals.
+/// 10 to the power of the number of decimals.
 const DECIMALS_SCALE: u64 = 10u64.pow(DECIMALS_MAX as u32);
 
 impl LongDouble {
-    /// Appends the number with up to [`DECIMALS_MAX`] decimals, without exponent, trailing zeros or
-    /// point, and without a sign on zero; `inf` and `-inf` for infinities. At most 4,952
-    /// characters.
+    /// Appends the number with at most [`DECIMALS_MAX`] decimals, without exponent, trailing zeros
+    /// or trailing point, and without a sign on zero. Infinities are `inf` and `-inf`. Appends at
+    /// most 4,952 characters.
     pub fn write_human(self, out: &mut Vec<u8>) {
         if self.is_infinite() {
             out.extend_from_slice(if self.negative { b"-inf" } else { b"inf" });
@@ -61,8 +61,8 @@ impl LongDouble {
         }
     }
 
-    /// Returns the integer part, and the fraction in units of 10^-17 rounded to nearest, ties to
-    /// even, of a number whose exponent isn't positive.
+    /// Splits a number whose exponent isn't positive. Returns the integer part, and the fraction in
+    /// units of 10^-17, rounded to nearest, ties to even.
     fn rounded_parts(self) -> (u64, u64) {
         let bits = self.exponent.unsigned_abs();
         if bits == 0 {
@@ -70,7 +70,8 @@ impl LongDouble {
         }
         let whole = self.significand.checked_shr(bits).unwrap_or(0);
         let fraction = self.significand - whole.checked_shl(bits).unwrap_or(0);
-        // At most 64 + 57 bits. Ties round by the last decimal's parity: the scale is even.
+        // The product has at most 64 + 57 bits. Ties round by the parity of the last decimal,
+        // because the scale is even.
         let scaled = u128::from(fraction) * u128::from(DECIMALS_SCALE);
         let decimals = shift_right_rounded(scaled, bits, false) as u64;
         if decimals == DECIMALS_SCALE { (whole + 1, 0) } else { (whole, decimals) }

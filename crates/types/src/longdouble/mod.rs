@@ -1,15 +1,18 @@
-//! The x87 80-bit `long double` in software: the numbers of INCRBYFLOAT and HINCRBYFLOAT.
+//! The x87 80-bit `long double` in software, for INCRBYFLOAT and HINCRBYFLOAT.
 //!
-//! Redis uses the C compiler's `long double` for them. On x86-64 that is the 80-bit extended
-//! format: 64 bits of significand, 15 of exponent. Its replies and stored values show all those
-//! bits, so `f64` would differ after the sixteenth digit. This module has the operations of the two
-//! commands, on any processor: [`LongDouble::parse`] (as `strtold`, with Redis's restrictions),
-//! [`LongDouble::checked_add`] and [`LongDouble::write_human`] (as `"%.17Lf"`, trimmed), each
-//! correctly rounded to nearest, ties to even.
+//! Redis uses the C compiler's `long double` for these commands. On x86-64 that is the 80-bit
+//! extended format: 64 bits of significand, 15 of exponent. Its replies and stored values show all
+//! those bits, so `f64` would differ after the sixteenth digit.
+//!
+//! This module has the operations of the two commands, on any processor: [`LongDouble::parse`]
+//! (like `strtold`, with Redis's restrictions), [`LongDouble::checked_add`] and
+//! [`LongDouble::write_human`] (like `"%.17Lf"`, trimmed). Each is correctly rounded to nearest,
+//! ties to even.
 //!
 //! A number is `significand × 2^exponent` in canonical form: the top bit of the significand is set
-//! unless the exponent is the minimum (the number is then zero or subnormal). Usual numbers take
-//! 128-bit integers; only those of more than 19 digits or of large exponents take big integers.
+//! unless the exponent is the minimum. With the minimum exponent the number may be zero or
+//! subnormal. Usual numbers take 128-bit integers; those of more than 19 digits or with large
+//! exponents take big integers.
 
 mod big;
 mod format;
@@ -22,13 +25,13 @@ const EXPONENT_MIN: i32 = -16_445;
 /// Exponent of the last significand bit of the largest numbers, just below 2^16384.
 const EXPONENT_MAX: i32 = 16_320;
 
-/// Denotes an infinity; no finite number has it.
+/// The exponent that denotes an infinity. No finite number has it.
 const EXPONENT_INFINITE: i32 = i32::MAX;
 
-/// Texts of this length and longer aren't numbers (Redis's `MAX_LONG_DOUBLE_CHARS`).
+/// Texts of at least this length aren't numbers (Redis's `MAX_LONG_DOUBLE_CHARS`).
 pub const LONG_DOUBLE_CHARS_MAX: usize = 5 * 1024;
 
-/// Maximum number of decimals shown.
+/// Maximum number of decimals in the formatted text.
 pub const DECIMALS_MAX: usize = 17;
 
 /// An 80-bit extended number, finite or infinite, never NaN.
@@ -50,7 +53,7 @@ impl LongDouble {
     }
 
     /// Returns the sum, rounded to nearest, ties to even. Returns `None` if an operand is infinite
-    /// or the sum reaches 2^16384: both commands reject these.
+    /// or the sum reaches 2^16384, because both commands reject these.
     #[must_use]
     pub fn checked_add(self, other: LongDouble) -> Option<LongDouble> {
         if self.is_infinite() || other.is_infinite() {
@@ -94,8 +97,8 @@ impl LongDouble {
         LongDouble { negative, exponent: EXPONENT_INFINITE, significand: 0 }
     }
 
-    /// Returns the number nearest to `(mantissa + ε) × 2^exponent`, ties to even. ε is 0, or
-    /// between 0 and 1 if `sticky`, and then only breaks ties. With `sticky`, the mantissa must
+    /// Returns the number nearest to `(mantissa + ε) × 2^exponent`, ties to even. ε is 0 unless
+    /// `sticky`. With `sticky`, ε lies between 0 and 1 and only breaks ties; the mantissa must then
     /// have more bits than a significand.
     fn round(negative: bool, mantissa: u128, exponent: i32, sticky: bool) -> LongDouble {
         if mantissa == 0 {
@@ -130,9 +133,9 @@ impl From<i64> for LongDouble {
     }
 }
 
-/// Adds two finite numbers, of which the first has the larger magnitude.
+/// Adds two finite numbers. The first has the larger magnitude.
 fn add_magnitudes(large: LongDouble, small: LongDouble) -> LongDouble {
-    // With 63 spare bits a sum or difference is exact, or has more than 64 bits if bits were cut
+    // With 63 spare bits, a sum or difference is exact, or has more than 64 bits if bits were cut
     // off.
     const SPARE: u32 = 63;
     let a = u128::from(large.significand) << SPARE;
@@ -147,13 +150,13 @@ fn add_magnitudes(large: LongDouble, small: LongDouble) -> LongDouble {
     if a == b && !sticky {
         return LongDouble::ZERO; // x - x is +0 when rounding to nearest.
     }
-    // If bits of the small number were cut off, the difference lies between this one and the next
-    // lower.
+    // If bits of the smaller number were cut off, the difference lies between this value and the
+    // next lower one.
     LongDouble::round(large.negative, a - b - u128::from(sticky), exponent, sticky)
 }
 
-/// Returns `value / 2^bits` rounded to the nearest integer, ties to even; `sticky` if the true
-/// value is slightly larger.
+/// Returns `value / 2^bits` rounded to the nearest integer, ties to even. `sticky` means that the
+/// true value is slightly larger.
 fn shift_right_rounded(value: u128, bits: u32, sticky: bool) -> u128 {
     debug_assert!(bits > 0);
     if bits > 128 {

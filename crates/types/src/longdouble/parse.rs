@@ -1,10 +1,10 @@
-//! Parsing, as C's `strtold` with Redis's restrictions.
+//! Parsing, like C's `strtold` with Redis's restrictions.
 
 use super::big::Big;
 use super::{LONG_DOUBLE_CHARS_MAX, LongDouble};
 
-/// Exponents saturate at this value; any text of allowed length overflows or underflows long
-/// before.
+/// Exponents saturate at this value. A text of allowed length overflows or underflows at much
+/// smaller exponents.
 const EXPONENT_READ_MAX: i32 = 1_000_000;
 
 /// Numbers of at least 10^4933 are infinite (the maximum is about 1.19 × 10^4932).
@@ -13,19 +13,19 @@ const DECIMAL_POINT_MAX: i32 = 4_933;
 /// Numbers below 10^-4951 round to zero (half the smallest is about 1.82 × 10^-4951).
 const DECIMAL_POINT_MIN: i32 = -4_950;
 
-/// Maximum number of digits for 128-bit arithmetic: they always fit in 64 bits.
+/// Maximum number of digits for 128-bit arithmetic. Numbers of this many digits fit in 64 bits.
 const SHORT_DIGITS_MAX: usize = 19;
 
 /// Maximum power of ten for 128-bit arithmetic: 5^27 is the last power of five below 2^63.
 const SHORT_POWER_MAX: u32 = 27;
 
 impl LongDouble {
-    /// Parses all of `text`: decimal or hexadecimal (`0x1.8p3`), or `inf`, in any case, with an
+    /// Parses all of `text`: decimal or hexadecimal (`0x1.8p3`), or `inf`, ignoring case, with an
     /// optional sign.
     ///
-    /// Returns `None` where Redis says "value is not a valid float": for anything else (including
-    /// NaN, spaces, zero bytes), on overflow, on underflow to zero, and for texts of at least
-    /// [`LONG_DOUBLE_CHARS_MAX`] characters.
+    /// Returns `None` where Redis replies "value is not a valid float": for any other text
+    /// (including NaN, spaces, zero bytes), on overflow, on underflow to zero, and for texts of at
+    /// least [`LONG_DOUBLE_CHARS_MAX`] characters.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<LongDouble> {
         if text.len() >= LONG_DOUBLE_CHARS_MAX {
@@ -57,7 +57,7 @@ struct Mantissa<'a> {
 }
 
 impl<'a> Mantissa<'a> {
-    /// Splits off digits with at most one point. Returns `None` without any digit.
+    /// Splits off digits with at most one point. Returns `None` if there is no digit.
     fn split(text: &'a [u8], is_digit: impl Fn(&u8) -> bool) -> Option<Mantissa<'a>> {
         let digits_of = |text: &'a [u8]| text.split_at(text.iter().position(|b| !is_digit(b)).unwrap_or(text.len()));
         let (whole, rest) = digits_of(text);
@@ -74,8 +74,8 @@ impl<'a> Mantissa<'a> {
     }
 }
 
-/// Parses the exponent after its letter, saturated; 0 if the text is empty. Returns `None` if it
-/// isn't an exponent.
+/// Parses the exponent after its letter. The result saturates. Returns 0 for an empty text, and
+/// `None` for any other text.
 fn exponent(text: &[u8], letter: u8) -> Option<i32> {
     let digits = match text {
         [] => return Some(0),
@@ -111,8 +111,8 @@ fn decimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     let trailing_zeros = reversed.take_while(|&&digit| digit == b'0').count();
     let count = len - leading_zeros - trailing_zeros;
     let digits = mantissa.digits().skip(leading_zeros).take(count);
-    // The number is `digits × 10^power`, and below 10^point. The length of the text bounds all of
-    // them, so nothing overflows.
+    // The number is `digits × 10^power`, and less than 10^point. The length of the text bounds all
+    // three, so nothing overflows.
     let power = exponent - mantissa.fraction.len() as i32 + trailing_zeros as i32;
     let point = power + count as i32;
     if !(DECIMAL_POINT_MIN..=DECIMAL_POINT_MAX).contains(&point) {
@@ -133,7 +133,8 @@ pub(super) fn short_decimal(negative: bool, digits: impl Iterator<Item = u8>, po
     if power >= 0 {
         return LongDouble::round(negative, u128::from(digits) * five, power, false);
     }
-    // A dividend of 128 bits over a divisor of at most 63 leaves a quotient of more than 64.
+    // A dividend of 128 bits and a divisor of at most 63 bits result in a quotient of more than 64
+    // bits.
     let shift = digits.leading_zeros() + 64;
     let dividend = u128::from(digits) << shift;
     let (quotient, remainder) = (dividend / five, dividend % five);
@@ -158,8 +159,8 @@ pub(super) fn long_decimal(negative: bool, digits: impl Iterator<Item = u8>, pow
 fn hexadecimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     let mantissa = Mantissa::split(text, u8::is_ascii_hexdigit)?;
     let exponent = exponent(mantissa.rest, b'p')?;
-    // The first 31 significant digits fit. Of the rest only their number counts, and whether any is
-    // set.
+    // The first 31 significant digits fit. Of the others, only their number matters, and whether
+    // any isn't zero.
     let (mut value, mut dropped, mut sticky) = (0u128, 0i32, false);
     for digit in mantissa.digits() {
         let digit = (digit as char).to_digit(16).unwrap_or(0);

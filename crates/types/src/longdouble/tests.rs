@@ -16,8 +16,8 @@ fn sum(a: &str, b: &str) -> Option<String> {
     Some(String::from_utf8(sum.to_human()).unwrap())
 }
 
-/// The same number in another form: every finite number is `significand × 2^exponent` in
-/// hexadecimal.
+/// Returns the number in another form: `significand × 2^exponent` in hexadecimal represents every
+/// finite number.
 fn hexadecimal(number: LongDouble) -> String {
     format!("{}{:#x}p{}", if number.negative { "-" } else { "" }, number.significand, number.exponent)
 }
@@ -159,7 +159,7 @@ fn the_last_of_many_digits_breaks_a_tie() {
     );
     assert_eq!(parse(tie), parse("0x1p200"));
     assert_eq!(parse(above), parse("0x1.0000000000000002p200"));
-    // This tie needs a division instead of a multiplication.
+    // Rounding this tie requires a division instead of a multiplication.
     let mut tie = b"18446744073709551617.".to_vec();
     tie.resize(LONG_DOUBLE_CHARS_MAX - 2, b'0');
     tie.push(b'1');
@@ -247,7 +247,7 @@ fn random_texts_round_trip() {
     assert!(numbers > 2_000, "{numbers}");
 }
 
-/// Both paths of the decimal parser agree wherever the short one applies.
+/// Both paths of the decimal parser agree on all numbers that the short one supports.
 #[test]
 fn short_and_long_paths_agree() {
     let mut random = Random::with_printed_seed("longdouble paths");
@@ -269,7 +269,7 @@ fn seconds_convert_to_milliseconds_rounded_up() {
     assert_eq!(ms("0.0001"), Some(1));
     assert_eq!(ms("1e-300"), Some(1));
     assert_eq!(ms("-0.0001"), Some(0));
-    // The nearest number is slightly less, and so is its product, as in C.
+    // The nearest representable number is slightly less, and so is the product, as in C.
     assert_eq!(ms("-0.001"), Some(0));
     assert_eq!(ms("-0.5"), Some(-500));
     assert_eq!(ms("-7.5"), Some(-7500));

@@ -29,7 +29,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Passes its bytes to `work`; those of an integer exist only during the call.
+    /// Passes its bytes to `work`. The text of an integer exists only during the call.
     #[inline]
     pub fn with_bytes<R>(self, work: impl FnOnce(&[u8]) -> R) -> R {
         match self {
@@ -54,7 +54,7 @@ impl<'a> Element<'a> {
     }
 }
 
-/// An encoding, with its integer if it is one; the bytes of a string follow it.
+/// The encoding of an entry, including an integer's value. The bytes of a string follow it.
 pub(super) struct Head {
     bytes: [u8; HEAD_BYTES_MAX],
     len: usize,
@@ -103,7 +103,7 @@ impl Head {
     }
 }
 
-/// Returns the size of the length `len` at an entry's end.
+/// Returns the size of the field at an entry's end that holds the length `len`.
 pub(crate) fn back_bytes(len: usize) -> usize {
     match len {
         0..=127 => 1,
@@ -114,8 +114,8 @@ pub(crate) fn back_bytes(len: usize) -> usize {
     }
 }
 
-/// Writes a length to be read backwards: seven bits per byte, the lowest last; all but the first
-/// have their top bit set.
+/// Writes a length that is read backwards: seven bits per byte, with the lowest bits in the last
+/// byte. All bytes but the first have their top bit set.
 pub(super) fn write_back(len: usize, out: &mut [u8; BACK_BYTES_MAX]) -> usize {
     let bytes = back_bytes(len);
     for (at, byte) in out[..bytes].iter_mut().enumerate() {
@@ -169,7 +169,7 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// Replaces the bytes between two positions by an entry, or by nothing.
+/// Replaces the bytes between two positions with an entry, or removes them.
 pub(crate) fn splice_entry<W: Direction>(bytes: &mut Vec<u8>, from: usize, to: usize, element: Option<Element<'_>>) {
     let Some(element) = element else {
         bytes.drain(from..to);
@@ -179,7 +179,8 @@ pub(crate) fn splice_entry<W: Direction>(bytes: &mut Vec<u8>, from: usize, to: u
     let (old, new) = (to - from, entry.len());
     let len = bytes.len();
     if new > old {
-        // Exact: there are many small packs, and the allocator's size classes leave spare capacity.
+        // Reserve exactly: there are many small packs, and the allocator's size classes leave spare
+        // capacity anyway.
         bytes.reserve_exact(new - old);
         bytes.resize(len + new - old, 0);
         bytes.copy_within(to..len, from + new);
@@ -205,7 +206,7 @@ pub(crate) fn write_body(element: Element<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Returns whether an entry with `body` bytes of encoding and data ends with exactly that length.
+/// Returns whether the length at an entry's end is `body`, the size of its encoding and data.
 pub(crate) fn ends_with_length(entry: &[u8], body: usize) -> bool {
     let mut back = [0; BACK_BYTES_MAX];
     let len = write_back(body, &mut back);
@@ -230,8 +231,8 @@ pub(super) fn integer_bytes(first: u8) -> usize {
     }
 }
 
-/// Returns the size of encoding and data of the first entry; `None` if it is invalid or extends
-/// beyond the bytes.
+/// Returns the size of encoding and data of the first entry. Returns `None` if the entry is invalid
+/// or incomplete.
 pub(super) fn checked_body_len(bytes: &[u8]) -> Option<usize> {
     let len = match *bytes {
         [0..=0x7f, ..] => 1,

@@ -3,9 +3,9 @@
 //!
 //! Small lists, hashes, sets and sorted sets are packs. A pack differs from a listpack in its
 //! frame: two bytes of count instead of a header of six bytes and an end mark. A pack that is never
-//! read backwards ([`OneWay`]: all but lists) also omits the length at the end of each entry, which
-//! saves a byte per entry. (The [`PackRef::entries`] of a [`TwoWay`] pack are exactly those of a
-//! listpack.)
+//! read backwards ([`OneWay`], used by all types but lists) also omits the length at the end of
+//! each entry, which saves a byte per entry. (The [`PackRef::entries`] of a [`TwoWay`] pack are
+//! exactly those of a listpack.)
 //!
 //! ```text
 //! count       2 bytes, little-endian; 65,535: at least that many, to be counted
@@ -26,9 +26,9 @@
 //! smallest size. Two values are therefore equal exactly if the bytes of their entries are, and a
 //! search compares bytes.
 //!
-//! A *position* is an entry's offset in [`PackRef::as_bytes`]; the end's is their length. A change
-//! leaves positions before it valid. A wrong position is a bug of the caller: methods panic or
-//! return wrong results, but stay sound.
+//! A *position* is the offset of an entry in [`PackRef::as_bytes`]; the position of the end is the
+//! length. A change leaves positions before it valid. A wrong position is a bug of the caller:
+//! methods panic or return wrong results, but stay sound.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -45,7 +45,7 @@ pub(crate) use entry::{
 
 /// Bytes before the first entry.
 const HEADER_BYTES: usize = 2;
-/// The count of a pack whose entries must be counted.
+/// The stored count of a pack whose entries must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
 
 /// The directions in which a pack can be read.
@@ -54,11 +54,11 @@ pub trait Direction: Copy + Debug + Eq {
     const HAS_LENGTHS: bool;
 }
 
-/// From both ends, as a listpack.
+/// Readable from both ends, like a listpack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TwoWay;
 
-/// From the first entry only.
+/// Readable from the first entry only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OneWay;
 
@@ -90,7 +90,7 @@ impl<'a, W: Direction> PackRef<'a, W> {
         self.bytes
     }
 
-    /// Returns the number of entries. Constant time below 65,535 of them.
+    /// Returns the number of entries. Takes constant time if there are fewer than 65,535.
     #[inline]
     pub fn len(self) -> usize {
         let count = u16::from_le_bytes([self.bytes[0], self.bytes[1]]);
@@ -152,14 +152,14 @@ impl<'a, W: Direction> PackRef<'a, W> {
         }
     }
 
-    /// Returns the position after the entry at a position.
+    /// Returns the position after the entry at `at`.
     #[inline]
     pub fn next(self, at: usize) -> usize {
         let len = self.body_len(at);
         at + len + if W::HAS_LENGTHS { back_bytes(len) } else { 0 }
     }
 
-    /// Implements [`Self::previous`], for a pack with lengths.
+    /// Implements [`Self::previous`] for any pack that has lengths.
     fn before(self, at: usize) -> usize {
         let (mut len, mut shift, mut end) = (0, 0, at);
         loop {
@@ -174,7 +174,7 @@ impl<'a, W: Direction> PackRef<'a, W> {
     }
 
     /// Returns the position of the entry with this index, walking from the nearer readable end.
-    /// Returns `None` if there are fewer.
+    /// Returns `None` if there is no such entry.
     pub fn nth(self, index: usize) -> Option<usize> {
         let len = self.len();
         if index >= len {
@@ -196,8 +196,8 @@ impl<'a, W: Direction> PackRef<'a, W> {
     }
 
     /// Returns the position of the first entry equal to `wanted`, starting at the position `from`.
-    /// Alternates between comparing one entry and skipping `skip` entries (1 to search the fields
-    /// of field, value, field, value …).
+    /// Alternately compares one entry and skips `skip` entries: with 1, it searches the fields of
+    /// field, value, field, value …
     #[inline]
     pub fn find(self, wanted: &[u8], from: usize, skip: usize) -> Option<usize> {
         self.find_element(Element::of(wanted), from, skip)
@@ -244,7 +244,7 @@ impl<'a, W: Direction> PackRef<'a, W> {
         Pack::of(self.bytes.to_vec())
     }
 
-    /// Appends its entries, encoded for a pack of another direction.
+    /// Appends its entries, encoded for a pack of direction `V`.
     pub(crate) fn write_entries<V: Direction>(self, out: &mut Vec<u8>) {
         let mut at = self.first();
         while at < self.end() {
@@ -261,20 +261,21 @@ impl<'a, W: Direction> PackRef<'a, W> {
 }
 
 impl<'a> PackRef<'a> {
-    /// Returns the bytes of its entries: those of a listpack between its header and its end mark.
+    /// Returns the bytes of its entries, which equal those of a listpack between its header and its
+    /// end mark.
     pub fn entries(self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// Returns the position of the entry before a position, which must not be the first. The entry
-    /// before the end is the last one.
+    /// Returns the position of the entry before `at`, which must not be the first. For the end,
+    /// this is the last entry.
     pub fn previous(self, at: usize) -> usize {
         self.before(at)
     }
 
     /// Returns a copy that is only readable forwards.
     pub(crate) fn try_to_one_way(self) -> Result<Pack<OneWay>, OutOfMemory> {
-        // Slightly more than needed.
+        // This is slightly more than needed.
         let mut pack = Pack::try_with_capacity(self.entries().len())?;
         self.write_entries::<OneWay>(&mut pack.bytes);
         pack.bytes[..HEADER_BYTES].copy_from_slice(&self.bytes[..HEADER_BYTES]);
@@ -297,7 +298,7 @@ impl CheckedEntries<'_> {
         self.count
     }
 
-    /// Returns a pack of the entries; reencodes those whose encoding isn't the pack's.
+    /// Returns a pack of the entries. Reencodes entries whose encoding a pack wouldn't use.
     pub(crate) fn into_pack(self) -> Result<Pack, OutOfMemory> {
         if self.unique {
             return Pack::try_from_entries(self.bytes, self.count);
@@ -311,8 +312,7 @@ impl CheckedEntries<'_> {
     }
 }
 
-/// Checks bytes from an untrusted source. Returns `None` unless they are a sequence of entries up
-/// to their end.
+/// Checks bytes from an untrusted source. Returns `None` unless they consist of valid entries.
 pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
     let pack = <PackRef<'_>>::new(bytes);
     let (mut at, mut count, mut unique) = (0, 0, true);
@@ -391,7 +391,7 @@ impl<W: Direction> Pack<W> {
         Pack::of(vec![0; HEADER_BYTES])
     }
 
-    /// Returns the pack with these bytes, as [`PackRef::new`]; an empty vector becomes an empty
+    /// Returns the pack with these bytes, like [`PackRef::new`]. An empty vector becomes an empty
     /// pack.
     pub fn from_vec(mut bytes: Vec<u8>) -> Self {
         if bytes.len() < HEADER_BYTES {
@@ -448,7 +448,7 @@ impl<W: Direction> Pack<W> {
         self.insert(HEADER_BYTES, value);
     }
 
-    /// Inserts an entry at a position, before the entry at that position if there is one.
+    /// Inserts an entry at a position, before the entry that is there now, if any.
     pub fn insert(&mut self, at: usize, value: &[u8]) {
         self.splice(at, at, Some(Element::of(value)));
         self.adjust_count(1);
@@ -461,8 +461,8 @@ impl<W: Direction> Pack<W> {
         self.adjust_count(1);
     }
 
-    /// Inserts an entry as [`Self::insert`] does, but always as a string: [`PackRef::find`] doesn't
-    /// find one that is the text of an integer.
+    /// Inserts an entry like [`Self::insert`], but always as a string. [`PackRef::find`] doesn't
+    /// find such an entry if it is the text of an integer.
     pub fn insert_bytes(&mut self, at: usize, value: &[u8]) {
         self.splice(at, at, Some(Element::Bytes(value)));
         self.adjust_count(1);
@@ -480,7 +480,7 @@ impl<W: Direction> Pack<W> {
         self.splice(at, end, Some(Element::of(value)));
     }
 
-    /// Removes `count` entries, starting at a position. They must exist.
+    /// Removes `count` entries, starting at a position. The entries must exist.
     pub fn remove(&mut self, at: usize, count: usize) {
         let mut end = at;
         for _ in 0..count {
@@ -526,7 +526,7 @@ impl<W: Direction> Pack<W> {
         self.bytes[..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
     }
 
-    /// Replaces the bytes between two positions by an entry, or by nothing.
+    /// Replaces the bytes between two positions with an entry, or removes them.
     fn splice(&mut self, from: usize, to: usize, element: Option<Element<'_>>) {
         splice_entry::<W>(&mut self.bytes, from, to, element);
     }
@@ -537,7 +537,8 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// Random packs, changes of each, and the maximum length of an entry. Fewer under Miri.
+    /// Number of random packs, of changes to each, and maximum length of an entry. Lower under
+    /// Miri.
     const PACKS: usize = if cfg!(miri) { 2 } else { 200 };
     const CHANGES: usize = if cfg!(miri) { 60 } else { 120 };
     const LONG_BYTES_MAX: usize = if cfg!(miri) { 300 } else { 20_000 };

@@ -5,17 +5,16 @@ use std::fmt;
 use crate::OutOfMemory;
 use crate::lzf::DecompressError;
 
-/// Why a value can't be read.
+/// The reason why a value can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The bytes end before the value does.
     Truncated,
     /// The bytes are invalid, for this reason.
     Corrupt(&'static str),
-    /// An empty collection, which older versions of Redis wrote. A file that has one is loaded
-    /// without it.
+    /// An empty collection, which older versions of Redis wrote. Loaders of files skip such keys.
     Empty,
-    /// The type is unknown, or that of a module's value.
+    /// The type is unknown or belongs to a module.
     UnknownKind(u8),
     /// The allocator failed.
     OutOfMemory,
@@ -24,11 +23,11 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Truncated => f.write_str("the value is cut off"),
+            Error::Truncated => f.write_str("the value is truncated"),
             Error::Corrupt(what) => write!(f, "the value is corrupt: {what}"),
-            Error::Empty => f.write_str("the value is a collection of nothing"),
-            Error::UnknownKind(kind @ 6..=7) => write!(f, "the value is of a module (type {kind})"),
-            Error::UnknownKind(kind) => write!(f, "the value is of unknown type {kind}"),
+            Error::Empty => f.write_str("the value is an empty collection"),
+            Error::UnknownKind(kind @ 6..=7) => write!(f, "the value belongs to a module (type {kind})"),
+            Error::UnknownKind(kind) => write!(f, "the value has the unknown type {kind}"),
             Error::OutOfMemory => OutOfMemory.fmt(f),
         }
     }

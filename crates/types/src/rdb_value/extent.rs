@@ -1,10 +1,10 @@
-//! Finds the end of a value from the lengths in it, without decoding it. A loader calls it on the
-//! bytes read so far, to read the rest of the value first.
+//! Finds the end of a value from the lengths in it, without decoding it. A loader calls this on the
+//! bytes read so far, so that it can read the rest of the value before it decodes the value.
 
 use super::writer::{ENC_INT8, ENC_INT16, ENC_INT32, ENC_LZF, LEN_32_BITS, LEN_64_BITS};
 use super::{Dialect, Error, kind};
 
-/// Range of bytes that replace the length of a score as text: NaN, or an infinity.
+/// The values of a length byte that stand for a score themselves: NaN and the infinities.
 const TEXT_SCORES: std::ops::RangeInclusive<u8> = 253..=255;
 /// Bytes of an id in a stream's pending entries.
 const RAW_ID_BYTES: u64 = 16;
@@ -16,12 +16,12 @@ const WORD_BYTES: u64 = 8;
 pub enum Extent {
     /// The value has this many bytes.
     Whole(usize),
-    /// The value has at least this many bytes, more than `bytes`.
+    /// The value has at least this many bytes, which is more than `bytes` has.
     AtLeast(u64),
 }
 
-/// Returns the length of a value of `kind` that starts with `bytes`, which may be only its start.
-/// Allocates nothing, whatever the value's lengths are; takes time in proportion to its elements.
+/// Returns the length of a value of `kind`. `bytes` are its bytes, or only the first of them. Never
+/// allocates. Takes time in proportion to the number of elements.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if a length is wrong, or a string longer than `string_bytes_max`;
@@ -49,7 +49,7 @@ fn finish(walked: Result<(), Stop>, at: u64) -> Result<Extent, Error> {
     }
 }
 
-/// Why a walk stops.
+/// The reason why a walk stopped.
 #[derive(Clone, Copy)]
 enum Stop {
     /// At least this many bytes are needed.
@@ -122,9 +122,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks over a stream. `counters` is the number of counters after its length, `group_figures`
-    /// the number of those after a group's last id, `times` the number of bytes after a consumer's
-    /// name.
+    /// Walks over a stream. The format versions differ in three numbers: `counters` after the
+    /// stream's length, `group_figures` after a group's last id, and `times`, the number of bytes
+    /// after a consumer's name.
     fn stream(&mut self, counters: u32, group_figures: u32, times: u64) -> Result<(), Stop> {
         self.each(2, |walk| walk.strings(2))?;
         (0..1 + counters).try_for_each(|_| self.length().map(drop))?;
@@ -151,12 +151,13 @@ impl Walk<'_> {
         })
     }
 
-    /// Walks over a counted sequence of items of at least `bytes_min` bytes each.
+    /// Walks over a count and that number of items of at least `bytes_min` bytes each.
     fn each(&mut self, bytes_min: u64, mut one: impl FnMut(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
         (0..self.count(bytes_min)?).try_for_each(|_| one(self))
     }
 
-    /// Reads the number of items of at least `bytes_min` bytes each that follow.
+    /// Reads the number of following items, each of at least `bytes_min` bytes. Stops if they can't
+    /// fit into the bytes.
     fn count(&mut self, bytes_min: u64) -> Result<u64, Stop> {
         let count = self.length()?;
         let least = self.at.saturating_add(count.saturating_mul(bytes_min));
@@ -197,7 +198,7 @@ impl Walk<'_> {
     fn length_from(&mut self, first: u8) -> Result<u64, Stop> {
         let low = u64::from(first & 0x3f);
         match first >> 6 {
-            // The marker of an encoded string is a small length elsewhere.
+            // In this position, the marker of an encoded string is a small length.
             0 | 3 => Ok(low),
             1 => Ok(low << 8 | u64::from(self.byte()?)),
             _ if first == LEN_32_BITS => self.number(4),

@@ -1,5 +1,5 @@
-//! Listpacks: a header (total size, 4 bytes; number of entries, 2), the entries of a pack, and an
-//! end mark.
+//! Listpacks: a header (total size, 4 bytes; number of entries, 2 bytes), the entries of a pack,
+//! and an end mark.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::pack::{Pack, PackRef, check_entries};
 const HEADER_BYTES: usize = 6;
 /// The end mark.
 const END: u8 = 0xff;
-/// The number of entries of a listpack whose entries must be counted.
+/// The stored number of entries if they must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
 /// Maximum number of fields that are compared pairwise.
 const COMPARED_MAX: usize = 16;
@@ -20,7 +20,7 @@ pub(super) const FRAME_BYTES: usize = HEADER_BYTES + 1;
 
 const CORRUPT: Error = Error::Corrupt("listpack");
 
-/// Returns a pack with the entries of a listpack, which may have none.
+/// Returns a pack with the entries of a listpack, which may be empty.
 pub(super) fn read(bytes: &[u8]) -> Result<Pack, Error> {
     let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(CORRUPT)?;
     let Some((&END, entries)) = rest.split_last() else { return Err(CORRUPT) };
@@ -36,7 +36,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Pack, Error> {
     Ok(checked.into_pack()?)
 }
 
-/// Returns the listpack with `count` entries of a pack.
+/// Returns a listpack of `count` entries of a pack.
 pub(super) fn of(entries: &[u8], count: usize) -> Vec<u8> {
     let total = entries.len() + FRAME_BYTES;
     let mut bytes = Vec::with_capacity(total);
@@ -47,7 +47,7 @@ pub(super) fn of(entries: &[u8], count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns whether the entries are pairs with distinct first elements.
+/// Returns whether the entries are pairs whose first elements differ from each other.
 pub(super) fn is_of_different_pairs(pack: PackRef<'_>) -> bool {
     let len = pack.len();
     if !len.is_multiple_of(2) {

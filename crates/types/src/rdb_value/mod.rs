@@ -1,10 +1,10 @@
-//! Values in RDB files and `DUMP` payloads: version 10, that of Redis 7.0.
+//! Values in RDB files and `DUMP` payloads, in version 10, which Redis 7.0 uses.
 //!
-//! A value is a byte with its type ([`kind`]), followed by its body. [`write()`] and [`read()`]
-//! handle both. [`write()`] produces what Redis 7.0 writes for the encoding that it would use.
-//! [`read()`] accepts all forms that Redis 7.0 reads, including those of versions back to 2.2,
-//! except modules. [`read_newer`] also accepts those of Redis up to 8.0 and of Valkey: files may
-//! have them, `RESTORE` rejects them. [`extent()`] finds the end of a value without decoding it.
+//! A value is a byte with its type ([`kind`]), followed by its body. [`write()`] produces what
+//! Redis 7.0 writes for the encoding that it would use. [`read()`] accepts all forms that Redis 7.0
+//! reads, including those of versions back to 2.2, except modules. [`read_newer`] also accepts the
+//! forms of Redis up to 8.0 and of Valkey; they may occur in files, while `RESTORE` rejects them.
+//! [`extent()`] finds the end of a value without decoding it.
 //!
 //! # Terms
 //!
@@ -18,8 +18,8 @@
 //! # Untrusted input
 //!
 //! All input is checked before it becomes a value: every entry of every listpack, order and
-//! duplicates where the type has constraints, every length against the available bytes. Memory is
-//! only allocated for bytes that exist, and for LZF only up to its possible expansion and
+//! duplicates where the type has constraints, and every length against the available bytes. Memory
+//! is only allocated for bytes that exist, and for LZF only up to its possible expansion and
 //! [`Limits::string_bytes_max`]. Entries with an encoding that Redis wouldn't use (an integer as
 //! text) are reencoded, because equal values must have equal bytes in a pack.
 
@@ -56,16 +56,16 @@ pub use writer::{DRAIN_BYTES, Drain, Writer};
 /// The version that is written, and the newest that is read.
 pub const VERSION: u16 = 10;
 
-/// The newest version of Redis whose values are read from files ([`read_newer`]); a file has this
-/// version if fields of hashes have expiries.
+/// The newest version whose values are read from files ([`read_newer`]). Files with expiries of
+/// hash fields have this version.
 pub const VERSION_NEWEST: u16 = 12;
 
-/// The server that numbered the kinds from 22 up.
+/// The server whose numbering of kinds from 22 applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// Redis.
     Redis,
-    /// Valkey, from version 80 on.
+    /// Valkey, from RDB version 80.
     Valkey,
 }
 
@@ -107,16 +107,16 @@ pub mod kind {
     pub const STREAM_LISTPACKS_2: u8 = 19;
     /// A set in a listpack, of Redis 7.2.
     pub const SET_LISTPACK: u8 = 20;
-    /// A stream of Redis 7.2, which keeps when a consumer was last active.
+    /// A stream of Redis 7.2, which also stores when a consumer was last active.
     pub const STREAM_LISTPACKS_3: u8 = 21;
-    /// A hash with fields that expire, of the release candidates of Redis 7.4: absolute times. In a
-    /// file of Valkey: its own form of such a hash.
+    /// A hash with fields that expire, with absolute times, of the release candidates of Redis 7.4.
+    /// In a file of Valkey: Valkey's form of such a hash.
     pub const HASH_METADATA_PRE_GA: u8 = 22;
-    /// The same in a listpack, of the release candidates of Redis 7.4.
+    /// Like [`HASH_METADATA_PRE_GA`], in a listpack.
     pub const HASH_LISTPACK_EX_PRE_GA: u8 = 23;
     /// A hash with fields that expire, of Redis 7.4.
     pub const HASH_METADATA: u8 = 24;
-    /// The same in a listpack.
+    /// Like [`HASH_METADATA`], in a listpack.
     pub const HASH_LISTPACK_EX: u8 = 25;
     /// A value of a module of a release candidate of Redis 4.0.
     pub const MODULE_PRE_GA: u8 = 6;
@@ -143,10 +143,10 @@ pub enum ValueRef<'a> {
     List(ListView<'a>),
     /// A hash.
     Hash(HashView<'a>),
-    /// A hash at a Unix time in milliseconds: without the fields expired by then.
+    /// A hash at a Unix time in milliseconds. Fields that expired before it are omitted.
     HashAt(HashView<'a>, i64),
-    /// As [`ValueRef::HashAt`], with the times of its fields, in the form of Redis 7.4 (version
-    /// 12).
+    /// Like [`ValueRef::HashAt`], with the expiries of the fields, in the form of Redis 7.4
+    /// (version 12).
     ExpiringHash(HashView<'a>, i64),
     /// A set.
     Set(SetView<'a>),
@@ -173,7 +173,7 @@ pub enum Loaded<'a> {
     Stream(Box<Stream>),
 }
 
-/// The settings that limit a value and choose its encoding.
+/// The settings that limit a value and determine its encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum length of a string after decompression, in bytes (`proto-max-bulk-len`).

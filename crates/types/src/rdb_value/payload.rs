@@ -16,7 +16,7 @@ pub fn seal(payload: &mut Vec<u8>) {
     payload.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// Returns whether the version is supported and the checksum correct.
+/// Returns whether the version is supported and the checksum is correct.
 #[must_use]
 pub fn is_sealed(payload: &[u8]) -> bool {
     let Some((sealed, checksum)) = payload.split_last_chunk::<CHECKSUM_BYTES>() else { return false };

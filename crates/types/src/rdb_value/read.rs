@@ -1,4 +1,4 @@
-//! Reading of values in the forms that Redis 7.0 reads, for `RESTORE` and files.
+//! Reads values in the forms that Redis 7.0 reads, for `RESTORE` and files.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,8 @@ pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, 
     read_body(kind, reader, limits)
 }
 
-/// Reads a value as [`read`] does, after its type byte: in a file the key is between the two.
+/// Reads a value like [`read`], but without its type byte, because in a file the key is between the
+/// two.
 ///
 /// # Errors
 /// As [`read`].
@@ -77,7 +78,7 @@ fn list_of_ziplist(reader: &mut Reader<'_>, limits: &Limits) -> Result<List, Err
     if list.is_empty() { Err(EMPTY) } else { Ok(list) }
 }
 
-/// Reads a list of nodes. With `listpacks`, it has the newer form, whose nodes have a type.
+/// Reads a list of nodes. `listpacks` selects the newer form, in which each node has a type.
 fn list_of_nodes(reader: &mut Reader<'_>, limits: &Limits, listpacks: bool) -> Result<List, Error> {
     let mut list = List::empty();
     for _ in 0..some(reader, if listpacks { 2 } else { 1 })? {
@@ -105,7 +106,7 @@ fn set_of_members(reader: &mut Reader<'_>, limits: &Limits) -> Result<Set, Error
     let mut set = Set::empty();
     for _ in 0..some(reader, 1)? {
         if !set.add(&element(reader)?, limits.set_intset_entries_max) {
-            return Err(Error::Corrupt("a member twice"));
+            return Err(Error::Corrupt("duplicate member"));
         }
     }
     Ok(set)
@@ -135,7 +136,7 @@ fn hash_of_zipmap(reader: &mut Reader<'_>, limits: &Limits) -> Result<Hash, Erro
 }
 
 pub(super) fn set_new(hash: &mut Hash, field: &[u8], value: &[u8], limits: &Limits) -> Result<(), Error> {
-    if hash.set(field, value, limits.hash) { Ok(()) } else { Err(Error::Corrupt("a field twice")) }
+    if hash.set(field, value, limits.hash) { Ok(()) } else { Err(Error::Corrupt("duplicate field")) }
 }
 
 fn hash_of_pack(pack: &Pack, limits: &Limits) -> Result<Hash, Error> {

@@ -1,4 +1,4 @@
-//! Reading of forms newer than Redis 7.0, for files: sets in listpacks, hashes whose fields expire.
+//! Reads forms newer than Redis 7.0, for files: sets in listpacks, and hashes whose fields expire.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::Collection;
 use crate::hash::Hash;
 use crate::set::Set;
 
-/// Latest expiry of a field, unix time in ms: Redis keeps 48 bits.
+/// Latest expiry of a field, Unix time in ms. Redis stores 48 bits.
 const TIME_MS_MAX: u64 = (1 << 48) - 1;
 
 const BAD_TIME: Error = Error::Corrupt("time of a field");
@@ -35,7 +35,7 @@ pub fn read_newer<'a>(
             if earliest_ms > TIME_MS_MAX + 1 {
                 return Err(BAD_TIME);
             }
-            // Expiries are relative to it, plus one.
+            // Expiries are stored relative to the earliest one, plus one.
             expiring_fields(reader, limits, earliest_ms.wrapping_sub(1), now_ms)?
         }
         (kind::HASH_LISTPACK_EX_PRE_GA, Dialect::Redis) => expiring_listpack(reader, limits, now_ms)?,
@@ -54,13 +54,13 @@ fn set_of_listpack(reader: &mut Reader<'_>, limits: &Limits) -> Result<Set, Erro
     let mut set = Set::empty();
     for member in pack.as_ref().iter() {
         if !member.with_bytes(|member| set.add(member, limits.set_intset_entries_max)) {
-            return Err(Error::Corrupt("a member twice"));
+            return Err(Error::Corrupt("duplicate member"));
         }
     }
     if set.is_empty() { Err(EMPTY) } else { Ok(set) }
 }
 
-/// Reads fields with their expiries before them: 0 for none, otherwise relative to `base_ms`.
+/// Reads fields, each preceded by its expiry: 0 for none, otherwise relative to `base_ms`.
 fn expiring_fields(reader: &mut Reader<'_>, limits: &Limits, base_ms: u64, now_ms: i64) -> Result<Hash, Error> {
     let mut fields = Fields::new(now_ms);
     for _ in 0..some(reader, 3)? {
@@ -92,7 +92,7 @@ fn expiring_listpack(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> R
     fields.finish()
 }
 
-/// Reads field, value, expiry (8 bytes; -1 for none), as Valkey writes them.
+/// Reads field, value and expiry (8 bytes; -1 for none), as Valkey writes them.
 fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Result<Hash, Error> {
     let mut fields = Fields::new(now_ms);
     for _ in 0..some(reader, 2 + size_of::<i64>())? {
@@ -106,7 +106,7 @@ fn fields_of_valkey(reader: &mut Reader<'_>, limits: &Limits, now_ms: i64) -> Re
     fields.finish()
 }
 
-/// A hash under construction. Expired fields are omitted, but their names are kept to find
+/// A hash under construction. The result omits expired fields, but their names are kept to find
 /// duplicates.
 struct Fields {
     hash: Hash,
@@ -119,7 +119,7 @@ impl Fields {
         Fields { hash: Hash::empty(), expired: Vec::new(), now_ms }
     }
 
-    /// Adds a field that expires at `at_ms`, or never if that is 0.
+    /// Adds a field that expires at `at_ms`, or never if `at_ms` is 0.
     fn add(&mut self, field: &[u8], value: &[u8], at_ms: u64, limits: &Limits) -> Result<(), Error> {
         if at_ms > TIME_MS_MAX {
             return Err(BAD_TIME);

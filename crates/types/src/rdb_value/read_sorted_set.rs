@@ -1,4 +1,4 @@
-//! Reading of sorted sets.
+//! Reads sorted sets.
 
 use super::read::{EMPTY, element, some};
 use super::{Error, Limits, Reader, listpack};
@@ -6,18 +6,18 @@ use crate::double;
 use crate::pack::{Element, Pack};
 use crate::sorted_set::{Builder, SortedSet};
 
-/// Maximum number of members to reserve space for before they are read.
+/// Maximum number of members for which space is reserved before they are read.
 const ROOM_MEMBERS_MAX: usize = 1 << 16;
-/// Replaces the length of a score in text form: NaN.
+/// Stands for the score NaN, in place of the length of its text.
 const TEXT_NAN: u8 = 253;
-/// Replaces the length of a score in text form: infinity.
+/// Stands for the score infinity, in place of the length of its text.
 const TEXT_INFINITE: u8 = 254;
-/// Replaces the length of a score in text form: minus infinity.
+/// Stands for the score minus infinity, in place of the length of its text.
 const TEXT_MINUS_INFINITE: u8 = 255;
 
 const NOT_A_SCORE: Error = Error::Corrupt("score");
 
-/// Reads a set member by member.
+/// Reads a sorted set member by member.
 pub(super) fn of_members(
     reader: &mut Reader<'_>,
     limits: &Limits,
@@ -47,8 +47,8 @@ pub(super) fn binary_score(reader: &mut Reader<'_>) -> Result<f64, Error> {
     Ok(f64::from_le_bytes(reader.array()?))
 }
 
-/// Returns the set with these members and scores. Redis keeps a set of few members packed, whatever
-/// their lengths.
+/// Returns the set with these members and scores. Like Redis, keeps a set of few members packed,
+/// regardless of their lengths.
 pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> {
     let entries = pack.as_ref();
     if entries.is_empty() {
@@ -72,11 +72,12 @@ pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> 
 }
 
 fn score_of(text: &[u8]) -> Result<f64, Error> {
-    // A C string ends at a NUL, and an empty one isn't a score.
+    // Redis reads a C string, which ends at a NUL. So a text that starts with one is empty, and not
+    // a score.
     double::parse_as_c(text).filter(|_| text.first().is_some_and(|first| *first != 0)).ok_or(NOT_A_SCORE)
 }
 
-/// A set under construction with distinct members, whose scores aren't NaN.
+/// A set under construction. Its members are distinct, and its scores aren't NaN.
 struct Members {
     set: Builder,
 }
@@ -92,6 +93,6 @@ impl Members {
         }
         let len = self.set.len();
         self.set.merge(member, score, |same| same);
-        if self.set.len() == len { Err(Error::Corrupt("a member twice")) } else { Ok(()) }
+        if self.set.len() == len { Err(Error::Corrupt("duplicate member")) } else { Ok(()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Decoding of lengths, strings and numbers, which all values consist of.
+//! Decodes lengths, strings and numbers, of which all values consist.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ pub struct Reader<'a> {
     string_bytes_max: u64,
 }
 
-/// The head of a string.
+/// The head of a string: its length, or its encoding.
 enum Head {
     Len(u64),
     Encoded(u8),
@@ -84,21 +84,21 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads a length. As in Redis, the mark of an encoded string is read as a small length.
+    /// Reads a length. As in Redis, the marker of an encoded string is read as a small length.
     ///
     /// # Errors
     /// [`Error::Truncated`], or [`Error::Corrupt`] if it isn't a length.
     #[inline]
     pub fn length(&mut self) -> Result<u64, Error> {
         match self.head()? {
-            // Redis mistakes this length for its own error value.
+            // Redis mistakes this length for its own error value, so it is rejected.
             Head::Len(u64::MAX) => Err(Error::Corrupt("length")),
             Head::Len(len) => Ok(len),
             Head::Encoded(low) => Ok(u64::from(low)),
         }
     }
 
-    /// Reads a 64-bit number in the form of a length.
+    /// Reads a 64-bit number that is encoded like a length.
     ///
     /// # Errors
     /// As [`Self::length`], except that every number is valid.
@@ -112,8 +112,8 @@ impl<'a> Reader<'a> {
     /// Reads the number of items of at least `bytes_min` bytes each.
     ///
     /// # Errors
-    /// As [`Self::length`]; and [`Error::Truncated`] if that many can't follow, so that no space is
-    /// reserved for them.
+    /// As [`Self::length`]. Also [`Error::Truncated`] if the remaining bytes are too few for this
+    /// number of items, so that the caller doesn't reserve space for them.
     pub fn count(&mut self, bytes_min: usize) -> Result<usize, Error> {
         let count = usize::try_from(self.length()?).map_err(|_| Error::Truncated)?;
         if count > self.remaining() / bytes_min { Err(Error::Truncated) } else { Ok(count) }
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         let (compressed_len, len) = (self.length()?, self.length()?);
         let compressed = self.take(compressed_len)?;
         if len == 0 {
-            // Redis mistakes this length for a failure to decompress.
+            // Redis mistakes this length for a failure to decompress, and yields an empty string.
             return Ok(Vec::new());
         }
         self.check_len(len)?;

@@ -1,4 +1,4 @@
-//! Tests of written and read values, of bytes from Redis and of damaged ones.
+//! Tests of written and read values, of bytes from Redis, and of damaged bytes.
 
 use super::*;
 use crate::list::End;
@@ -147,8 +147,8 @@ fn random_stream(random: &mut Random, count: u64) -> Box<Stream> {
     stream
 }
 
-/// Writes the seed corpus for the fuzz target of `RESTORE`. Not kept in the repository: `.ci/run`
-/// and `.ci/nightly` create it.
+/// Writes the seed corpus for the fuzz target of `RESTORE`. The corpus isn't kept in the
+/// repository: `.ci/run` and `.ci/nightly` create it.
 #[test]
 #[ignore = "writes files into the folder that PANTALA_FUZZ_CORPUS names"]
 fn corpus_of_restore() {
@@ -250,7 +250,8 @@ fn bytes_of_redis_are_read_and_written() {
     assert_eq!(content(&load(&compressed).unwrap()), [long]);
 }
 
-/// Returns a ziplist as Redis wrote it; if `odd`, with the long form of every length that has one.
+/// Returns a ziplist as Redis wrote it. With `odd`, it uses the long form of all lengths that have
+/// one.
 fn ziplist(entries: &[(&[u8], &[u8])], odd: bool) -> Vec<u8> {
     let (mut body, mut before, mut last) = (Vec::new(), 0usize, 10);
     for (encoding, data) in entries {
@@ -425,8 +426,8 @@ fn corrupt_values_are_rejected() {
         b"\x04\x00",
         b"\x12\x00",
         b"\x02\x80\xff\xff\xff\xff\x01a",                // claims four billion members
-        b"\x02\x02\x01a\x01a",                           // a member twice
-        b"\x04\x02\x01a\x01b\x01a\x01c",                 // a field twice
+        b"\x02\x02\x01a\x01a",                           // duplicate member
+        b"\x04\x02\x01a\x01b\x01a\x01c",                 // duplicate field
         b"\x10\x07\x07\x00\x00\x00\x00\x00\xff",         // a hash with nothing in it
         b"\x10\x09\x09\x00\x00\x00\x01\x00\x01\x01\xff", // a field without a value
         b"\x12\x01\x03\x07\x07\x00\x00\x00\x00\x00\xff", // no such node

@@ -1,4 +1,4 @@
-//! Writing of values, for `DUMP`, `MIGRATE` and files.
+//! Writes values, for `DUMP`, `MIGRATE` and files.
 
 use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 
@@ -17,7 +17,7 @@ pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     write_body(value, writer);
 }
 
-/// Returns the type byte of what [`write_body`] writes.
+/// Returns the type byte of the value that [`write_body`] writes.
 #[must_use]
 pub fn kind_of(value: ValueRef<'_>) -> u8 {
     match value {
@@ -34,7 +34,8 @@ pub fn kind_of(value: ValueRef<'_>) -> u8 {
     }
 }
 
-/// Writes a value without its type byte ([`kind_of`]): in a file the key is between the two.
+/// Writes a value without its type byte ([`kind_of`]), because in a file the key is between the
+/// two.
 pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     match value {
         ValueRef::Int(value) => writer.integer(value),
@@ -49,12 +50,13 @@ pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     }
 }
 
-/// Writes some elements of a value's body, starting at an index; with index 0 also the head of the
-/// body. Returns the index of the next piece, or `None` after the last one. The pieces together
-/// equal the output of [`write_body`] if the value has not changed between them.
+/// Writes at most `most` elements of a value's body, starting at index `from`. For index 0 it also
+/// writes the head of the body. Returns the index of the next piece, or `None` after the last one.
+/// If the value has not changed between them, the pieces together equal the output of
+/// [`write_body`].
 ///
-/// Lists, hashes, sets and sorted sets in their large forms are written in pieces, any other value
-/// as a whole. An index is that of an element or, in a list, of a node.
+/// Lists, hashes, sets and sorted sets in their large forms are written in pieces, and any other
+/// value at once. An index refers to an element or, in a list, to a node.
 pub fn write_piece(value: ValueRef<'_>, from: usize, most: usize, writer: &mut Writer<'_>) -> Option<usize> {
     let len = match value {
         ValueRef::List(list) => list.runs(),
@@ -102,7 +104,7 @@ fn write_list(list: ListView<'_>, writer: &mut Writer<'_>) {
 
 fn write_run(run: Run<'_>, writer: &mut Writer<'_>) {
     let entries = &run.pack.as_bytes()[run.first..run.end];
-    // Only a single element of a node can be this large.
+    // Only the single element of a node can be this large.
     if run.len == 1 && entries.len() + listpack::FRAME_BYTES > LISTPACK_BYTES_MAX {
         writer.length(NODE_PLAIN);
         run.pack.get(run.first).with_bytes(|bytes| writer.string(bytes));
@@ -133,8 +135,8 @@ fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     });
 }
 
-/// Writes a hash with fields that expire, as Redis 7.4 does: an expiry is relative to the earliest
-/// one, plus one; 0 if the field has none.
+/// Writes a hash with fields that expire, as Redis 7.4 does. An expiry is relative to the earliest
+/// one, plus one; 0 means that the field has none.
 fn write_expiring_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     let time = |field: Element<'_>| field.with_bytes(|field| hash.expiry(field));
     let mut earliest_ms = i64::MAX;
@@ -166,8 +168,8 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
     write_scores(set, 0..set.len(), writer);
 }
 
-/// Writes the members of some ranks, from the highest score down, as Redis does: it builds its skip
-/// list fastest in this order.
+/// Writes the members with some ranks in descending order, like Redis, which builds its skip list
+/// fastest in this order.
 fn write_scores(set: SortedSetView<'_>, ranks: std::ops::Range<usize>, writer: &mut Writer<'_>) {
     for (member, score) in set.range(ranks, true) {
         member.with_bytes(|member| writer.string(member));
@@ -219,7 +221,7 @@ fn write_id(id: StreamId, writer: &mut Writer<'_>) {
     writer.length(id.seq);
 }
 
-/// Returns an id in the form of the keys of Redis's radix trees.
+/// Returns an id in the form of keys in Redis's radix trees.
 fn raw(id: StreamId) -> [u8; 16] {
     (u128::from(id.ms) << 64 | u128::from(id.seq)).to_be_bytes()
 }

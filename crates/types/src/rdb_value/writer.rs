@@ -1,16 +1,16 @@
-//! Encoding of lengths, strings and numbers, which all values consist of.
+//! Encodes lengths, strings and numbers, of which all values consist.
 
 use pantala_base::number::Decimal;
 
 use crate::{lzf, parse_i64};
 
-/// First bits of a 14-bit length. (Those of a 6-bit length are zeros.)
+/// First bits of a 14-bit length. The first bits of a 6-bit length are zeros.
 pub(super) const LEN_14_BITS: u8 = 0x40;
 /// The byte before a 32-bit length.
 pub(super) const LEN_32_BITS: u8 = 0x80;
 /// The byte before a 64-bit length.
 pub(super) const LEN_64_BITS: u8 = 0x81;
-/// First bits of a string that isn't a length and bytes.
+/// First bits of a string in another form than length and bytes.
 const ENCODED: u8 = 0xc0;
 /// A string encoded as an integer of one byte.
 pub(super) const ENC_INT8: u8 = 0;
@@ -48,8 +48,8 @@ impl<'a> Writer<'a> {
         Writer { out, compress, drain: None }
     }
 
-    /// Returns a writer as [`Writer::new`] that calls `drain` between two strings whenever `out`
-    /// has at least [`DRAIN_BYTES`]: it writes a large collection in bounded memory.
+    /// Returns a writer like [`Writer::new`] that calls `drain` between two strings when `out` has
+    /// at least [`DRAIN_BYTES`]. It writes a large collection in bounded memory.
     pub fn draining(out: &'a mut Vec<u8>, compress: bool, drain: Drain<'a>) -> Self {
         Writer { out, compress, drain: Some(drain) }
     }
@@ -98,7 +98,7 @@ impl<'a> Writer<'a> {
         self.drain_if_full();
     }
 
-    /// Appends a string that is the text of an integer.
+    /// Appends the text of an integer as a string.
     #[inline]
     pub fn integer(&mut self, value: i64) {
         if !self.short_integer(value) {
@@ -115,7 +115,7 @@ impl<'a> Writer<'a> {
         self.put(bytes);
     }
 
-    /// Appends an integer of up to 32 bits as such. Returns `false` if it is larger.
+    /// Appends an integer of at most 32 bits in integer form. Returns `false` if it is larger.
     fn short_integer(&mut self, value: i64) -> bool {
         let le = value.to_le_bytes();
         let (encoding, size) = match value {

@@ -1,4 +1,4 @@
-//! Ziplists, the predecessor of listpacks in Redis:
+//! Ziplists, which Redis used before listpacks:
 //!
 //! ```text
 //! total size      4
@@ -23,14 +23,15 @@ use crate::pack::{Element, Pack};
 const HEADER_BYTES: usize = 10;
 /// The end mark.
 const END: u8 = 0xff;
-/// The number of entries of a ziplist whose entries must be counted.
+/// The stored number of entries if they must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
-/// Minimum size of an entry whose size takes 5 bytes in the next entry.
+/// Entries of at least this size have their size in 5 bytes in the next entry. The byte also marks
+/// this form.
 const LONG_LENGTH: u8 = 254;
 
-/// Returns a pack with the entries of a ziplist, which may have none.
+/// Returns a pack with the entries of a ziplist, which may be empty.
 pub(super) fn read(bytes: &[u8]) -> Result<Pack, Error> {
-    // An entry rarely takes more bytes in a pack.
+    // This capacity nearly always suffices: entries rarely take more bytes in a pack.
     let mut pack = Pack::try_with_capacity(bytes.len())?;
     read_into(&mut pack, bytes).ok_or(Error::Corrupt("ziplist"))?;
     pack.shrink();
@@ -54,7 +55,7 @@ fn read_into(pack: &mut Pack, bytes: &[u8]) -> Option<()> {
         }
         before = Some((bytes.len() - 1 - rest.len(), entry.len));
         match entry.element {
-            // The text of an integer becomes an integer.
+            // Text that is an integer becomes an integer.
             Element::Bytes(text) => pack.push_back(text),
             element => pack.push_back_element(element),
         }
@@ -68,7 +69,7 @@ fn read_into(pack: &mut Pack, bytes: &[u8]) -> Option<()> {
 }
 
 struct Entry<'a> {
-    /// Size of the entry before it, in bytes.
+    /// Size of the preceding entry, in bytes.
     before: usize,
     element: Element<'a>,
     /// Size of this entry, in bytes.
@@ -87,7 +88,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Reads the element at the start of `bytes`. Returns it and its size, encoding included.
+/// Reads the element at the start of `bytes`. Returns it and its size, including the encoding.
 fn element(bytes: &[u8]) -> Option<(Element<'_>, usize)> {
     let (&encoding, rest) = bytes.split_first()?;
     let string = |head: usize, len: usize| {

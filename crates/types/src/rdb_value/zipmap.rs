@@ -9,15 +9,15 @@
 
 use super::Error;
 
-/// First byte of a length that takes 5 bytes; as the number of fields, it means that they must be
-/// counted.
+/// First byte of a length that takes 5 bytes. As the number of fields, it means that the fields
+/// must be counted.
 const LONG: u8 = 254;
 /// The end mark.
 const END: u8 = 0xff;
 
 type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
 
-/// Returns the fields and values of a zipmap, at least one pair.
+/// Returns the fields and values of a zipmap.
 pub(super) fn read(bytes: &[u8]) -> Result<Pairs<'_>, Error> {
     read_pairs(bytes).ok_or(Error::Corrupt("zipmap"))
 }
@@ -45,7 +45,7 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// Reads a length in its shortest form.
+/// Reads a length, which must be in its shortest form.
 fn length(rest: &mut &[u8]) -> Option<usize> {
     let (&first, tail) = rest.split_first()?;
     if first < LONG {

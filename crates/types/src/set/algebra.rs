@@ -1,4 +1,5 @@
-//! Intersections, unions and differences of sets. A missing key is an empty set, `None`.
+//! Intersections, unions and differences of sets. A missing key is `None`, which counts as an empty
+//! set.
 //!
 //! Members are either passed to a closure (`each_…`), for a reply, or collected in a new set, for a
 //! STORE command.
@@ -11,7 +12,7 @@ use crate::pack::Element;
 /// The sets to combine, in the order of their keys.
 type Views<'v, 'a> = &'v [Option<SetView<'a>>];
 
-/// A new set, as a STORE command builds it: an intset at first, converted as its members require.
+/// The new set of a STORE command: an intset at first, converted when its members require it.
 pub struct Stored {
     set: Set,
     intset_entries_max: usize,
@@ -28,8 +29,8 @@ impl Stored {
     }
 }
 
-/// Visits at most `limit` common members of all sets. Returns how many. The work is bounded by the
-/// smallest set.
+/// Visits at most `limit` common members of all sets. Returns the number of visited members. The
+/// size of the smallest set bounds the work.
 pub fn each_intersection(views: Views<'_, '_>, limit: usize, mut visit: impl FnMut(Element<'_>)) -> usize {
     let Some(mut sets) = views.iter().copied().collect::<Option<Vec<_>>>() else { return 0 };
     sets.sort_by_key(|set| set.len());
@@ -54,13 +55,13 @@ pub fn intersection(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
-/// Returns whether a union is certain to fit in a table, assuming disjoint sets.
+/// Returns whether a union certainly fits in a table, assuming disjoint sets.
 pub fn union_has_room(views: Views<'_, '_>) -> bool {
     let total = views.iter().flatten().fold(0usize, |total, set| total.saturating_add(set.len()));
     crate::table::has_room(total, 0)
 }
 
-/// Visits each member of the union once. Returns how many there are.
+/// Visits each member of the union once. Returns their number.
 pub fn each_union(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> usize {
     // A single set is its own union; several sets need a table of the visited members.
     let mut sets = views.iter().flatten();
@@ -80,7 +81,7 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     let mut stored = Stored::new(intset_entries_max);
     let Some((largest, others)) = sets.split_first() else { return stored.set };
     stored.set = match largest {
-        // Copies the table, unless the result could be an intset.
+        // Copy the table, unless the result could be an intset.
         SetView::Table(table) if table.len() > intset_entries_max || has_text(*largest) => {
             Set::Table(Box::new((*table).clone()))
         }
@@ -94,7 +95,7 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     for other in others {
         match (&mut stored.set, other) {
             (Set::Table(result), SetView::Table(table)) if result.seed() == table.seed() => {
-                // Reuses the stored hashes.
+                // Reuse the stored hashes.
                 for (hash, member) in table.iter_hashed() {
                     if result.find(hash, |found| found == member).is_none() {
                         result.insert(hash, member.clone());
@@ -109,7 +110,7 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
-/// Returns whether any member isn't an integer.
+/// Returns whether the set has a member that isn't an integer.
 fn has_text(set: SetView<'_>) -> bool {
     let mut found = false;
     for_each_while(set, |element| {
@@ -122,7 +123,7 @@ fn has_text(set: SetView<'_>) -> bool {
     found
 }
 
-/// Visits the members of the first set that no other set has. Returns how many there are.
+/// Visits the members of the first set that no other set has. Returns their number.
 pub fn each_difference(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> usize {
     if let Some(others) = sets_to_search(views) {
         let (mut found, mut room) = (0, Vec::new());
@@ -173,9 +174,9 @@ pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
-/// Returns the other sets, largest first, if searching them for each member of the first set is
-/// cheaper than removing all their members from a copy. `OBJECT ENCODING` of a stored difference
-/// shows which way was chosen, so the choice is Redis's.
+/// Returns the other sets, largest first, if it is cheaper to search them for each member of the
+/// first set than to remove all their members from a copy. `OBJECT ENCODING` of a stored difference
+/// shows which way was chosen, so the choice must be Redis's.
 fn sets_to_search<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
     let Some(Some(first)) = views.first() else { return Some(Vec::new()) };
     let there = views.iter().flatten();

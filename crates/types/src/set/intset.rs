@@ -1,4 +1,5 @@
-//! A set of integers: a sorted array of one width, in the format of Redis's intset.
+//! A set of integers: a sorted array in which all integers have the same width, in the format of
+//! Redis's intset.
 //!
 //! ```text
 //! width       4 bytes: 2, 4 or 8, the size of each integer
@@ -6,8 +7,8 @@
 //! integers    ascending
 //! ```
 //!
-//! All little-endian. The width is the smallest that fits all integers, and never shrinks. An empty
-//! set may have no bytes at all.
+//! All fields are little-endian. The width is the smallest that fits all integers ever added; it
+//! never shrinks. An empty set may have no bytes at all.
 
 /// Bytes before the integers.
 const HEADER_BYTES: usize = 8;
@@ -62,7 +63,7 @@ impl<'a> IntSetRef<'a> {
         self.len() == 0
     }
 
-    /// Returns the integer at an index below the length.
+    /// Returns the integer at an index, which must be less than the length.
     #[inline]
     pub fn get(self, index: usize) -> i64 {
         let width = self.width();
@@ -79,7 +80,7 @@ impl<'a> IntSetRef<'a> {
         }
     }
 
-    /// Returns the index of an integer, or the index where to insert it.
+    /// Returns the index of an integer, or the index at which to insert it as `Err`.
     #[inline]
     fn search(self, value: i64) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.len());
@@ -118,7 +119,7 @@ impl IntSet {
         IntSet { bytes: Vec::new() }
     }
 
-    /// Returns the intset with these bytes, as [`IntSetRef::new`].
+    /// Returns the intset with these bytes, like [`IntSetRef::new`].
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         IntSet { bytes }
     }
@@ -160,7 +161,8 @@ impl IntSet {
         }
         let Err(index) = self.as_ref().search(value) else { return false };
         let (at, len) = (HEADER_BYTES + index * width, self.bytes.len());
-        // Exact: there are many small sets, and the allocator's size classes leave spare capacity.
+        // Reserve exactly: there are many small sets, and the allocator's size classes leave spare
+        // capacity anyway.
         self.bytes.reserve_exact(width);
         self.bytes.resize(len + width, 0);
         self.bytes.copy_within(at..len, at + width);
@@ -169,8 +171,9 @@ impl IntSet {
         true
     }
 
-    /// Widens all integers to add one that needs it. That one is therefore less or greater than all
-    /// others.
+    /// Widens all integers in order to add an integer that needs the larger width. Because no
+    /// integer so far needed it, the new one is less or greater than all of them, and goes to an
+    /// end.
     #[cold]
     fn widen(&mut self, width: usize, value: i64) {
         let old = std::mem::take(&mut self.bytes);

@@ -4,12 +4,12 @@
 //! | --- | --- | --- |
 //! | [`IntSet`] | intset | 2, 4 or 8 |
 //! | packed | hashtable | 1 + length |
-//! | [`Table`] | hashtable | 20 to 25; beyond 7 bytes also 1 + length, rounded up |
+//! | [`Table`] | hashtable | 20 to 25; for more than 7 bytes of text also 1 + length, rounded up |
 //!
 //! A set of integers is an intset up to `set-max-intset-entries`. Other sets are packed up to
 //! [`PACKED_MEMBERS_MAX`] members and [`INLINE_PACKED_BYTES_MAX`] bytes; larger ones are tables.
 //! The first two forms live inside the dictionary entry while they are short. As in Redis, a set
-//! only converts to a form further down in this table, never back.
+//! only converts to a later form in this table, never back.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -82,7 +82,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Returns whether the new ones among these members fit. Callers check it before they add any.
+    /// Returns whether the set has room for those of `members` that are new. Callers check it
+    /// before they add any.
     #[inline]
     pub fn has_room<'m>(self, members: impl Iterator<Item = &'m [u8]> + Clone) -> bool {
         has_room(self.len(), members.clone().count())
@@ -112,13 +113,13 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Returns whether the set contains an element (of a set, or made by [`Element::of`]). `room`
-    /// is a buffer for the digits of large integers.
+    /// Returns whether the set contains an element. The element must come from a set or from
+    /// [`Element::of`]. `room` is a buffer for the digits of large integers.
     #[inline]
     pub fn contains_element(self, element: Element<'_>, room: &mut Vec<u8>) -> bool {
         match (self, element) {
             (SetView::IntSet(set), Element::Int(value)) => set.contains(value),
-            // In a table, an integer beyond 62 bits is stored as bytes.
+            // A table stores an integer of more than 62 bits as bytes.
             (SetView::IntSet(set), Element::Bytes(bytes)) => {
                 crate::parse_i64(bytes).is_some_and(|value| set.contains(value))
             }
@@ -128,7 +129,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Returns the member at an index below the length, in an order that holds until the set
+    /// Returns the member at an index less than the length. The order stays the same until the set
     /// changes. Constant time, except for a packed set.
     pub fn nth(self, index: usize) -> Option<Element<'a>> {
         match self {
@@ -147,7 +148,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Continues a scan, as [`Table::scan`]; a small set is visited whole.
+    /// Continues a scan, like [`Table::scan`]. A small set is visited in one call.
     pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>)) -> u64 {
         match self {
             SetView::Table(table) => table.scan(cursor, &mut |member| visit(member.element())),
@@ -165,7 +166,7 @@ fn find(table: &Table<Member>, key: MemberKey<'_>) -> Option<usize> {
 }
 
 impl Set {
-    /// Returns the set of these integers, in another form if there are more than
+    /// Returns the set of these integers. It has another form if there are more than
     /// `intset_entries_max`.
     pub(crate) fn from_intset(set: IntSet, intset_entries_max: usize) -> Self {
         let len = set.as_ref().len();
@@ -206,8 +207,8 @@ impl Set {
         }
     }
 
-    /// Adds an element of another set, as [`Self::add`] adds a string. `room` is a buffer for the
-    /// digits of large integers.
+    /// Adds an element of another set, like [`Self::add`]. `room` is a buffer for the digits of
+    /// large integers.
     pub fn add_element(&mut self, element: Element<'_>, intset_entries_max: usize, room: &mut Vec<u8>) -> bool {
         match (&mut *self, element) {
             (Set::Table(table), _) => add_to_table(table, MemberKey::of_element(element, room)),
@@ -248,7 +249,8 @@ impl Set {
         }
     }
 
-    /// Removes the member at an index (see [`SetView::nth`]). The last one may take its place.
+    /// Removes the member at an index (see [`SetView::nth`]). The last member may move to this
+    /// index.
     pub fn remove_nth(&mut self, index: usize) {
         match self {
             Set::IntSet(set) => {
@@ -266,7 +268,7 @@ impl Set {
         }
     }
 
-    /// Converts to a form for strings, with space for `len` members, the next of which has
+    /// Converts to a form for strings, with space for `len` members. The next of them has
     /// `next_len` bytes.
     fn convert(&mut self, len: usize, next_len: usize) {
         let view = self.view();
@@ -285,13 +287,14 @@ impl Set {
     }
 }
 
-/// Asserts that a member that can't exist was new.
+/// Asserts that a member was new. The callers convert a set to another form, so each member occurs
+/// once.
 fn assert_new(is_new: bool) {
     debug_assert!(is_new, "a member occurs twice");
 }
 
-/// Returns whether this many members may be packed in this many bytes (without the last one's
-/// encoding).
+/// Returns whether this number of members may be packed in `bytes` bytes. `bytes` doesn't include
+/// the encoding of the last member.
 fn fits_packed(len: usize, bytes: usize) -> bool {
     len <= PACKED_MEMBERS_MAX && bytes <= INLINE_PACKED_BYTES_MAX - PACKED_OVERHEAD_BYTES
 }

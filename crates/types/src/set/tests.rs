@@ -137,7 +137,7 @@ fn forms_change_at_their_limits_and_never_back() {
     set.add(b"b", 512);
     assert!(matches!(set, Set::Table(_)));
 
-    // The limit of bytes: one string that fits, one that doesn't.
+    // The limit on the size: one string that fits, and one that doesn't.
     for (len, packed) in [(INLINE_PACKED_BYTES_MAX - 2 - PACKED_OVERHEAD_BYTES, true), (INLINE_PACKED_BYTES_MAX, false)]
     {
         let mut set = Set::empty();

@@ -16,20 +16,21 @@ pub struct ScoreRange {
 }
 
 impl ScoreRange {
-    /// Parses two bounds: numbers, exclusive after `(`. Returns `None` if one isn't a number.
+    /// Parses two bounds: numbers, which are exclusive after `(`. Returns `None` if one isn't a
+    /// number.
     pub fn parse(min: &[u8], max: &[u8]) -> Option<Self> {
         let (min, min_excluded) = score_bound(min)?;
         let (max, max_excluded) = score_bound(max)?;
         Some(ScoreRange { min, max, min_excluded, max_excluded })
     }
 
-    /// Returns whether a score is below the range.
+    /// Returns whether a score is less than all scores of the range.
     #[inline]
     pub fn is_below(&self, score: f64) -> bool {
         if self.min_excluded { score <= self.min } else { score < self.min }
     }
 
-    /// Returns whether a score is at most the upper bound.
+    /// Returns whether a score satisfies the upper bound.
     #[inline]
     pub fn reaches(&self, score: f64) -> bool {
         if self.max_excluded { score < self.max } else { score <= self.max }
@@ -85,7 +86,7 @@ impl<'a> LexRange<'a> {
         Some(LexRange { min: LexBound::parse(min)?, max: LexBound::parse(max)? })
     }
 
-    /// Returns whether a member is below the range.
+    /// Returns whether a member precedes the range.
     #[inline]
     pub fn is_below(&self, member: &[u8]) -> bool {
         match self.min {
@@ -96,7 +97,7 @@ impl<'a> LexRange<'a> {
         }
     }
 
-    /// Returns whether a member is at most the upper bound.
+    /// Returns whether a member satisfies the upper bound.
     #[inline]
     pub fn reaches(&self, member: &[u8]) -> bool {
         match self.max {
@@ -128,7 +129,7 @@ mod tests {
         let range = ScoreRange::parse(b"(1.5", b"+inf").unwrap();
         assert_eq!((range.min, range.min_excluded, range.max), (1.5, true, f64::INFINITY));
         assert!(range.is_below(1.5) && !range.is_below(1.6) && range.reaches(f64::INFINITY));
-        // C's strtod accepts leading blanks, an empty text, and a zero byte at the end.
+        // C's `strtod` accepts leading blanks, an empty text, and a zero byte as the end.
         assert_eq!(ScoreRange::parse(b" 1", b"").unwrap().max, 0.0);
         assert!(ScoreRange::parse(b"(", b"2\0x").is_some());
         for bad in ["x", "nan", "1x", "((1", " ", "1 "] {

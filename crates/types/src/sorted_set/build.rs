@@ -1,10 +1,10 @@
-//! Bulk building of sorted sets: the results of `ZUNIONSTORE` and similar commands.
+//! Builds sorted sets in bulk, for the results of `ZUNIONSTORE` and similar commands.
 
 use super::{LargeSet, PackLimits, SortedSet, packed};
 use crate::collection::Collection;
 use crate::pack::Pack;
 
-/// A sorted set under construction: members arrive in any order and are sorted once.
+/// A sorted set under construction. Members are added in any order and sorted once.
 #[derive(Debug)]
 pub struct Builder {
     set: LargeSet,

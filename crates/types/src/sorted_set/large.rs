@@ -1,5 +1,5 @@
-//! A large sorted set: records, a tree for their order, and a table from members to records. Every
-//! record is in both, except during bulk building, which builds the tree last.
+//! A large sorted set consists of records, a tree for their order, and a table from members to
+//! records. Every record is in both, except during bulk building, which builds the tree last.
 
 use super::records::Records;
 use super::table::Table;
@@ -20,7 +20,7 @@ impl LargeSet {
         LargeSet { records: Records::new(), table: Table::new(members), tree: Tree::new(), seed: crate::table::seed() }
     }
 
-    /// Returns the bytes of heap, without its own size. Constant time.
+    /// Returns the size of its heap memory without its own size, bytes, in constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.records.allocated_bytes() + self.table.allocated_bytes() + self.tree.allocated_bytes()
     }
@@ -65,17 +65,18 @@ impl LargeSet {
         self.tree.partition(before, &self.records).rank
     }
 
-    /// Returns the number of members for whose score `before` holds. They must be the lowest ones.
+    /// Returns the number of members for whose score `before` holds. It must hold for the lowest
+    /// members only.
     pub(super) fn count_scores(&self, before: impl Fn(f64) -> bool) -> usize {
         self.tree.partition(|score, _| before(score), &self.records).rank
     }
 
-    /// Returns the number of members for which `before` holds, if all have the same score.
+    /// Returns the number of members for which `before` holds, if all members have the same score.
     pub(super) fn count_members(&self, before: impl Fn(&[u8]) -> bool) -> usize {
         self.tree.partition(|_, id| before(self.records.member(id)), &self.records).rank
     }
 
-    /// Returns the place of a rank below the length.
+    /// Returns the place of a rank, which must be less than the length.
     pub(super) fn nth(&self, rank: usize) -> Place {
         self.tree.nth(rank)
     }
@@ -141,9 +142,9 @@ impl LargeSet {
         self.table.scan(cursor, count, hash_of, |id| visit(self.records.member(id), self.records.score(id)))
     }
 
-    /// Adds a member, or replaces the score of an existing one by `merge(score)`. Doesn't update
-    /// the tree: only for a set under construction, before [`LargeSet::build_tree`]. Returns the
-    /// new record.
+    /// Adds a member, or replaces the score of an existing one with `merge(score)`. Doesn't update
+    /// the tree, so call it only for a set under construction, before [`LargeSet::build_tree`].
+    /// Returns the new record, if the member is new.
     pub(super) fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) -> Option<u32> {
         match self.find(member) {
             Some(id) => {
@@ -155,12 +156,12 @@ impl LargeSet {
         }
     }
 
-    /// Builds the tree of a set with these records.
+    /// Builds the tree of a set whose records have these ids.
     pub(super) fn build_tree(&mut self, ids: &[u32]) {
-        // Sorts the scores together with the ids, so that most comparisons don't touch the records.
+        // Sort the scores together with the ids, so that most comparisons don't touch the records.
         let mut order: Vec<(f64, u32)> = ids.iter().map(|&id| (self.records.score(id), id)).collect();
         order.sort_unstable_by(|one, two| {
-            // No score is NaN, and 0 equals -0.
+            // Scores are never NaN, and 0 equals -0.
             let by_score = one.0.partial_cmp(&two.0).unwrap_or(std::cmp::Ordering::Equal);
             by_score.then_with(|| self.records.member(one.1).cmp(self.records.member(two.1)))
         });

@@ -5,31 +5,31 @@
 //! | packed | `listpack` | member, score, member, score …, in order |
 //! | large | `skiplist` | records, table and tree |
 //!
-//! A large set has its members and scores in `records`, a table from a member's hash to its record
-//! in `table`, and a B+ tree of record ids with counts in `tree`.
+//! A large set has three parts. `records` holds its members and scores, `table` maps a member's
+//! hash to its record, and `tree` is a B+ tree of record ids with counts.
 //!
 //! A packed set lives inside its dictionary entry while it is short. It is searched linearly from
 //! one end, as in Redis.
 //!
 //! # Cost
 //!
-//! Bytes per member of 14 bytes in a large set, against Redis 7.0 (skip list node 54, its sds 24,
-//! dictionary entry 32 and bucket 12: about 120):
+//! Bytes per member of 14 bytes in a large set. (Redis 7.0 takes about 120: skip list node 54, its
+//! sds 24, dictionary entry 32 and bucket 12.)
 //!
 //! ```text
 //! record  score 8, length 1, member 14, rounded up to 8           24
 //! table   a slot of 5, 41% to 81% full                             6 to 12
-//! tree    4 in a leaf 50% to 100% full, and 1/44 of its head
-//!         and of 20 in an inner node                               4 to 9
+//! tree    4 in a leaf 50% to 100% full; and, shared by 44 ids
+//!         (an average leaf), the leaf's head and 20 in its parent  4 to 9
 //!                                                                 34 to 45
 //! ```
 //!
-//! Finding a member's score takes a lookup in the table and one record. A rank or the position of a
+//! Finding a member's score takes a lookup in the table and in one record. A search for a rank or a
 //! score descends the tree: by the scores in its inner nodes, about 4 levels for 10 million
 //! members, then by half a dozen records of one leaf. Memory and time of an insertion are bounded:
-//! nothing is ever copied whole except the table's directory, four bytes per about 600 members. A
-//! shrinking set releases memory of its table; the memory of records and leaves is reused, and
-//! freed with the set.
+//! nothing is ever copied as a whole except the table's directory, which has four bytes per about
+//! 600 members. A shrinking set releases memory of its table. The memory of records and leaves is
+//! reused, and freed with the set.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -188,9 +188,9 @@ impl<'a> SortedSetView<'a> {
         from..to.max(from)
     }
 
-    /// Returns the ranks of the members in a lexicographic range. Correct only if all scores are
-    /// equal. Otherwise a packed set gives Redis's result (it searches from one end, which
-    /// `reverse` selects), and a large set an arbitrary one.
+    /// Returns the ranks of the members in a lexicographic range. The result is defined only if all
+    /// scores are equal. Otherwise a packed set returns Redis's result (it searches from the end
+    /// that `reverse` selects), and a large set returns an arbitrary one.
     pub fn lex_range(self, range: &LexRange<'_>, reverse: bool) -> std::ops::Range<usize> {
         if range.is_empty() || self.is_empty() {
             return 0..0;
@@ -204,8 +204,8 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Iterates over the members of some ranks, which must exist, with their scores; in descending
-    /// order if `reverse`.
+    /// Iterates over the members with these ranks, which must exist, and their scores. The order is
+    /// descending if `reverse`.
     pub fn range(self, ranks: std::ops::Range<usize>, reverse: bool) -> Range<'a> {
         Range::new(self, ranks, reverse)
     }
@@ -215,9 +215,9 @@ impl<'a> SortedSetView<'a> {
         self.range(0..self.len(), false)
     }
 
-    /// Continues a scan from a cursor (0 starts): visits about `count` members, or all of a packed
-    /// set. A member that exists from the first call to the last is visited at least once. Returns
-    /// the next cursor; 0 at the end.
+    /// Continues a scan from a cursor; 0 starts the scan. Visits about `count` members, or all
+    /// members of a packed set. A member that exists from the first call to the last is visited at
+    /// least once. Returns the next cursor, or 0 at the end.
     pub fn scan(self, cursor: u64, count: usize, mut visit: impl FnMut(&[u8], f64)) -> u64 {
         match self {
             SortedSetView::Packed(pack) => {
@@ -308,7 +308,7 @@ impl SortedSet {
         }
     }
 
-    /// Returns an empty set in the form that Redis creates for a first member of this length.
+    /// Returns an empty set in the form that Redis creates when the first member has this length.
     pub fn for_first(len_bytes: usize, limits: PackLimits) -> Self {
         if limits.entries == 0 || len_bytes as u64 > limits.value_bytes {
             SortedSet::Large(Box::new(LargeSet::new(0)))
@@ -332,7 +332,7 @@ impl SortedSet {
         true
     }
 
-    /// Removes the members of some ranks, which must exist.
+    /// Removes the members with these ranks, which must exist.
     pub fn remove_range(&mut self, ranks: std::ops::Range<usize>) {
         match self {
             SortedSet::Large(set) if ranks.len() == set.len() => *self = Self::empty(),
@@ -346,7 +346,7 @@ impl SortedSet {
     }
 }
 
-/// Returns the effect of a new score on an existing member.
+/// Returns the effect of `ZADD` on an existing member.
 fn decide(before: f64, score: f64, options: AddOptions) -> Added {
     if options.nx {
         return Added::Skipped;
@@ -382,7 +382,7 @@ impl PartialEq for SortedSet {
     }
 }
 
-// No score is NaN.
+// No score is NaN, so every set equals itself.
 impl Eq for SortedSet {}
 
 impl Collection for SortedSet {

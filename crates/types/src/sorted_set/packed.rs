@@ -1,8 +1,8 @@
 //! A packed sorted set: member, score, member, score …, in order.
 //!
 //! An integral score is an integer entry, as in Redis's listpack. Any other score is a string entry
-//! with its bytes: the four of an `f32` if that is exact, otherwise eight. Redis's listpack stores
-//! up to 24 digits instead.
+//! with the bytes of an `f32` if that is exact, otherwise of an `f64`. Redis's listpack stores up
+//! to 24 digits instead.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,8 @@ use crate::pack::{Element, OneWay, Pack, PackRef};
 /// Maximum magnitude of a score stored as an integer: Redis's limit.
 const INTEGER_MAX: f64 = 4_611_686_018_427_387_904.0;
 
-/// Returns the integer that is stored for a score. -0 becomes 0, as in Redis's listpack.
+/// Returns the integer that is stored for a score, or `None` if it isn't stored as an integer. -0
+/// becomes 0, as in Redis's listpack.
 pub(super) fn integer_of(score: f64) -> Option<i64> {
     (score.abs() <= INTEGER_MAX && score.trunc() == score).then_some(score as i64)
 }
@@ -93,7 +94,7 @@ pub(super) fn insert(pack: &mut Pack<OneWay>, member: &[u8], score: f64) {
     insert_score(pack, score_at, score);
 }
 
-/// Removes this many members, starting at a rank. They must exist.
+/// Removes `count` members, starting at a rank. They must exist.
 pub(super) fn remove(pack: &mut Pack<OneWay>, rank: usize, count: usize) {
     if let Some(at) = pack.as_ref().nth(rank * 2) {
         pack.remove(at, count * 2);
@@ -123,7 +124,7 @@ mod tests {
             f64::MAX,
             5e-324,
             f64::from(f32::MAX),
-            // Their bytes look like digits, but must not become integers.
+            // The bytes of these scores look like digits, but must not become integers.
             f64::from(f32::from_le_bytes(*b"1234")),
             f64::from_le_bytes(*b"12345678"),
         ];

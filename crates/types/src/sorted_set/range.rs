@@ -1,4 +1,4 @@
-//! Iteration over the members of some ranks, in both directions and both forms.
+//! Iterates over the members in a range of ranks, in both directions and both forms.
 
 use super::tree::Place;
 use super::{LargeSet, SortedSetView, packed};
@@ -16,7 +16,8 @@ pub struct Range<'a> {
 enum Source<'a> {
     /// With the position of the next member.
     Packed(PackRef<'a, OneWay>, usize),
-    /// With the positions of the members, the next one last: the pack can't be read backwards.
+    /// With the positions of all members, the next one last, because the pack can't be read
+    /// backwards.
     PackedReverse(PackRef<'a, OneWay>, Vec<usize>),
     /// With the place of the next member.
     Large(&'a LargeSet, Place),

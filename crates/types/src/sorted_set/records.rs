@@ -1,5 +1,5 @@
-//! The members of a large sorted set with their scores: records in chunks of memory, each with a
-//! stable id.
+//! The members of a large sorted set and their scores: records in chunks of memory. Each record has
+//! a stable id.
 //!
 //! ```text
 //! score   8 bytes, little-endian
@@ -7,12 +7,12 @@
 //! member
 //! ```
 //!
-//! A record takes a multiple of 8 bytes, and its id is its offset in units of 8. Freed records are
-//! kept in lists by size, for reuse by records of that size.
+//! A record takes a multiple of 8 bytes. Its id is its offset in units of 8 bytes. Freed records
+//! are kept in lists by size, and are reused for records of that size.
 
 /// Unit of record ids, in bytes.
 const UNIT_BYTES: usize = 8;
-/// Bits of a record id that are the offset within its chunk.
+/// Number of bits of a record id that hold the offset within its chunk.
 const CHUNK_BITS: u32 = 11;
 /// Units per chunk.
 const CHUNK_UNITS: usize = 1 << CHUNK_BITS;
@@ -30,20 +30,21 @@ const LONG: u8 = 255;
 const LONG_INDEX_AT: usize = 12;
 /// Units of the largest record.
 const UNITS_MAX: usize = (HEAD_BYTES + SHORT_MAX).div_ceil(UNIT_BYTES);
-/// The id of no record.
+/// The id that stands for no record.
 pub(super) const NONE: u32 = u32::MAX;
-/// Maximum number of chunks: their ids exclude [`NONE`].
+/// Maximum number of chunks. With more, a record's id could be [`NONE`].
 const CHUNKS_MAX: usize = (u32::MAX >> CHUNK_BITS) as usize;
 
 /// The records, as described at the head of this module.
 #[derive(Clone, Debug)]
 pub(super) struct Records {
     chunks: Vec<Vec<u8>>,
-    /// The first free record of each size in units; its first bytes hold the id of the next.
+    /// For each size in units, the first free record of that size. The first bytes of a free record
+    /// hold the id of the next one.
     free: [u32; UNITS_MAX + 1],
     long: Vec<Box<[u8]>>,
     long_free: Vec<u32>,
-    /// Bytes of the chunks and of the long members.
+    /// Bytes of the chunks and of the long members; a running sum.
     bytes: usize,
 }
 
@@ -52,7 +53,7 @@ impl Records {
         Records { chunks: Vec::new(), free: [NONE; UNITS_MAX + 1], long: Vec::new(), long_free: Vec::new(), bytes: 0 }
     }
 
-    /// Returns the bytes of heap. Constant time.
+    /// Returns the size of its heap memory, bytes, in constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
             + self.chunks.capacity() * size_of::<Vec<u8>>()
@@ -151,7 +152,7 @@ impl Records {
         self.free[units] = id;
     }
 
-    /// Allocates this many units: a free record, or new space at the end.
+    /// Allocates `units` units: a free record, or new space at the end.
     fn allocate(&mut self, units: usize) -> u32 {
         let id = self.free[units];
         if id != NONE {
@@ -177,8 +178,8 @@ impl Records {
         ((number << CHUNK_BITS) | (at / UNIT_BYTES)) as u32
     }
 
-    /// Adds a chunk; the rest of the last one becomes a free record. The first chunk grows with the
-    /// set.
+    /// Adds a chunk. The rest of the last chunk becomes a free record. The first chunk grows with
+    /// the set.
     fn add_chunk(&mut self, room: usize) {
         assert!(self.chunks.len() < CHUNKS_MAX, "a sorted set's records exceed 32 GiB");
         let units = room / UNIT_BYTES;

@@ -1,6 +1,7 @@
-//! Nodes of one size in chunks, each with a stable id: the leaves and the inner nodes of a tree.
+//! Nodes of one size in chunks, each with a stable id. A tree stores its leaves and its inner nodes
+//! in slabs.
 
-/// A slab of nodes. A chunk holds `1 << BITS` of them.
+/// A slab of nodes. A chunk holds `1 << BITS` nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Slab<T, const BITS: u32> {
     chunks: Vec<Vec<T>>,
@@ -17,7 +18,7 @@ impl<T: Clone, const BITS: u32> Slab<T, BITS> {
         Slab { chunks: Vec::new(), free: Vec::new(), bytes: 0 }
     }
 
-    /// Returns the bytes of heap. Constant time.
+    /// Returns the size of its heap memory, bytes, in constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes + self.chunks.capacity() * size_of::<Vec<T>>() + self.free.capacity() * size_of::<u32>()
     }
@@ -63,7 +64,7 @@ impl<T: Clone, const BITS: u32> Slab<T, BITS> {
         (number << BITS | len) as u32
     }
 
-    /// Frees a node; its memory is kept for the next one.
+    /// Frees a node. Its memory is kept for the next node.
     pub(super) fn remove(&mut self, id: u32) {
         self.free.push(id);
     }

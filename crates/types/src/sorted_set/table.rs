@@ -1,32 +1,34 @@
 //! A table from members to record ids: extendible hashing over small open-addressing segments.
 //!
-//! The top bits of a hash choose a directory word and so a segment; the bits after the segment's
-//! own depth are the home slot. A slot holds the record's id and one byte of its hash, so a search
-//! rarely reads a wrong record. A full segment doubles up to [`SLOTS_MAX`] and then splits: an
-//! insertion moves the slots of at most one segment. Directory, segments and slots are in hash
-//! order, so a scan cursor is a point in the hash range and stays exact while segments grow, split
-//! and merge.
+//! The top bits of a hash are an index into the directory, whose word at this index is the number
+//! of a segment. A segment has a depth: the number of top bits that the hashes of all its members
+//! share. The bits after these select the home slot, where the search for a member starts. A slot
+//! holds the record's id and one byte of its hash, so a search rarely reads a wrong record. A full
+//! segment doubles up to [`SLOTS_MAX`] slots and then splits, so an insertion moves the slots of at
+//! most one segment. Directory, segments and slots are in hash order. A scan cursor is therefore a
+//! point in the hash range, and stays exact while segments grow, split and merge.
 
 /// Slots of the smallest segment.
 const SLOTS_MIN: usize = 16;
-/// Slots at which a segment splits instead of growing.
+/// Number of slots at which a segment splits instead of growing.
 const SLOTS_MAX: usize = 1024;
-/// Maximum directory depth. At this depth a full segment grows instead of splitting: hundreds of
-/// its keys share the top bits of their hash.
+/// Maximum directory depth. At this depth a full segment grows instead of splitting. That happens
+/// only if hundreds of its keys share the top bits of their hash.
 const DEPTH_MAX: u32 = 26;
-/// Low hash bits that a cursor omits: far below one slot of the deepest segment.
+/// Number of low hash bits that a cursor omits. All hashes that differ only in these bits have the
+/// same home slot, even in the deepest segment.
 const CURSOR_SHIFT: u32 = 16;
-/// Two segments merge if they have fewer members than this together.
+/// Two segments merge if they have fewer members than this in total.
 const MERGE_BELOW: usize = SLOTS_MAX / 4;
 
 /// The tag of a free slot.
 const EMPTY: u8 = 0;
-/// The tag of a removed member's slot, which a search must pass.
+/// The tag of a removed member's slot. Searches continue past it.
 const TOMBSTONE: u8 = 1;
 /// The lowest tag of a member.
 const TAG_MIN: u8 = 2;
 
-/// Returns the byte of a hash that its slot holds: bits that choose neither segment nor slot.
+/// Returns the byte of a hash that its slot holds. Its bits select neither segment nor slot.
 #[inline]
 fn tag_of(hash: u64) -> u8 {
     (hash as u8).max(TAG_MIN)
@@ -55,7 +57,7 @@ impl Segment {
         self.slots() * (size_of::<u8>() + size_of::<u32>())
     }
 
-    /// Returns whether one more member would make searches long.
+    /// Returns whether another member would make searches too long.
     fn is_full(&self) -> bool {
         (self.len + self.tombstones + 1) as usize * 16 > self.slots() * 13
     }
@@ -97,8 +99,8 @@ impl Segment {
     }
 }
 
-/// The table described at the head of this module. It stores ids only: the caller passes closures
-/// that compare a record and that hash its member.
+/// The table described at the head of this module. It stores ids only. The caller passes closures
+/// that compare a record and that compute the hash of its member.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     directory: Vec<u32>,
@@ -115,14 +117,14 @@ impl Table {
     pub(super) fn new(members: usize) -> Self {
         let wanted = (members * 16 / 13 + 2).next_power_of_two();
         let slots = wanted.clamp(SLOTS_MIN, SLOTS_MAX);
-        // Starts with as many segments as needed, so that none splits while members are added.
+        // Start with enough segments, so that none splits while the members are added.
         let depth = (wanted.max(slots) / slots).trailing_zeros().min(DEPTH_MAX);
         let segments: Vec<Segment> = (0..1usize << depth).map(|_| Segment::new(depth, slots)).collect();
         let bytes = segments.iter().map(Segment::bytes).sum();
         Table { directory: (0..1u32 << depth).collect(), depth, segments, free: Vec::new(), bytes }
     }
 
-    /// Returns the bytes of heap. Constant time.
+    /// Returns the size of its heap memory, bytes, in constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
             + self.segments.capacity() * size_of::<Segment>()
@@ -136,7 +138,7 @@ impl Table {
 
     #[inline]
     fn word_of(&self, hash: u64) -> usize {
-        // A shift by 64 isn't defined; at depth 0 there is one word.
+        // A shift by 64 isn't defined. At depth 0 there is one word.
         hash.checked_shr(u64::BITS - self.depth).unwrap_or(0) as usize
     }
 
@@ -184,7 +186,8 @@ impl Table {
             (segment.len as usize, segment.slots(), segment.depth)
         };
         if len * 2 < slots {
-            // Mostly tombstones: keep the size.
+            // Most of the used slots are tombstones. The rebuilt segment has none, so the same size
+            // suffices.
             self.rebuild(number, depth, slots, hash_of);
         } else if slots < SLOTS_MAX || depth == DEPTH_MAX {
             self.rebuild(number, depth, slots * 2, hash_of);
@@ -230,13 +233,14 @@ impl Table {
                 (self.segments.len() - 1) as u32
             }
         };
-        // The old segment has this many directory words, starting at `first`.
+        // The old segment has `words` directory words, starting at `first`.
         let words = 1 << (self.depth - depth);
         let first = self.word_of(hash) & !(words - 1);
         self.directory[first + words / 2..first + words].fill(other);
     }
 
-    /// Merges a segment with its buddy if both are nearly empty.
+    /// Merges a segment with its buddy (the other half of the segment from which both were split)
+    /// if both are nearly empty and the buddy wasn't split again.
     #[cold]
     fn merge(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
         let depth = self.segments[number as usize].depth;
@@ -259,8 +263,8 @@ impl Table {
         self.directory[start..start + 2 * words].fill(number);
     }
 
-    /// Continues a scan from a cursor (0 starts): visits at least `count` members, or all that are
-    /// left. Returns the next cursor; 0 at the end.
+    /// Continues a scan from a cursor; 0 starts the scan. Visits at least `count` members, or all
+    /// that are left. Returns the next cursor, or 0 at the end.
     pub(super) fn scan(
         &self,
         cursor: u64,
@@ -274,7 +278,7 @@ impl Table {
             let segment = &self.segments[self.segment_of(point) as usize];
             let bits = segment.slots().trailing_zeros();
             let from = segment.home(point);
-            // About as many slots as hold the members still wanted.
+            // About the number of slots that hold the members still wanted.
             let wanted = (count - seen).max(1) * segment.slots() / (segment.len as usize).max(1);
             let to = from.saturating_add(wanted.max(1)).min(segment.slots());
             let mut at = from;
@@ -292,7 +296,7 @@ impl Table {
                 }
                 at = (at + 1) & (segment.slots() - 1);
             }
-            // The point where slot `to` starts; the end of the last segment ends the scan.
+            // The cursor where slot `to` starts. The end of the last segment ends the scan.
             let next = point.checked_shr(u64::BITS - segment.depth).unwrap_or(0) << bits | to as u64;
             let next = if to == segment.slots() {
                 (point.checked_shr(u64::BITS - segment.depth).unwrap_or(0) + 1) << bits
@@ -314,7 +318,7 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// Returns the hash of a record: in these tests members are their own record ids.
+    /// Returns the hash of a record. In these tests members are their own record ids.
     fn hash_of(id: u32) -> u64 {
         u64::from(id)
             .wrapping_add(7)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::testing::Random;
 
-/// Maps a score to an integer of the same order, for `BTreeMap`.
+/// Maps a score to an integer with the same order, for `BTreeMap`.
 fn ordered(score: f64) -> i64 {
     let bits = score.to_bits() as i64;
     if bits < 0 { i64::MIN - bits } else { bits }
@@ -75,12 +75,12 @@ fn check(set: &SortedSet, model: &Model, random: &mut Random) {
 fn run(name: &str, limits: PackLimits, members: u64, steps: usize, check_every: u64) {
     let mut random = Random::with_printed_seed(name);
     let (mut set, mut model) = (SortedSet::empty(), Model::default());
-    // Phases of growing and shrinking, so that nodes split, merge and are freed.
+    // The set grows and shrinks in turn, so that nodes split, merge and are freed.
     for step in 0..steps {
         let grows = (step * 6 / steps).is_multiple_of(2);
         let member = format!("member:{}", random.below(members)).into_bytes();
         if random.below(10) < if grows { 8 } else { 2 } {
-            // Few distinct scores, so that many are equal.
+            // There are few distinct scores, so that many are equal.
             let score = (random.below(members) as f64 - members as f64 / 3.0).trunc() / 4.0;
             let known = model.scores.get(&member).copied();
             let added = set.add(&member, score, AddOptions::default(), limits);

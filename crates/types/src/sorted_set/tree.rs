@@ -1,9 +1,10 @@
-//! The order of a large sorted set: a B+ tree of record ids with counts, by score and then by the
-//! bytes of the member.
+//! The order of a large sorted set: a B+ tree of record ids (a record is a member with its score,
+//! see [`Records`]), sorted by score and then by the bytes of the member.
 //!
-//! For each child, an inner node holds the number of records below it, and the score and id of the
-//! first: a search by score touches no record in the inner nodes. A leaf holds ids only. Leaves are
-//! linked in both directions.
+//! An inner node holds for each child the number of records below it, and the score and id of the
+//! first record. A search by rank descends by the numbers and a search by score by the scores, so
+//! neither reads a record while it descends, unless scores are equal. A leaf holds ids only. Leaves
+//! are linked in both directions.
 
 use super::records::{NONE, Records};
 use super::slab::Slab;
@@ -12,16 +13,18 @@ use super::slab::Slab;
 const LEAF: usize = 64;
 /// Children per inner node.
 const FAN: usize = 32;
-/// Ids per leaf of a tree that is built whole. The space left in a leaf prevents a split at its
-/// next insertion.
+/// Number of ids per leaf in a tree that is built in bulk. The free space in a leaf prevents a
+/// split at its next insertion.
 const LEAF_BUILT: usize = 60;
-/// Children per inner node of a tree that is built whole.
+/// Number of children per inner node in a tree that is built in bulk.
 const FAN_BUILT: usize = 30;
-/// A leaf with fewer ids than this merges with a neighbor if both fit into three quarters of one.
+/// A leaf with fewer ids than this merges with a neighbor if both together fill at most three
+/// quarters of a leaf.
 const LEAF_LOW: usize = LEAF / 4;
-/// As [`LEAF_LOW`], for inner nodes.
+/// Like [`LEAF_LOW`], for inner nodes.
 const FAN_LOW: usize = FAN / 4;
-/// Maximum number of levels of inner nodes: 8 to this power leaves exceed any number of ids.
+/// Maximum number of levels of inner nodes. Even with [`FAN_LOW`] children per node, a tree of this
+/// many levels holds more leaves than there are ids.
 const LEVELS_MAX: usize = 12;
 
 #[derive(Clone, Debug)]
@@ -93,7 +96,7 @@ impl Inner {
         self.len -= 1;
     }
 
-    /// Moves its children, starting at `at`, to the end of another node.
+    /// Moves its children from index `at` to the end of another node.
     fn move_to(&mut self, at: usize, other: &mut Inner) {
         for index in at..self.len() {
             other.insert(other.len(), self.child(index));
@@ -140,7 +143,7 @@ pub(super) struct Tree {
     leaves: Slab<Leaf, 6>,
     inners: Slab<Inner, 4>,
     root: u32,
-    /// Levels of inner nodes above the leaves.
+    /// Number of levels of inner nodes above the leaves.
     levels: usize,
     len: usize,
 }
@@ -191,7 +194,7 @@ impl Tree {
         self.len
     }
 
-    /// Returns the bytes of heap. Constant time.
+    /// Returns the size of its heap memory, bytes, in constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.leaves.allocated_bytes() + self.inners.allocated_bytes()
     }
@@ -201,8 +204,8 @@ impl Tree {
         Tree { leaves: self.leaves.copy(), inners: self.inners.copy(), ..*self }
     }
 
-    /// Returns the first place for which `before` (of score and id) doesn't hold. It must hold for
-    /// a prefix of the order.
+    /// Returns the first place for which `before` (called with score and id) doesn't hold. `before`
+    /// must hold for all records up to some place and for none from there on.
     #[inline]
     pub(super) fn partition(&self, before: impl Fn(f64, u32) -> bool, records: &Records) -> Place {
         let (_, mut place) = self.descend(before, records);
@@ -220,8 +223,8 @@ impl Tree {
         let (mut node, mut rank) = (self.root, 0);
         for _ in 0..self.levels {
             let inner = self.inners.get(node);
-            // Finds the last child whose first record satisfies `before`, or the first child if
-            // none does.
+            // Find the last child whose first record satisfies `before`, or the first child if none
+            // does.
             let (mut low, mut high) = (0, inner.len() - 1);
             while low < high {
                 let middle = (low + high).div_ceil(2);
@@ -239,7 +242,7 @@ impl Tree {
         (path, Place { leaf: node, at: at as u32, rank: rank + at })
     }
 
-    /// Returns the place of a rank below [`Tree::len`].
+    /// Returns the place of a rank, which must be less than [`Tree::len`].
     pub(super) fn nth(&self, rank: usize) -> Place {
         self.descend_to(rank).1
     }
@@ -260,13 +263,13 @@ impl Tree {
         (path, Place { leaf: node, at: left as u32, rank })
     }
 
-    /// Returns the id at a place, which isn't the end.
+    /// Returns the id at a place, which must not be the end.
     #[inline]
     pub(super) fn id(&self, place: Place) -> u32 {
         self.leaves.get(place.leaf).ids[place.at as usize]
     }
 
-    /// Returns the place after one that isn't the end.
+    /// Returns the place after `place`, which must not be the end.
     #[inline]
     pub(super) fn next(&self, mut place: Place) -> Place {
         let leaf = self.leaves.get(place.leaf);
@@ -279,7 +282,7 @@ impl Tree {
         place
     }
 
-    /// Returns the place before one that isn't the first.
+    /// Returns the place before `place`, which must not be the first.
     #[inline]
     pub(super) fn previous(&self, mut place: Place) -> Place {
         place.rank -= 1;
@@ -309,7 +312,8 @@ impl Tree {
         self.split_leaf(&path, place, id, records);
     }
 
-    /// Counts one more record along a path; `first` is the leaf's new first record.
+    /// Counts one more record along a path. `first` is the new first record of the leaf, if it
+    /// changed.
     fn count_insertion(&mut self, path: &Path, mut first: Option<(f64, u32)>) {
         for &(node, index) in path.steps[..path.len].iter().rev() {
             let inner = self.inners.get_mut(node);
@@ -323,7 +327,7 @@ impl Tree {
     }
 
     /// Inserts an id into a full leaf by splitting it. At either end of the tree the old leaf stays
-    /// full: ids inserted in order fill their leaves.
+    /// full, so that ids inserted in order fill their leaves.
     fn split_leaf(&mut self, path: &Path, place: Place, id: u32, records: &Records) {
         let at = place.at as usize;
         let old = self.leaves.get(place.leaf).clone();
@@ -369,8 +373,8 @@ impl Tree {
         Child { node, count: inner.total(), ..inner.child(0) }
     }
 
-    /// Replaces the child that a path takes at level `depth - 1` by two, and updates the levels
-    /// above.
+    /// Replaces the child that a path takes at level `depth - 1` with two children, and updates the
+    /// levels above.
     fn replace_by_two(&mut self, path: &Path, depth: usize, one: Child, two: Child) {
         let Some(level) = depth.checked_sub(1) else {
             let mut root = Inner::empty();
@@ -404,7 +408,7 @@ impl Tree {
         self.replace_by_two(path, level, one, two);
     }
 
-    /// Updates the levels above `level` after a change of the node there.
+    /// Updates the levels above `level` after the node on that level changed.
     fn refresh(&mut self, path: &Path, level: usize) {
         for above in (0..level).rev() {
             let child = self.inner_child(path.steps[above + 1].0);
@@ -418,15 +422,15 @@ impl Tree {
         let (score, member) = (records.score(id), records.member(id));
         let before = |other: f64, other_id: u32| other < score || (other == score && records.member(other_id) < member);
         let (path, place) = self.descend(before, records);
-        // The first record of a leaf isn't before itself, so the path led to the end of the
-        // previous leaf.
+        // The search stops before the first record for which `before` doesn't hold: this record
+        // itself. If it is the first of its leaf, that is the end of the previous leaf.
         let (path, place) =
             if place.at < self.leaves.get(place.leaf).len { (path, place) } else { self.descend_to(place.rank) };
         debug_assert_eq!(self.id(place), id, "a record isn't where its score and member say");
         self.remove_at(&path, place, records);
     }
 
-    /// Removes the id of a rank and returns it.
+    /// Removes the id at a rank and returns it.
     pub(super) fn remove_nth(&mut self, rank: usize, records: &Records) -> u32 {
         let (path, place) = self.descend_to(rank);
         let id = self.id(place);
@@ -496,15 +500,15 @@ impl Tree {
         self.leaves.remove(node);
     }
 
-    /// Removes a child from the node at a path's level; merges or removes that node if few or none
-    /// are left.
+    /// Removes a child from the node on a path's level. Merges or removes that node if few or no
+    /// children are left.
     fn drop_child(&mut self, path: &Path, level: usize, index: usize) {
         let (node, _) = path.steps[level];
         let inner = self.inners.get_mut(node);
         inner.remove(index);
         let len = inner.len();
         if level == 0 {
-            // A root with a single child is one level too many.
+            // A root with a single child is superfluous.
             let mut root = node;
             while self.levels > 0 && self.inners.get(root).len() == 1 {
                 let child = self.inners.get(root).children[0];
@@ -530,8 +534,8 @@ impl Tree {
         self.refresh(path, level - 1);
     }
 
-    /// Merges a node with a neighbor if they have few children: empties the right one into the
-    /// left.
+    /// Merges a node with a neighbor if both have few children: moves the children of the right
+    /// node to the left one.
     fn merge_inner(&mut self, parent: u32, at: usize) -> bool {
         let above = self.inners.get(parent);
         let lens = |index: usize| self.inners.get(above.children[index]).len();
@@ -550,8 +554,8 @@ impl Tree {
         true
     }
 
-    /// Frees the child of `parent`, at or beside `at`, that [`Tree::merge_inner`] emptied. Returns
-    /// its index.
+    /// Frees the child of `parent` that [`Tree::merge_inner`] emptied. The child is at index `at`
+    /// or next to it. Returns its index.
     fn free_emptied(&mut self, parent: u32, at: usize) -> usize {
         let above = self.inners.get(parent);
         let is_empty = |index: &usize| self.inners.get(above.children[*index]).len() == 0;

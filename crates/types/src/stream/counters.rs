@@ -1,4 +1,4 @@
-//! The counters of a stream, and the progress of its groups derived from them.
+//! The counters of a stream, and the progress of its groups, which is derived from them.
 
 use super::group::{ENTRIES_READ_UNKNOWN, Group};
 use super::id::StreamId;
@@ -8,7 +8,7 @@ use super::id::StreamId;
 pub struct Counters {
     /// Number of entries.
     pub length: u64,
-    /// Id of the first entry; 0-0 without any.
+    /// Id of the first entry, or 0-0 if there is none.
     pub first_id: StreamId,
     /// The largest id that an entry ever had.
     pub last_id: StreamId,
@@ -27,8 +27,8 @@ impl Counters {
         !none && start <= self.max_deleted_id
     }
 
-    /// Returns how many entries were added up to an id, if that is known without counting (Redis's
-    /// `streamEstimateDistanceFromFirstEverEntry`).
+    /// Returns how many entries up to an id were ever added, if that is known without counting them
+    /// (Redis's `streamEstimateDistanceFromFirstEverEntry`).
     pub(crate) fn entries_up_to(&self, id: StreamId) -> Option<u64> {
         if self.entries_added == 0 {
             return Some(0);
@@ -50,8 +50,8 @@ impl Counters {
         }
     }
 
-    /// Returns the `entries-read` of a group after it reads an entry whose id is higher than its
-    /// last one.
+    /// Returns the `entries-read` of a group after it reads an entry whose id is higher than the
+    /// last one that it read.
     #[inline]
     pub(super) fn entries_read_after(&self, group: &Group, id: StreamId) -> i64 {
         if group.entries_read != ENTRIES_READ_UNKNOWN && !self.has_tombstones_from(id) {
@@ -63,7 +63,7 @@ impl Counters {
         }
     }
 
-    /// Returns how many entries a group has yet to read; `None` if unknown.
+    /// Returns how many entries a group has yet to read, or `None` if that is unknown.
     pub fn lag(&self, group: &Group) -> Option<i64> {
         let added = self.entries_added as i64;
         if added == 0 {

@@ -1,8 +1,8 @@
-//! Consumer groups: which consumer has which entry pending.
+//! Consumer groups, and the pending entries of their consumers.
 //!
-//! A group stores its pending entries once with all details, and each consumer the ids of its own.
-//! A consumer finds its entries, and a group its oldest one, without visiting the entries of other
-//! consumers.
+//! A group stores all its pending entries with their details. Each consumer stores the ids of its
+//! own pending entries. A consumer therefore finds its entries, and a group its oldest one, without
+//! visiting the entries of other consumers.
 
 use super::id::StreamId;
 use super::ordered::{Keyed, Ordered};
@@ -80,15 +80,15 @@ pub struct Group {
     name: Box<[u8]>,
     pub(super) last_id: StreamId,
     pub(super) entries_read: i64,
-    /// A hint for the position of the entry after `last_id`, present or future: the first id of its
-    /// node, and the position in that node. A read sets it; setting `last_id` in any other way
-    /// clears it.
+    /// A hint for the position of the entry after `last_id`, whether or not that entry exists yet:
+    /// the first id of its node, and the position in that node. A read sets it. Setting `last_id`
+    /// in any other way clears it.
     pub(super) cursor: Option<(StreamId, usize)>,
     pub(super) pel: Ordered<Nack>,
     slots: Vec<Option<Consumer>>,
     /// Numbers of the consumers, ordered by name.
     order: Vec<ConsumerNumber>,
-    /// Heap bytes of the consumers' names and pending entries.
+    /// Heap memory of the consumers' names and pending entries, bytes.
     consumer_bytes: usize,
 }
 
@@ -116,8 +116,8 @@ impl Group {
         self.last_id
     }
 
-    /// Returns the number of entries, counted from the first ever added, that the group has read,
-    /// or [`ENTRIES_READ_UNKNOWN`].
+    /// Returns the number of entries that the group has read, counted from the first entry ever
+    /// added, or [`ENTRIES_READ_UNKNOWN`].
     pub fn entries_read(&self) -> i64 {
         self.entries_read
     }
@@ -164,7 +164,7 @@ impl Group {
         self.at(self.number_of(name)?)
     }
 
-    /// Returns the bytes of heap, names included.
+    /// Returns the size of its heap memory, bytes, including names.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.name.len()
             + self.pel.allocated_bytes()
@@ -189,7 +189,7 @@ impl Group {
         self.search(name).ok().map(|at| self.order[at])
     }
 
-    /// Returns the consumer with a name, creating it if needed, and whether it was created. Sets
+    /// Returns the consumer with a name, and whether it was created. Creates it if necessary. Sets
     /// its time of last activity to `now_ms`.
     pub(super) fn touch_consumer(&mut self, name: &[u8], now_ms: i64) -> (ConsumerNumber, bool) {
         match self.search(name) {
@@ -232,7 +232,7 @@ impl Group {
         number
     }
 
-    /// Removes a consumer with its pending entries. Returns how many those were.
+    /// Removes a consumer with its pending entries. Returns their number.
     pub(super) fn remove_consumer(&mut self, name: &[u8]) -> Option<usize> {
         let at = self.search(name).ok()?;
         let number = self.order.remove(at);
@@ -269,8 +269,8 @@ impl Group {
         });
     }
 
-    /// Records the first delivery of an entry, or one after the group was moved back (`XGROUP
-    /// SETID`).
+    /// Records that an entry was delivered. It may have been delivered before, if `XGROUP SETID`
+    /// moved the group back.
     #[inline]
     pub(super) fn deliver(&mut self, id: StreamId, consumer: ConsumerNumber, now_ms: i64) {
         let nack = Nack { id, delivered_ms: now_ms, deliveries: 1, consumer };
@@ -287,7 +287,7 @@ impl Group {
         Some(*self.pel.get(self.pel.find(id)?))
     }
 
-    /// Stores a pending entry. Replaces one of the same id, of any consumer.
+    /// Stores a pending entry. Replaces a pending entry with the same id, of any consumer.
     pub(super) fn put(&mut self, nack: Nack) {
         let former = match self.pel.insert(nack) {
             Ok(()) => None,
@@ -310,7 +310,7 @@ impl Group {
         true
     }
 
-    /// Returns the first pending entry of a consumer with at least an id.
+    /// Returns the first pending entry of a consumer whose id is at least `from`.
     pub(super) fn next_of(&self, consumer: ConsumerNumber, from: StreamId) -> Option<StreamId> {
         let pending = &self.at(consumer)?.pending;
         pending.ceil(from).map(|place| *pending.get(place))

@@ -4,7 +4,7 @@ use pantala_base::number::{INTEGER_LEN_MAX, parse_i64, write_u64_before};
 
 /// Maximum length of an id's text: two numbers and a dash.
 pub const ID_LEN_MAX: usize = 2 * INTEGER_LEN_MAX + 1;
-/// Texts longer than this are rejected unread.
+/// Longer texts are rejected without parsing.
 const PARSED_BYTES_MAX: usize = 127;
 
 /// The id of a stream entry, ordered by time, then sequence number.
@@ -59,8 +59,8 @@ impl StreamId {
         }
     }
 
-    /// Parses `ms-seq`, or `ms` alone with `missing_seq` as the sequence number. The caller handles
-    /// `-` and `+`.
+    /// Parses `ms-seq`, or `ms` alone. `missing_seq` is the sequence number if the text has none.
+    /// The caller handles `-` and `+`.
     #[must_use]
     pub fn parse(text: &[u8], missing_seq: u64) -> Option<StreamId> {
         if text.len() > PARSED_BYTES_MAX {
@@ -135,7 +135,7 @@ fn split_at_dash(text: &[u8]) -> (&[u8], Option<&[u8]>) {
 }
 
 /// Parses a 64-bit number as Redis does. A number in canonical form must not be negative. Any other
-/// text is parsed as by C's `strtoull`, which accepts leading blanks, a sign (a minus wraps around)
+/// text is parsed like C's `strtoull`, which accepts leading blanks, a sign (a minus wraps around)
 /// and leading zeros.
 #[inline]
 fn parse_part(text: &[u8]) -> Option<u64> {

@@ -1,5 +1,5 @@
-//! The form of a stream in `DUMP` payloads and snapshots: nodes as Redis's listpacks, then groups
-//! with their consumers.
+//! The form of a stream in `DUMP` payloads and snapshots: its nodes as Redis's listpacks, then its
+//! groups with their consumers.
 //!
 //! Untrusted input is checked completely: a corrupt payload is an error, never an inconsistent
 //! stream.
@@ -14,7 +14,7 @@ use crate::pack::{Element, PackRef, back_bytes, ends_with_length, write_entry};
 
 /// Header of a listpack: its size in bytes (4), its number of entries (2).
 const HEADER_BYTES: usize = 6;
-/// The number of entries of a listpack whose entries must be counted.
+/// The stored number of entries if they must be counted.
 const COUNT_UNKNOWN: u64 = u16::MAX as u64;
 const END: u8 = 0xff;
 
@@ -25,7 +25,7 @@ const FLAG_SAME_FIELDS: i64 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// A group read from a payload: its pending entries have no consumers yet.
+/// A group while it is read from a payload. Its pending entries don't have consumers yet.
 #[derive(Debug)]
 pub struct RestoredGroup {
     group: Group,
@@ -33,24 +33,25 @@ pub struct RestoredGroup {
 }
 
 impl Stream {
-    /// Iterates over the nodes in order: the id under which Redis stores each, and its listpack.
+    /// Iterates over the nodes in order. Yields the id under which Redis stores a node, and its
+    /// listpack.
     pub fn listpacks(&self) -> impl Iterator<Item = (StreamId, Vec<u8>)> {
         self.nodes.iter().map(|node| (node.first, listpack_of(node)))
     }
 
-    /// Appends a node of a payload, given its id and its listpack.
-    /// [`Stream::restore_counters`] sets the counters.
+    /// Appends a node of a payload, given its id and its listpack. The counters are set later, by
+    /// [`Stream::restore_counters`].
     ///
     /// # Errors
-    /// [`Corrupt`] unless it is a listpack of stream entries with ascending ids. The caller must
-    /// then drop the stream.
+    /// [`Corrupt`] unless the listpack consists of stream entries with ascending ids. The caller
+    /// must then drop the stream.
     pub fn restore_node(&mut self, first: StreamId, listpack: &[u8]) -> Result<(), Corrupt> {
         if self.nodes.last().is_some_and(|last| last.key() >= first) {
             return Err(Corrupt);
         }
         let mut node = node_of(first, listpack)?;
         let first_live = node.entries().find(|entry| !entry.deleted).map(|entry| entry.id);
-        // Nodes are in the order of their entries.
+        // Nodes must be in the order of their entries.
         if first_live.is_some_and(|live| live < first || self.last_entry_id().is_some_and(|last| last >= live)) {
             return Err(Corrupt);
         }
@@ -61,7 +62,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sets the counters of a payload, after its nodes.
+    /// Sets the counters of a payload. Must be called after all nodes were added.
     ///
     /// # Errors
     /// [`Corrupt`] if they don't match the nodes.
@@ -91,12 +92,12 @@ impl Stream {
 }
 
 impl RestoredGroup {
-    /// Returns a group without pending entries and consumers.
+    /// Returns a group without pending entries and without consumers.
     pub fn new(name: &[u8], last_id: StreamId, entries_read: i64) -> Self {
         RestoredGroup { group: Group::new(name, last_id, entries_read), orphans: std::collections::BTreeMap::new() }
     }
 
-    /// Adds a pending entry; its consumer follows later.
+    /// Adds a pending entry. Its consumer is added later.
     ///
     /// # Errors
     /// [`Corrupt`] if the id is already pending.
@@ -107,7 +108,7 @@ impl RestoredGroup {
     /// Adds a consumer with its pending entries.
     ///
     /// # Errors
-    /// [`Corrupt`] if the name exists, or an entry isn't pending or has another consumer.
+    /// [`Corrupt`] if the name exists, or if an entry isn't pending or has another consumer.
     pub fn add_consumer(
         &mut self,
         name: &[u8],
@@ -127,7 +128,7 @@ impl RestoredGroup {
 }
 
 impl Consumer {
-    /// Returns the number of its pending entries, and their ids: a payload has the count first.
+    /// Returns the number of its pending entries, and their ids. A payload needs the number first.
     pub fn pending_ids(&self) -> (usize, impl Iterator<Item = StreamId>) {
         (self.pending_len(), self.pending())
     }
@@ -194,8 +195,8 @@ impl<'b> Source<'b> {
         self.at >= self.bytes.len()
     }
 
-    /// Returns the next entry, checked: its encoding is valid, it lies within the listpack, and the
-    /// length at its end is its own.
+    /// Returns the next entry. Checks that its encoding is valid, that it lies within the listpack,
+    /// and that the length at its end is correct.
     fn next(&mut self) -> Result<Element<'b>, Corrupt> {
         let rest = &self.bytes[self.at..];
         let head = match rest.first().ok_or(Corrupt)? {
@@ -226,13 +227,14 @@ impl<'b> Source<'b> {
         }
     }
 
-    /// Reads a count of items of at least two bytes each, which can't exceed the number of bytes.
+    /// Reads a count of items. Each takes at least two bytes, so the count can't exceed the number
+    /// of bytes.
     fn count(&mut self) -> Result<usize, Corrupt> {
         usize::try_from(self.int()?).ok().filter(|&count| count <= self.bytes.len()).ok_or(Corrupt)
     }
 }
 
-/// Returns an element's bytes; an integer's are formatted.
+/// Returns an element's bytes. An integer is formatted.
 fn text_of<'b>(element: Element<'b>) -> std::borrow::Cow<'b, [u8]> {
     match element {
         Element::Bytes(bytes) => bytes.into(),
@@ -289,7 +291,7 @@ fn node_of(first: StreamId, listpack: &[u8]) -> Result<Node, Corrupt> {
     for place in deleted {
         node.delete(place);
     }
-    // The id of a live entry never exceeds the node's last: ranges rely on it.
+    // The id of a live entry must not exceed the last id of the node, because ranges rely on it.
     let is_beyond = last_live.is_some_and(|last| last > node.last);
     if is_empty || is_beyond || (node.live, node.dead) != (live, dead) {
         return Err(Corrupt);

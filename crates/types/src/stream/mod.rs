@@ -1,16 +1,18 @@
-//! A stream: entries of fields and values, ordered by id, with consumer groups.
+//! A stream: entries of fields and values, ordered by id, with consumer groups. A group delivers
+//! each entry to one of its consumers. The entry is then *pending* until that consumer acknowledges
+//! it.
 //!
 //! # Cost
 //!
 //! | item | bytes |
 //! | --- | --- |
-//! | [`Stream`] | `size_of::<Stream>()`, below 200 |
+//! | [`Stream`] | `size_of::<Stream>()`, less than 200 |
 //! | node of up to 100 entries | 72, and one allocation of its entries |
-//! | entry with the field names of its node's first | 1, and per value 1 and its bytes |
+//! | entry with the same field names as the first entry of its node | 1, and per value 1 and its bytes |
 //! | pending entry | 40 in its group and 16 in its consumer (Redis: about 100) |
 //! | consumer | 88 and its name |
 //!
-//! An integer value takes 1 to 9 bytes. Redis takes 9 bytes per entry and 1 more per value.
+//! An integer value takes 1 to 9 bytes. (Redis takes 9 bytes per entry and 1 more per value.)
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -18,8 +20,8 @@
 //! | 100,000 entries pending for a consumer | pending | 57.6 |
 //!
 //! Appending takes constant time, and so does trimming a node at the front. Finding an id takes two
-//! binary searches and a walk through at most one node. A group remembers where it read last, and
-//! finds its next entry without that walk.
+//! binary searches and a walk through at most one node. A group stores the position where it read
+//! last, so it finds its next entry without that walk.
 //!
 //! # Files
 //!
@@ -60,7 +62,7 @@ use crate::{Encoding, OutOfMemory, Value};
 use node::{Node, room_for};
 use ordered::Ordered;
 
-/// Maximum size of a node's listpack under any settings, and of an entry (Redis's
+/// Maximum size of an entry, and of a node's listpack under any settings (Redis's
 /// `STREAM_LISTPACK_MAX_SIZE`).
 const LISTPACK_BYTES_MAX: u64 = 1 << 30;
 
@@ -74,12 +76,12 @@ pub struct NodeLimits {
     pub entries: u64,
 }
 
-/// Why an entry wasn't added.
+/// The reason why an entry wasn't added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendError {
-    /// There is no id after the last.
+    /// There is no id after the stream's last id.
     Exhausted,
-    /// The id isn't above the last one.
+    /// The id isn't greater than the last one.
     NotAbove,
     /// The entry exceeds 1 GiB.
     TooLarge,
@@ -87,16 +89,17 @@ pub enum AppendError {
     OutOfMemory,
 }
 
-/// A stream. It never lives inside its dictionary entry, and may be empty.
+/// A stream. Unlike small values of other types it never lives inside its dictionary entry, and
+/// unlike other collections it may be empty.
 #[derive(Debug, Default)]
 pub struct Stream {
     nodes: Ordered<Node>,
-    /// Heap bytes of all nodes.
+    /// Heap memory of all nodes, bytes.
     node_bytes: usize,
     counters: Counters,
     /// Ordered by name.
     groups: Vec<Group>,
-    /// Heap bytes of all groups.
+    /// Heap memory of all groups, bytes.
     group_bytes: usize,
 }
 
@@ -137,7 +140,7 @@ impl Stream {
         &self.groups
     }
 
-    /// Returns the number of a group, valid until groups are added or removed.
+    /// Returns the index of a group, valid until groups are added or removed.
     #[inline]
     pub fn group_number(&self, name: &[u8]) -> Option<usize> {
         self.groups.binary_search_by(|group| group.name().cmp(name)).ok()
@@ -221,8 +224,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Removes the last node if it has only deleted entries and `id` isn't above its ids, which
-    /// happens after `XSETID` lowered the last id. This keeps nodes in the order of their entries.
+    /// Removes the last node if all its entries are deleted and `id`, the id of a new entry,
+    /// doesn't exceed their ids. This happens after `XSETID` lowered the last id. Without the
+    /// removal, the nodes would no longer be in the order of their entries.
     #[inline]
     fn drop_dead_tail(&mut self, id: StreamId) {
         if self.nodes.last().is_some_and(|tail| tail.live == 0 && tail.last >= id)
@@ -247,7 +251,8 @@ impl Stream {
         if let Some(id) = max_deleted_id {
             self.counters.max_deleted_id = id;
         }
-        // An id may now occur twice, so the remembered positions of the groups are no longer valid.
+        // After the last id was lowered, an id that occurred before may occur again, so the
+        // positions that groups have stored are no longer valid.
         for group in &mut self.groups {
             group.cursor = None;
         }
@@ -279,7 +284,7 @@ impl Stream {
     }
 
     /// Raises the last id that a group has read (`XCLAIM LASTID`). Returns `false`, with nothing
-    /// changed, if it has read further.
+    /// changed, if the group has read this id or a higher one.
     pub fn raise_group_id(&mut self, group: usize, last_id: StreamId) -> bool {
         let group = &mut self.groups[group];
         let is_raised = last_id > group.last_id;
@@ -295,7 +300,7 @@ impl Stream {
         self.change_group(group, |_, _, group| group.create_consumer(name, now_ms))
     }
 
-    /// Removes a consumer with its pending entries. Returns their number; `None` if there is no
+    /// Removes a consumer with its pending entries. Returns their number, or `None` if there is no
     /// such consumer.
     pub fn remove_consumer(&mut self, group: usize, name: &[u8]) -> Option<usize> {
         self.change_group(group, |_, _, group| group.remove_consumer(name))
@@ -317,7 +322,7 @@ impl Stream {
     }
 }
 
-/// Returns whether an entry with this many bytes of data fits in the last node, by Redis's rule.
+/// Returns whether an entry with `data_bytes` of data fits in the last node, by Redis's rule.
 #[inline]
 fn has_room(tail: &Node, data_bytes: usize, limits: &NodeLimits) -> bool {
     let bytes_max = if limits.bytes == 0 { LISTPACK_BYTES_MAX } else { limits.bytes.min(LISTPACK_BYTES_MAX) };

@@ -1,9 +1,9 @@
 //! A node of a stream: up to `stream-node-max-entries` entries in one string of bytes.
 //!
-//! Redis stores a node as a listpack: a master entry with the fields of the first one, and entries
-//! whose ids are differences from the master's. This form is denser. It can't be read backwards (a
-//! reverse range walks each node forwards first), and an id is the difference from the previous
-//! entry's, which in most streams fits in the entry's first byte.
+//! Redis stores a node as a listpack: a master entry with the fields of the first entry, and
+//! entries whose ids are differences from the master's. The form used here is denser. It can't be
+//! read backwards, so a reverse range first walks each node forwards. An id is stored as the
+//! difference from the previous entry's, which in most streams fits in the entry's first byte.
 //!
 //! ```text
 //! names       count (varint), then that many elements
@@ -22,23 +22,23 @@
 //! | 62 | `(ms + n)-m` | n and m |
 //!
 //! An element is encoded as in a pack, without the length at its end. In most streams an entry
-//! takes 1 byte and 1 per value beyond its data; in Redis 9 bytes and 2 per value.
+//! takes 1 byte and 1 per value in addition to its data. In Redis it takes 9 bytes and 2 per value.
 //!
-//! Ids ascend from entry to entry, except for deleted ones: after `XSETID` lowered the last id of a
+//! Ids ascend from entry to entry, with one exception: after `XSETID` lowered the last id of a
 //! stream, an entry may follow a deleted one with a higher id. A search for an id therefore skips
-//! deleted entries. The id of a live entry never exceeds its node's last.
+//! deleted entries. The id of a live entry never exceeds the last id of its node.
 //!
-//! Node boundaries are those of Redis, since clients see them (`XTRIM ~`, `XINFO STREAM`): a node
-//! tracks the size that its listpack would have.
+//! Node boundaries are those of Redis, because clients see them (`XTRIM ~`, `XINFO STREAM`). A node
+//! therefore tracks the size that its listpack would have.
 
 use super::id::StreamId;
 use super::ordered::Keyed;
 use crate::OutOfMemory;
 use crate::pack::{Element, PackRef, back_bytes, integer_entry_bytes, write_body};
 
-/// Header (6) and end mark (1) of a listpack.
+/// Size of a listpack's header (6) and end mark (1), in bytes.
 const LISTPACK_FRAME_BYTES: usize = 7;
-/// Size of the listpack entry with an entry's flags.
+/// Size of the listpack entry that holds an entry's flags, in bytes.
 const FLAGS_ENTRY_BYTES: usize = 2;
 
 const DELETED: u8 = 1;
@@ -50,22 +50,22 @@ const MS_CODES: u64 = 30;
 const CODE_SEQ: u8 = 60;
 const CODE_MS: u8 = 61;
 const CODE_BOTH: u8 = 62;
-/// A head and two varints.
+/// Maximum size of a head and two varints, in bytes.
 const ENTRY_HEAD_BYTES_MAX: usize = 1 + 2 * 10;
 
 /// A node, as described at the head of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Redis's master id: that of the first entry ever in the node.
+    /// Redis's master id: the id of the first entry that the node ever had.
     pub(super) first: StreamId,
-    /// Id of the last entry, deleted or not.
+    /// Id of the last entry, including deleted ones.
     pub(super) last: StreamId,
     bytes: Vec<u8>,
     /// Number of live entries.
     pub(super) live: u32,
     /// Number of entries marked as deleted.
     pub(super) dead: u32,
-    /// Size of its listpack's entries in bytes, without the two counts at the front.
+    /// Size of the entries of its listpack in bytes, excluding the two counts at the front.
     listpack_bytes: u32,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct Entry<'n> {
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'n> {
     node: PackRef<'n>,
-    /// Position of the next name, if the names are those of the node.
+    /// Position of the next name, if the names are the node's.
     name_at: usize,
     at: usize,
     left: usize,
@@ -135,8 +135,8 @@ pub(super) struct Reader<'n> {
 }
 
 impl<'n> Reader<'n> {
-    /// Starts at the position of an entry, given the id of the entry before it, or at the first
-    /// entry.
+    /// Starts at the position of an entry, given the id of the entry before it. Without `at`,
+    /// starts at the first entry.
     fn new(node: &'n Node, at: Option<(usize, StreamId)>) -> Self {
         let (names, names_at) = read_varint(&node.bytes, 0);
         let pack = <PackRef<'_>>::new(&node.bytes);
@@ -153,7 +153,7 @@ impl<'n> Reader<'n> {
         self.at
     }
 
-    /// Skips an entry's contents. Returns where they start, and the number of fields.
+    /// Skips the contents of an entry. Returns their position, and the number of fields.
     #[inline]
     fn skip_contents(&mut self, same: bool) -> (usize, usize) {
         let count = if same {
@@ -202,7 +202,8 @@ impl<'n> Iterator for Reader<'n> {
     }
 }
 
-/// Returns the id to which the first entry's id has the smallest difference.
+/// Returns the id that a new node has as that of its last entry: the one from which the first
+/// entry's id has the smallest difference.
 fn before_first(first: StreamId) -> StreamId {
     StreamId { ms: first.ms, seq: first.seq.wrapping_sub(1) }
 }
@@ -228,10 +229,10 @@ impl Node {
         Ok(Node { first, last: before_first(first), bytes, live: 0, dead: 0, listpack_bytes })
     }
 
-    /// Appends an entry. Its id is above all others.
+    /// Appends an entry. Its id must be greater than all others.
     ///
     /// # Errors
-    /// If `room_bytes` can't be allocated: nothing is changed.
+    /// If `room_bytes` can't be allocated. Nothing is changed then.
     pub(super) fn append<'f>(
         &mut self,
         id: StreamId,
@@ -264,7 +265,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns whether the names of an entry are the node's.
+    /// Returns whether the names of an entry equal the node's.
     fn has_names<'f>(&self, mut names: impl ExactSizeIterator<Item = &'f [u8]>) -> bool {
         let (count, mut at) = read_varint(&self.bytes, 0);
         let pack = <PackRef<'_>>::new(&self.bytes);
@@ -294,9 +295,11 @@ impl Node {
         }
     }
 
-    /// Releases spare capacity, because nothing will be appended any more.
+    /// Releases spare capacity. Called when a new node follows, because no entry will be appended
+    /// to this one any more.
     pub(super) fn seal(&mut self) {
-        // Copies: an allocator may keep a block of up to twice the size in place when it shrinks.
+        // Copy instead of shrinking: when it shrinks a block, an allocator may keep up to twice the
+        // size.
         let mut exact = Vec::new();
         if exact.try_reserve_exact(self.bytes.len()).is_ok() {
             exact.extend_from_slice(&self.bytes);
@@ -304,7 +307,7 @@ impl Node {
         }
     }
 
-    /// Returns its bytes of heap.
+    /// Returns the size of its heap memory, bytes.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
     }
@@ -326,18 +329,18 @@ impl Node {
         })
     }
 
-    /// Iterates over all entries, deleted ones included.
+    /// Iterates over all entries, including deleted ones.
     pub(super) fn entries(&self) -> Reader<'_> {
         Reader::new(self, None)
     }
 
-    /// Iterates over the entries, starting at a position ([`Reader::position`]), given the id of
-    /// the entry before it.
+    /// Iterates over the entries, starting at a position from [`Reader::position`]. `previous` is
+    /// the id of the entry before it.
     pub(super) fn entries_from(&self, position: usize, previous: StreamId) -> Reader<'_> {
         Reader::new(self, Some((position, previous)))
     }
 
-    /// Returns the place of the next entry to be appended.
+    /// Returns the place of the next entry that will be appended.
     pub(super) fn end_place(&self) -> EntryPlace {
         EntryPlace(self.bytes.len())
     }
@@ -360,13 +363,14 @@ impl Entry<'_> {
     }
 }
 
-/// Returns how many listpack entries a stream entry takes, without the one that holds this number.
+/// Returns how many listpack entries a stream entry takes, excluding the one that holds this
+/// number.
 pub(super) fn listpack_entries(fields: usize, same: bool) -> i64 {
     // Flags and the two parts of the id.
     3 + if same { fields as i64 } else { 2 * fields as i64 + 1 }
 }
 
-/// Appends an element. Returns the bytes that it takes in a listpack.
+/// Appends an element. Returns the number of bytes that it takes in a listpack.
 #[inline]
 fn write_element(text: &[u8], out: &mut Vec<u8>) -> usize {
     let start = out.len();
@@ -375,8 +379,9 @@ fn write_element(text: &[u8], out: &mut Vec<u8>) -> usize {
     body + back_bytes(body)
 }
 
-/// Returns the bytes to reserve before an entry with this many arguments and argument bytes is
-/// appended: its names may be written twice.
+/// Returns the number of bytes to reserve before an entry, or the names of a new node, are
+/// appended: at most so many bytes are written for this number of names and values, which have
+/// `argument_bytes` bytes in total.
 pub(super) fn room_for(arguments: usize, argument_bytes: usize) -> usize {
     /// Maximum size of an element's head, or of a varint.
     const ELEMENT_HEAD_BYTES_MAX: usize = 10;

@@ -1,10 +1,10 @@
-//! A sorted sequence in chunks: the nodes of a stream, the pending entries of a group and of a
-//! consumer.
+//! A sorted sequence in chunks: holds the nodes of a stream, and the pending entries of a group and
+//! of a consumer.
 //!
-//! Streams append at the end, and trim and acknowledge mostly at the front; both take constant
-//! time. Finding a place in the middle takes two binary searches, the first of which touches no
-//! chunk. A change in the middle moves the items of at most one chunk: about 20 ns. A tree would
-//! have the same bounds with more memory per item and two more cache misses.
+//! Streams append at the end, and mostly trim and acknowledge at the front; both take constant
+//! time. Finding a place in the middle takes two binary searches, the first of which reads no
+//! chunk. A change in the middle moves the items of at most one chunk, which takes about 20 ns. A
+//! tree would have the same bounds, but more memory per item and two more cache misses.
 
 use std::collections::VecDeque;
 
@@ -12,12 +12,13 @@ use super::id::StreamId;
 
 /// Maximum number of items in a chunk.
 const CHUNK_ITEMS_MAX: usize = 64;
-/// Two adjacent chunks with at most this many items together are merged.
+/// Two adjacent chunks with at most this number of items in total are merged.
 const MERGED_ITEMS_MAX: usize = CHUNK_ITEMS_MAX / 2;
-/// An emptied sequence keeps its last chunk up to this capacity, because queues are often empty.
+/// Maximum capacity, in items, of the chunk that an emptied sequence keeps. It keeps one because
+/// queues are often empty, and would otherwise allocate a chunk for each item.
 const KEPT_ITEMS_MAX: usize = 16;
 
-/// An item ordered by its own stream id, which doesn't change.
+/// An item ordered by its own stream id. The id never changes.
 pub(super) trait Keyed {
     fn key(&self) -> StreamId;
 }
@@ -39,17 +40,18 @@ pub(super) struct Place {
 /// Consecutive items.
 #[derive(Clone, Debug)]
 struct Chunk<T> {
-    /// A lower bound of the keys in this chunk; greater than all keys in the chunk before.
+    /// A lower bound of the keys in this chunk. It is greater than all keys in the preceding chunk.
     bound: StreamId,
     items: Vec<T>,
 }
 
-/// A sorted sequence, as described at the head of this module. Only a single chunk may be empty.
+/// A sorted sequence, as described at the head of this module. A chunk is empty only if it is the
+/// single chunk.
 #[derive(Debug)]
 pub(super) struct Ordered<T> {
     chunks: VecDeque<Chunk<T>>,
     len: usize,
-    /// Heap bytes of all chunks and of their table.
+    /// Heap memory of all chunks and of their table, bytes.
     bytes: usize,
 }
 
@@ -64,7 +66,7 @@ impl<T: Keyed> Ordered<T> {
         self.len
     }
 
-    /// Returns the bytes of heap, without the memory that items own.
+    /// Returns the size of its heap memory, bytes, excluding the memory that items own.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
     }
@@ -98,7 +100,7 @@ impl<T: Keyed> Ordered<T> {
         &self.chunks[place.chunk].items[place.index]
     }
 
-    /// Returns the item at a place, whose key must not be changed.
+    /// Returns the item at a place. Its key must not be changed.
     #[inline]
     pub(super) fn get_mut(&mut self, place: Place) -> &mut T {
         &mut self.chunks[place.chunk].items[place.index]
@@ -135,7 +137,7 @@ impl<T: Keyed> Ordered<T> {
     }
 
     /// Returns the place after the items whose keys are at most `key`, in the last chunk that may
-    /// have any. Returns `None` if no chunk may.
+    /// have such items. Returns `None` if no chunk may have any.
     #[inline]
     fn place_above(&self, key: StreamId) -> Option<Place> {
         let chunk = self.chunks.partition_point(|chunk| chunk.bound <= key).checked_sub(1)?;
@@ -154,7 +156,7 @@ impl<T: Keyed> Ordered<T> {
         }
     }
 
-    /// Returns the item with a key.
+    /// Returns the place of the item with a key.
     #[inline]
     pub(super) fn find(&self, key: StreamId) -> Option<Place> {
         // Fast path: queues mostly look up their oldest item.
@@ -176,7 +178,7 @@ impl<T: Keyed> Ordered<T> {
         self.chunks.iter().flat_map(|chunk| &chunk.items)
     }
 
-    /// Adds an item. Returns the place of an existing item with this key as the error.
+    /// Adds an item. If an item with this key exists, returns its place as the error.
     #[inline]
     pub(super) fn insert(&mut self, item: T) -> Result<(), Place> {
         let key = item.key();
@@ -350,7 +352,7 @@ mod tests {
                         }
                     }
                     1 => {
-                        // The oldest, as a queue is consumed.
+                        // Remove the oldest item, like a consumer of a queue.
                         if let Some(place) = ordered.first_place() {
                             assert_eq!(Some(ordered.remove(place)), model.pop_first());
                         }

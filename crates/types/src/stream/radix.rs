@@ -1,9 +1,8 @@
-//! The size of the radix tree that Redis would have for a stream's node ids (`XINFO STREAM`,
-//! `radix-tree-nodes`).
+//! Computes the size of the radix tree that Redis would have for a stream's node ids
+//! (`radix-tree-nodes` in `XINFO STREAM`).
 //!
-//! Redis stores the ids as keys of 16 bytes, big-endian, in a radix tree that compresses chains. A
-//! tree with keys has a leaf per key, a node per branch, and a node for each chain of bytes between
-//! these.
+//! Redis stores the ids as big-endian keys of 16 bytes in a radix tree that compresses chains. The
+//! tree has a leaf per key, a node per branch, and a node for each chain of bytes between these.
 
 use super::id::StreamId;
 
@@ -11,11 +10,11 @@ const KEY_BYTES: u32 = 16;
 
 /// Returns the number of nodes of the tree with these ascending keys. An empty tree has one node.
 pub(super) fn nodes(keys: impl Iterator<Item = StreamId>) -> usize {
-    // The depths in bytes of the branches on the path from the root to the last key's leaf.
+    // The depths, in bytes, of the branches on the path from the root to the leaf of the last key.
     let mut branches: Vec<u32> = Vec::new();
     let (mut leaves, mut inner, mut chains) = (0, 0, 0);
     let mut last: Option<u128> = None;
-    // A chain leads from below a branch, or from the root, to the next branch or leaf, unless that
+    // A chain leads from a branch, or from the root, to the next branch or leaf, unless that
     // follows directly.
     let chain = |from: Option<u32>, to: u32| usize::from(from.map_or(0, |depth| depth + 1) < to);
     for key in keys {
@@ -88,7 +87,7 @@ mod tests {
         }
     }
 
-    /// Counts the nodes of the tree of keys that share `depth` bytes; with `starts_chain`, a chain
+    /// Counts the nodes of the tree of keys that share `depth` bytes. With `starts_chain`, a chain
     /// may start here.
     fn built(keys: &[[u8; 16]], depth: usize, starts_chain: bool) -> usize {
         if depth == 16 {

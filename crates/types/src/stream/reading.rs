@@ -12,7 +12,7 @@ use super::ordered::{Ordered, Place};
 pub struct Delivered {
     /// Number of entries delivered.
     pub entries: usize,
-    /// Whether it created the consumer.
+    /// Whether the delivery created the consumer.
     pub created_consumer: bool,
 }
 
@@ -25,7 +25,7 @@ pub struct Claim<'a> {
     pub min_idle_ms: i64,
     /// The new time of the last delivery, in Unix milliseconds.
     pub delivered_ms: i64,
-    /// The new number of deliveries; `None` means one more.
+    /// The new number of deliveries; `None` increments it.
     pub deliveries: Option<u64>,
     /// Whether to claim entries that aren't pending.
     pub force: bool,
@@ -38,18 +38,19 @@ pub struct Claim<'a> {
 /// The outcome of `XAUTOCLAIM`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AutoClaimed {
-    /// Where to continue: the first pending entry that wasn't examined, or 0-0 if there is none.
+    /// Where to continue: the first pending entry that wasn't examined, or 0-0 if all were.
     pub next: StreamId,
     /// Number of entries claimed.
     pub claimed: usize,
-    /// Pending entries that were deleted from the stream, and are now removed from the group.
+    /// Pending entries that no longer exist in the stream. They were removed from the group.
     pub deleted: Vec<StreamId>,
-    /// Whether it created the consumer.
+    /// Whether the claim created the consumer.
     pub created_consumer: bool,
 }
 
 impl Stream {
-    /// Visits at most `count` entries from `start` to `end`, both inclusive. Returns how many.
+    /// Visits at most `count` entries from `start` to `end`, both inclusive. Returns the number of
+    /// visited entries.
     pub fn range(
         &self,
         start: StreamId,
@@ -85,7 +86,7 @@ impl Stream {
     ) -> usize {
         let mut shown = 0;
         let mut at = self.nodes.floor(end).or_else(|| self.nodes.first_place());
-        // Nodes are only readable forwards: collect the entries of one first.
+        // Nodes are only readable forwards, so collect the entries of a node first.
         let mut entries: Vec<Entry<'_>> = Vec::new();
         while let Some(place) = at.filter(|_| shown < count) {
             let node = self.nodes.get(place);
@@ -130,8 +131,8 @@ impl Stream {
         find(&self.nodes, id).is_some()
     }
 
-    /// Delivers unread entries of a group to a consumer, which is created if there are any. They
-    /// become pending unless `noack`.
+    /// Delivers unread entries of a group to a consumer. Creates the consumer if there are unread
+    /// entries. The entries become pending unless `noack`.
     pub fn deliver(
         &mut self,
         group: usize,
@@ -173,8 +174,8 @@ impl Stream {
         })
     }
 
-    /// Redelivers a consumer's own pending entries, starting at `start`; entries deleted from the
-    /// stream have no fields. Creates the consumer if needed.
+    /// Redelivers a consumer's own pending entries, starting at `start`. Entries that no longer
+    /// exist in the stream have no fields. Creates the consumer if necessary.
     pub fn redeliver(
         &mut self,
         group: usize,
@@ -208,8 +209,8 @@ impl Stream {
     }
 
     /// Claims entries for a consumer (`XCLAIM`). Visits each claimed entry with its new state.
-    /// Pending entries that were deleted from the stream are visited without fields and with their
-    /// former state. Returns whether it created the consumer.
+    /// Pending entries that no longer exist in the stream are visited without fields and with their
+    /// former state. Returns whether the claim created the consumer.
     pub fn claim(
         &mut self,
         group: usize,
@@ -226,9 +227,9 @@ impl Stream {
         })
     }
 
-    /// Claims a group's pending entries, starting at `start`, for a consumer (`XAUTOCLAIM`): at
-    /// most `count`, deleted ones included, out of at most `attempts`. Visits them as
-    /// [`Stream::claim`] does.
+    /// Claims a group's pending entries for a consumer, starting at `start` (`XAUTOCLAIM`).
+    /// Examines at most `attempts` entries, and claims at most `count`, including deleted ones.
+    /// Visits them as [`Stream::claim`] does.
     pub fn claim_pending(
         &mut self,
         group: usize,
@@ -292,7 +293,7 @@ fn find(nodes: &Ordered<Node>, id: StreamId) -> Option<Entry<'_>> {
 /// Returns the entry with an id, unless it is deleted, and the place of its node.
 pub(super) fn place_of(nodes: &Ordered<Node>, id: StreamId) -> Option<(Place, Entry<'_>)> {
     let mut at = nodes.floor(id).or_else(|| nodes.first_place());
-    // Usually the first node has the answer; deleted entries can be out of order (see `node`).
+    // Usually the first node has the answer. Deleted entries can be out of order (see `node`).
     while let Some(place) = at {
         let node = nodes.get(place);
         if node.last >= id
@@ -305,7 +306,7 @@ pub(super) fn place_of(nodes: &Ordered<Node>, id: StreamId) -> Option<(Place, En
     None
 }
 
-/// The claiming consumer, looked up when it receives its first entry.
+/// The claiming consumer. It is looked up, or created, when it receives its first entry.
 #[derive(Default)]
 struct Claimant {
     number: Option<ConsumerNumber>,
@@ -314,7 +315,7 @@ struct Claimant {
 
 enum Claimed {
     Yes,
-    /// It was pending, but isn't in the stream.
+    /// The entry was pending, but no longer exists in the stream.
     Deleted,
     No,
 }
@@ -338,7 +339,8 @@ fn claim_one(
         |nack: Nack| options.min_idle_ms == 0 || options.now_ms.wrapping_sub(nack.delivered_ms) >= options.min_idle_ms;
     let deliveries = match pending {
         Some(nack) if idle_enough(nack) => nack.deliveries,
-        // A new pending entry counts as delivered once before the claim.
+        // As in Redis, an entry that wasn't pending counts as delivered once before the claim,
+        // which then adds one.
         None if options.force => 1,
         _ => return Claimed::No,
     };

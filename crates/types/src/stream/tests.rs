@@ -84,7 +84,7 @@ fn random_id(random: &mut Random, last: StreamId) -> NewId {
     }
 }
 
-/// A stream against a map, through every change of entries.
+/// Compares a stream with a map, after every kind of change to its entries.
 #[test]
 fn entries_agree_with_a_plain_model() {
     let mut random = Random::with_printed_seed("stream entries");
@@ -424,7 +424,7 @@ fn costs_in_bytes() {
     assert!((300..=310).contains(&node), "{node}");
 }
 
-/// The propagated form of `XTRIM ~`: a deleted entry at the front counts, as in Redis.
+/// Tests the propagated form of `XTRIM ~`: a deleted entry at the front counts, as in Redis.
 #[test]
 fn an_exact_trim_to_the_remaining_entries_removes_nothing() {
     let mut stream = Stream::default();

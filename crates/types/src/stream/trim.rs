@@ -1,7 +1,7 @@
-//! Trimming at the front, and deletion anywhere.
+//! Trims a stream at the front, and deletes entries anywhere.
 //!
-//! Deleted entries are marked and freed with their node. As in Redis, they keep counting towards
-//! the limits of their node.
+//! Deleted entries are marked, and freed with their node. As in Redis, they still count towards the
+//! limits of their node.
 
 use super::id::StreamId;
 use super::node::EntryPlace;
@@ -12,15 +12,15 @@ use super::{Stream, node::Node};
 /// The target of a trim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
-    /// `MAXLEN`: this many entries.
+    /// `MAXLEN`: keep this number of entries.
     Length(u64),
-    /// `MINID`: entries with at least this id.
+    /// `MINID`: keep entries with at least this id.
     Id(StreamId),
 }
 
 impl Stream {
-    /// Removes entries from the front. Returns how many. With `approximate`, removes only whole
-    /// nodes, and at most `limit` entries (0 means no limit).
+    /// Removes entries from the front. Returns the number of removed entries. With `approximate`,
+    /// removes only whole nodes, and at most `limit` entries (0 means no limit).
     pub fn trim(&mut self, to: Trim, approximate: bool, limit: u64) -> u64 {
         let mut deleted = 0;
         while let Some(place) = self.nodes.first_place() {
@@ -55,8 +55,9 @@ impl Stream {
         deleted
     }
 
-    /// Returns the threshold of an exact trim that keeps exactly the current entries: their number,
-    /// or the id of the first entry, deleted ones included (the largest id if there is none).
+    /// Returns the threshold of an exact trim that keeps exactly the current entries. For `MAXLEN`
+    /// it is their number. For `MINID` it is the id of the first entry, including deleted ones, or
+    /// the largest id if there is no entry.
     pub fn remaining_threshold(&self, to: Trim) -> Trim {
         match to {
             Trim::Length(_) => Trim::Length(self.counters.length),
@@ -88,7 +89,7 @@ impl Stream {
         doomed.len() as u64
     }
 
-    /// Deletes entries. Returns how many existed.
+    /// Deletes entries. Returns how many of them existed.
     pub fn delete(&mut self, ids: &[StreamId]) -> u64 {
         let mut deleted = 0;
         let mut first_deleted = false;

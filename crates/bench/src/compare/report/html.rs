@@ -34,7 +34,7 @@ pub(super) fn report(results: &Results) -> io::Result<String> {
     for (name, value) in host_lines(results) {
         text.push_str(&format!("<tr><td>{name}</td><td class=\"text\">{}</td></tr>\n", escaped(&value)));
     }
-    text.push_str("</table>\n<h2>Commands</h2>\n<p class=\"small\">Of a cluster's processes the first one's; the others differ in port and folder. The folders are gone.</p>\n<table>\n");
+    text.push_str("</table>\n<h2>Commands</h2>\n<p class=\"small\">For a cluster, this is the command of its first process; the others differ in port and folder. The folders have been removed.</p>\n<table>\n");
     text.push_str("<tr><th>workload</th><th>peer</th><th>version</th><th>processes</th><th>command</th></tr>\n");
     for row in commands(results) {
         text.push_str("<tr>");
@@ -71,7 +71,7 @@ fn section(text: &mut String, workload: &WorkloadResult) -> io::Result<()> {
     if !workload.source.is_empty() {
         text.push_str(&format!("Source: {}. ", escaped(&workload.source)));
     }
-    text.push_str(&format!("Ours: {}.</p>\n", escaped(&workload.ours)));
+    text.push_str(&format!("Our choices: {}.</p>\n", escaped(&workload.ours)));
     for Table { head, rows } in tables(workload) {
         text.push_str("<div class=\"scroll\"><table>\n<tr>");
         head.iter().for_each(|name| text.push_str(&format!("<th>{}</th>", escaped(name))));

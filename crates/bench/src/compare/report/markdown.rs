@@ -17,7 +17,7 @@ pub(super) fn report(results: &Results) -> String {
     text.push_str("\n## Host\n\n| | |\n| --- | --- |\n");
     host_lines(results).iter().for_each(|(name, value)| text.push_str(&format!("| {name} | {} |\n", escaped(value))));
     text.push_str(
-        "\n## Commands\n\nOf a cluster's processes the first one's; the others differ in port and folder. The folders are gone.\n\n",
+        "\n## Commands\n\nFor a cluster, this is the command of its first process; the others differ in port and folder. The folders have been removed.\n\n",
     );
     for [workload, peer, version, processes, command] in commands(results) {
         text.push_str(&format!("- {workload}, {peer} ({version}; {processes} process(es)): `{command}`\n"));

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::results::{PeerResult, PresetReport, Ratios, Results, Spread, Summary, WorkloadResult};
 
-/// Heading of a column, and the function that formats its cell for a peer.
+/// Heading of a column, and the function that formats a peer's cell.
 type Column = (&'static str, fn(&PeerResult, &Summary) -> String);
 /// Heading of a column of ratios, and the function that selects its spread.
 type RatioColumn = (&'static str, fn(&Ratios) -> &Spread);
@@ -40,16 +40,16 @@ const RATIO_COLUMNS: &[RatioColumn] = &[
     ("× p99", |ratios| &ratios.p99_us),
 ];
 
-/// Mark in the row of a peer that exceeds the workload's latency limit.
+/// Marks the row of a peer that exceeds the workload's latency limit.
 const MISSED: &str = "MISSED";
-/// Mark in the remark on a peer without results.
+/// Marks the remark on a peer without results.
 const INVALID: &str = "INVALID";
 
-/// Explanation of the tables, below every report.
+/// Explanation of the tables, shown below every report.
 const READING: &[&str] = &[
-    "Rows are medians over the rounds; max is of all rounds. The ratios (×) of two peers are taken within each round: median (least–greatest).",
-    "In flight is the maximum number of pending operations: clients × nodes that each is connected to × pipeline. More of them make longer queues: compare latencies of rows that differ in it at a fixed rate only (--rate-limiting).",
-    "gen is the load generator: its CPU time per operation, and the part of the time that its busiest thread was on a CPU or waited for one. CPUs that servers and generator share limit both.",
+    "A row shows medians over the rounds, except max, which is the maximum of all rounds. The ratios (×) of two peers are taken within each round, and shown as median (minimum–maximum).",
+    "In flight is the maximum number of pending operations: clients × nodes that each is connected to × pipeline. More operations in flight make longer queues. If rows differ in it, compare their latencies only at a fixed rate (--rate-limiting).",
+    "gen is the load generator: its CPU time per operation, and the part of the time during which its busiest thread was on a CPU or waited for one. If servers and generator share CPUs, the CPUs limit both.",
     "CPU is user and system time of all threads of all processes of a peer and of their children, between the first request and the last reply.",
     "MB are resident memory, summed over a peer's processes (shared pages count once in each): with the keys loaded before the first round, and at each process's peak.",
     "Bytes of memory-… workloads are resident memory two seconds after the filling, less that after 25,000 requests like the filling's that were rejected (before), divided by the number of collections, members or entries.",
@@ -169,7 +169,7 @@ fn footprints(workload: &WorkloadResult) -> Vec<Table> {
     tables
 }
 
-/// Formats p99, with a mark if it exceeds the workload's limit.
+/// Formats p99. Marks it if it exceeds the workload's limit.
 fn p99(peer: &PeerResult, summary: &Summary) -> String {
     let time = microseconds(summary.p99_us);
     match peer.latency_missed_us {
@@ -183,7 +183,7 @@ fn is_bad(text: &str) -> bool {
     text.contains(MISSED) || text.contains(INVALID)
 }
 
-/// Returns remarks on a workload's tables.
+/// Returns the remarks on a workload's tables.
 fn remarks(workload: &WorkloadResult) -> Vec<String> {
     let figureless = |name: &&String| workload.peers.iter().any(|peer| peer.name == **name && !peer.is_measured());
     let no_ratios = workload.against.iter().filter(figureless);
@@ -191,7 +191,7 @@ fn remarks(workload: &WorkloadResult) -> Vec<String> {
     sweep::remarks(workload).into_iter().chain(workload.peers.iter().flat_map(peer_remarks)).chain(no_ratios).collect()
 }
 
-/// Returns remarks on a peer's results, or the reason why it has none.
+/// Returns the remarks on a peer's results, or the reason why it has none.
 fn peer_remarks(peer: &PeerResult) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(why) = &peer.invalid {
@@ -201,7 +201,7 @@ fn peer_remarks(peer: &PeerResult) -> Vec<String> {
     }
     if let Some(limit_us) = peer.latency_missed_us {
         remarks.push(format!(
-            "{}: {MISSED} its latency limit: the workload demands p99 of at most {} µs, so its throughput doesn't count; `--rate-limiting N` measures at a rate that may keep it",
+            "{}: {MISSED} its latency limit: the workload requires a p99 of at most {} µs, so its throughput doesn't count; `--rate-limiting N` measures at a lower rate, which may keep the limit",
             peer.name,
             thousands(limit_us)
         ));
@@ -210,7 +210,7 @@ fn peer_remarks(peer: &PeerResult) -> Vec<String> {
     if let Some(summary) = &peer.summary {
         if summary.generator_limited > 0 {
             remarks.push(format!(
-                "{}: in {} of {} rounds the load generator was the limit: its busiest thread was on a CPU or waited for one all the time, none of the server's did. The throughput is a lower bound",
+                "{}: in {} of {} rounds the load generator was the limit: its busiest thread was always on a CPU or waiting for one, and no thread of the server was. The throughput is a lower bound",
                 peer.name,
                 summary.generator_limited,
                 peer.rounds.len()
@@ -218,7 +218,7 @@ fn peer_remarks(peer: &PeerResult) -> Vec<String> {
         }
         if summary.both_limited > 0 {
             remarks.push(format!(
-                "{}: in {} of {} rounds generator and server both had something to do all the time: where they share CPUs, throughput is what both cost together ({:.2} + {:.2} µs per operation)",
+                "{}: in {} of {} rounds generator and server both were always busy. If they share CPUs, their costs together limit the throughput ({:.2} + {:.2} µs per operation)",
                 peer.name,
                 summary.both_limited,
                 peer.rounds.len(),
@@ -228,7 +228,7 @@ fn peer_remarks(peer: &PeerResult) -> Vec<String> {
         }
         if summary.server_starved >= 0.1 {
             remarks.push(format!(
-                "{}: its threads had no CPU {:.0}% of the time that they wanted one: others of its own, clients or other programs had it",
+                "{}: its threads had to wait for a CPU {:.0}% of the time that they were ready to run, because other threads of the server, clients or other programs used it",
                 peer.name,
                 summary.server_starved * 100.0
             ));
@@ -311,7 +311,7 @@ fn host_lines(results: &Results) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Returns every command that ran: workload, peer, version, processes, command.
+/// Returns every command that was run: workload, peer, version, processes, command.
 fn commands(results: &Results) -> impl Iterator<Item = [String; 5]> {
     results.workloads.iter().flat_map(|workload| {
         workload.peers.iter().filter(|peer| !peer.command.is_empty()).map(|peer| {
@@ -326,7 +326,7 @@ fn commands(results: &Results) -> impl Iterator<Item = [String; 5]> {
     })
 }
 
-/// Quotes the words for a shell.
+/// Quotes words for a shell.
 fn for_shell(words: &[String]) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte);
     let quoted = words.iter().map(|word| {
@@ -446,7 +446,7 @@ mod tests {
         ] {
             assert!(html.contains(told), "{told}");
         }
-        // The file loads nothing. The name of SVG's namespace is never fetched.
+        // The file loads nothing: the name of SVG's namespace is never fetched.
         assert!(!html.replace("http://www.w3.org/2000/svg", "").contains("http"), "something outside is named");
         let markdown = text("report.md");
         for told in [

@@ -12,7 +12,7 @@ use super::{megabytes, microseconds, sweep, thousands};
 
 /// Width of a plot, in its own units.
 const WIDTH: u32 = 620;
-/// Height of a bar with its text. The next constant is the height of the rest of a bar plot.
+/// Height of a bar with its text. [`BARS_AROUND_HEIGHT`] is the height of the rest of a bar plot.
 const BAR_HEIGHT: u32 = 52;
 const BARS_AROUND_HEIGHT: u32 = 90;
 const CURVES_HEIGHT: u32 = 320;
@@ -189,7 +189,7 @@ fn bars(title: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
     Ok(svg)
 }
 
-/// Draws latency over percentiles. Both axes are logarithmic to show the tail.
+/// Plots latency over percentiles. Both axes are logarithmic to show the tail.
 fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<String, Box<dyn Error>> {
     let line = |(at, peer, _): &(usize, &PeerResult, &Summary)| {
         let nines = |quantile: f64| -(1.0 - quantile).max(1e-12).log10();
@@ -288,7 +288,7 @@ fn label(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Formats `1` as 90%, `2` as 99%.
+/// Formats a number of nines as a percentile: 1 as 90%, 2 as 99%.
 fn percentile(nines: f64) -> String {
     let digits = (nines.round() as usize).saturating_sub(2);
     if nines < 0.5 { "0%".to_owned() } else { format!("{:.digits$}%", 100.0 * (1.0 - 10f64.powf(-nines))) }

@@ -1,4 +1,4 @@
-//! The named workloads: published ones with their parameters, and our own (`table`).
+//! The named workloads: published ones with their parameters, and our own (see `table`).
 
 mod published;
 mod table;
@@ -12,18 +12,19 @@ pub(crate) use self::table::ALL;
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    /// Where the parameters were published; empty for our own workloads.
+    /// The publication of the parameters; empty for our own workloads.
     pub(crate) source: &'static str,
-    /// Our choices for parameters that the source does not give.
+    /// Our choices for parameters that the source does not specify.
     pub(crate) ours: &'static str,
     pub(crate) commands: &'static [Command],
     pub(crate) measured: Measured,
     /// Steps that load the data.
     pub(crate) fill: &'static [Step],
-    /// Steps before and after each round, unmeasured.
+    /// Steps before each round, unmeasured.
     pub(crate) before: &'static [Step],
+    /// Steps after each round, unmeasured.
     pub(crate) after: &'static [Step],
-    /// Count of numbers from which keys or members are formed.
+    /// Number of numbers from which keys or members are formed.
     pub(crate) keys: u64,
     pub(crate) key_prefix: &'static str,
     pub(crate) key_minimum: u64,
@@ -45,37 +46,38 @@ pub(crate) struct Command {
     pub(crate) weight: u32,
 }
 
-/// The measured quantity, and the length of a round.
+/// The kind of measurement, and the length of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
     /// Commands, for `--test-time`.
     Time,
-    /// Commands, one operation for each number. Their pattern is `P`.
+    /// Commands, with one operation for each number. Their pattern is `P`.
     EachNumber,
-    /// Commands, one operation for every so many numbers.
+    /// Commands, with one operation for each group of this many numbers.
     EveryNumbers(u64),
-    /// Commands, this many operations.
+    /// Commands, with this many operations in total.
     Operations(u64),
     /// Hand-overs of elements to blocked clients, for `--test-time`.
     HandOvers,
-    /// Resident memory after the filling: what is counted, and how many there are for each number.
-    /// Such a workload has no rounds.
+    /// Resident memory after the filling. The fields are the name of the counted items, and their
+    /// count per number. Such a workload has no rounds.
     Resident(&'static str, u64),
 }
 
-/// A step that is not measured. Its text is passed to [`expanded`].
+/// An unmeasured step. Its text is passed to [`expanded`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// One operation for each number, by many clients.
+    /// Runs the command once for each number, on many clients.
     Each(&'static str),
-    /// One operation for each number, by one client in ascending order.
+    /// Runs the command once for each number, on one client, in ascending order.
     InOrder(&'static str),
-    /// One operation for this many numbers, by many clients.
+    /// Runs the command once for each group of this many numbers, on many clients.
     Every(u64, &'static str),
-    /// One command.
+    /// Runs the command once.
     Once(&'static str),
-    /// A command whose reply must be this many for each number, as an integer or as the first
-    /// element of an array. In a cluster the replies of all nodes are added.
+    /// Runs a command and checks its reply. The reply must be this count for each number, as an
+    /// integer or as the first element of an array. In a cluster the replies of all nodes are
+    /// added.
     Count(&'static str, u64),
 }
 
@@ -95,7 +97,7 @@ pub(crate) enum Clients {
     /// One client on one thread.
     One,
     PerThread(u32),
-    /// Clients on all threads together.
+    /// Clients of all threads together.
     Total(u32),
     /// Clients on all threads together: of one server, and of a cluster, where each has a
     /// connection to every node.
@@ -123,13 +125,14 @@ impl fmt::Display for Clients {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     Nothing,
-    /// Cluster mode; a peer without it is driven as a single server.
+    /// Cluster mode. A peer without it is driven as a single server.
     ClusterMode,
     /// An append-only file, synced every second.
     AppendOnlyFile,
     /// Commands on keys of several slots, which a Redis cluster rejects.
     SeveralSlots,
-    /// All commands use one key, whose members are the numbers. More processes would be idle.
+    /// A single key that all commands use, whose members are formed from the numbers. Further
+    /// processes would be idle.
     OneKey,
 }
 
@@ -148,7 +151,7 @@ impl Workload {
         ((self.keys as f64 * scale).round() as u64).max(1)
     }
 
-    /// Returns how many of `threads` drive the workload.
+    /// Returns the number of threads, of `threads`, that drive the workload.
     pub(crate) fn threads_of(&self, threads: u32) -> u32 {
         if self.clients == Clients::One || self.measured == Measured::HandOvers { 1 } else { threads }
     }
@@ -169,14 +172,14 @@ impl Workload {
         }
     }
 
-    /// Returns the operations in flight per connection with `clients` clients. Hand-overs use at
-    /// most half as many as there are clients, so that elements pushed together find blocked
+    /// Returns the operations in flight per connection with `clients` clients. For hand-overs they
+    /// are at most half the number of clients, so that elements pushed together find blocked
     /// clients.
     pub(crate) fn pipeline_of(&self, clients: u32) -> u32 {
         if self.measured == Measured::HandOvers { self.pipeline.min(clients / 2).max(1) } else { self.pipeline }
     }
 
-    /// Returns whether the workload detects a server that replies to every command and stores
+    /// Returns whether the workload detects a server that replies to every command but stores
     /// nothing.
     pub(crate) fn is_counted(&self) -> bool {
         let mut steps = self.fill.iter().chain(self.before).chain(self.after);
@@ -197,7 +200,7 @@ impl Workload {
         !matches!(self.measured, Measured::HandOvers | Measured::Resident(..))
     }
 
-    /// Returns the reason if the workload is not modelled.
+    /// Returns the reason why the workload is not modelled, or `None` if it is.
     pub(crate) fn unmodelled(&self) -> Option<&'static str> {
         match (self.measured, self.needs) {
             (Measured::Resident(..), _) => Some("memory, without a load"),
@@ -208,7 +211,7 @@ impl Workload {
     }
 }
 
-/// Expands a command text: `[3 a{at} b]` repeats `a{at} b` three times, with `{at}` as 00, 01, 02.
+/// Expands a command text: `[3 a{at} b]` repeats `a{at} b` three times, where `{at}` is 00, 01, 02.
 /// A trailing `;` is dropped.
 pub(crate) fn expanded(text: &str) -> String {
     let group = text.split_once('[').and_then(|(before, behind)| {
@@ -294,7 +297,7 @@ mod tests {
         assert_eq!(expanded("SET [x 1]"), "SET [x 1]");
     }
 
-    /// This holds for any number of shards above one, because a shard is a range of slots.
+    /// The statement holds for any number of shards above one, because a shard is a range of slots.
     #[test]
     fn unions_are_of_different_shards() {
         use pantala_base::{key_slot, limits::SLOTS};

@@ -10,7 +10,7 @@ pub(super) const fn uniform(text: &'static str, weight: u32) -> Command {
     Command { text, pattern: "R", weight }
 }
 
-/// Each client draws from its own part of the numbers.
+/// A command for which each client draws from its own part of the numbers.
 const fn parallel(text: &'static str) -> Command {
     Command { text, pattern: "P", weight: 1 }
 }
@@ -43,7 +43,7 @@ const DRAGONFLY: Workload = Workload {
     ..BASE
 };
 
-/// A collection of a million members under one key.
+/// Base of workloads on a collection of a million members under one key.
 const COLLECTION: Workload = Workload { key_prefix: "", data_bytes: 12, pipeline: 16, needs: Needs::OneKey, ..BASE };
 const HASH: Workload = Workload {
     ours: "one hash of 1 M fields, each field of up to 12 bytes with a value of 12, pipeline 16",
@@ -67,12 +67,14 @@ const SCORED: Workload = Workload {
 };
 const XADD: &str = "XADD stream * sensor __key__ reading __data__";
 const READ_TEN: &str = "XREADGROUP GROUP group consumer COUNT 10 STREAMS stream >";
-/// Command whose reply starts with the number of entries delivered and not acknowledged.
+/// A command whose reply starts with the number of entries that were delivered and not
+/// acknowledged.
 const PENDING: &str = "XPENDING stream group";
-/// Steps that create a group that has read nothing.
+/// Steps that create a group that has not read any entries.
 const NEW_GROUP: &[Step] = &[Once("XGROUP DESTROY stream group"), Once("XGROUP CREATE stream group 0")];
 
-/// A command over two collections of a million, whose keys are in different halves of the slots.
+/// Base of workloads with a command on two collections of a million members. Their keys are in
+/// different halves of the slots.
 const UNION: Workload = Workload {
     measured: Measured::Operations(5),
     keys: 500_000,
@@ -81,7 +83,8 @@ const UNION: Workload = Workload {
     needs: Needs::SeveralSlots,
     ..BASE
 };
-/// Many collections, or one of many members, without any load.
+/// Base of workloads that measure memory: many collections, or one with many members, without any
+/// load.
 const MEMORY: Workload = Workload { key_prefix: "", ..BASE };
 
 /// All workloads.
@@ -96,7 +99,7 @@ pub(crate) const ALL: &[Workload] = &[
         ours: "the order, one SET and four GETs in turn; pipeline 1",
         commands: &[uniform(SET, 1), uniform(GET, 4)],
         keys: 3_000_000,
-        // Keys have ten digits after six bytes at every scale.
+        // Keys have ten digits after the six bytes of the prefix, at every scale.
         key_prefix: "cache-",
         key_minimum: 1_000_000_000,
         data_bytes: 512,
@@ -218,7 +221,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "hset", commands: &[uniform("HSET hash field:__key__ __data__", 1)], ..HASH },
     Workload { name: "hget", commands: &[uniform("HGET hash field:__key__", 1)], ..HASH },
     Workload { name: "lpush", commands: &[uniform("LPUSH list element:__key__", 1)], ..LIST },
-    // RPOP alone would soon find an empty list.
+    // RPOP alone would soon find the list empty.
     Workload {
         name: "lpush-rpop",
         commands: &[uniform("LPUSH list element:__key__", 1), uniform("RPOP list", 1)],
@@ -265,7 +268,7 @@ pub(crate) const ALL: &[Workload] = &[
         measured: Measured::EachNumber,
         fill: &[],
         before: &[Once("DEL stream"), Once("XGROUP CREATE stream group 0 MKSTREAM")],
-        // An entry that was delivered and is not pending was acknowledged.
+        // An entry was acknowledged if it was delivered and is not pending.
         after: &[Count("EVAL return(redis.call('XINFO','GROUPS','stream')[1][10]) 0", 1), Count(PENDING, 0)],
         clients: Clients::One,
         ..COLLECTION
@@ -287,7 +290,7 @@ pub(crate) const ALL: &[Workload] = &[
         commands: &[uniform("SUNIONSTORE union first second", 1)],
         fill: &[Each("SADD first __key__ -__same_key__"), Each("SADD second __key__ -9__same_key__")],
         after: &[Count("SCARD union", 3)],
-        // At any scale, no number after `-` equals a number after `-9`.
+        // This minimum ensures that, at any scale, no number after `-` equals a number after `-9`.
         key_minimum: 1_000_000,
         ..UNION
     },
