@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""Throughput of clients beside scripts: with declared keys, and with all partitions held.
+"""Throughput of GETs while other clients call scripts, with declared keys and without.
 
     python3 benches/beside_scripts.py --rounds 3 \\
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40'
 
-One process GETs small keys over --clients connections, --pipeline in one write; another calls a
-script over --script-clients connections, one call at a time each. Loads:
+One process sends GETs of small keys over --clients connections, --pipeline in one write; another
+process calls a script over --script-clients connections, one call at a time on each. Loads:
 
 - none: no script.
 - declared: three commands on two random keys that the script declares.
-- copied: the same and a write to a declared value of --copied-bytes, which Pantala copies first.
-- large: the same with a value of --large-bytes, for which Pantala takes all partitions.
-- undeclared: as declared, but the script gets numbers and builds the keys itself.
-- undeclared long: the same after a loop of --spin rounds.
-- declared long: as declared, after that loop.
+- copied: the same, and a write to a declared value of --copied-bytes, which Pantala copies first.
+- large: the same with a value of --large-bytes, for which Pantala acquires all partitions.
+- undeclared: as "declared", but the script receives numbers and builds the keys from them.
+- undeclared long: the same after a loop of --spin iterations.
+- declared long: as "declared", after that loop.
 
 Prints GETs a second, their ratio to the same peer's without a script, and script calls a second;
-medians over interleaved rounds. {port} is replaced by a free port. Everything started is stopped
-again, on Ctrl-C too. Python's standard library suffices.
+medians over interleaved rounds. {port} is replaced by a free port. All started processes are
+stopped at the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
 import multiprocessing
@@ -58,7 +58,7 @@ def parse_arguments():
     parser = peers.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
-    parser.add_argument("--clients", type=int, default=8, help="connections that GET")
+    parser.add_argument("--clients", type=int, default=8, help="connections that send GETs")
     parser.add_argument("--pipeline", type=int, default=16, help="GETs in one write")
     parser.add_argument("--script-clients", type=int, default=4)
     parser.add_argument("--keyspace", type=int, default=100_000)
@@ -84,7 +84,7 @@ LOADS = ["none", "declared", "copied", "large", "undeclared", "declared long", "
 
 
 def run_load(port, clients, commands, answer_bytes, per_write, pipe):
-    """Sends commands in a separate process from a start signal to a stop signal, each connection after its replies; returns the number of replies."""
+    """Sends commands in a separate process between a start and a stop signal; returns the number of replies. Each connection sends when it has its replies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     poll = select.epoll()
     missing = {}
@@ -105,7 +105,7 @@ def run_load(port, clients, commands, answer_bytes, per_write, pipe):
             client = connections[number]
             part = client.recv(1 << 16)
             if not part or b"-" in part:
-                raise RuntimeError(f"an error came: {part[:200]!r}")
+                raise RuntimeError(f"received an error: {part[:200]!r}")
             missing[number] -= len(part)
             if missing[number] == 0:
                 answered += per_write
@@ -125,7 +125,7 @@ class Load:
         self.pipe, there = multiprocessing.Pipe()
         self.process = multiprocessing.Process(target=run_load, args=(port, *about, there), daemon=True)
         self.process.start()
-        # Only the process has this end now: if it dies, reading the other end fails.
+        # Only the child process has this end now: if it dies, reading the other end fails.
         there.close()
         self.pipe.recv()
 
@@ -180,7 +180,7 @@ def main():
                 for load in LOADS:
                     results.setdefault((load, name), []).append(measure(server.port, load, arguments))
         print(f"round {round_number + 1} of {arguments.rounds} done", file=sys.stderr)
-    print(f"{arguments.rounds} rounds: median (least-most)")
+    print(f"{arguments.rounds} rounds: median (min-max)")
     print(f"{'load':<16} {'peer':<12} {'GETs/s':>9} {'':>17} {'to none':>8} {'calls/s':>9}")
     for (load, name), taken in results.items():
         gets, calls = zip(*taken)

@@ -12,8 +12,8 @@ system, read from its own clock in nanoseconds before and after each run.
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1 --shards 1' \\
         --peer 'floor=target/release/pantala-bench floor --port {port}'
 
-{port} is replaced by a free port. Ratios are medians over rounds, against the first peer.
-Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+{port} is replaced by a free port. Ratios are medians over rounds, against the first peer. All
+started processes are stopped at the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
 import shlex
@@ -37,7 +37,7 @@ def parse_arguments():
         "--keyspace",
         type=int,
         default=1_000_000,
-        help="keys in use; a few would stay in the CPU's caches and flatter every server with a store",
+        help="keys in use; few keys would stay in the CPU's caches, which makes every server look faster",
     )
     parser.add_argument("--server-cpus", default="0", help="taskset list for the server")
     parser.add_argument("--client-cpus", default="1", help="taskset list for redis-benchmark")
@@ -70,7 +70,7 @@ def measure(arguments):
         for name, command in arguments.peer:
             with peers.Server(name, command, arguments.server_cpus) as server:
                 server.wait_ready()
-                # Three times as many random keys as there are: 95% exist then. It warms both sides, too.
+                # Sets three times as many random keys as there are, after which 95% exist. Also warms both sides.
                 drive(arguments, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
                 for test in tests:
                     for pipeline in pipelines:
@@ -87,7 +87,7 @@ def print_table(arguments, results):
     first = arguments.peer[0][0]
     print(
         f"{arguments.clients} clients, {arguments.data_size}-byte values, {arguments.keyspace} keys, "
-        f"{arguments.rounds} rounds; CPU us/op: median (least-most); ratio to {first} in the same round"
+        f"{arguments.rounds} rounds; CPU us/op: median (min-max); ratio to {first} in the same round"
     )
     print(f"{'test':<12} {'peer':<22} {'CPU us/op':>9} {'(spread)':>17} {'ratio':>7} {'(spread)':>15} {'ops/s':>11}")
     for test in arguments.test.split(","):

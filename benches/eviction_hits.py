@@ -7,13 +7,13 @@
 
 A client reads through the cache: it GETs keys drawn by Zipf's law (--exponent), --pipeline at a
 time, and SETs missing ones, --bytes bytes each. The first --warm-up requests are not counted. All
-peers get the same requests, those of --seeds seeds in turn, each with a new server. Prints for each
+peers receive the same requests, from --seeds seeds in turn, each with a new server. Prints for each
 policy and peer the hit rate, the number of keys left, used_memory and resident memory at the end,
-each the median of all seeds (least to greatest), and the share of requests for as many of the most
-popular keys: the best that any policy could reach.
+each the median of all seeds (minimum to maximum), and the ideal: the share of requests for an equal
+number of the most popular keys, which no policy can exceed.
 
-{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
-standard library suffices.
+{port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
+Needs only Python's standard library.
 """
 
 import itertools

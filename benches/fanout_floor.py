@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The minimum cost of a fan-out: a peer for isolation_costs.py that only lets the kernel send.
 
-It replies to PING, SUBSCRIBE and PUBLISH on any channel, with one plain send(2) to each subscriber for
-all messages of one read. Its system time is the kernel's cost of that; its user time is Python's and
-no floor of anything.
+It replies to PING, SUBSCRIBE and PUBLISH on any channel, with one plain send(2) to each subscriber
+for all messages of one read. Its system time is the kernel's cost of these sends. Its user time is
+Python's, which means nothing.
 
     python3 benches/fanout_floor.py --port 7000
 """

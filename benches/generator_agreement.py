@@ -2,16 +2,16 @@
 """Compares `pantala-bench load` with redis-benchmark: the same keys on one redis-server, in rounds.
 
 The server runs on CPU 0, the generators on CPU 1. Prints throughput, latency, the server's CPU time
-per operation, and the operations in one read of the server, which shows whether a generator keeps its
-pipelines whole; at the end ratios to redis-benchmark within a round, median (least-greatest).
+per operation, and the operations in one read of the server, which shows whether a generator keeps
+its pipelines whole; at the end ratios to redis-benchmark within a round, median (min-max).
 
     chrt -f 5 python3 benches/generator_agreement.py --rounds 4
 
 `load` runs three times: with its defaults, where all clients draw the same sequence of keys (as in
 memtier_benchmark); with --distinct-client-seed; and with that at the rate that redis-benchmark has
-just reached, since a generator that drives more makes a longer queue. redis-benchmark has no rate
-option. At a rate, latency counts from when an operation was due. Everything started is stopped.
-Python's standard library suffices.
+just reached, since a faster generator makes longer queues. redis-benchmark has no rate option. At a
+fixed rate, latency counts from the time at which an operation was due. All started processes are
+stopped at the end. Needs only Python's standard library.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def one_round(arguments, port, pid, pipeline, requests, seen):
 
 
 def summarize(seen):
-    print(f"\nto {PEER}, within a round: median (least-greatest)")
+    print(f"\nto {PEER}, within a round: median (min-max)")
     print(f"{'':29}" + "".join(f"{name:>20}" for name in ("ops/s", "server CPU/op", "p50", "p99")))
     for (pipeline, name), rounds in seen.items():
         if name == PEER:

@@ -5,18 +5,18 @@
         --peer 'redis=redis-server --port {port} --save "" --appendonly no' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
-Loads, each from this process, pinned to one set of CPUs while the server has another:
+Loads. This process generates them, pinned to one set of CPUs; the server is pinned to another.
 
 - transactions: each client sends MULTI, 4 SETs of random keys and EXEC in one write, waits for all
   six replies, and repeats. One operation is one transaction.
 - sets: the same 4 SETs in one write without MULTI and EXEC. One operation is one such write.
 - scripts: EVAL of three commands on two declared random keys. One operation is one call.
-- jobs: EVALSHA of nine commands that carry a job through a queue, with the queue's prefix as its only
-  argument, as BullMQ's scripts: no key is declared. One operation is one call.
-- publish: one client publishes to --subscribers others, --publish-pipeline messages of --message-size
-  bytes in one write. One operation is one message delivered to one subscriber. In "lockstep" it
-  continues when all subscribers have received everything; otherwise when it has its replies, as
-  clients do, from a separate process.
+- jobs: EVALSHA of nine commands that move a job through a queue. As in BullMQ, the queue's prefix
+  is its only argument, and no key is declared. One operation is one call.
+- publish: one client publishes to --subscribers others, --publish-pipeline messages of
+  --message-size bytes in one write. One operation is one message delivered to one subscriber. In
+  "lockstep" the publisher continues when all subscribers have received everything. Otherwise it is
+  a separate process and continues when it has its replies, as clients do.
 
 Scripts and jobs are sent --script-pipeline calls in one write. Rounds are interleaved as in
 cpu_per_op.py; ratios are to the first peer in the same round, medians over rounds.
@@ -40,7 +40,7 @@ redis.call('INCR', KEYS[2])
 return redis.call('GET', KEYS[1])
 """
 
-# Replies the number of words of the job's hash.
+# Returns the number of words in the job's hash.
 JOB_SCRIPT = """
 local prefix, name, data, time = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local id = redis.call('INCR', prefix .. 'id')
@@ -129,7 +129,7 @@ def run_writes(arguments, server, make, pipeline=1):
     turns = max(arguments.operations // len(clients) // pipeline, 1)
     at = 0
     spent = Spent(server.process.pid)
-    # A tenth more first, to warm both sides.
+    # First a tenth of the operations, unmeasured, to warm both sides.
     for turn in range(-(turns // 10) - 1, turns):
         if turn == 0:
             spent.begin()
@@ -226,7 +226,7 @@ def runs(arguments):
             for depth in map(int, arguments.script_pipeline.split(",")):
                 yield f"{load} p{depth}", lambda server, make=make, depth=depth: run_writes(arguments, server, make, depth)
         else:
-            raise RuntimeError(f"there is no load {load}")
+            raise RuntimeError(f"unknown load {load}")
 
 
 def measure(arguments):
@@ -244,7 +244,7 @@ def measure(arguments):
 
 def print_table(arguments, results):
     first = arguments.peer[0][0]
-    print(f"{arguments.rounds} rounds; CPU us/op: median (least-most); ratio to {first} in the same round; of it the kernel's, us/op")
+    print(f"{arguments.rounds} rounds; CPU us/op: median (min-max); ratio to {first} in the same round; the kernel's part, us/op")
     for (load, name), taken in results.items():
         cpu, system = zip(*taken)
         base = [one for one, _ in results[load, first]]

@@ -3,8 +3,8 @@
 
     python3 benches/journal_cost.py --rounds 9 --peer 'pantala=target/release/pantala --port {port} --workers 1'
 
-One server per peer is pinned to one set of CPUs, redis-benchmark to another. Each round measures all
-states on the same server:
+One server per peer is pinned to one set of CPUs, redis-benchmark to another. Each round measures
+all states on the same server:
 
   off       nothing is recorded
   discard   `DEBUG JOURNAL 1`: recorded, merged and discarded
@@ -107,7 +107,7 @@ def main():
     arguments = parse_arguments()
     print(
         f"SET, pipeline {arguments.pipeline}, {arguments.clients} clients, {arguments.data_size}-byte values, "
-        f"{arguments.keyspace} keys, {arguments.rounds} rounds; CPU us/op: median (least-most); ratio to off"
+        f"{arguments.keyspace} keys, {arguments.rounds} rounds; CPU us/op: median (min-max); ratio to off"
     )
     print(f"{'peer':<16} {'journal':<8} {'CPU us/op':>9} {'(spread)':>17} {'ratio':>7} {'(spread)':>15}")
     for name, command in arguments.peer:

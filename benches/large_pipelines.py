@@ -5,15 +5,15 @@
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
-Prints for each load and peer medians of the rounds (least-greatest), and ratios to the first peer in
-the same rounds: seconds from the first byte sent to the last one received, and the longest GET of
-another client meanwhile, in milliseconds (one every half millisecond, from a separate process). Rows
-`unread` are of a client that does not read: the longest GET while its pipeline runs, resident memory
-divided by the bytes of its replies, and the longest GET in the second after it disconnects. Each
-round starts a new server for each peer.
+Prints for each load and peer medians of the rounds (min-max), and ratios to the first peer in the
+same rounds: seconds from the first byte sent to the last one received, and the longest GET of
+another client meanwhile, in milliseconds (one every half millisecond, from a separate process).
+Rows `unread` are of a client that does not read: the longest GET while its pipeline runs, resident
+memory divided by the bytes of its replies, and the longest GET in the second after it disconnects.
+Each round starts a new server for each peer.
 
-{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
-standard library suffices.
+{port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
+Needs only Python's standard library.
 """
 
 import multiprocessing

@@ -7,15 +7,17 @@ stopped; then the next. Two fillings, each in a server of its own:
 * populate: DEBUG POPULATE of --keys pairs key:N / value:N;
 * values: --value-keys keys of 16 bytes with values of --value-size bytes, by pipelined SET.
 
-Before the first reading a server gets the second filling's traffic as GETs of missing keys, so that
-buffers of connections and workers do not count as keys. "started with" is its memory then.
+Before the first measurement a server receives the second filling's traffic as GETs of missing keys,
+so that buffers of connections and workers do not count as keys. "started with" is its memory at
+that time.
 
     python3 benches/memory_per_key.py \\
         --peer 'redis=redis-server --port {port} --save "" --enable-debug-command yes' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --shards 40 --enable-debug-command yes'
 
-{port} is replaced by a free port. Ratios are against the first peer. 20 million keys take redis-server 2.2 GB.
-Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+{port} is replaced by a free port. Ratios are against the first peer. 20 million keys take
+redis-server 2.2 GB. All started processes are stopped at the end, also after Ctrl-C. Needs only
+Python's standard library.
 """
 
 import time
@@ -23,7 +25,7 @@ import time
 import peers
 from peers import reply_line
 
-# Memory that a server frees after the filling (buffers, a rehash's old table) is not its keys'.
+# Time for the server to free memory that is not of its keys (buffers, the old table of a rehash).
 SETTLE_S = 2
 SETS_PER_BATCH = 1000
 WARM_UP_BATCHES = 50
@@ -43,7 +45,7 @@ def resident_bytes(pid):
         for line in status:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
-    raise RuntimeError(f"process {pid} tells no VmRSS: has it ended?")
+    raise RuntimeError(f"process {pid} has no VmRSS: has it ended?")
 
 
 def ask(replies, connection, command):

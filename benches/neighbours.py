@@ -6,13 +6,14 @@
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40'
 
 One connection runs a long command on keys of one partition (KEYS, SORT BY and FLUSHALL: of all);
---probes others GET a small key of another partition (in the other half of the slots), each every two
-milliseconds. Prints for each command its time, how many probing connections waited for at least half
-of that (those that share a worker with its client), and of all the others together the median, 99th
-percentile and longest GET in milliseconds. The first line of a peer is without a command.
+--probes other connections send a GET of a small key of another partition (in the other half of the
+slots) every two milliseconds. Prints for each command its duration, the number of probing
+connections that waited for at least half of it (those that share a worker with the command's
+client), and for all other probes together the median, 99th percentile and longest GET in
+milliseconds. A peer's first line is without a command.
 
-{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
-standard library suffices.
+{port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
+Needs only Python's standard library.
 """
 
 import multiprocessing
@@ -34,7 +35,7 @@ STALL_MIN_MS = 5.0
 def parse_arguments():
     parser = peers.parser(__doc__)
     parser.add_argument("--members", type=int, default=1_000_000, help="of each large collection")
-    parser.add_argument("--probes", type=int, default=8, help="connections that GET")
+    parser.add_argument("--probes", type=int, default=8, help="connections that send GETs")
     return peers.parse(parser)
 
 
@@ -191,7 +192,7 @@ def measure_peer(title, command, arguments):
         server.wait_ready()
         fill(server.port, arguments.members)
         probes = Probes(server.port, arguments.probes)
-        print(f"\n{title}\n\n| command | ms to the reply's first byte (last) | connections that stood still | p50 | p99 | longest |")
+        print(f"\n{title}\n\n| command | ms to the reply's first byte (last) | connections that waited | p50 | p99 | longest |")
         print("| --- | --- | --- | --- | --- | --- |")
         end = time.monotonic() + IDLE_S
         idle = probes.run(lambda now: now > end)

@@ -1,7 +1,7 @@
 """Shared by the scripts of this folder: peers and their servers, RESP, start and end of a script.
 
 A peer is a server with a name and a command (`--peer NAME=COMMAND`), where {port} stands for a free
-port. Everything started is stopped again, on Ctrl-C and SIGTERM too.
+port. All started processes are stopped at the end, also after Ctrl-C and SIGTERM.
 """
 
 import argparse
@@ -78,7 +78,7 @@ class Server:
         self.port = free_port()
         words = shlex.split(command.replace("{port}", str(self.port)))
         self.output = tempfile.TemporaryFile()
-        # A session of its own: a terminal's Ctrl-C then reaches this script alone, which stops the server in order.
+        # A session of its own: Ctrl-C in a terminal then reaches only this script, which stops the server.
         self.process = subprocess.Popen(
             words if cpus is None else ["taskset", "-c", cpus, *words],
             stdin=subprocess.DEVNULL,
@@ -132,7 +132,7 @@ def connect(port):
 
 
 def encode(*words):
-    """Encodes a command; words are bytes, or anything with a text."""
+    """Encodes a command; words are bytes, or objects that str() converts."""
     words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
@@ -156,12 +156,12 @@ def receive(client, length):
             raise RuntimeError("the server closed a connection")
         got += part
     if b"-" in got:
-        raise RuntimeError(f"an error came: {got[:200]!r}")
+        raise RuntimeError(f"received an error: {got[:200]!r}")
     return got
 
 
 def spread(figures, digits=3):
-    """Returns the median of values, and their least and greatest."""
+    """Returns the median of values, and their minimum and maximum."""
     low, high = min(figures), max(figures)
     return f"{statistics.median(figures):.{digits}f}", f"({low:.{digits}f}-{high:.{digits}f})"
 

@@ -4,10 +4,10 @@
     python3 benches/profiles.py transactions mset10 \\
         --server 'target/release/pantala --port {port} --save "" --workers 1 --shards 40'
 
-Without names: all workloads but `aof`. Prints for each the kernel's share of the samples, and the
-server's functions with the largest shares (of all samples). The server runs on CPU 0, the generator
-on CPU 1. perf also records the loading of keys, so run a test for much longer than that (--test-time,
---scale). Needs perf (Debian: linux-perf); software clock, no hardware counters.
+Without names it runs all workloads but `aof`. Prints for each workload the kernel's share of the
+samples, and the server's functions with the largest shares (of all samples). The server runs on CPU
+0, the generator on CPU 1. perf also records the loading of keys, so run a test for much longer than
+that (--test-time, --scale). Needs perf (Debian: linux-perf); software clock, no hardware counters.
 """
 
 import argparse

@@ -3,17 +3,18 @@
 
     python3 benches/stages.py --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1 --shards 40'
 
-Two measurements for each of GET and SET at pipeline 1 and 30. First, the server on a CPU of its own,
-driven by redis-benchmark: CPU time per operation, in the kernel and outside. Second, under callgrind,
-driven by this script: instructions per operation by function, counted in a short run and a longer one,
-so that the difference is free of start and end. Each function belongs to a stage (FUNCTIONS and FILES
-below), or to the row `unassigned`. Time outside the kernel is divided in proportion to instructions:
-a stage that waits for memory (find, copy) takes more than its share, one that computes (parse) less.
+Two measurements for each of GET and SET at pipeline 1 and 30. First, with the server on a CPU of
+its own and redis-benchmark as the client: CPU time per operation, in the kernel and outside.
+Second, under callgrind and with this script as the client: instructions per operation by function,
+counted in a short run and a longer one, whose difference excludes start and end. Each function
+belongs to a stage (FUNCTIONS and FILES below), or to the row `unassigned`. Time outside the kernel
+is divided in proportion to instructions: a stage that waits for memory (find, copy) really takes
+more than this, one that computes (parse) less.
 
 callgrind does not know io_uring, so the event loop's instructions are those of epoll, whatever the
 first measurement ran on. Needs valgrind, redis-benchmark, and a build that keeps its function names
-(`cargo build --release`). Instructions are the same on a busy host, times are not. Everything started
-is stopped again, on Ctrl-C too. Python's standard library suffices.
+(`cargo build --release`). Instructions are the same on a busy host, times are not. All started
+processes are stopped at the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
 import argparse
@@ -38,18 +39,18 @@ SET_REPLY_BYTES = len(b"+OK\r\n")
 STAGES = {
     "loop": "event loop: poll, receive, send",
     "parse": "parse RESP",
-    "window": "walk over the window and the connections",
+    "window": "loop over the window and the connections",
     "place": "classify, hash, slot, prefetch",
-    "gate": "take the shard, give it back",
+    "gate": "acquire and release the shard",
     "find": "find the entry, expiry, access time",
     "copy": "store the value; copy and reply",
-    "figures": "statistics, clock",
+    "counters": "statistics, clock",
     "unassigned": "assigned to no stage",
 }
 
-# A function's stage by its name; the first match counts. "" means by the file of the code (inlined
-# into that function), or `window` if no file matches. A function that is not here also goes by its
-# files, and is unassigned if none matches.
+# A function's stage by its name; the first match counts. "" means that the files of its (inlined) code
+# determine the stage, or `window` if no file matches. The stage of any other function is determined by
+# its files, too; it is unassigned if none matches.
 FUNCTIONS = [
     (r"worker::run::.*(run_entry|run_ready|run_window|note_plain)", ""),
     (r"pantala_resp::parser", "parse"),
@@ -57,7 +58,7 @@ FUNCTIONS = [
     (r"Executor|Access>?::shard|Keyspace>?::(shard|prefetch_gate|may_|is_)|ownership|engine::shard::access::Access::db", "gate"),
     (r"pantala_resp::reply|strings::|Db::set_|Db::payload|payload_of|NewString|record::|slab::|replace|dispose|heap_bytes", "copy"),
     (r"db::Db|pantala_dict|Access>?::(first_key|key)|types::access|ArgRange::of", "find"),
-    (r"pantala::stats|(worker|clients|windows)::(stats|slow|metrics)|latency|Timespec|Instant|SystemTime|clock_gettime|clock::|Tally", "figures"),
+    (r"pantala::stats|(worker|clients|windows)::(stats|slow|metrics)|latency|Timespec|Instant|SystemTime|clock_gettime|clock::|Tally", "counters"),
     (r"pantala_runtime|pantala::reactor|clients::events|worker::Worker|pantala_session|epoll|sys::", "loop"),
     (r"^(send|recv|read|write|readv|writev|sendmsg|recvmsg|sendto|recvfrom|__libc_(send|recv|read|write)|syscall)", "loop"),
 ]
@@ -68,7 +69,7 @@ FILES = [
     (r"engine/src/shard/(executor|ownership|keyspace|access)", "gate"),
     (r"commands/src/strings|dict/src/(record|slab)", "copy"),
     (r"crates/dict/|engine/src/store/db", "find"),
-    (r"server/src/stats|(clients|windows)/slow|engine/src/events/latency|std/src/time|time\.rs", "figures"),
+    (r"server/src/stats|(clients|windows)/slow|engine/src/events/latency|std/src/time|time\.rs", "counters"),
     (r"crates/runtime/|io-uring|crates/session/|server/src/reactor|clients/events", "loop"),
 ]
 # Helpers, counted with their callers: copies, comparisons, memory.
@@ -173,7 +174,7 @@ def profile(command, test, pipeline, operations):
         with open(out.name, encoding="utf-8", errors="replace") as lines:
             costs = read_profile(lines)
     if not costs:
-        raise RuntimeError("callgrind wrote nothing: did the server end in order?")
+        raise RuntimeError("callgrind wrote nothing: did the server exit normally?")
     return costs
 
 
@@ -211,7 +212,7 @@ def by_stage(costs):
 
 
 def print_table(times, counts):
-    print("instructions per operation, and nanoseconds: the kernel's and the rest as measured, the rest shared out by instructions")
+    print("instructions per operation, and nanoseconds: kernel and total as measured, the rest divided by instructions")
     print(f"{'stage':<12}" + "".join(f"{test + ', pipeline ' + str(pipeline):>24}" for test, pipeline in CASES))
     split = {}
     for case in CASES:
@@ -229,7 +230,7 @@ def print_table(times, counts):
     print(f"{'all':<12}" + "".join(f"{split[case][2]:>12,.0f}{split[case][0]:>9,.0f} ns" for case in CASES))
     print("\nunassigned: " + ", ".join(f"{100 * counts[case]['unassigned'] / split[case][2]:.1f}%" for case in CASES) + " of instructions")
     around = [peers.spread([total for total, _ in times[case]], 0)[1] for case in CASES]
-    print("all, ns, least and greatest of the rounds: " + ", ".join(around))
+    print("all, ns, minimum and maximum of the rounds: " + ", ".join(around))
     for stage, what in STAGES.items():
         print(f"  {stage:<12}{what}")
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """TLS against redis-server: CPU per operation, handshakes, idle memory, other clients meanwhile.
 
-Interleaved rounds on one host. The figure is the server's CPU time, from the scheduler's statistics
-of its threads: throughput on a shared host says little. Needs openssl and a redis-server with TLS.
+Interleaved rounds on one host. Compares the server's CPU time, from the scheduler's statistics of
+its threads, because throughput on a shared host means little. Needs openssl and a redis-server with
+TLS.
 """
 
 import argparse

@@ -4,12 +4,12 @@
     python3 benches/tracking.py \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --maxclients 15000'
 
-10,000 connections stay open in both phases. In the second one each of them tracks and has read ten of
-the keys, and rereads invalidated ones before each measurement, so that all keys are tracked when it
-starts. redis-benchmark sends GET and SET of random keys, without pipelining and with `--pipeline`.
-Prints the throughput of both phases and their ratio within a round, one server per peer and round.
-{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
-standard library suffices.
+10,000 connections stay open in both phases. In the second phase each of them tracks ten of the
+keys, which it has read. It rereads invalidated keys before each measurement, so that all keys are
+tracked when the measurement starts. redis-benchmark sends GET and SET of random keys, without
+pipelining and with `--pipeline`. Prints the throughput of both phases and their ratio within a
+round, one server per peer and round. {port} is replaced by a free port. All started processes are
+stopped at the end, also after Ctrl-C. Needs only Python's standard library.
 """
 
 import re

@@ -5,11 +5,12 @@
         --peer 'io_uring=target/release/pantala --port {port} --save "" --workers 2 --shards 40' \\
         --peer 'epoll=target/release/pantala --port {port} --save "" --workers 2 --shards 40 --io-backend epoll'
 
-Many clients send `MULTI`, four SETs of random keys and `EXEC`, or the four SETs, several such groups in
-flight for each; pantala-bench generates the load, on the server's CPUs. Prints groups a second and CPU
-of the server's process per group, for both, and the ratios of transactions to SETs within a round; one
-server per peer, interleaved rounds. {port} is replaced by a free port. Everything started is stopped
-again, on Ctrl-C too. Python's standard library suffices.
+Many clients send groups of commands: `MULTI`, four SETs of random keys and `EXEC`, or the four SETs
+alone. Each client has several groups in flight. pantala-bench generates the load, on the server's
+CPUs. Prints groups a second and the server's CPU time per group for both kinds, and the ratios of
+transactions to SETs within a round; one server per peer, interleaved rounds. {port} is replaced by
+a free port. All started processes are stopped at the end, also after Ctrl-C. Needs only Python's
+standard library.
 """
 
 import json

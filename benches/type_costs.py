@@ -5,13 +5,13 @@
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
-Prints microseconds of the server's process, all threads, per operation; one server per peer and round,
-interleaved rounds, ratios to the first peer within a round. pantala-bench has workloads on one
-collection, streams, unions and memory: `pantala-bench compare --workload list`.
+Prints the CPU time of the server's process (all threads) in microseconds per operation; one server
+per peer and round, interleaved rounds, ratios to the first peer within a round. pantala-bench has
+workloads on one collection, streams, unions and memory: `pantala-bench compare --workload list`.
 
 --only selects rows by parts of their titles, separated by semicolons. To add a row, add it to CPU.
-{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
-standard library suffices.
+{port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
+Needs only Python's standard library.
 """
 
 import os
@@ -72,7 +72,7 @@ def wanted(arguments, title):
 def drive(arguments, port, operations, command):
     """Runs a command by redis-benchmark."""
     keyspace = 100_000 if "{k}" in command else 1_000_000
-    # One random number below the keyspace: with {k} it also bounds the members.
+    # redis-benchmark has one range of random numbers: with {k} it also bounds the members.
     words = [word.replace("{k}", "__rand_int__").replace("{r}", "__rand_int__") for word in command.split()]
     line = [
         "taskset", "-c", arguments.client_cpus, "redis-benchmark", "-h", "127.0.0.1", "-p", str(port), "-q",
@@ -84,7 +84,7 @@ def drive(arguments, port, operations, command):
 
 
 def groups(arguments):
-    """Returns CPU's rows, each filling with the measured ones after it, if any of these is selected."""
+    """Returns the selected rows of CPU, and the rows with "fill" before them."""
     found, group, is_fill = [], [], False
     for row in CPU:
         if row[0] == "fill":

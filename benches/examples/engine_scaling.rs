@@ -77,7 +77,7 @@ fn main() {
     }
     let mix = if is_journaled { "SET, journal on" } else { "GET and SET 1:1" };
     println!(
-        "engine without sockets, {KEYS} keys of 16 bytes, 64-byte values, {mix}, {OPERATIONS} operations per worker; medians of {ROUNDS} rounds (least-most)"
+        "engine without sockets, {KEYS} keys of 16 bytes, 64-byte values, {mix}, {OPERATIONS} operations per worker; medians of {ROUNDS} rounds (min-max)"
     );
     println!(
         "{:<11} {:>6} {:>13} {:>14} {:>18} {:>18} {:>18} {:>13}",

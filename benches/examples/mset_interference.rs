@@ -390,7 +390,7 @@ fn run() -> Fallible<u64> {
     let msets = spread(rounds.iter().map(|(_, beside)| beside.msets_per_second).collect()).1;
     let checks: u64 = rounds.iter().map(|(_, beside)| beside.checks).sum();
     let violations: u64 = rounds.iter().map(|(_, beside)| beside.violations).sum();
-    println!("throughput beside MSET / alone: {middle:.3} ({least:.3} to {most:.3}); reach: at least 0.5");
+    println!("throughput beside MSET / alone: {middle:.3} ({least:.3} to {most:.3}); goal: at least 0.5");
     println!("{msets:.0} MSET/s of {MSET_KEYS} keys; {checks} checks, {violations} violations of atomicity");
     if checks == 0 {
         return Err("no check was made: nothing is said about atomicity".into());

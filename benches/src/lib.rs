@@ -46,7 +46,7 @@ pub struct Load {
     pub value_bytes: usize,
     /// Which worker runs commands.
     pub execution: Execution,
-    /// The journal is on, and discards what it has merged.
+    /// Whether the journal is on. It discards merged effects.
     pub is_journaled: bool,
 }
 
@@ -272,8 +272,8 @@ pub fn run_apart(keyspaces: &[Prepared], operations: usize) -> Elapsed {
     race(&keyspaces.iter().map(|keyspace| (keyspace, 0)).collect::<Vec<_>>(), operations)
 }
 
-/// Runs `work` while threads keep all cores but the first awake and idle. If these threads have
-/// priority, no other process disturbs the memory of the first core, so that a run on one worker
+/// Runs `work` while spinning threads occupy all cores but the first. If these threads have
+/// priority, no other process disturbs the caches of the first core, so that a run on one worker
 /// has the same conditions as a run on all.
 pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);

@@ -65,8 +65,8 @@ pub fn for_each_backend(mut body: impl FnMut(Backend)) {
     }
 }
 
-/// Runs `body` for all backends under test at the same time: for scenes that wait most of the time.
-/// Scenes that burn CPU would disturb each other, and belong in [`for_each_backend`].
+/// Runs `body` for all backends under test at the same time. For bodies that wait most of the time;
+/// bodies that use much CPU time would disturb each other and need [`for_each_backend`].
 ///
 /// # Panics
 /// If a body panics, after all of them have ended.
@@ -81,8 +81,8 @@ pub fn for_all_backends(body: impl Fn(Backend) + Sync) {
     });
 }
 
-/// Runs `body` for each backend under test and each execution mode, by their names on the command
-/// line, naming both on standard error first.
+/// Runs `body` for each backend under test and each execution (`inline`, `owner`). Prints both
+/// names on standard error first.
 pub fn for_each_form(mut body: impl FnMut(Backend, &str)) {
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {

@@ -1,5 +1,5 @@
-//! Finds the `pantala` binary after building it: `cargo test` builds it only for tests of its own
-//! package.
+//! Builds the `pantala` binary and returns its path. `cargo test` itself builds a binary only for
+//! the tests of its own package, and these tests are in another one.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -39,9 +39,9 @@ pub fn pantala_bench() -> &'static PathBuf {
     PATH.get_or_init(|| build("pantala-bench", &["pantala-bench", "pantala", "pantala-tests"]))
 }
 
-/// Builds the binary `name` of `packages`. cargo unifies the features of their dependencies, so
-/// `packages` are those that result in the same features as `cargo test --workspace`. That command
-/// has then built everything but the binary itself.
+/// Builds the binary `name`. cargo unifies the features of the dependencies of all `packages`. They
+/// are chosen so that this results in the same features as `cargo test --workspace`; then that
+/// command has already built everything but the binary itself.
 fn build(name: &str, packages: &[&str]) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -52,8 +52,8 @@ fn build(name: &str, packages: &[&str]) -> PathBuf {
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
-    // Cargo describes the package under test in environment variables, which this build must not
-    // see.
+    // Cargo sets this variable for the package under test; it would mislead the build of another
+    // one.
     let mut child = command
         .current_dir(workspace_root())
         .env_remove("CARGO_MANIFEST_DIR")

@@ -107,8 +107,8 @@ impl Client {
         self.send_raw(&bytes);
     }
 
-    /// Sends all commands in one write and returns the replies. It reads meanwhile, so that client
-    /// and server can't block each other.
+    /// Sends all commands in one write and returns the replies. It reads while it writes; otherwise
+    /// client and server could each wait until the other reads.
     ///
     /// # Panics
     /// If the server closes the connection.
@@ -182,8 +182,8 @@ impl Client {
     /// If the server closes the connection ([`io::ErrorKind::UnexpectedEof`]), is silent for
     /// [`READ_MAX`], or sends bytes that aren't a reply.
     pub fn try_receive(&mut self) -> io::Result<(Reply, Vec<u8>)> {
-        // A long incomplete reply is parsed again only when its last bulk is complete, so that
-        // reading a reply of 512 MB takes linear time.
+        // Each parse starts at the reply's first byte. So that reading a reply of 512 MB takes
+        // linear time, a long incomplete reply is parsed again only when its last bulk is complete.
         let mut retry_len = 1;
         loop {
             let unread = &self.buffer[self.taken..];
@@ -281,8 +281,9 @@ impl Client {
         result.expect("a socket takes a timeout");
     }
 
-    /// Limits the kernel's receive buffer of this client. Otherwise the buffer grows for a client
-    /// that reads much data, up to 32 MiB on some hosts.
+    /// Limits the kernel's receive buffer of this client. By default the kernel lets it grow for a
+    /// client that reads much data, up to 32 MiB on some hosts, so a test of output limits would
+    /// need more data.
     ///
     /// # Panics
     /// If the kernel rejects the size.
@@ -335,8 +336,8 @@ impl Client {
     }
 }
 
-/// Returns the number of missing bytes of the last bulk in the incomplete `unread`; at least 1.
-/// Another parse before they arrive is pointless.
+/// Returns the minimum length that the incomplete reply `unread` has when its last bulk is
+/// complete. Until then it can't be parsed.
 fn missing_len(unread: &[u8]) -> usize {
     let mut at = 0;
     while let Some(header) = unread[at..].iter().position(|byte| *byte == b'\r') {

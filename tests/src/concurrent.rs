@@ -23,7 +23,7 @@ pub fn run_for(limit: Duration, bodies: Vec<Body<'_>>) -> Result<(), String> {
         for mut body in bodies {
             let (stop, first) = (&stop, &first);
             scope.spawn(move || {
-                // If a body panics, the others must not wait for it, so the deadline stops them.
+                // A body that panics doesn't set `stop`; the deadline stops the others then.
                 while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
                     if let Err(text) = body() {
                         stop.store(true, Ordering::Relaxed);

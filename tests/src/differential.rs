@@ -1,4 +1,8 @@
-//! The differential test: sends one command stream to two servers and compares every reply.
+//! The differential test: sends one command stream to two servers, the *subject* (Pantala) and the
+//! *judge* (redis-server), and compares every reply.
+//!
+//! A *step* is a command of the stream, a *burst* a list of steps sent in one write, and a *walk* a
+//! `SCAN` command whose cursor is followed to the end (see [`generator`]).
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -17,17 +21,18 @@ const SHRINK_MAX: Duration = Duration::from_secs(20);
 const DATABASES: usize = 16;
 /// Number of bytes of a reply shown before the first difference.
 const SHOWN_BEFORE: usize = 100;
-/// A longer reply is shown on a separate line of a report.
+/// Maximum number of steps of a failing stream that a report shows.
 const HISTORY_SHOWN: usize = 60;
 /// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
 /// Maximum number of shown elements that only one of two walks has.
 const ODD_SHOWN: usize = 4;
-/// Number of commands that fill both servers for a stream's payloads, and maximum length of a
-/// payload.
+/// Number of commands that fill both servers before a stream, to make payloads for `RESTORE`; and
+/// maximum length of such a payload.
 const FILLING: usize = 3000;
 const PAYLOAD_BYTES_MAX: usize = 20_000;
-/// Minimum length of a reply for which a script may run out of memory, bytes.
+/// Minimum length of the judge's reply to a script for which Pantala's script may fail for lack of
+/// memory, bytes.
 const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 
 /// A difference between two servers.
@@ -83,8 +88,8 @@ impl<'a> Pair<'a> {
                 start += 1;
                 continue;
             }
-            // The marker after a burst must not be queued, so a burst must not end within a
-            // transaction.
+            // An `ECHO` follows each burst (see `Pair::burst`). A transaction would queue it, so no
+            // burst ends within a transaction.
             let (mut length, mut is_open) = (0, false);
             for step in steps[start..].iter().take_while(|step| step.connection == connection) {
                 if length >= BURST_MAX && !is_open || is_walk(step) {
@@ -266,9 +271,9 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Returns the failing stream without as many commands as possible in the available time, so
-    /// that it still fails. Returns the whole stream if a server has died, or if it doesn't fail
-    /// again.
+    /// Removes commands from the failing stream as long as it still fails, until none can be
+    /// removed or [`SHRINK_MAX`] has passed. Returns the whole stream if a server has died, or if
+    /// the stream doesn't fail a second time.
     #[must_use]
     pub fn shrink(&self, mut steps: Vec<Step>) -> Vec<Step> {
         let deadline = Instant::now() + SHRINK_MAX;
@@ -298,8 +303,8 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Returns all elements of a walk from the first to the last page, each once. Fails on an invalid
-/// page.
+/// Returns the elements of all pages of a walk, without repetitions. Fails with the reply if it
+/// isn't a page.
 fn elements_of_walk(client: &mut Client, step: &Step) -> Result<BTreeSet<String>, String> {
     let chunk = if step.check == Check::WalkOfPairs { 2 } else { 1 };
     let cursor_at = if step.args[0].eq_ignore_ascii_case(b"SCAN") { 1 } else { 2 };
@@ -323,7 +328,7 @@ fn is_walk(step: &Step) -> bool {
     matches!(step.check, Check::Walk | Check::WalkOfPairs)
 }
 
-/// Fills both servers from a separate stream. Returns their dumps.
+/// Fills both servers from a separate stream. Returns the payloads of `DUMP` of all their keys.
 fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result<Vec<Vec<u8>>, Difference> {
     let mut generator = Generator::new(seed, start_s);
     let mut steps = Vec::new();
@@ -335,7 +340,7 @@ fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result
     let mut payloads = Vec::new();
     for database in 0..generator::DATABASES {
         for key in pair.keys_of(database as usize)? {
-            // These IDs would prevent a stream of others from adding entries.
+            // Its last ID is a time; in a restored stream, smaller IDs could no longer be added.
             if key == generator::CLOCK_STREAM {
                 continue;
             }
@@ -352,7 +357,8 @@ fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result
     Ok(payloads)
 }
 
-/// Runs `count` commands on both servers. The stream is that of the announced seed and this name.
+/// Runs at least `count` commands on both servers. The stream is determined by the announced seed
+/// and `name`.
 ///
 /// # Panics
 /// At the first difference, with the announced seed and the shortest failing stream found.
@@ -376,8 +382,7 @@ pub fn compare(subject: &Server, judge: &Server, announced: u64, name: &str, cou
     }
     let mut pair = Pair::new(subject, judge);
     let Err(found) = pair.run(&steps).and_then(|()| pair.compare_datasets()) else { return };
-    // Shrinking takes time, and takes long if a server doesn't reply, so print the difference
-    // first.
+    // Print the difference before shrinking, which takes long if a server doesn't reply.
     eprintln!("PANTALA_SEED={announced} ({name}): command {}: {}", found.index, found.text);
     let failing = if found.index == 0 { steps.len() } else { (found.index + BURST_MAX).min(steps.len()) };
     let shortest = pair.shrink(steps[..failing].to_vec());
@@ -410,10 +415,10 @@ fn until_marker(client: &mut Client, marker: &str) -> Result<Vec<Raw>, String> {
     }
 }
 
-/// Returns whether a reply is acceptable.
+/// Returns whether the subject's reply `given` is acceptable, if the judge's is `right`.
 #[must_use]
 pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
-    // COMPAT.md: the memory of a script's Lua state is limited, and contains the reply.
+    // COMPAT.md: Pantala limits the memory of a script's Lua state, which also holds the reply.
     let is_too_large = given.1.starts_with(b"-ERR not enough memory script") && right.1.len() >= SCRIPT_REPLY_BYTES;
     if given.1 == right.1 || is_too_large {
         return true;
@@ -463,7 +468,8 @@ fn parts(reply: &Reply) -> &[Reply] {
     }
 }
 
-/// Returns the elements of a reply in chunks, sorted. An array of arrays already consists of pairs.
+/// Returns the elements of a reply, joined in chunks of `chunk` elements, sorted. The elements of
+/// an array of arrays aren't joined, because they are already pairs.
 fn sorted(reply: &Reply, chunk: usize) -> Vec<String> {
     let parts = parts(reply);
     let chunk = if matches!(parts.first(), Some(Reply::Array(_))) { 1 } else { chunk };

@@ -1,7 +1,7 @@
-//! Client libraries and programs based on them, by language. `tests/clients` has an ordinary
-//! manifest for each language, and workloads that check replies. They are copied to
-//! `target/clients`, where the language's own package manager installs the manifest's packages. The
-//! workloads run there against a server.
+//! Tests with client libraries of other languages, and with programs based on them. `tests/clients`
+//! has a folder for each language, with an ordinary package manifest and with workloads that check
+//! replies. Each folder is copied to `target/clients`, where the language's own package manager
+//! installs the manifest's packages. The workloads run there against a server.
 //!
 //! A workload is a program that reads the server's port from `PANTALA_PORT`, prints a line for each
 //! check, and exits with 1 if a check fails.

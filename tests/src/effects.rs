@@ -26,7 +26,7 @@ const EFFECTS_SHOWN: usize = 12;
 /// The key whose `SET` marks a position in the stream.
 pub(crate) const MARKER: &[u8] = b"__marker__";
 
-/// A connection that follows a server's stream.
+/// A connection that follows a server's stream, as a replica does.
 pub struct EffectStream {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -34,7 +34,7 @@ pub struct EffectStream {
 }
 
 impl EffectStream {
-    /// Attaches to a server. The stream has all later writes.
+    /// Attaches to a server. The stream has all writes after this call.
     ///
     /// # Panics
     /// If the server rejects `SYNC`.
@@ -103,15 +103,15 @@ impl EffectStream {
         }
     }
 
-    /// Returns whether no part of the next effect has been read.
+    /// Returns whether all received bytes have been returned as effects.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Returns the effects up to now: sets a marker key, and reads until its effect is in the
-    /// stream. Does so twice, because recent effects of other connections may follow the first
-    /// marker.
+    /// Returns all effects of writes that were acknowledged before this call. Sets a marker key and
+    /// reads until the marker is in the stream, twice: effects of other workers may follow the
+    /// first marker, but precede one that is set after the first was received.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
         let mut effects = self.up_to_marker(client);
         effects.append(&mut self.up_to_marker(client));
@@ -152,8 +152,9 @@ pub fn replay(effects: &[Effect], server: &Server) {
     client.command(&[&b"DEL"[..], MARKER]);
 }
 
-/// Deletes the expired keys of all databases, by `SCAN`, so that their `DEL`s are propagated. Until
-/// then the keys exist in copies, where they expire later.
+/// Deletes the expired keys of all databases, by `SCAN`, so that their `DEL`s are propagated.
+/// Copies of the server keep these keys until they receive the `DEL`s, because their deadlines are
+/// later (`as_of_a_client`).
 pub fn delete_expired(client: &mut Client) {
     for db in 0..DATABASES {
         client.call(&format!("SELECT {db}"));
@@ -180,11 +181,13 @@ pub fn wait_for_expiry(server: &Server) {
     });
 }
 
-/// How much later keys expire in a copy. A replica waits for the `DEL` of an expired key, but a
-/// server that receives the stream from a client would expire the key itself, before the `DEL`.
+/// How much later keys expire in a copy. A replica keeps an expired key until its `DEL` arrives. A
+/// server that receives the stream from a client doesn't know that, and would expire the key before
+/// its `DEL`.
 const LATER_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Returns an effect in a form that has the same result when a client sends it.
+/// Changes an effect so that it has the same result when a client sends it, instead of the primary:
+/// deadlines are [`LATER_MS`] later, and an option that only a primary may send is removed.
 pub(crate) fn as_of_a_client(effect: &Effect) -> Effect {
     let mut words = without_limit(effect);
     if let Some((at, unit_ms)) = deadline_of(&words) {
@@ -209,8 +212,8 @@ fn deadline_of(words: &[Vec<u8>]) -> Option<(usize, i64)> {
     (words.len() >= 3 && (is(0, "PEXPIREAT") || is(0, "HPEXPIREAT"))).then_some((2, 1))
 }
 
-/// Returns an effect without `LIMIT` after an exact trim. `LIMIT` has no meaning there, and Redis
-/// accepts it from its primary only.
+/// Removes `LIMIT` after an exact trim (`=`) of a stream. It has no meaning there, and Redis
+/// accepts it only from its primary.
 fn without_limit(effect: &Effect) -> Effect {
     let is_trim = effect[0].eq_ignore_ascii_case(b"XADD") || effect[0].eq_ignore_ascii_case(b"XTRIM");
     let limit = effect.windows(4).position(|words| {
@@ -231,7 +234,7 @@ pub(crate) fn has_error(reply: &Reply) -> bool {
     }
 }
 
-/// Returns the digest of a server's dataset, without the markers.
+/// Returns the digest of a server's dataset, after deleting the marker key.
 pub fn digest(server: &Server) -> String {
     let mut client = server.connect();
     client.command(&[&b"DEL"[..], MARKER]);
@@ -246,7 +249,7 @@ pub fn difference(server: &Server, copy: &Server, effects: &[Effect]) -> String 
     found.unwrap_or_else(|| "no key differs".into())
 }
 
-/// Returns a key as it is: it need not be text.
+/// Returns the bytes of a key, which need not be UTF-8.
 fn bytes_of(key: &Reply) -> Vec<u8> {
     let Reply::Bulk(bytes) = key else { panic!("a key, not {key:?}") };
     bytes.clone()

@@ -1,13 +1,15 @@
-//! Replicas in tests: starts replication, waits for it, and compares replica and primary.
+//! Replicas by `REPLICAOF`: starts replication, waits for it, and compares replica and primary.
 
 use crate::effects::{difference, digest};
 use crate::waiting::eventually;
 use crate::{Reply, Server};
 
-/// Arguments of a redis-server that is a primary: a snapshot starts immediately.
+/// Arguments of a redis-server that is a primary: a snapshot starts without delay, and `PING`s are
+/// sent every second.
 pub const PRIMARY: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
 
-/// Number of comparisons of two servers' digests before they count as different.
+/// Number of comparisons of two servers' digests before they count as different. Several are
+/// needed, because a key may expire between the two digests of one comparison.
 const DIGESTS_MAX: usize = 3;
 
 /// Returns a field of `INFO`, or an empty text.
@@ -51,8 +53,8 @@ pub fn wait_until_applied(replica: &Server, primary: &Server) {
     });
 }
 
-/// Checks that a replica has the same dataset as its primary, after applying all effects. No client
-/// may write.
+/// Waits until a replica has applied all effects, and checks that its dataset is then that of its
+/// primary. No client may write meanwhile.
 ///
 /// # Panics
 /// If the datasets differ.

@@ -5,14 +5,19 @@
 //!
 //! - [`Server`]: a running child process, Pantala or redis-server. It listens on its own port on
 //!   loopback, logs into its own folder, and is killed when dropped.
-//! - [`Backend`]: the event loop that Pantala uses. Network tests run once for each that the host
-//!   allows ([`for_each_backend`]), those that wait on all at the same time
-//!   ([`for_all_backends`]).
+//! - [`Backend`]: the event loop that Pantala uses. Network tests run on every backend that the
+//!   host allows: one after the other ([`for_each_backend`]), or at the same time if they wait most
+//!   of the time ([`for_all_backends`]).
+//! - *execution*: Pantala's directive `execution`, `inline` or `owner`.
+//! - *effect*: a command that a server propagates to replicas. A *unit* is what a replica applies
+//!   as a whole: the effects between `MULTI` and `EXEC`, or a single effect.
 //! - [`Client`]: a socket that sends exactly the given bytes and splits what it receives into
 //!   [`Reply`]s, keeping their raw bytes, so that two servers can be compared byte by byte.
 //! - [`history`]: requests and replies of concurrent clients, and whether they are linearizable.
-//! - [`effects`]: the stream of propagated commands, read and replayed; [`replica`]: a copy that
-//!   follows it; [`writers`]: concurrent clients whose random commands fill it.
+//! - [`effects`]: reads a server's stream of effects and replays it on another server; [`replica`]:
+//!   servers that follow the stream; [`writers`]: concurrent clients whose random commands fill it.
+//! - [`following`]: replication by `REPLICAOF`; [`staged`]: a scripted primary.
+//! - [`upstream`]: runs Redis's own test suite.
 //! - [`generator`]: random command streams; [`differential`]: sends a stream to two servers.
 //! - [`tls`]: certificates, and a tunnel through which a [`Client`] reaches an encrypted port.
 //! - [`transcript`]: replies to a list of commands, compared with a judge's.
@@ -30,8 +35,8 @@
 //! | `PANTALA_CLIENTS_AGAINST` | `redis`: runs the workloads of `tests/clients` on redis-server instead |
 //! | `CI` | `true`: a missing redis-server, redis-cli or redis-benchmark fails tests instead of skipping them |
 //!
-//! The harness doesn't use Pantala's crates. Its parser of replies is separate on purpose, so that
-//! it doesn't share bugs with `pantala-resp`.
+//! The harness doesn't use Pantala's crates. It has its own parser of replies, because a parser
+//! shared with `pantala-resp` would hide that crate's bugs.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Seeded randomness. It is implemented here because a stream must replay from its seed for ever,
-//! even if a library changes.
+//! Seeded randomness. It is implemented here because reports and documents quote seeds: these must
+//! replay for ever, even if a library changes its generator.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,8 +31,9 @@ impl Random {
         seed
     }
 
-    /// Derives the seed of one of several runs from the announced one: `announced` mixed with the
-    /// run's `name`. Each run has its own stream, and all replay from the announced seed.
+    /// Returns the seed of the run `name` of a test: a hash of that name and the `announced` seed.
+    /// A test with several runs prints one seed, from which all of them replay, and each run still
+    /// has its own stream.
     #[must_use]
     pub fn seed_of(announced: u64, name: &str) -> u64 {
         // FNV-1a, which never changes.
@@ -110,7 +111,7 @@ mod tests {
         seeds.sort_unstable();
         seeds.dedup();
         assert_eq!(seeds.len(), 2 * names.len());
-        // Seeds in documents must replay.
+        // Reports and documents quote seeds, so this function must never change.
         assert_eq!(Random::seed_of(9001, "a"), 0x4bdc_2ce1_c188_c3b5);
     }
 }

@@ -1,6 +1,7 @@
-//! Copies that follow a server's stream while clients write, and a check of each unit of the
-//! stream. A property that holds after every unit holds at every position where the stream may be
-//! cut.
+//! Servers (*copies*) that follow another server's stream of effects while clients write. Each
+//! *unit* of the stream (the effects between `MULTI` and `EXEC`, or a single effect) is checked
+//! when it arrives. A crash or a lost link may cut the stream after any unit, so a property that
+//! must hold in every replica must hold after every unit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,11 +15,12 @@ use crate::{Client, Server};
 /// Maximum number of effects sent to a copy together.
 const TOGETHER: usize = 1000;
 
-/// Number of comparisons of two servers' digests before they count as different.
+/// Number of comparisons of two servers' digests before they count as different. Several are
+/// needed, because a key may expire between the two digests of one comparison.
 const DIGESTS_MAX: usize = 3;
 
-/// Checks each unit: its effects without `MULTI` and `EXEC`. An error says why the stream must not
-/// be cut after the unit.
+/// Checks a unit, given as its effects without `MULTI` and `EXEC`. An error says which property
+/// doesn't hold after this unit.
 pub type Look = Box<dyn FnMut(&[Effect]) -> Result<(), String> + Send>;
 
 /// See the head of this module.
@@ -56,19 +58,19 @@ impl Replica {
         self.thread.is_finished()
     }
 
-    /// Waits for all written effects, and compares the copies with the server. No client may write
-    /// any more. Returns the number of effects.
+    /// Waits until the copies have applied all effects, and compares them with the server. No
+    /// client may write any more. Returns the number of effects.
     ///
     /// # Errors
-    /// A failed check at a cut, an error reply of a copy, or a copy with a different dataset.
+    /// A check of a unit failed, a copy replied with an error, or a copy has a different dataset.
     ///
     /// # Panics
     /// If the stream ends.
     pub fn finish(self, server: &Server) -> Result<u64, String> {
         wait_for_expiry(server);
         let mut client = server.connect();
-        // Recent effects of other workers may follow the first marker, but don't follow a marker
-        // that is set after the first was received.
+        // Effects of other workers may follow the first marker, although they were acknowledged
+        // before it. They precede a marker that is set after the first one was received.
         client.command(&[&b"SET"[..], MARKER, b"first"]);
         eventually("the stream contains the first marker", || {
             self.is_marked.load(Ordering::Relaxed) || self.has_ended()
@@ -77,7 +79,6 @@ impl Replica {
         self.thread.join().expect("the follower does not panic")?;
         for copy in &self.copies {
             copy.connect().call("SELECT 0");
-            // A key that expires between the two digests is in only one of them.
             if !(0..DIGESTS_MAX).any(|_| digest(copy) == digest(server)) {
                 return Err(format!("a copy differs: {} and {}", sizes(copy), sizes(server)));
             }
@@ -103,7 +104,7 @@ impl Follower {
         let mut units = Units::default();
         loop {
             let (mut bytes, mut count, mut is_last) = (Vec::new(), 0, false);
-            // A copy must not be left within a transaction.
+            // Replies are read after the whole batch, so a batch must not end within a transaction.
             while !is_last && (count == 0 || units.is_open() || count < TOGETHER && !self.stream.is_drained()) {
                 let effect = self.stream.next_effect();
                 let marker = (effect.len() == 3 && effect[1] == MARKER).then(|| effect[2].as_slice());

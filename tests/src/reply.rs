@@ -1,5 +1,4 @@
-//! Replies of a server, RESP2 and RESP3: parses bytes into values. A value preserves everything
-//! that was parsed.
+//! Replies of a server, RESP2 and RESP3: parses bytes into values.
 
 use std::fmt;
 
@@ -27,7 +26,7 @@ pub enum Reply {
     Set(Vec<Reply>),
     /// `>`
     Push(Vec<Reply>),
-    /// `,` as text, because doubles are compared in the form sent.
+    /// `,` as text, because tests compare the digits that were sent.
     Double(String),
     /// `#`
     Boolean(bool),
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_bytes_are_rejected() {
         assert!(parse(b"hello\r\n").is_err());
         assert!(parse(b"$3\r\nabcde\r\n").is_err());
         let deep = b"*1\r\n".repeat(DEPTH_MAX + 2);

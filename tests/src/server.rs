@@ -15,7 +15,8 @@ use crate::{Backend, Client, Random, binary, tool};
 
 /// Maximum wait until a server is ready. A debug build is slow while a compiler runs.
 pub const READY_MAX: Duration = Duration::from_secs(30);
-/// Number of ports tried before a start fails, because another process may take a free port.
+/// Number of ports tried before a start fails. Another process may take a free port before the
+/// server binds it.
 const PORT_TRIES: usize = 20;
 
 /// A running server, which is killed when dropped.
@@ -36,7 +37,8 @@ pub struct Exit {
 }
 
 impl Server {
-    /// Starts Pantala on `backend` with further `args` (redis-server's form: `--directive value`).
+    /// Starts Pantala on `backend` and a free port, with further `args` (redis-server's form:
+    /// `--directive value`).
     ///
     /// # Panics
     /// If it doesn't start. The message has its log.
@@ -63,8 +65,8 @@ impl Server {
         }
     }
 
-    /// Starts Pantala on epoll under `tool`, a program that takes its own `words` and then a
-    /// command line (valgrind, which doesn't support io_uring).
+    /// Runs `tool` with its arguments `words`, followed by the command line of Pantala. The backend
+    /// is epoll, because valgrind, the tool in use, doesn't support io_uring.
     ///
     /// # Panics
     /// If it doesn't start. The message has its log.
@@ -278,7 +280,8 @@ impl Drop for Server {
     }
 }
 
-/// Runs `pantala` with exactly `args` and `stdin` until it ends. For starts that must fail.
+/// Runs `pantala` with exactly `args` and `stdin` until it ends. For tests in which the start must
+/// fail.
 ///
 /// # Panics
 /// If it still runs after [`READY_MAX`].
@@ -343,8 +346,8 @@ fn pantala_configured(file: OsString, input: Option<&str>, args: &[&str]) -> Ser
 }
 
 /// Returns a port on loopback on which no process listens at the moment. It is below the kernel's
-/// range for outgoing connections, so that no client's socket takes it, and differs at each call in
-/// this process.
+/// range for outgoing connections, so that no client's socket takes it. Each call in this process
+/// returns another port.
 ///
 /// # Panics
 /// If there is no free port.

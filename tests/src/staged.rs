@@ -1,5 +1,8 @@
-//! A primary whose answers a test has written: damaged snapshots, streams with errors, links that
-//! break.
+//! A scripted primary, which a Pantala follows. The test determines what the primary sends, such as
+//! a damaged snapshot or a stream with errors, and when it breaks the link.
+//!
+//! A *scene* is the primary's behaviour on one connection: it replies to the commands of the
+//! replica's handshake, then sends an *answer* to `PSYNC` or `SYNC`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,7 +11,7 @@ use std::thread::JoinHandle;
 
 use crate::client::encode;
 
-/// The replication ID of a staged primary.
+/// The replication ID of a scripted primary.
 pub const ID: &str = "0123456789012345678901234567890123456789";
 
 /// An RDB file without keys, and without a checksum.
@@ -17,9 +20,9 @@ pub const EMPTY_RDB: &[u8] = b"REDIS0010\xff\0\0\0\0\0\0\0\0";
 /// A command that the replica has sent.
 pub type Sent = Vec<String>;
 
-/// What the primary does on one connection.
+/// The primary's behaviour on one connection, see the head of this module.
 pub struct Scene {
-    /// Replies to commands of these names, in place of the usual ones.
+    /// Replies to commands with these names, instead of the usual replies.
     replies: Vec<(&'static str, Vec<u8>)>,
     answer: Answer,
     end: End,
@@ -29,29 +32,31 @@ type Answer = Box<dyn FnOnce(&Sent) -> Vec<u8> + Send>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Sends nothing more, and reads until the replica closes.
+    /// Closes the sending side after the answer, and reads until the replica closes.
     Close,
-    /// Keeps the link: the same, without the end of its own stream.
+    /// Keeps the sending side open, and reads until the replica closes.
     Keep,
-    /// Sends the answer over and over, until the replica closes.
+    /// Sends the answer repeatedly, until the replica closes.
     Repeat,
 }
 
 impl Scene {
-    /// Shakes hands, and answers `PSYNC` or `SYNC` with these bytes and the end of the stream.
+    /// Completes the handshake, answers `PSYNC` or `SYNC` with these bytes, and closes the sending
+    /// side.
     #[must_use]
     pub fn answers(bytes: impl Into<Vec<u8>>) -> Scene {
         let bytes = bytes.into();
         Scene::computes(|_| bytes)
     }
 
-    /// Returns a scene like [`Scene::answers`] whose answer is computed from the `PSYNC`.
+    /// Works as [`Scene::answers`], with an answer that is computed from the `PSYNC`.
     #[must_use]
     pub fn computes(answer: impl FnOnce(&Sent) -> Vec<u8> + Send + 'static) -> Scene {
         Scene { replies: Vec::new(), answer: Box::new(answer), end: End::Close }
     }
 
-    /// Answers a full sync without keys, from `offset` on, and these bytes of the stream.
+    /// Answers with a full sync at `offset`, whose snapshot has no keys, and with these bytes of
+    /// the stream.
     #[must_use]
     pub fn streams(offset: u64, stream: &[u8]) -> Scene {
         Scene::answers([full_sync(offset, EMPTY_RDB), stream.to_vec()].concat())
@@ -64,26 +69,26 @@ impl Scene {
         self
     }
 
-    /// Does not end the link.
+    /// Keeps the link open after the answer.
     #[must_use]
     pub fn keeping(self) -> Scene {
         Scene { end: End::Keep, ..self }
     }
 
-    /// Sends the answer over and over, until the replica closes the link.
+    /// Sends the answer repeatedly, until the replica closes the link.
     #[must_use]
     pub fn repeating(self) -> Scene {
         Scene { end: End::Repeat, ..self }
     }
 }
 
-/// Returns a snapshot of known length, with the lines before it.
+/// Returns a `+FULLRESYNC` line and a snapshot of known length.
 #[must_use]
 pub fn full_sync(offset: u64, rdb: &[u8]) -> Vec<u8> {
     [format!("+FULLRESYNC {ID} {offset}\r\n${}\r\n", rdb.len()).as_bytes(), rdb].concat()
 }
 
-/// Returns commands of a stream.
+/// Returns the bytes of a stream with these commands.
 #[must_use]
 pub fn stream(commands: &[&str]) -> Vec<u8> {
     let encoded = commands.iter().map(|words| encode(&words.split(' ').collect::<Vec<_>>()));
@@ -93,13 +98,13 @@ pub fn stream(commands: &[&str]) -> Vec<u8> {
 /// See the head of this module.
 pub struct StagedPrimary {
     port: u16,
-    /// The commands of each connection.
+    /// The commands that each connection has received.
     sent: Arc<Mutex<Vec<Vec<Sent>>>>,
     thread: JoinHandle<()>,
 }
 
 impl StagedPrimary {
-    /// Plays these scenes, one for each connection.
+    /// Starts a primary that plays these scenes, one for each connection.
     ///
     /// # Panics
     /// If no port is free.
@@ -123,25 +128,25 @@ impl StagedPrimary {
         StagedPrimary { port, sent, thread }
     }
 
-    /// Returns its port.
+    /// Returns the primary's port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns the commands of each connection up to now.
+    /// Returns the commands that each connection has received so far.
     ///
     /// # Panics
-    /// If its thread has panicked.
+    /// If the primary's thread has panicked.
     #[must_use]
     pub fn sent(&self) -> Vec<Vec<Sent>> {
         self.sent.lock().expect("no thread panics with it").clone()
     }
 
-    /// Waits for the end of the last scene. Returns the `PSYNC` of each, without its name.
+    /// Waits for the end of the last scene. Returns the arguments of each connection's `PSYNC`.
     ///
     /// # Panics
-    /// If its thread has panicked.
+    /// If the primary's thread has panicked.
     #[must_use]
     pub fn finish(self) -> Vec<String> {
         self.thread.join().expect("the staged primary does not panic");
@@ -187,7 +192,8 @@ fn play(scene: Scene, mut socket: &TcpStream, note: &dyn Fn(Sent)) {
     }
 }
 
-/// Reads a command, with its name in capitals; `None` at the end of the stream. `SYNC` is inline.
+/// Reads a command, as an array or inline (`SYNC`), and returns its words, the name in capitals.
+/// Returns `None` at the end of the stream.
 fn read_command(reader: &mut impl BufRead) -> Option<Sent> {
     let mut line = String::new();
     while line.trim().is_empty() {

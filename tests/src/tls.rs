@@ -18,8 +18,9 @@ use tempfile::TempDir;
 use crate::client::READ_MAX;
 use crate::{Client, tool};
 
-/// Certificates in a folder: of an authority (`ca`), and signed by it those of a server (`server`),
-/// of another server with an RSA key (`rsa`) and of a client (`client`). `stranger` is self-signed.
+/// Certificates in a folder. `ca` belongs to an authority, which has signed those of a server
+/// (`server`), of another server with an RSA key (`rsa`) and of a client (`client`). `stranger` is
+/// self-signed.
 pub struct Certificates {
     folder: TempDir,
     openssl: PathBuf,
@@ -48,8 +49,8 @@ impl Certificates {
         Some(made)
     }
 
-    /// Makes a certificate that is valid for `days` days, signed by `by`, or self-signed if that is
-    /// `None`.
+    /// Makes a certificate that is valid for `days` days. The authority `by` signs it; without one
+    /// it is self-signed.
     ///
     /// # Panics
     /// If openssl fails.
@@ -146,13 +147,13 @@ impl Certificates {
             Some(name) => {
                 let cert = CertificateDer::from_pem_file(self.cert(name)).expect("a certificate");
                 let key = PrivateKeyDer::from_pem_file(self.key(name)).expect("a key");
-                builder.with_client_auth_cert(vec![cert], key).expect("they belong together")
+                builder.with_client_auth_cert(vec![cert], key).expect("the key fits")
             }
         })
     }
 }
 
-/// Observations of a tunnel's last connection.
+/// What a tunnel has observed on its last connection.
 #[derive(Default)]
 struct Seen {
     certificate: Option<Vec<u8>>,
@@ -167,7 +168,8 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Opens a tunnel to a port of this host. It sends records in pieces of at most `piece_bytes`.
+    /// Opens a tunnel to a port of this host. It sends TLS records in pieces of at most
+    /// `piece_bytes`, so that the server receives partial records.
     ///
     /// # Panics
     /// If no port is free.
@@ -251,7 +253,7 @@ fn forward(
         if tls.wants_write() {
             outer_flags |= PollFlags::OUT;
         }
-        // Read more plain bytes only after sending the former ones.
+        // Read more plain bytes only when all encrypted ones are sent, so that memory is bounded.
         let is_open = !plain_ended && !tls.is_handshaking() && !tls.wants_write();
         let plain_flags = if is_open { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = [PollFd::new(&outer, outer_flags), PollFd::new(plain, plain_flags)];
@@ -273,7 +275,7 @@ fn forward(
                 read => drop(read?),
             }
             if let Err(error) = tls.process_new_packets() {
-                // Send the alert.
+                // Send the alert that tells the server the reason.
                 let _ = tls.write_tls(&mut outer);
                 return Err(io::Error::other(error));
             }
@@ -284,7 +286,8 @@ fn forward(
                     Err(_) => break,
                 }
             }
-            // Once: a late reply on an older connection must not replace a newer one's certificate.
+            // Record the certificate only once per connection: later bytes of an older connection
+            // must not overwrite the certificate of a newer one.
             if !tls.is_handshaking() && !std::mem::replace(&mut is_recorded, true) {
                 let certificate = tls.peer_certificates().and_then(|chain| chain.first());
                 seen.lock().expect("no panic").certificate = certificate.map(|one| one.to_vec());

@@ -1,4 +1,4 @@
-//! Finds and runs the real Redis programs on this host.
+//! Finds and runs programs of this host, such as redis-server and redis-cli.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     let found = on_path(program);
     if found.is_none() {
         let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-        assert!(!ci, "{program} is not installed, and CI=true forbids to skip the tests that need it");
+        assert!(!ci, "{program} is not installed, and with CI=true its tests must not be skipped");
         skipped(format_args!("{program} is not installed"));
     }
     found
@@ -95,8 +95,8 @@ fn read_text(from: &mut impl Read) -> String {
     String::from_utf8_lossy(&bytes).replace('\r', "\n")
 }
 
-/// Prints on standard error that something isn't tested, and why. Bypasses the test runner's
-/// capture, because a skip must be visible even if its test passes.
+/// Prints on standard error that something isn't tested, and why. It doesn't use `eprintln!`, whose
+/// output the test runner hides if the test passes.
 pub fn skipped(why: impl std::fmt::Display) {
     // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");

@@ -1,9 +1,10 @@
-//! Replies to a list of commands, compared with redis-server's byte by byte.
+//! Transcripts: a function sends commands to a server and returns lines about the replies.
+//! Pantala's lines must be those of the judge, redis-server.
 
 use crate::{Server, for_each_backend};
 
-/// Checks that `transcript` (of a server, with a version of RESP) returns the same lines for
-/// Pantala, started with `args` on each backend, as for redis-server. Skips the check if
+/// Calls `transcript(server, version of RESP)` with redis-server and with Pantala, started with
+/// `args` on each backend, and checks that it returns the same lines. Skips the check if
 /// redis-server isn't installed.
 ///
 /// # Panics
@@ -14,7 +15,7 @@ pub fn assert_as_redis(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<St
     }
 }
 
-/// Checks as [`assert_as_redis`] does, in each execution mode.
+/// Checks as [`assert_as_redis`] does, with each execution (`inline`, `owner`).
 ///
 /// # Panics
 /// As [`assert_as_redis`].

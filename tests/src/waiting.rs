@@ -1,5 +1,6 @@
-//! Scenes with blocked clients. They run on every kind of server and also on redis-server, so that
-//! they describe Redis's behaviour.
+//! Scenes with blocked clients, and functions that wait for an event. A *scene* is a function that
+//! uses a server and panics if a reply is wrong. It runs on Pantala with each backend and
+//! execution, and also on redis-server, which shows that the scene expects what Redis does.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use crate::{Backend, Client, Server};
 /// Maximum wait for an event that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a Pantala of each kind: with each backend and each execution mode.
+/// Starts a Pantala with each backend and each execution.
 #[must_use]
 pub fn pantalas() -> Vec<Server> {
     let executions = ["inline", "owner"];
@@ -17,7 +18,7 @@ pub fn pantalas() -> Vec<Server> {
     Backend::all().iter().flat_map(start).collect()
 }
 
-/// Runs a scene on every kind of server.
+/// Runs a scene on every kind of server, one after the other.
 pub fn play(scene: impl Fn(&Server)) {
     for mut server in pantalas() {
         scene(&server);
@@ -28,7 +29,7 @@ pub fn play(scene: impl Fn(&Server)) {
     }
 }
 
-/// Runs a scene on all kinds of servers at the same time. For scenes that mostly wait.
+/// Runs a scene on all kinds of servers at the same time. For scenes that are mostly idle.
 ///
 /// # Panics
 /// If a scene panics.
@@ -70,8 +71,8 @@ pub fn wait_until_blocked(client: &mut Client, count: usize) {
     }
 }
 
-/// Returns which of these clients gets its reply first, while the worker of some doesn't run. Waits
-/// up to `within` for each client but the last.
+/// Sends `PING` from these clients, one after the other, until one gets a reply, and returns its
+/// index. A client whose worker is busy gets none within `within`; the last client waits longer.
 ///
 /// # Panics
 /// If even the last client gets no reply within [`PATIENCE`].
@@ -83,12 +84,13 @@ pub fn first_served(clients: &mut [Client], within: Duration) -> usize {
         client.set_read_timeout(if number < last { within } else { PATIENCE });
         client.try_receive().is_ok()
     });
-    let number = served.expect("the last one waits for its answer");
+    let number = served.expect("the last client is served");
     clients[number].set_read_timeout(PATIENCE);
     number
 }
 
-/// Returns a client that is blocked by this command. `count` is the number of blocked clients then.
+/// Sends a command that blocks, waits until `count` clients are blocked, including this one, and
+/// returns the client.
 #[track_caller]
 #[must_use]
 pub fn waiting(server: &Server, words: &str, count: usize) -> Client {

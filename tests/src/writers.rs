@@ -16,10 +16,10 @@ const PIPELINE: usize = 100;
 /// Number of databases that writers select.
 const DATABASES: usize = 3;
 
-/// Appends to both strings, as one unit.
+/// A script that appends to two strings, so that its effects are one unit of the stream.
 const APPEND_TO_BOTH: &str = "redis.call('append',KEYS[1],ARGV[1])return(redis.call('append',KEYS[2],ARGV[1]))";
 
-/// Makes `writers` clients write until `is_over`. They pause while `rests`.
+/// Runs this number of clients, which write until `is_over` is set, and pause while `rests` is set.
 ///
 /// # Panics
 /// If a command fails with an unexpected error.
@@ -65,7 +65,7 @@ fn pipeline(random: &mut Random) -> Vec<Vec<String>> {
 fn command(random: &mut Random) -> Vec<String> {
     let one = random.below(KEYS);
     let other = (one + 1 + random.below(KEYS - 1)) % KEYS;
-    // Slow commands are rare, so that the stream has many effects.
+    // Slow commands are rare, so that the clients produce many effects per second.
     let is_rare = random.one_in(8);
     let (member, number) = (random.below(MEMBERS), random.below(100_000));
     let text = match random.below(46) {

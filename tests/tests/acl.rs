@@ -1,4 +1,5 @@
-//! Users and permissions: rules, logins, and every path on which a command reaches execution.
+//! Users and permissions: rules, logins, and that permissions are checked on each of the ways in
+//! which a command can be executed (pipeline, transaction, script, blocked, queued for a shard).
 
 use std::time::{Duration, Instant};
 
@@ -115,7 +116,7 @@ fn a_password_of_the_default_user_locks_new_connections() {
     assert_eq!(server.connect().call("GET k").text(), "NOAUTH Authentication required.");
     set_user(&mut admin, "default on nopass");
     assert_eq!(server.connect().call("GET k"), Reply::bulk("v"));
-    // A client that hasn't logged in becomes the default user once that needs no password.
+    // When the default user no longer needs a password, a client that hasn't logged in becomes it.
     set_user(&mut admin, "default resetpass >x");
     let mut waiting = server.connect();
     assert!(waiting.call("GET k").is_error());
@@ -257,7 +258,8 @@ fn transactions_are_checked_when_queued_and_when_run() {
 /// busy host.
 const HELD_MS: u64 = 2000;
 
-/// Has a client hold all shards for [`HELD_MS`], with a script that runs when this returns.
+/// Starts a script that holds all shards for [`HELD_MS`]. It runs when this function returns; the
+/// returned client receives its reply.
 fn hold_all_shards(server: &Server) -> Client {
     const SCRIPT: &str = "local function now() local t = redis.call('time') return t[1] * 1000 + t[2] / 1000 end \
          local stop = now() + tonumber(ARGV[1]) while now() < stop do redis.call('get', 'x') end";
@@ -277,10 +279,11 @@ fn commands_that_waited_for_shards_are_checked_when_they_run() {
     let server = start(Backend::Epoll, &[]);
     let mut admin = admin(&server);
     for calls in [&["SET waited 1"][..], &["MULTI", "SET waited 1", "EXEC"], &["MSET waited 1 other 2"]] {
-        // The rule must change before the script ends, or the attempt proves nothing.
+        // Repeats until the rule has changed before the script ended: only then the commands were
+        // waiting at the change.
         for attempt in 0.. {
             let mut eve = user(&server, "eve", "+@all allkeys allchannels");
-            // Before the script starts, so that it can't have ended earlier than it seems.
+            // Taken before the script starts, so that the script ends at least HELD_MS later.
             let began = Instant::now();
             let mut holder = hold_all_shards(&server);
             eve.send_together(&calls.iter().map(|call| call.split(' ').collect()).collect::<Vec<_>>());
@@ -292,8 +295,8 @@ fn commands_that_waited_for_shards_are_checked_when_they_run() {
             let last = replies.last().expect("a reply").clone();
             if is_early {
                 match &last {
-                    // If the client's worker wasn't busy, the transaction was queued before the
-                    // change, and waited as a whole.
+                    // The client's worker had already queued all commands, and EXEC waited for its
+                    // shards.
                     Reply::Array(items) => assert_denied(&items[0]),
                     Reply::Error(text) if text.starts_with("EXECABORT") => {}
                     error => assert_denied(error),
@@ -365,7 +368,7 @@ fn blocked_clients_are_checked_when_they_are_served() {
             assert_eq!(admin.call("DEL list other"), Reply::Integer(1));
             assert_eq!(gil.call("PING").text(), "PONG");
         }
-        // Another change of users revokes nothing: the client stays blocked.
+        // A change that revokes none of this client's permissions: it stays blocked.
         let mut gil = user(&server, "gil", "+@all ~list");
         gil.send(&["BLPOP", "list", "0"]);
         eventually("it blocks", || admin.call("INFO clients").text().contains("blocked_clients:1"));
@@ -395,7 +398,7 @@ fn subscribers_who_lose_a_channel_are_disconnected() {
             set_user(&mut admin, &format!("hal resetchannels {keeps}"));
             assert!(subscribers[0].is_open_after(Duration::from_millis(50)), "{command} is still allowed");
             set_user(&mut admin, "hal resetchannels &q");
-            assert!(!admin.call("CLIENT LIST").text().contains("user=hal"), "gone as soon as the change is answered");
+            assert!(!admin.call("CLIENT LIST").text().contains("user=hal"), "disconnected before the reply");
             for client in &mut subscribers {
                 assert!(client.ends_within(PATIENCE), "{command}");
             }
@@ -557,7 +560,7 @@ fn acl_files() {
     assert_eq!(quin.call("SET k v"), Reply::ok());
     std::fs::write(&path, "user sam on +get\n").expect("written");
     assert_eq!(admin.call("ACL LOAD"), Reply::ok());
-    assert!(quin.ends_within(PATIENCE), "its user is there no more");
+    assert!(quin.ends_within(PATIENCE), "its user no longer exists");
     assert_eq!(admin.call("ACL USERS").elements().len(), 2);
     std::fs::remove_file(&path).expect("removed");
     assert!(admin.call("ACL LOAD").text().contains("No such file or directory"));

@@ -148,7 +148,7 @@ fn redis_and_pantala_read_each_others_files() {
     }
 }
 
-/// The replies that the writers of [`crash`] received.
+/// What the clients of [`crash`] have received: each of these writes must be preserved.
 struct Told {
     /// Per writer: the last number sent, and the last one acknowledged.
     sent: Vec<AtomicU64>,
@@ -157,8 +157,9 @@ struct Told {
     read: Vec<AtomicU64>,
 }
 
-/// Each writer appends increasing numbers to its own list, and stores them under two keys in a
-/// transaction; readers read one of these. Ends when the server is killed.
+/// Each writer appends increasing numbers to its own list (`list:n`), and after each stores the
+/// number under the keys `a:n` and `b:n` in a transaction. A reader of each writer reads `b:n`.
+/// Ends when the server is killed.
 fn write_numbers(server: &Server, told: &Told, base: &[u64], is_over: &AtomicBool) {
     std::thread::scope(|scope| {
         for (writer, base) in base.iter().enumerate() {
@@ -210,8 +211,8 @@ fn write_numbers(server: &Server, told: &Told, base: &[u64], is_over: &AtomicBoo
     });
 }
 
-/// Kills a server that syncs always, `kills` times at random moments. Checks the preserved data
-/// after each.
+/// Starts a server with `appendfsync always` and kills it at a random moment, `kills` times. Checks
+/// the preserved data after each restart.
 fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
     const WRITERS: usize = 4;
     let mut random = Random::from_seed(seed);
@@ -262,10 +263,11 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
             assert_eq!(a, b, "transactions are whole: {what}");
             assert!(a <= last && last <= a + 1, "in order: {what}");
             assert!(a >= acknowledged && last <= sent.max(*base), "acknowledged writes are kept: {what}");
-            assert!(b >= read, "what was read is kept: {what}");
+            assert!(b >= read, "read writes are kept: {what}");
             *base = last;
         }
-        // The next round starts with equal numbers.
+        // If the kill came between a writer's two commands, its list is one number ahead of its
+        // keys. Make them equal for the next round.
         for (writer, base) in base.iter().enumerate() {
             must(&mut client, &format!("MSET a:{writer} {base} b:{writer} {base}"));
         }
@@ -364,7 +366,7 @@ fn a_damaged_file_prevents_the_start() {
     let right = fs::read(&base).expect("a base");
     fs::write(&base, &right[..right.len() - 1]).expect("written");
     fails("Error reading the RDB base file appendonly.aof.1.base.rdb");
-    fs::remove_file(&base).expect("it was there");
+    fs::remove_file(&base).expect("the file exists");
     fails("Unable to obtain the AOF file appendonly.aof.1.base.rdb length. stat: No such file or directory");
     fs::write(dir.path().join(MANIFEST), "file x\n").expect("written");
     fails("FATAL AOF MANIFEST FILE ERROR");
@@ -511,7 +513,7 @@ fn timestamps_are_annotated() {
     assert_eq!(start(Backend::Epoll, dir.path(), &[]).connect().call("GET a").text(), "1");
 }
 
-/// The time that connections wait is counted as waiting for the disk, not for the journal.
+/// Many clients share a sync, and each still reads its own writes.
 #[test]
 fn always_syncs_once_for_many_clients() {
     for_each_backend(|backend| {

@@ -1,8 +1,10 @@
 //! Commands over several shards are atomic, and other clients see the effects of one connection in
-//! the order in which it sent them: with concurrent clients, on every backend, in both modes.
+//! the order in which it sent them. Tested with concurrent clients on every backend, with both
+//! executions (`inline`, `owner`).
 //!
-//! Each scenario also runs *broken*: its clients do the same work with commands that aren't atomic,
-//! or in the wrong order. The test must detect that.
+//! A scenario consists of writers, and of readers that check an invariant. Each scenario also runs
+//! with *broken* writers, which do the same work with commands that aren't atomic, or in the wrong
+//! order: the readers must detect that, otherwise the scenario checks nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,24 +19,24 @@ use pantala_tests::{Client, Random, Reply, Server, for_each_backend};
 const RUN_MS: u64 = 1000;
 /// Maximum time until a broken scenario is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(30);
-/// Keys of one command: enough to touch most of 40 shards.
+/// Keys of one command: so many that they are in most of 40 shards.
 const KEYS: usize = 100;
 /// Number of writing threads, and of reading threads.
 const SIDES: usize = 2;
 
-/// Whether the writers use atomic commands in the right order.
+/// Whether the writers use atomic commands in the right order, or are broken.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Writers {
     Right,
     Broken,
 }
 
-/// The order of effects that an execution mode guarantees.
+/// The order of one connection's effects that an execution guarantees.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
-    /// Per connection, across shards.
+    /// The order in which they were sent (`inline`).
     Connection,
-    /// Per key.
+    /// The order in which they were sent, for the effects on each key (`owner`).
     Key,
 }
 
@@ -60,7 +62,7 @@ fn check(scenario: Scenario) {
     let backend = pantala_tests::Backend::all()[0];
     let server = Server::pantala(backend, &["--workers", "4", "--shards", "40"]);
     let noticed = scenario(&server, Order::Connection, Writers::Broken, NOTICE_MAX);
-    assert!(noticed.is_err(), "the scenario does not detect broken writers: it could not fail");
+    assert!(noticed.is_err(), "the scenario does not detect broken writers, so it can't fail");
 }
 
 fn names(prefix: &str, count: usize) -> Vec<String> {
@@ -86,7 +88,8 @@ fn all_equal(reply: &Reply) -> Result<&Reply, String> {
     }
 }
 
-/// Returns readers of all `keys` that fail on a torn reply and count the changes they see.
+/// Returns readers that get all `keys` with MGET. They fail if the values of one reply differ, and
+/// count the changes that they see.
 fn mget_readers<'a>(server: &Server, database: usize, keys: &[String], changes: &'a AtomicUsize) -> Vec<Body<'a>> {
     (0..SIDES)
         .map(|_| {
@@ -109,7 +112,7 @@ fn mget_readers<'a>(server: &Server, database: usize, keys: &[String], changes: 
         .collect()
 }
 
-/// Asserts that the readers saw changes. Without changes the scenario proves nothing.
+/// Asserts that the readers saw changes, without which the scenario would check nothing.
 fn assert_enough(changes: &AtomicUsize) {
     let changes = changes.load(Ordering::Relaxed);
     assert!(changes >= 10, "readers saw only {changes} changes: the scenario proves nothing");
@@ -189,7 +192,8 @@ fn mset(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
             let value = number.fetch_add(1, Ordering::Relaxed).to_string();
             match writers {
                 Writers::Right => assert_eq!(client.command(&over_with("MSET", &keys, &value)), Reply::ok()),
-                // Two pipelines, because a server may run one as a unit.
+                // Two pipelines, because the server may run all commands of one pipeline without a
+                // command of another client in between.
                 Writers::Broken => {
                     for half in keys.chunks(KEYS / 2) {
                         client.command(&over_with("MSET", half, &value));
@@ -212,14 +216,14 @@ fn transactions_are_isolated() {
 /// `TRANSFER` moves 1 from the first key to the second; `COUNT` returns the sum of its keys.
 const TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2]) return 0";
 const COUNT: &str = "local sum = 0 for _, key in ipairs(KEYS) do sum = sum + redis.call('GET', key) end return sum";
-/// The same with undeclared keys. The server encounters them after a write in the first script, and
-/// in the second, which only reads, before any.
+/// The same scripts with undeclared keys. The first script uses its undeclared key after a write,
+/// which must be rolled back; the second only reads.
 const HIDDEN_TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', ARGV[1]) return 0";
 const HIDDEN_COUNT: &str =
     "local sum = 0 for i = 0, ARGV[1] - 1 do sum = sum + redis.call('GET', 'account:' .. i) end return sum";
 
-/// Moves money between accounts by scripts. With `is_hidden`, keys are undeclared and each script
-/// is new, so that the server must discover the keys in each call.
+/// Moves money between accounts by scripts. With `is_hidden`, keys are undeclared and the text of
+/// each script is new, so that the server can't know from an earlier call that it needs them.
 fn scripted_transfers(server: &Server, writers: Writers, limit: Duration, is_hidden: bool) -> Result<(), String> {
     let keys = names("account", ACCOUNTS);
     server.connect().command(&over_with("MSET", &keys, &BALANCE.to_string()));
@@ -300,7 +304,8 @@ fn msetnx(server: &Server, _: Order, writers: Writers, limit: Duration) -> Resul
             } else if client.command(&over_with("MSETNX", &keys, &value)) == Reply::Integer(0) {
                 return Ok(());
             }
-            // Only the client that set the keys deletes them, so it must delete all of them.
+            // MSETNX sets the keys only if none exists, so only this client can delete them now:
+            // DEL must find all of them.
             let gone = client.command(&over("DEL", &keys));
             if gone == Reply::Integer(keys.len() as i64) {
                 Ok(())
@@ -372,9 +377,9 @@ fn renames_conserve() {
     check(rename);
 }
 
-/// One connection writes `a` and then `b`, on different shards, in long pipelines. A client that
-/// sees a new `b` must then see an `a` at least as new. A mode that orders effects per key only
-/// runs [`order_of_a_key`] instead.
+/// One connection writes a number to `first`, then to `second`, which is in another shard, in long
+/// pipelines. A client that reads `second`, then `first`, must find `first` ≥ `second`. With
+/// [`Order::Key`] this isn't guaranteed; [`order_of_a_key`] runs instead.
 fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     const PAIRS: usize = 8;
     const DEPTH: u64 = 50;
@@ -439,7 +444,8 @@ fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Re
     Ok(())
 }
 
-/// Pipelines INCR and APPEND of one key on one connection: replies and value keep the order sent.
+/// Pipelines INCR and APPEND of one key on one connection. Replies and value must have the order in
+/// which the commands were sent.
 fn order_of_a_key(server: &Server, limit: Duration) -> Result<(), String> {
     let mut bodies: Vec<Body> = Vec::new();
     for connection in 0..4 {
@@ -674,8 +680,8 @@ fn disconnected_clients_leave_no_shard_held() {
             drop(client);
         }
         let mut client = server.connect();
-        // The last client's commands may still be pending. Each is atomic, before or after this
-        // one.
+        // Commands of the last clients may still be pending. Each is atomic, so MGET finds equal
+        // values whether they run before or after this MSET.
         assert_eq!(client.command(&over_with("MSET", &keys, "end")), Reply::ok());
         for _ in 0..20 {
             if let Err(torn) = all_equal(&client.command(&over("MGET", &keys))) {

@@ -1,4 +1,5 @@
-//! Snapshots in the background: `BGSAVE`, the points of `save`, and the files that remain.
+//! Snapshots in the background: `BGSAVE`, the save points of the directive `save`, and which files
+//! remain in the folder.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +25,7 @@ fn pantala(backend: Backend, folder: &TempDir, args: &[&str]) -> Server {
 fn field(client: &mut Client, name: &str) -> String {
     let text = client.call("INFO persistence").text();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")).map(str::to_owned));
-    line.unwrap_or_else(|| panic!("{name} isn't there:\n{text}"))
+    line.unwrap_or_else(|| panic!("{name} is missing in:\n{text}"))
 }
 
 fn wait_until_saved(client: &mut Client) {
@@ -99,12 +100,12 @@ fn points_of_save_start_a_snapshot() {
         std::thread::sleep(Duration::from_millis(2200));
         assert_eq!(field(&mut client, "rdb_saves"), "0", "three changes are needed");
         client.call("SET c 3");
-        eventually("the point is reached", || field(&mut client, "rdb_saves") == "1");
+        eventually("the save point is reached", || field(&mut client, "rdb_saves") == "1");
         assert!(server.log().contains("3 changes in 1 seconds. Saving..."), "{}", server.log());
         assert_eq!(client.command(&["CONFIG", "SET", "save", ""]), Reply::ok());
         client.call("MSET d 1 e 2 f 3");
         assert_eq!(client.command(&["CONFIG", "SET", "save", "3600 1 1 2"]), Reply::ok());
-        eventually("the new point is reached", || field(&mut client, "rdb_saves") == "2");
+        eventually("the new save point is reached", || field(&mut client, "rdb_saves") == "2");
         assert_eq!(field(&mut client, "rdb_changes_since_last_save"), "0");
     });
 }
@@ -195,7 +196,8 @@ fn writes_are_rejected_after_a_failed_snapshot() {
     });
 }
 
-/// Sets a flag when it is dropped, even if a thread panics.
+/// Sets the flag that ends the writers when it is dropped, so that they also end if the test
+/// panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -204,8 +206,9 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Runs writers of keys of all types in several databases, with flushes and swaps, during `work`. A
-/// snapshot's walk is slowed down, so that many changes precede it.
+/// Runs `work` while clients write keys of all types in several databases, and flush and swap
+/// databases. The walk of a snapshot over the keys is slowed down, so that many keys are changed
+/// before the walk reaches them.
 fn under_load(server: &Server, seed: u64, work: impl FnOnce(&mut Client)) {
     let mut client = server.connect();
     for db in [0, 1, 7] {
@@ -226,7 +229,8 @@ fn under_load(server: &Server, seed: u64, work: impl FnOnce(&mut Client)) {
 }
 
 /// A snapshot under load contains the dataset at its start. The test starts it during a pause of
-/// writes and compares with the dataset of the pause.
+/// writes, when it can determine the digest of that dataset, and lets the writers continue while it
+/// is written.
 #[test]
 fn a_snapshot_under_load_is_of_one_instant() {
     let seed = Random::seed("a_snapshot_under_load_is_of_one_instant");
@@ -246,10 +250,11 @@ fn a_snapshot_under_load_is_of_one_instant() {
     });
 }
 
-/// Checks that the test above detects a snapshot without the entries that commands change.
+/// Injects a fault that omits entries that are changed during the walk from the snapshot, and
+/// checks that the comparison of the test above fails.
 #[test]
-fn a_snapshot_without_changed_entries_is_noticed() {
-    let seed = Random::seed("a_snapshot_without_changed_entries_is_noticed");
+fn a_snapshot_without_changed_entries_is_detected() {
+    let seed = Random::seed("a_snapshot_without_changed_entries_is_detected");
     let (backend, folder) = (*Backend::all().first().expect("a backend"), folder());
     let server = pantala(backend, &folder, &["--save", "", "--workers", "3", "--shards", "12"]);
     under_load(&server, seed, |client| {
@@ -259,7 +264,8 @@ fn a_snapshot_without_changed_entries_is_noticed() {
     });
 }
 
-/// Adds collections that are encoded in pieces. Some change often, some rarely.
+/// Adds collections that are so large that the snapshot encodes them in pieces. The writers change
+/// some of them often and some rarely.
 fn add_large(client: &mut Client) {
     for name in 0..8 {
         let mut commands = Vec::new();
@@ -314,14 +320,15 @@ fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
 fn save_in_a_pause(client: &mut Client) -> String {
     let started = field(client, "rdb_saves");
     assert_eq!(client.call("CLIENT PAUSE 20000 WRITE"), Reply::ok());
-    // The writers' TTLs are shorter than this, so expired keys count nowhere.
+    // Keys with the writers' short TTLs expire during this sleep, so that none expires between this
+    // digest and the start of the snapshot.
     std::thread::sleep(Duration::from_millis(150));
     let digest = client.call("DEBUG DIGEST").text();
     assert_eq!(client.call("BGSAVE").text(), "Background saving started");
     assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
     eventually("the snapshot is written", || field(client, "rdb_saves") != started);
     wait_until_saved(client);
-    assert_ne!(field(client, "rdb_last_cow_size"), "0", "no change came before the walk");
+    assert_ne!(field(client, "rdb_last_cow_size"), "0", "no change preceded the walk");
     digest
 }
 
@@ -356,7 +363,8 @@ fn a_crash_leaves_the_last_snapshot() {
     assert_eq!(loaded_digests(backend, &folder), digest);
 }
 
-/// FLUSHALL replaces the file; otherwise its keys would return after a crash.
+/// FLUSHALL replaces the snapshot's file by one without keys; otherwise the flushed keys would
+/// return after a crash.
 #[test]
 fn flushall_replaces_the_file() {
     for_each_backend(|backend| {
@@ -387,7 +395,8 @@ fn flushall_replaces_the_file() {
     });
 }
 
-/// The final snapshot replaces the one being written.
+/// When the server shuts down, it abandons a snapshot that is being written. With `SAVE` it writes
+/// the final snapshot instead, and with `NOSAVE` no file remains.
 #[test]
 fn shutdown_while_a_snapshot_is_written() {
     for_each_backend(|backend| {

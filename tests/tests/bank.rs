@@ -1,7 +1,8 @@
-//! A bank: clients move money between accounts and coins between purses at the same time in many
-//! ways. A client that counts everything always finds the initial sum, and so does a reader of the
-//! stream of effects after each unit. The server's threads pause at bad moments (`DEBUG FAULT`, in
-//! builds with debug assertions).
+//! A bank: concurrent clients move money between accounts (numbers) and coins between purses
+//! (lists), by many kinds of commands. A client that reads all of them at one moment must find the
+//! initial sums, and so must a reader of the stream of effects after each *unit* (the effects of a
+//! transaction, or a single effect). The server's threads pause at critical moments (`DEBUG FAULT`,
+//! in builds with debug assertions).
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -34,7 +35,7 @@ fn purse(number: usize) -> String {
     format!("purse:{number}")
 }
 
-/// Moves one unit of money from the first account to the second.
+/// Moves 1 from the account `from` to the account `to`.
 const TRANSFER: &str = "redis.call('DECR', from) redis.call('INCR', to) return 1";
 
 /// A way to move money from one account to another.
@@ -82,8 +83,8 @@ fn by_undeclared_script(client: &mut Client, from: &str, to: &str, _: &mut Rando
     client.command(&["EVAL", &format!("local from, to = ARGV[1], ARGV[2] {TRANSFER}"), "0", from, to])
 }
 
-/// Transfers with a script that the server hasn't cached, and that declares half of its keys: it
-/// starts, is rolled back, and is rerun.
+/// Transfers with a script that the server hasn't cached, and that declares only one of its two
+/// keys: it is rolled back when it uses the other one, and rerun.
 fn by_new_script(client: &mut Client, from: &str, to: &str, random: &mut Random) -> Reply {
     let script = format!("local from, to = KEYS[1], ARGV[1] {TRANSFER} -- {}", random.next_u64());
     client.command(&["EVAL", &script, "1", from, to])
@@ -142,7 +143,7 @@ fn coins(client: &mut Client) -> i64 {
     client.call("EXEC").elements().iter().map(Reply::integer).sum()
 }
 
-/// Runs the bank. The error is a wrong sum.
+/// Runs the bank. Fails if a sum is wrong.
 fn run(server: &Server, limit: Duration, seed: u64) -> Result<(), String> {
     let mut client = server.connect();
     for number in 0..ACCOUNTS {
@@ -192,16 +193,16 @@ fn run(server: &Server, limit: Duration, seed: u64) -> Result<(), String> {
     run_for(limit, bodies)?;
     let (moved, counted) = (moved.into_inner(), counted.into_inner());
     eprintln!("   {moved} transfers, counted {counted} times");
-    assert!(moved >= 50 && counted >= 10, "{moved} transfers, counted {counted} times: it proves nothing");
+    assert!(moved >= 50 && counted >= 10, "{moved} transfers, counted {counted} times: too few to prove anything");
     Ok(())
 }
 
-/// All accounts and purses according to the stream of effects.
+/// The balances of all accounts and purses according to the stream of effects.
 #[derive(Default)]
 struct Books {
     accounts: HashMap<String, i64>,
     purses: HashMap<String, i64>,
-    /// Whether the initial money has been distributed.
+    /// Whether all accounts and purses have been filled: from then on the sums must be right.
     is_open: bool,
 }
 
@@ -210,14 +211,14 @@ impl Books {
     fn enter(&mut self, unit: &[Effect]) -> Result<(), String> {
         for effect in unit {
             let words: Vec<String> = effect.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-            self.enter_one(&words).ok_or_else(|| format!("{} is no command of the bank", show_effect(effect)))?;
+            self.enter_one(&words).ok_or_else(|| format!("{} is not a command of the bank", show_effect(effect)))?;
         }
         let held = self.accounts.iter().filter(|(name, _)| name.starts_with("account:"));
         let (money, coins): (i64, i64) = (held.map(|(_, balance)| balance).sum(), self.purses.values().sum());
         let is_right = money == ACCOUNTS as i64 * BALANCE && coins == COINS as i64;
         if self.is_open && !is_right {
             let unit: Vec<String> = unit.iter().map(show_effect).collect();
-            return Err(format!("{money} in all accounts and {coins} coins behind {unit:?}"));
+            return Err(format!("{money} in all accounts and {coins} coins after {unit:?}"));
         }
         self.is_open |= is_right;
         Ok(())
@@ -251,7 +252,8 @@ impl Books {
     }
 }
 
-/// Starts a server whose threads pause. Returns `false` if this build has no faults.
+/// Starts a server with these faults, among them pauses of its threads. Also returns whether this
+/// build supports faults.
 fn start(backend: Backend, execution: &str, faults: &[(&str, u32)]) -> (Server, bool) {
     let server = Server::pantala(backend, &["--workers", "5", "--shards", "40", "--execution", execution]);
     let mut client = server.connect();
@@ -286,12 +288,12 @@ fn on_every_server(each: Duration, seed: u64) {
 }
 
 #[test]
-fn the_bank_neither_wins_nor_loses() {
-    on_every_server(RUN, Random::seed("the_bank_neither_wins_nor_loses"));
+fn the_bank_keeps_its_sum() {
+    on_every_server(RUN, Random::seed("the_bank_keeps_its_sum"));
     for broken in ["torn-exec", "blind-exec", "kept-undo"] {
         let (server, has_faults) = start(Backend::all()[0], "inline", &[(broken, 500)]);
         if has_faults {
-            assert!(run(&server, NOTICE_MAX, 1).is_err(), "{broken} isn't noticed: it could not fail");
+            assert!(run(&server, NOTICE_MAX, 1).is_err(), "{broken} isn't detected: the test can't fail");
         } else {
             eprintln!("SKIPPED: {broken}: this build has no faults");
         }

@@ -44,8 +44,8 @@ fn clients_are_served_in_the_order_in_which_they_blocked() {
             assert_eq!(words(&client.receive()), format!("list {}", number + 1));
         }
         wait_until_blocked(&mut pusher, 0);
-        // All elements arrive at once: the first three clients get one each, and the remaining ones
-        // stay in the list.
+        // One command pushes four elements: each of the three clients gets one, in the order in
+        // which they blocked, and the fourth element stays in the list.
         let mut clients: Vec<Client> = (1..=3).map(|count| waiting(server, "BRPOP list 0", count)).collect();
         assert_eq!(pusher.call("RPUSH list a b c d").integer(), 4);
         for (client, element) in clients.iter_mut().zip(["d", "c", "b"]) {
@@ -63,7 +63,8 @@ fn a_served_client_leaves_the_queues_of_all_its_keys() {
             let mut client = waiting(server, "BLPOP a b c b d 0", 1);
             pusher.call(&format!("LPUSH {key} {number}"));
             assert_eq!(words(&client.receive()), format!("{key} {number}"));
-            // The client no longer waits for the other keys: elements pushed there remain.
+            // The client was served with one key and no longer waits for the others: elements
+            // pushed there remain until LPOP.
             for other in ["a", "b", "c", "d"] {
                 assert_eq!(pusher.call(&format!("LPUSH {other} x")).integer(), 1);
                 assert_eq!(pusher.call(&format!("LPOP {other}")).text(), "x");
@@ -144,7 +145,7 @@ fn timeouts_are_exact_to_the_millisecond() {
             let took = began.elapsed();
             assert_eq!(raw, b"*-1\r\n", "{command}");
             assert!(took >= Duration::from_millis(50), "{command}: {took:?}");
-            // A loaded machine may be late, but not by this much.
+            // The timeout is much shorter. A loaded machine may be late, but not by this much.
             assert!(took < Duration::from_secs(5), "{command}: {took:?}");
             assert_eq!(client.call("PING").text(), "PONG");
         }
@@ -200,7 +201,8 @@ fn a_client_blocks_on_very_many_keys() {
         assert_eq!(other.command(&["RPUSH", "list:54321", "1", "2"]).integer(), 2);
         assert_eq!(self::words(&client.receive()), "list:54321 1");
         assert_eq!(other.command(&["DEL", "list:54321"]).integer(), 1);
-        // Blocks again, then disconnects.
+        // Blocks on all keys again, then disconnects: the server must remove it from the queue of
+        // each key.
         client.send(&words);
         wait_until_blocked(&mut other, 1);
         drop(client);
@@ -237,7 +239,9 @@ fn disconnected_and_killed_clients_get_nothing() {
 
 #[test]
 fn a_disconnect_behind_a_long_pipeline_is_detected() {
-    /// More than the server reads ahead from a client whose commands must wait.
+    /// Length of the pipeline behind the blocking command. The server stops reading from a client
+    /// whose commands must wait long before this many bytes, so the end of the connection lies
+    /// behind unread bytes.
     const BYTES: usize = 3 * 1024 * 1024;
     play(|server| {
         let mut other = server.connect();
@@ -328,8 +332,8 @@ fn keys_that_expire_before_their_transaction_ends_wake_nobody() {
 fn a_move_wakes_the_waiter_of_its_destination() {
     play(|server| {
         let mut other = server.connect();
-        // The keys are in different shards: to serve the waiter of one key, the server needs
-        // another shard.
+        // The keys are in different shards: to serve a client that waits at one key, the server
+        // must also hold the shard of the destination.
         let mut first = waiting(server, "BLMOVE a b LEFT RIGHT 0", 1);
         let mut second = waiting(server, "BRPOPLPUSH b c 0", 2);
         let mut third = waiting(server, "BLPOP c 0", 3);
@@ -391,8 +395,9 @@ fn a_thousand_blocked_clients_are_served() {
     });
 }
 
-/// Waits until `INFO commandstats` has these numbers of calls and failures of a command. The error
-/// of a blocked client may still be in flight.
+/// Waits until `INFO commandstats` has these numbers of calls and failures of a command. It must
+/// wait because a blocked client's error may be counted only after the reply to the command that
+/// caused it.
 #[track_caller]
 fn wait_for_counters(client: &mut Client, command: &str, calls: u64, failed: u64) {
     let began = Instant::now();
@@ -418,8 +423,7 @@ fn late_errors_count_as_failed_calls() {
         other.call("RPUSH a 1");
         assert!(client.receive().text().starts_with("WRONGTYPE "));
         wait_for_counters(&mut other, "blmove", 1, 1);
-        // The same for a command that runs on another worker (`--execution owner`), alone or
-        // pipelined.
+        // Commands that run on another worker (`--execution owner`) count, too, alone or pipelined.
         client.call("LPUSH string x");
         client.exchange(b"LPUSH string x\r\nGET none\r\nLPUSH string y\r\n", 3);
         client.call("BLPOP none 0.001");
@@ -446,7 +450,7 @@ fn a_paused_client_counts_as_blocked() {
         drop(leaver);
         wait_until_blocked(&mut other, 1);
         assert_eq!(other.call("CLIENT UNPAUSE").text(), "OK");
-        // The client is still blocked, now only on the list.
+        // The client is still blocked: a push to its list serves it.
         other.call("RPUSH list x");
         assert_eq!(words(&client.receive()), "list x");
         assert!(client.call(&format!("CLIENT LIST ID {id}")).text().contains(" flags=N "));
@@ -458,7 +462,7 @@ fn a_paused_client_counts_as_blocked() {
 fn timeouts_expire_while_writes_are_paused() {
     play_together(|server| {
         let mut other = server.connect();
-        // Long enough for the pause to start before the timeout, on a busy host too.
+        // A timeout of two seconds: even on a busy host the pause starts before it expires.
         let mut client = waiting(server, "BLPOP list 2", 1);
         let mut second = waiting(server, "BLPOP list 0", 2);
         let list = other.call("CLIENT LIST").text();
@@ -500,7 +504,7 @@ fn elements_are_neither_lost_nor_popped_twice() {
         pushed.sort_unstable();
         got.sort_unstable();
         assert_eq!(pushed, got, "seed {seed}");
-        // No wait queue contains a client.
+        // No blocked client is left in the queue of any key: it would take the element.
         for key in 0..KEYS {
             assert_eq!(client.call(&format!("RPUSH key:{key} x")).integer(), 1);
             assert_eq!(client.call(&format!("LLEN key:{key}")).integer(), 1);
@@ -533,7 +537,7 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
                 pushed.push(element);
             }
             3 => {
-                // Moves between the keys, without a push or a pop from outside.
+                // Counted neither as pushed nor as popped: the element only moves to another key.
                 client.call(&format!("BLMOVE key:{key} key:{other} LEFT RIGHT 0.01"));
             }
             4 => {

@@ -45,7 +45,8 @@ fn an_entry_wakes_all_readers_and_one_consumer_of_each_group() {
     });
 }
 
-/// Each key has its own ID, resolved when the client blocks.
+/// Each key of `XREAD` has its own ID. `$`, the last ID of the stream, is determined when the
+/// client blocks.
 #[test]
 fn a_reader_of_several_streams_waits_for_entries_after_their_ids() {
     play(|server| {
@@ -84,7 +85,8 @@ fn a_woken_reader_gets_a_map_in_resp3() {
     });
 }
 
-/// No entry can arrive any more, so the consumer receives an error.
+/// A consumer is blocked on a group that is deleted, alone or with its stream. No entry can arrive
+/// any more, so the consumer receives an error.
 #[test]
 fn a_consumer_gets_an_error_when_its_stream_or_group_is_deleted() {
     const KEY_GONE: &str = "error UNBLOCKED the stream key no longer exists";
@@ -107,7 +109,7 @@ fn a_consumer_gets_an_error_when_its_stream_or_group_is_deleted() {
             let mut client = waiting(server, "XREADGROUP GROUP g one BLOCK 0 STREAMS s >", 2);
             writer.call(change);
             assert_eq!(words(&client.receive()), said, "{change}");
-            // A reader waits for the next stream with that name.
+            // `XREAD` without a group waits on, until a new stream with that name has entries.
             wait_until_blocked(&mut writer, 1);
             writer.call("DEL s");
             writer.call("XADD s 5-6 f v");
@@ -129,7 +131,7 @@ fn reads_time_out_and_history_never_blocks() {
         }
         assert_eq!(words(&client.call("XREADGROUP GROUP g one BLOCK 0 STREAMS s 0")), "s ");
         assert_eq!(words(&client.call("XREAD BLOCK -1 STREAMS s $")), "error ERR timeout is negative");
-        // None of these commands left a waiter behind.
+        // All of these commands have ended: none left its client blocked.
         wait_until_blocked(&mut client, 0);
         assert_eq!(words(&client.call("XADD s 1-1 f v")), "1-1");
         let mut unblocked = waiting(server, "XREAD BLOCK 0 STREAMS s $", 1);

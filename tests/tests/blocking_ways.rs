@@ -1,6 +1,6 @@
-//! All ways to create a blocked client's key and to end its wait: by type, transaction, timeout,
-//! another client, disconnect. The tests also run on redis-server, so that they describe Redis's
-//! behaviour.
+//! All ways to create the key that a client is blocked on, and all ways to end its wait: for each
+//! type of key, in transactions, by a timeout, by another client, by a disconnect. The tests also
+//! run on redis-server, so that they describe Redis's behaviour.
 
 use std::time::{Duration, Instant};
 
@@ -37,12 +37,15 @@ fn becomes_key(client: &mut Client, way: &str) {
     }
 }
 
-/// A type: the command that blocks on it, the command that creates `from`, the reply of the blocked
-/// client, and further commands that create `key` from `from`.
+/// A type of key.
 struct Kind {
+    /// The command that blocks until `key` has this type.
     waits: &'static str,
+    /// The command that creates the key `from` with this type.
     make: &'static str,
+    /// The reply to the blocked client.
     gets: &'static str,
+    /// Commands that create `key` from `from`, in addition to those for all types.
     stores: &'static [&'static str],
 }
 
@@ -77,7 +80,7 @@ fn only_a_key_of_the_right_type_wakes() {
             let wrong = &KINDS[(number + 1) % KINDS.len()];
             for way in WAYS.iter().chain(kind.stores) {
                 let mut client = waiting(server, kind.waits, 1);
-                // A key of another type is created and deleted; no client is woken.
+                // A key of another type is created and deleted, which wakes no client.
                 if WAYS.contains(way) {
                     other.call(wrong.make);
                     becomes_key(&mut other, way);
@@ -98,7 +101,8 @@ fn only_a_key_of_the_right_type_wakes() {
     });
 }
 
-/// Blocked clients are served when the transaction ends, with the elements left at its end.
+/// Clients blocked on keys that a transaction creates are served when it ends, with the elements
+/// that are left then.
 #[test]
 fn transactions_wake_when_they_end() {
     play(|server| {
@@ -141,7 +145,7 @@ const TIMED: &[(&str, bool)] = &[
 #[test]
 fn timeouts_are_exact_for_every_command() {
     const WAIT: Duration = Duration::from_millis(20);
-    /// The duration of one clock tick and the round trip.
+    /// How late a reply may be: one tick of the clock that checks timeouts, and the round trip.
     const LATE_MAX: Duration = Duration::from_millis(4);
     /// Even on a loaded machine, at least one of this many tries is on time.
     const TRIES: usize = 60;
@@ -169,8 +173,8 @@ fn timeouts_are_exact_for_every_command() {
 fn a_thousand_blocked_clients_cost_no_cpu() {
     const CLIENTS: usize = 1000;
     const WATCHED: Duration = Duration::from_secs(1);
-    /// More than the server's own periodic work, and much less than a check of each client every
-    /// ms.
+    /// Maximum CPU time while all clients are blocked: more than the server's periodic work takes,
+    /// and much less than if the server checked each client every ms.
     const CPU_MAX: Duration = Duration::from_millis(30);
     for server in pantalas() {
         let waits = ["BLPOP a b 0", "BZPOPMIN z 100", "XREAD BLOCK 100000 STREAMS s $", "BLMOVE c d LEFT LEFT 0"];
@@ -192,8 +196,8 @@ fn a_thousand_blocked_clients_cost_no_cpu() {
     }
 }
 
-/// `CLIENT UNBLOCK`, `CLIENT KILL` and a disconnect, for every type: elements added afterwards
-/// remain for other clients.
+/// For every type, a blocked client is unblocked by `CLIENT UNBLOCK`, is killed, or disconnects.
+/// Elements that are added afterwards remain for other clients.
 #[test]
 fn unblocked_and_disconnected_clients_get_nothing_of_any_type() {
     play(|server| {

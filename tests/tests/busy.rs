@@ -1,4 +1,5 @@
-//! Scripts that run too long: commands that need a shard that the script holds reply BUSY; all
+//! Busy scripts, which have run for longer than `busy-reply-threshold`. A script holds the shards
+//! (parts of the key space) of its keys. Commands that need one of these shards reply BUSY; all
 //! other commands run, on the script's own worker too.
 
 use std::sync::{Mutex, PoisonError};
@@ -37,7 +38,7 @@ fn wait_until_busy(client: &mut Client, key: &str, kill: &str) {
     }
 }
 
-/// Runs one test at a time, because scripts that spin compete for the cores.
+/// Lets one test run at a time, because scripts that spin compete for the cores.
 static CORES: Mutex<()> = Mutex::new(());
 
 fn each_layout(mut test: impl FnMut(&mut Server)) {
@@ -50,7 +51,8 @@ fn each_layout(mut test: impl FnMut(&mut Server)) {
     });
 }
 
-/// Keys in other shards (most likely), which a script on `held` doesn't hold.
+/// Keys of which some are in shards other than that of `held`. A script with the key `held` doesn't
+/// hold these.
 const OTHERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// Returns the number of these keys that can be written.
@@ -71,7 +73,7 @@ fn others_are_served_while_a_script_is_busy() {
         let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
         let mut script = server.connect();
         clients[0].call("SET held 1");
-        // Commands pipelined after the script in the same write run when it has ended.
+        // The commands behind the script in its pipeline run when it has ended.
         script.send_together(&[vec!["EVAL", ENDLESS, "1", "held"], vec!["PING"], vec!["GET", "held"]]);
         wait_until_busy(&mut clients[0], "held", "SCRIPT");
         for client in &mut clients {
@@ -118,7 +120,8 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
             (0..50).map(|_| vec!["INCR".to_owned(), key.clone()]).collect()
         };
         for round in 0..3 {
-            // Enough commands to keep the worker busy until it receives all of them in one turn.
+            // So many commands that, while the worker runs the first, the others arrive: it then
+            // receives all of them in one turn.
             for (number, client) in clients.iter_mut().enumerate() {
                 let mut all = commands(number);
                 if number == 3 {
@@ -140,7 +143,7 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
                             assert_eq!(got, next, "client {number}");
                         }
                         Reply::Error(text) if text.contains("killed") && number == 3 => assert_eq!(at, 20),
-                        // The counter lives in the shard that the script holds.
+                        // This client's counter is in the shard that the script holds.
                         Reply::Error(text) if text.starts_with("BUSY") => {}
                         other => panic!("client {number}: {other:?}"),
                     }
@@ -152,8 +155,9 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
     });
 }
 
-/// A script that is busy, is rerun with all shards because of an undeclared key, and is busy again:
-/// the commands that arrived in its window run once, in order.
+/// A script becomes busy, is rerun with all shards because of an undeclared key, and becomes busy
+/// again. The commands that its worker received together with the script (its *window*) run once,
+/// in order.
 #[test]
 fn a_script_that_is_busy_again_in_its_rerun_abandons_its_window_once() {
     const TEXT_BYTES: usize = 10_000;
@@ -173,9 +177,10 @@ fn a_script_that_is_busy_again_in_its_rerun_abandons_its_window_once() {
             occupier.command(&["SET", key, &letters.repeat(TEXT_BYTES / letters.len())]);
         }
         for round in 0..ROUNDS {
-            // A new script, not known to need more than its key.
+            // After the flush the server doesn't know that the script needs all shards.
             occupier.call("SCRIPT FLUSH");
-            // The worker compares for some dozen milliseconds, and finds the rest in one turn.
+            // Keeps the worker busy for some dozen milliseconds, so that it receives the following
+            // commands in one turn.
             occupier.send(&["LCS", "{t}1", "{t}2", "LEN"]);
             script.send(&["EVAL", text, "1", "held"]);
             for (number, client) in clients.iter_mut().enumerate() {
@@ -208,7 +213,7 @@ fn a_script_that_has_written_ends_only_with_the_server() {
     each_layout(|server| {
         let mut client = server.connect();
         let mut script = server.connect();
-        // Keyspace events don't make the script hold more shards.
+        // With keyspace events, the script still holds only the shard of its key.
         client.call("CONFIG SET notify-keyspace-events KEA");
         script.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
@@ -242,7 +247,7 @@ fn functions_are_reported_and_killed() {
     });
 }
 
-/// The client of a busy script disconnects, is killed, or receives messages meanwhile.
+/// While its script is busy, a client disconnects, is killed, or receives messages.
 #[test]
 fn the_script_s_own_client_waits_until_it_ends() {
     each_layout(|server| {
@@ -301,11 +306,13 @@ fn messages_for_the_script_s_own_client_are_bounded() {
         for _ in 0..MESSAGES / TOGETHER {
             client.send_together(&vec![vec!["PUBLISH", "news", &message]; TOGETHER]);
             (0..TOGETHER).for_each(|_| assert_eq!(client.receive(), Reply::Integer(1)));
-            // The script's worker has processed the messages sent before.
+            // One of these clients belongs to the script's worker, which has processed all messages
+            // when it replies.
             assert!(others.iter_mut().all(|other| other.call("PING") == pong()));
         }
         let taken = server.peak_resident_bytes().saturating_sub(before);
-        // Messages in flight and the allocator's slack are at most a third of the total.
+        // If the messages were buffered, memory would grow by their total size. Messages in flight
+        // and the allocator's unused memory may take up to two thirds of it.
         assert!(taken < (MESSAGES * MESSAGE_BYTES * 2 / 3) as u64, "{taken} bytes more");
         assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
         assert!(script.ends_within(LIMIT));
@@ -337,8 +344,8 @@ fn messages_for_the_script_s_own_client_are_bounded() {
     });
 }
 
-/// A script that changes a value small enough to copy holds only its declared keys, even if other
-/// values are large. A call that changed a larger value doesn't make the next call hold more.
+/// A script that changes a large value is rerun with all shards held. That applies to this call
+/// only: the next call, on a small value, holds only the shard of its key.
 #[test]
 fn large_values_do_not_widen_a_script_forever() {
     each_layout(|server| {
@@ -356,8 +363,8 @@ fn large_values_do_not_widen_a_script_forever() {
     });
 }
 
-/// Turns that a worker runs during a busy script are complete: a tracking client receives
-/// invalidations, a pause ends, keys expire and publish their event.
+/// A worker whose script is busy does all its other work: a tracking client receives invalidations,
+/// a pause ends, keys expire and publish their event.
 #[test]
 fn nothing_is_delayed_while_a_script_is_busy() {
     each_layout(|server| {
@@ -370,7 +377,7 @@ fn nothing_is_delayed_while_a_script_is_busy() {
         wait_until_busy(&mut client, "held", "SCRIPT");
         let other = OTHERS.iter().find(|key| client.command(&["SET", key, "1", "PX", "50"]) == Reply::ok());
         let other = Reply::bulk(other.expect("no other shard is served"));
-        // One for the write, one for the active expiry, which no command triggers.
+        // One invalidation for the write, and one for the expiry, without any command.
         for _ in 0..2 {
             let Reply::Push(invalidation) = reader.receive() else { panic!("no invalidation") };
             assert_eq!(invalidation[1], Reply::Array(vec![other.clone()]));
@@ -394,7 +401,8 @@ fn nothing_is_delayed_while_a_script_is_busy() {
     });
 }
 
-/// A command that waits for a busy script's shards and is not rejected holds no other shard.
+/// Some commands wait for a busy script's shards instead of being rejected (`BLMOVE` whose
+/// destination is there, `WATCH`). They hold no other shard meanwhile.
 #[test]
 fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
     const MOVERS: usize = 12;
@@ -464,8 +472,8 @@ fn scripts_run_beside_a_busy_one() {
     });
 }
 
-/// Commands of a transaction are queued before, during and after a busy script. All of them take
-/// effect, or none.
+/// `MULTI` and `EXEC` are sent before, during or after a busy script. All commands of the
+/// transaction take effect, or none.
 #[test]
 fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
     let queued = || Reply::Simple("QUEUED".into());
@@ -510,9 +518,9 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
     });
 }
 
-/// An OK of SCRIPT KILL is reliable: the script hasn't written, won't write, and isn't rerun. The
-/// script writes as soon as the turn that killed it has ended, which it detects by the duration of
-/// that turn.
+/// When SCRIPT KILL replies OK, the script hasn't written, won't write, and isn't rerun. The script
+/// of this test tries to write right after the kill: it writes when its worker has just run a long
+/// turn within the script, as is the turn with SCRIPT KILL.
 #[test]
 fn a_killed_script_does_nothing_more() {
     const TEXT_BYTES: usize = 10_000;
@@ -541,7 +549,8 @@ fn a_killed_script_does_nothing_more() {
             );
             let mut killed = 0;
             for _ in 0..ATTEMPTS {
-                // A new script, which the server doesn't know to need more than its key.
+                // After the flush the server doesn't know that the script needs more shards than
+                // that of its key.
                 client.call("SCRIPT FLUSH");
                 script.send(&["EVAL", &text, "1", "held"]);
                 let began = Instant::now();
@@ -605,7 +614,8 @@ fn endless_loops_around_calls_are_killed() {
 }
 
 /// Error handlers and coroutines can't prevent a script from being killed: neither a handler that
-/// runs where the error is raised, nor coroutines that each do too little to reach the check.
+/// runs at the point of the error, nor coroutines that each end before the check for a kill, which
+/// runs after some number of instructions.
 #[test]
 fn handlers_of_errors_and_coroutines_are_killed() {
     const HANDLED: &str =

@@ -1,5 +1,5 @@
-//! `pantala check-aof` and redis-check-aof print the same for the same files, and leave the same
-//! files behind.
+//! For the same files, `pantala check-aof` and redis-check-aof print the same, and make the same
+//! repairs.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,9 +12,9 @@ const SET: &str = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$3\r\nabc\r\n";
 const MULTI: &str = "*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &str = "*1\r\n$4\r\nEXEC\r\n";
 
-/// The output of a program: exit code and text.
+/// The result of a program: exit code and printed text.
 type Said = (Option<i32>, String);
-/// Files with their contents, of which the first is checked, and options.
+/// Files with their contents, and options of the program. The first file is checked.
 type Scene<'s> = (Vec<(&'s str, String)>, &'s [&'s str]);
 
 fn write_all(files: &[(&str, String)]) -> TempDir {
@@ -28,7 +28,7 @@ fn write_all(files: &[(&str, String)]) -> TempDir {
 fn run(command: &mut Command, folder: &Path, options: &[&str], file: &str) -> Said {
     let ran = command.args(options).arg(file).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut child = ran.expect("the program starts");
-    // A program that asks no question may have ended.
+    // Confirms a repair. The write fails if the program asked for no confirmation and has ended.
     let _ = child.stdin.take().expect("piped").write_all(b"y\n");
     let output = child.wait_with_output().expect("the program ends");
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -102,11 +102,12 @@ fn reports_and_repairs_are_those_of_redis() {
         let right = run(&mut Command::new(&redis), theirs.path(), options, files[0].0);
         assert_eq!(ran.0, right.0, "{files:?} {options:?}\n{}\n{}", ran.1, right.1);
         assert_eq!(contents(ours.path()), contents(theirs.path()), "{files:?} {options:?}\n{}", ran.1);
-        // Usage and system errors have different texts.
+        // These messages aren't compared, because Pantala words them differently.
         let is_worded_otherwise =
             |text: &str| text.contains("Usage") || text.contains("Cannot") || text.contains("MANIFEST");
         if !is_worded_otherwise(&right.1) {
-            // redis-check-aof doesn't restart at line 1 in the second file.
+            // With several files, line numbers aren't compared: redis-check-aof doesn't start again
+            // at line 1 in the second file.
             let is_single = files.len() == 1;
             let comparable = |text: &str| if is_single { text.to_owned() } else { without_line(text) };
             assert_eq!(comparable(&ran.1), comparable(&right.1), "{files:?} {options:?}");

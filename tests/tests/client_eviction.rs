@@ -17,10 +17,11 @@ const SMALL_LIMIT: usize = 200_000;
 /// Length of a reply that is long compared with that limit. A client may exceed the limit by one
 /// such reply before it is evicted.
 const LONG: usize = 200 * KB;
-/// Tolerance of the counters: the memory of `control` while it runs INFO, and deltas that the
-/// workers haven't flushed.
+/// Tolerance of the counters: the memory of `control` while it runs INFO, and the changes that a
+/// worker has counted for itself but not yet added to the sum of all workers.
 const SLACK: usize = 32 * KB;
-/// More small allocations of any kind than [`SMALL_LIMIT`] has room for.
+/// Number of small allocations of one kind (watched keys, for example) that together exceed
+/// [`SMALL_LIMIT`], whatever the kind.
 const SMALL_ALLOCATIONS: usize = 30_000;
 
 /// Sets the limit: bytes, or a percentage with its sign.
@@ -186,14 +187,16 @@ fn arguments_of_a_blocked_command_count() {
     });
 }
 
-/// Arguments in flight to a shard that a script holds are no longer in the query buffer, but count:
-/// those of commands, pipelines, transactions, scripts and watches.
+/// Commands wait for a shard that a script holds. Their arguments have left the query buffer, but
+/// still count as memory of their client: those of commands, pipelines, transactions, scripts and
+/// watches.
 #[test]
 fn arguments_of_commands_that_wait_for_their_shards_count() {
     const WORKERS: usize = 3;
     const HELD: &str = "local function now() local time = redis.call('TIME') return time[1] * 1000 + time[2] / 1000 end \
                         local stop = now() + tonumber(ARGV[1]) while now() < stop do end return redis.call('INCR', KEYS[1])";
-    /// Less than `busy-reply-threshold`, after which waiting commands are rejected.
+    /// How long the script holds the shard: less than `busy-reply-threshold` (5 s), after which the
+    /// server would reject the waiting commands.
     const HELD_MS: u128 = 4500;
     let big = "x".repeat(500 * KB);
     let part = "x".repeat(100 * KB);
@@ -206,7 +209,8 @@ fn arguments_of_commands_that_wait_for_their_shards_count() {
         ("watch", encode(&["WATCH", &big, "held"])),
     ];
     for mut server in pantalas() {
-        // One of each kind on each worker.
+        // Each worker gets one client that observes and, further below, one of each kind that
+        // waits.
         let mut controls: Vec<Client> = (0..WORKERS).map(|_| control(&server)).collect();
         let mut script = server.connect();
         let mut clients: Vec<Client> = Vec::new();
@@ -220,7 +224,8 @@ fn arguments_of_commands_that_wait_for_their_shards_count() {
         for (number, client) in clients.iter_mut().enumerate() {
             client.send_raw(&requests[number / WORKERS].1);
         }
-        // The script's own worker serves no client meanwhile.
+        // The script's own worker serves no client while it runs, so the test asks through an
+        // observer that another worker serves.
         let number = first_served(&mut controls, Duration::from_millis(300));
         let control = &mut controls[number];
         for (name, _) in &requests {
@@ -255,14 +260,15 @@ fn unread_output_counts() {
         assert_eq!(control.command(&["SET", "k", &"v".repeat(LONG)]), Reply::ok());
         let mut client = named(server, "slow");
         assert_eq!(client.call("GET k").text().len(), LONG);
-        // Reads one by one, until the sockets are full and the server buffers replies.
+        // Sends GETs one by one without reading: once the sockets are full, the server buffers
+        // replies.
         eventually("it is closed", || {
             let taken = field(&mut control, "slow", "tot-mem");
             assert!(taken.is_none_or(|taken| taken < LIMIT + LONG), "{taken:?} of {LIMIT} taken");
             let _ = client.try_send_raw(&encode(&["GET", "k"]));
             taken.is_none()
         });
-        // Requests all at once. The client must not use much more than the limit meanwhile.
+        // Sends all GETs at once. The server must not buffer much more than the limit.
         let mut client = named(server, "greedy");
         assert!(is_closed(&mut client, &encode(&["GET", "k"]).repeat(5000)));
         assert_eq!(control.call("PING").text(), "PONG");
@@ -283,7 +289,8 @@ fn a_pipeline_of_long_replies_is_stopped_midway() {
         let mut client = named(&server, "pipeline");
         assert!(is_closed(&mut client, &encode(&["GET", "k"]).repeat(COMMANDS)));
         let taken = server.peak_resident_bytes().saturating_sub(before);
-        // With owners, the commands of a window run before the limit is checked.
+        // A third of all replies: with `--execution owner`, the limit is checked only after a whole
+        // window of commands (one batch of the pipeline) has run.
         assert!(taken < (COMMANDS * REPLY_BYTES / 3) as u64, "{taken} bytes more");
         server.assert_sound();
     }
@@ -302,7 +309,7 @@ fn redirected_invalidations_count() {
         let key = "k".repeat(LONG);
         let script = format!("return redis.call('incr', '{key}')");
         let script = client.command(&["SCRIPT", "LOAD", &script]).text();
-        // The eviction must not depend on the statistics that cron updates.
+        // Cron, which updates the statistics, is paused: the eviction must use a current sum.
         assert_eq!(control.call("DEBUG PAUSE-CRON 1"), Reply::ok());
         eventually("it is closed", || {
             assert!(!client.call(&format!("EVALSHA {script} 0")).is_error());
@@ -330,7 +337,7 @@ fn a_share_of_maxmemory_is_a_limit() {
         let mut whole = named(&server, "whole");
         assert!(is_closed(&mut whole, &unfinished(limit)));
         assert!(exists(&mut control, "part") && !exists(&mut control, "whole"));
-        // A percentage of no maxmemory is no limit.
+        // Without `maxmemory`, a percentage of it limits nothing: the client stays.
         set_limit(&mut control, 0);
         let _whole = filled(&server, &mut control, "whole", limit);
         set_limit(&mut control, "100%");
@@ -355,7 +362,8 @@ fn no_evict_protects_until_it_is_turned_off() {
         eventually("it exceeds the limit", || {
             field(&mut control, "protected", "tot-mem").expect("it is connected") > SMALL_LIMIT
         });
-        // Its memory counts: an unprotected client is evicted in its place.
+        // The protected client's memory counts in the sum, which therefore exceeds the limit: the
+        // next client without protection is evicted, although it uses little.
         let mut other = server.connect();
         other.set_read_timeout(PATIENCE);
         assert_eq!(other.read_to_end(), b"");
@@ -383,7 +391,8 @@ fn a_client_that_evicts_itself_receives_its_reply_first() {
     });
 }
 
-/// Both limits are exceeded; the one on all clients evicts no other client.
+/// Two clients each exceed the output buffer limit, and with a third client they exceed the limit
+/// on all clients. The first limit closes the two; after that, the second needs to evict nobody.
 #[test]
 fn an_output_buffer_limit_evicts_no_other_client() {
     let args = ["--maxmemory-clients", "10mb", "--client-output-buffer-limit", "normal 3mb 0 0"];
@@ -442,7 +451,7 @@ fn the_largest_clients_are_evicted_and_no_more_than_necessary() {
                 let taken: usize = all.iter().map(|(_, bytes)| bytes).sum();
                 let left_bytes: usize = left.iter().map(|(_, bytes)| bytes).sum();
                 let scene = format!("round {round}: limit {limit}, evicted {gone:?}, left {left:?}");
-                // Without `control`, which uses more memory while it asks.
+                // `left_bytes` doesn't include `control`, which uses more memory while it asks.
                 assert!(left_bytes < limit, "too few evicted: {scene}");
                 if let (Some(smallest), Some(largest)) = (gone.iter().min(), gone.iter().max()) {
                     assert!(taken + largest + SLACK >= limit, "too many evicted: {scene}");
@@ -509,8 +518,8 @@ fn a_blocked_client_is_evicted_beside_one_that_is_served() {
     }
 }
 
-/// Many clients allocate and release memory at once and some are evicted. Afterwards the sum is
-/// that of the remaining clients.
+/// Many clients allocate and release memory at once and some are evicted. Afterwards the sum that
+/// the server has counted equals the memory of the remaining clients.
 #[test]
 fn the_sum_is_right_after_many_evictions() {
     const STORM: Duration = Duration::from_millis(700);
@@ -545,9 +554,11 @@ fn the_sum_is_right_after_many_evictions() {
         eventually("all are closed", || fields(&mut control, "", "tot-mem").len() == 1);
         let evicted = control.call("INFO stats").text();
         assert!(!evicted.contains("\r\nevicted_clients:0\r\n"), "no client was evicted");
-        // The smallest limit has the smallest error. A receive buffer may be twice as large as its
-        // contents. All bytes have arrived before the limit is set, because a client whose bytes
-        // arrive in pieces could at first be the smaller one.
+        // The smallest limit that Redis accepts, because with it an error of the sum is largest in
+        // proportion. `goes` must be the larger client: a receive buffer may be twice as large as
+        // its contents, so it sends more than twice the bytes of `stays`; and both have sent
+        // everything before the limit is set, because a client whose bytes arrive in pieces could
+        // at first be the smaller one.
         let _stays = filled(&server, &mut control, "stays", 40 * KB);
         let mut goes = filled(&server, &mut control, "goes", 128 * KB);
         set_limit(&mut control, 128 * KB);

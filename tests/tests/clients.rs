@@ -160,8 +160,8 @@ fn redis_benchmark_runs_without_an_error() {
             ];
             benchmark(&server, &args, TESTS);
         }
-        // A thousand connections at once overflow the listen queue, so some connect a second later.
-        // Only two tests use that many.
+        // A thousand connections at once overflow the listen queue, so some are established only
+        // after a second. Because of this delay, only two tests use that many.
         benchmark(&server, &["-t", "get", "-c", "1000", "-n", "20000"], &["GET"]);
         benchmark(
             &server,
@@ -218,7 +218,7 @@ fn redis_benchmark_matrix() {
         let ran = tool::run(&program, server.port(), &["-n", "20000", "-q"], b"", RUN_MAX);
         let failed = |text: &str| text.contains("rror");
         assert!(ran.success && !failed(&ran.output) && !failed(&ran.errors), "redis-benchmark's default list: {ran:?}");
-        assert!(ran.output.contains("MSET (10 keys)"), "the list ran to its end: {ran:?}");
+        assert!(ran.output.contains("MSET (10 keys)"), "the list is complete: {ran:?}");
         server.assert_sound();
     });
 }

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use pantala_tests::transcript::assert_as;
 use pantala_tests::{Backend, Client, Reply, Server, binary, tool};
 
-/// More shards than workers.
+/// Several shards per worker.
 const CLUSTER_ARGS: [&str; 6] = ["--cluster-enabled", "yes", "--workers", "2", "--shards", "40"];
 
-/// A real node with all slots takes two seconds until it reports that the cluster is up.
+/// Maximum wait until redis-server reports that the cluster is up. It takes two seconds after it
+/// has got all slots.
 const STATE_OK_MAX: Duration = Duration::from_secs(20);
 
 fn pantala(more: &[&str]) -> Server {
@@ -29,7 +30,8 @@ fn judge(more: &[&str]) -> Option<Server> {
     Some(server)
 }
 
-/// Returns the raw replies of a server, with its own values (id, ports) replaced by names.
+/// Returns the raw replies of a server. Values that differ between servers (node ID, ports) are
+/// replaced by names.
 fn answers(server: &Server, version: u8, commands: &[Vec<String>]) -> Vec<String> {
     let mut client = server.connect();
     let id = client.call("CLUSTER MYID").text();
@@ -278,7 +280,7 @@ fn authentication_is_checked_before_slots() {
 
 #[test]
 fn a_port_without_room_for_the_bus_is_rejected() {
-    // Another process may use any one of these ports.
+    // Several ports are tried, because another process may use any of them.
     let mut exits = (60_000..60_020).map(|port| {
         pantala_tests::server::run_to_exit(&["--port", &port.to_string(), "--cluster-enabled", "yes"], b"")
     });
@@ -301,7 +303,7 @@ fn a_cluster_client_of_rust_works() {
     }
     let (a, b): (i64, i64) =
         redis::cmd("MGET").arg("key:{x}1").arg("key:{x}2").query(&mut connection).unwrap_or((1, 2));
-    assert_eq!((a, b), (1, 2), "nothing there, and no error of another kind");
+    assert_eq!((a, b), (1, 2), "no keys, or a cross-slot error");
     let count: i64 = redis::cmd("DBSIZE").query(&mut connection).expect("DBSIZE");
     assert_eq!(count, 200);
 }

@@ -25,7 +25,7 @@ const LATER: &[&str] = &[
 const LATER_FIELDS: &[&str] =
     &["zrank arity", "zrank arguments", "zrank history", "zrevrank arity", "zrevrank arguments", "zrevrank history"];
 
-/// Fields of COMMAND DOCS that hold prose.
+/// Fields of COMMAND DOCS that are prose, and so aren't compared.
 const PROSE: &[&str] = &["summary", "complexity", "replaced_by"];
 
 /// Starts both servers and connects to each with one version of the protocol.
@@ -193,7 +193,7 @@ fn command_count_equals_the_table() {
     assert_eq!(client.call("COMMAND DOCS").elements().len() as i64, count * 2);
 }
 
-/// Lists by pattern and category equal redis-server's, restricted to Pantala's commands.
+/// `COMMAND LIST FILTERBY` returns those commands of redis-server's reply that Pantala has.
 #[test]
 fn command_list_filters_equal() {
     let Some((_subject, mut given, _judge, mut right)) = servers("2") else { return };

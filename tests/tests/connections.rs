@@ -73,8 +73,9 @@ fn client_list_lists_all_connections() {
     });
 }
 
-/// `qbuf-free` is the free space of the buffer that holds the command: the event loop's, or the
-/// client's own if the command is incomplete.
+/// `qbuf-free` is the free space of the buffer that holds the command. A complete command is in the
+/// buffer of the event loop, which all its clients share; an incomplete one is copied to the
+/// client's own buffer.
 #[test]
 fn client_list_reports_the_free_query_buffer() {
     const QUERY: &str = "CLIENT INFO\r\n";
@@ -184,7 +185,7 @@ fn client_pause_delays_commands() {
         assert_eq!(clients[1].call("GET a"), Reply::bulk("1"));
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(clients[0].receive(), Reply::Integer(2));
-        // A function that may write waits, even if it will be rejected.
+        // A function without the flag `no-writes` waits, although FCALL_RO rejects it afterwards.
         let library = "#!lua name=l\nlocal function f() return 1 end redis.register_function('writes', f) \
                        redis.register_function{function_name = 'reads', callback = f, flags = {'no-writes'}}";
         admin.command(&["FUNCTION", "LOAD", library]);
@@ -234,8 +235,9 @@ fn the_duration_of_a_pause_counts_from_its_reply() {
             script.receive();
             took > Duration::from_millis(200)
         });
-        assert!(is_paused, "the pause was over when it was answered");
-        // If its client disconnects before the reply, a pause has the same duration.
+        assert!(is_paused, "the pause ended before its reply");
+        // If the client disconnects before the reply, the pause still ends 300 ms after the reply
+        // would have been sent: the writer is served.
         script.send(&["EVAL", &format!("{SPIN} return 1"), "1", "key"]);
         std::thread::sleep(Duration::from_millis(50));
         admin.send(&["CLIENT", "PAUSE", "300", "WRITE"]);
@@ -254,8 +256,8 @@ fn the_duration_of_a_pause_counts_from_its_reply() {
 #[test]
 fn nothing_changes_after_a_pause_is_answered() {
     const WORKERS: usize = 3;
-    // Each writer has its own key, so that DBSIZE, which works while shards are held, counts the
-    // writers that ran.
+    // Each writer sets its own key. DBSIZE, which needs no shard and so replies while a script
+    // holds them, therefore counts the writers that have run.
     let long = format!("{SPIN} redis.call('SET', '{{held}}long', 1) redis.call('SET', ARGV[1], 1)");
     for_each_backend(|backend| {
         for (execution, in_transaction) in [("inline", false), ("inline", true), ("owner", false), ("owner", true)] {
@@ -264,7 +266,8 @@ fn nothing_changes_after_a_pause_is_answered() {
             let mut admins: Vec<Client> = (0..WORKERS).map(|_| server.connect()).collect();
             let mut script = server.connect();
             let mut writers: Vec<Client> = (0..4 * WORKERS).map(|_| server.connect()).collect();
-            // Its second key is undeclared: it is rerun with all shards.
+            // The script's second key is undeclared: on its access, the script is rolled back and
+            // rerun with all shards.
             script.send(&["EVAL", &long, "1", "{held}long", "undeclared"]);
             std::thread::sleep(Duration::from_millis(50));
             for (number, writer) in writers.iter_mut().enumerate() {
@@ -277,7 +280,8 @@ fn nothing_changes_after_a_pause_is_answered() {
                 };
                 writer.send_together(&commands);
             }
-            // The script's worker serves no client meanwhile.
+            // The script's own worker serves no client while it runs, so the pause is sent by an
+            // admin that another worker serves.
             let number = first_served(&mut admins, Duration::from_millis(100));
             let admin = &mut admins[number];
             pause_writes(admin, in_transaction);
@@ -296,8 +300,8 @@ fn nothing_changes_after_a_pause_is_answered() {
     });
 }
 
-/// A script that was rolled back when a pause started, and will be rerun with all shards, waits
-/// until the pause ends.
+/// A script accesses an undeclared key, is rolled back, and waits to be rerun with all shards. If a
+/// pause starts in between, the rerun waits until the pause ends.
 #[test]
 fn a_rerun_script_waits_until_a_pause_ends() {
     const TRIES: usize = 12;
@@ -313,7 +317,8 @@ fn a_rerun_script_waits_until_a_pause_ends() {
                 let text = format!("{SPIN} redis.call('SET', ARGV[1], {round})");
                 script.send(&["EVAL", &text, "1", "held", "undeclared"]);
                 std::thread::sleep(Duration::from_millis(100));
-                // The worker of the script's connection would read its own clients too late.
+                // The worker that runs the script serves its clients only afterwards, when it is
+                // too late for the test. So a connection of each worker in turn sends the pause.
                 pause_writes(admin, round % 2 == 0);
                 let keys = admin.call("DBSIZE");
                 for _ in 0..6 {
@@ -330,13 +335,14 @@ fn a_rerun_script_waits_until_a_pause_ends() {
                     break;
                 }
             }
-            assert!(held_back > 0, "{execution}: no script of {TRIES} was held back");
+            assert!(held_back > 0, "{execution}: none of {TRIES} scripts was delayed");
             server.assert_sound();
         }
     });
 }
 
-/// The same for short commands of all kinds from many clients at any moment.
+/// Many clients send short commands of all kinds at any moment; none of them changes anything after
+/// the reply to `CLIENT PAUSE`.
 #[test]
 fn commands_in_flight_change_nothing_after_a_pause_is_answered() {
     const WRITERS: usize = 6;
@@ -347,8 +353,8 @@ fn commands_in_flight_change_nothing_after_a_pause_is_answered() {
             let args = ["--workers", "3", "--shards", "12", "--execution", execution];
             let mut server = Server::pantala(backend, &args);
             let mut admins: Vec<Client> = (0..3).map(|_| server.connect()).collect();
-            // With debug assertions, these faults make threads sleep at bad moments; otherwise they
-            // are unknown and return errors.
+            // With debug assertions, these faults make threads sleep at critical moments. In a
+            // build without them DEBUG FAULT returns an error, which the test ignores.
             for fault in ["pause-taking", "pause-holding", "pause-replying"] {
                 admins[0].call(&format!("DEBUG FAULT {fault} 30"));
             }
@@ -457,7 +463,7 @@ fn connections_spread_over_workers() {
             client.call("PING");
         }
         let info = clients[0].call("INFO everything").text();
-        // worker_N:connections=…: Pantala's own field.
+        // Pantala's own lines: `worker_N:connections=…`.
         let counts: Vec<usize> = info
             .lines()
             .filter(|line| line.starts_with("worker") || line.starts_with("pantala_worker"))
@@ -474,7 +480,8 @@ fn connections_spread_over_workers() {
     });
 }
 
-/// A command that had to wait must run with its original quoted arguments.
+/// An inline command (a line of text instead of a RESP array) with quoted arguments that has to
+/// wait must run with the same arguments afterwards.
 #[test]
 fn delayed_quoted_lines_run_as_they_were_sent() {
     for_each_backend(|backend| {

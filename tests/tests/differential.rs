@@ -19,7 +19,8 @@ fn compare(test: &str, args: &[&str], settings: &[&str]) {
     for backend in Backend::all() {
         let Some(judge) = Server::redis(settings) else { return };
         let mut subject = Server::pantala(*backend, &[args, settings].concat());
-        // Each run has its own stream; all derive from the one printed seed.
+        // Each run has its own stream of commands. The seeds of all streams are derived from the
+        // one that is printed.
         let name = format!("{test} on {}", backend.name());
         differential::compare(&subject, &judge, announced, &name, commands());
         if !settings.is_empty() {
@@ -42,13 +43,14 @@ fn successes(stats: &str, name: &str) -> (i64, i64) {
     (number("calls") - number("failed_calls"), number("calls"))
 }
 
-/// A memory limit that is never reached. The server accounts memory for each command, without
-/// effect.
+/// A memory limit that is never reached: with it the server checks its memory before each command,
+/// but evicts nothing.
 const FAR_LIMIT: &str = "1000gb";
 
 #[test]
 fn one_shard_answers_as_redis() {
-    // Access frequencies are counted, so that OBJECT FREQ works; other runs have OBJECT IDLETIME.
+    // With an LFU policy, OBJECT FREQ replies and OBJECT IDLETIME returns an error; in other runs
+    // it is the other way round.
     let counting = ["--maxmemory-policy", "allkeys-lfu", "--maxmemory", FAR_LIMIT];
     compare("one_shard_answers_as_redis", &["--workers", "1", "--shards", "1"], &counting);
 }
@@ -69,9 +71,11 @@ fn owner_execution_answers_as_redis() {
 /// a stream of errors would compare nothing.
 #[test]
 fn two_judges_agree_and_every_command_is_reached() {
-    /// The rarest commands succeed about 18 times in this many.
+    /// Minimum number of commands of this test. The rarest command succeeds about 18 times in this
+    /// many.
     const JUDGED_MIN: usize = 100_000;
-    /// A quarter of that rate is too rare to be chance.
+    /// Each command must succeed at least once per this many commands. That is about a quarter of
+    /// the rate of the rarest command, so a lower rate isn't chance.
     const JUDGED_PER_SUCCESS: usize = 25_000;
     const COMMANDS_REACHED: &str = "append bitcount bitfield bitfield_ro bitop bitpos getbit setbit \
         pfadd pfcount pfdebug pfmerge blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin sort sort_ro dump restore \
@@ -109,5 +113,5 @@ fn two_judges_agree_and_every_command_is_reached() {
     }
     counts.sort_unstable();
     eprintln!("commands that succeed least: {:?}", counts.iter().take(8).collect::<Vec<_>>());
-    assert!(rare.is_empty(), "commands that hardly ever succeed in a stream of {count}: {rare:?}");
+    assert!(rare.is_empty(), "commands that rarely succeed in a stream of {count}: {rare:?}");
 }

@@ -37,7 +37,7 @@ fn crc64(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Appends version and checksum to a value.
+/// Appends version and checksum to an encoded value, which makes it a payload of `DUMP`.
 fn sealed(value: &[u8]) -> Vec<u8> {
     let mut payload = [value, &[10, 0]].concat();
     let checksum = crc64(&payload);
@@ -221,18 +221,19 @@ fn packed_sorted_sets_are_dumped_as_redis_dumps_them() {
     server.assert_sound();
 }
 
-/// Maximum number of damaged payloads of other types that only Redis accepts in one run: it doesn't
-/// check every bit after an element of a listpack.
+/// Maximum number of damaged payloads of other types that only Redis accepts in one run. Redis does
+/// not check all bits after an element of a listpack.
 const OTHERS_TAKEN_MAX: usize = 4;
-/// Types for which only Redis accepts some damaged payloads: with textual scores, because it parses
-/// any text, and streams, because it reads an impossible length in a counter as 2^64 - 1.
+/// Types of which Redis accepts some damaged payloads that Pantala rejects: sorted sets with
+/// textual scores, because it parses any text, and streams, because it reads an impossible length
+/// in a counter as 2^64 - 1.
 const SOME_TAKEN: [u8; 5] = [3, 12, 15, 17, 19];
 
 /// Returns a value changed in a few places.
 fn damaged(random: &mut Random, good: &[u8]) -> Vec<u8> {
     let mut value = good.to_vec();
     for _ in 0..=random.below(3) {
-        // Lengths are at the start.
+        // Half of the changes are within the first bytes, where lengths are.
         let within = if random.one_in(2) { value.len().min(24) } else { value.len() };
         let at = random.below(within);
         match random.below(6) {

@@ -131,7 +131,7 @@ fn layers_refer_only_to_those_above_them_in_the_table() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A table with forward references could hold a cycle.
+/// A layer may refer only to layers above it in the table, so the table can't contain a cycle.
 #[test]
 fn the_table_goes_one_way() {
     for (at, (layer, allowed)) in LAYERS.iter().enumerate() {
@@ -144,7 +144,7 @@ fn the_table_goes_one_way() {
     }
 }
 
-/// Paths are searched as text; this test documents which are found.
+/// [`references`] searches text and doesn't parse Rust; this test shows which paths it finds.
 #[test]
 fn paths_are_found() {
     let found = |module: &[&str], code: &str| {

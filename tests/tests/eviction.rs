@@ -19,10 +19,10 @@ const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemo
 /// Memory may exceed the limit by this fraction of it (docs/semantics.md).
 const EXCESS_PART: usize = 16;
 
-/// The fraction if only other workers can evict.
+/// The fraction if all partitions with evictable keys are held by other workers.
 const BUSY_EXCESS_PART: usize = 4;
 
-/// Policies that evict, and whether they evict keys without a TTL.
+/// Policies that evict keys, and whether they also evict keys without a TTL.
 const POLICIES: [(&str, bool); 7] = [
     ("allkeys-random", true),
     ("allkeys-lru", true),
@@ -58,7 +58,7 @@ fn allow_any(client: &mut Client) {
     set(client, &[("maxmemory", "0"), ("maxmemory-policy", "noeviction")]);
 }
 
-/// Commands of two clients (`!`: sets the limit to the number) while nothing can be evicted.
+/// Commands of two clients while nothing can be evicted. `!n` sets `maxmemory` to n.
 const REJECTIONS: &[(usize, &str)] = &[
     (0, "FUNCTION LOAD #!lua_name=lib"),
     (0, "SET there 1"),
@@ -125,7 +125,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "SET k"),
     (0, "SET"),
     (0, "NOSUCHCOMMAND"),
-    // Commands of a transaction are no longer queued.
+    // A transaction that starts above the limit: its commands are rejected instead of queued.
     (0, "MULTI"),
     (0, "GET there"),
     (0, "PING"),
@@ -140,7 +140,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "RESET"),
     (0, "PING"),
     (0, "EXEC"),
-    // Commands queued before the limit are checked at EXEC.
+    // A transaction whose commands were queued below the limit: they are checked at EXEC.
     (0, "!0"),
     (0, "MULTI"),
     (0, "GET there"),
@@ -204,7 +204,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "FCALL allowed 1 begun"),
     (0, "FCALL_RO allowed 1 begun"),
     (0, "FCALL nothing 0"),
-    // Scripts queued before the limit, in a transaction: their flags decide.
+    // Scripts that were queued in a transaction below the limit: their flags decide at EXEC.
     (1, "!0"),
     (0, "MULTI"),
     (0, "EVAL return_redis.call('set',KEYS[1],'x') 1 there"),
@@ -259,7 +259,7 @@ fn rejections(server: &Server) -> Vec<String> {
     }
     let [client, _] = &mut clients;
     let text = client.call("INFO commandstats errorstats").text();
-    // Compares counts, without durations and without INFO itself.
+    // Only counts are compared, no durations. INFO itself is left out.
     let counts = text.lines().filter(|line| line.contains(':') && !line.starts_with("cmdstat_info"));
     got.extend(
         counts.map(|line| line.split(',').filter(|field| !field.starts_with("usec")).collect::<Vec<_>>().join(",")),
@@ -275,7 +275,7 @@ fn commands_are_rejected_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
     let expected = rejections(&judge);
     let count = expected.iter().filter(|line| line.contains(OUT_OF_MEMORY)).count();
-    assert!(count > 40, "{count} refusals");
+    assert!(count > 40, "{count} rejections");
     for mut server in pantalas() {
         for (got, expected) in rejections(&server).iter().zip(&expected) {
             assert_eq!(got, expected);
@@ -312,7 +312,7 @@ fn memory_stays_within_its_limit() {
     play(|server| {
         let mut random = Random::from_seed(seed);
         let mut control = server.connect();
-        // A database other than the first also takes part.
+        // Keys of a database other than the first must be evicted too.
         assert_eq!(control.call("SELECT 3"), Reply::ok());
         for (policy, _) in POLICIES {
             assert_eq!(control.call("FLUSHALL"), Reply::ok());
@@ -355,7 +355,7 @@ fn only_keys_with_a_ttl_are_volatile() {
             let exist: Vec<String> = std::iter::once("EXISTS".into()).chain((0..STAYING).map(staying)).collect();
             let keys_left = control.command(&exist).integer() as usize;
             assert_eq!(keys_left < STAYING, evicts_all, "{policy}: {keys_left} left");
-            // A write is rejected if nothing can be evicted for it.
+            // Writes without a TTL are rejected when no volatile key is left to evict.
             let errors = fill(&mut control, &mut random, 3 * MB, false);
             assert_eq!(errors > 0, !evicts_all, "{policy}: {errors} errors");
             if !evicts_all {
@@ -368,8 +368,8 @@ fn only_keys_with_a_ttl_are_volatile() {
     });
 }
 
-/// Returns how many of 100 used keys and of 100 unused keys are left after half of all keys were
-/// evicted.
+/// Lets the server evict half of all keys. Returns the percentages of the used keys and of the
+/// unused keys that are left.
 fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     const KEYS: usize = 6000;
     let mut client = server.connect();
@@ -388,7 +388,8 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
         .collect();
     client.pipeline(&sets);
     if policy.ends_with("lru") {
-        // Access times are whole seconds.
+        // The server keeps access times in whole seconds, so the accesses below must be in a later
+        // second.
         std::thread::sleep(Duration::from_millis(2100));
     }
     let used: Vec<usize> = (0..KEYS).filter(|number| is_used(*number)).collect();
@@ -398,9 +399,9 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
     let full = info_field(&mut client, "used_memory");
     let limit = before + (full - before) / 2;
     set(&mut client, &[("maxmemory", &limit.to_string())]);
-    // The client that runs INFO uses some memory itself.
+    // Memory may stay above the limit by what the client that runs INFO uses.
     eventually("half of the keys are evicted", || info_field(&mut client, "used_memory") <= limit + 32 * KB);
-    // The checks below must evict no more.
+    // The checks below must not evict more keys.
     allow_any(&mut client);
     // EXISTS finds keys without touching them.
     let alive = |client: &mut Client, wanted: bool| {
@@ -415,9 +416,9 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
 
 #[test]
 fn used_keys_stay_and_unused_keys_are_evicted() {
-    /// With `execution owner`, a worker that the host doesn't schedule evicts nothing, and the
-    /// others evict used keys instead. Tests that run at the same time occasionally cause this, so
-    /// later tries wait for them to end.
+    /// With `execution owner`, each worker evicts only its own keys. While the host doesn't
+    /// schedule one of them, the others must evict more, used keys included. Tests that run at the
+    /// same time occasionally cause this, so later tries wait first.
     const TRIES: usize = 12;
     const TRIES_AT_ONCE: usize = 3;
     let eventually_left = |server: &Server, policy: &str, uses: usize, is_right: fn(usize, usize) -> bool| {
@@ -430,10 +431,11 @@ fn used_keys_stay_and_unused_keys_are_evicted() {
             seen.push((used, unused));
             is_right(used, unused)
         });
-        assert!(is_seen, "{policy}: % of those used and of the others that are left: {seen:?}");
+        assert!(is_seen, "{policy}: % of used and of unused keys that are left: {seen:?}");
     };
     play_together(|server| {
-        // Half of all keys are evicted: 5 of 8 unused ones, if all used ones stay.
+        // Half of all keys are evicted, and four fifths are unused. So if all used keys stay, 5 of
+        // 8 unused keys are evicted.
         for (policy, uses) in
             [("allkeys-lru", 1), ("volatile-lru", 1), ("allkeys-lfu", 40), ("volatile-lfu", 40), ("volatile-ttl", 0)]
         {
@@ -474,8 +476,8 @@ fn pipelines_of_large_values_stay_within_the_limit() {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        // The excess is one sixteenth of the limit, and one command per worker. Commands that were
-        // received and haven't run are client memory, which is added.
+        // Memory may exceed the limit by a sixteenth of it, by one command per worker, and by the
+        // buffers of clients: commands that have been received but haven't run.
         let clients = 3 * 20 * (VALUE_BYTES + KB);
         let is_owner = control.call("CONFIG GET execution").elements()[1] == Reply::bulk("owner");
         let excess = limit / if is_owner { BUSY_EXCESS_PART } else { EXCESS_PART };
@@ -530,8 +532,8 @@ fn the_sum_of_memory_does_not_drift() {
                 }
             });
             assert!(info_field(&mut control, "evicted_keys") > 0);
-            // Deleted values no longer count: half of the allowance fits without eviction, twice
-            // does not.
+            // Deleted values no longer count: 1 MB of values fits into the free memory without
+            // eviction, 4 MB more don't.
             assert_eq!(control.call("FLUSHALL"), Reply::ok());
             allow_more(&mut control, 4 * MB, "allkeys-random");
             assert_eq!(control.call("CONFIG RESETSTAT"), Reply::ok());
@@ -578,7 +580,7 @@ fn a_new_limit_counts_the_last_writes() {
     });
 }
 
-/// Memory that a client has released causes no more rejections, on any worker.
+/// When a client has released memory, no worker rejects commands because of it any more.
 #[test]
 fn released_client_memory_causes_no_rejections() {
     const MIB: usize = 1 << 20;
@@ -734,7 +736,8 @@ fn eviction_invalidates_before_the_reply() {
         assert_eq!(client.call("GET volatile"), Reply::bulk("x"));
         let invalidation = Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(vec![Reply::bulk("volatile")])]);
         let (big, bit) = (["SETBIT", "big", "3200000", "0"], ["GETBIT", "big", "0"]);
-        // If another worker evicts, only a later invalidation is promised (docs/semantics.md).
+        // With `owner`, another worker may evict the key, and then the invalidation may follow the
+        // reply (docs/semantics.md).
         if control.call("CONFIG GET execution").elements().get(1) == Some(&Reply::bulk("owner")) {
             client.send(&big);
             client.send(&bit);
@@ -796,7 +799,7 @@ fn client_memory_causes_eviction() {
         (0..50).for_each(|number| _ = control.call(&format!("SETRANGE {number} 100000 x")));
         allow_more(&mut control, 2 * MB, "allkeys-lru");
         assert_eq!(control.call("DBSIZE").integer(), 50);
-        // Commands that are never complete.
+        // Each client sends an incomplete command, which the server must buffer.
         let mut clients: Vec<Client> = (0..30).map(|_| server.connect()).collect();
         for client in &mut clients {
             client.send_raw(b"*250\r\n");

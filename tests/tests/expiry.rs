@@ -26,7 +26,7 @@ fn keys_expire_on_access_and_not_before() {
         client.pipeline(&commands);
         let reads: Vec<Vec<String>> = (0..200).map(|n| vec!["GET".into(), format!("k{n}")]).collect();
         let alive = client.pipeline(&reads).iter().filter(|reply| **reply != Reply::Null).count();
-        // The reply is meaningful only if the host ran this test in time.
+        // If the host ran the test so late that the keys were due, their number proves nothing.
         if begin.elapsed() < Duration::from_millis(400) {
             assert_eq!(alive, 200, "keys expired early");
         }
@@ -84,7 +84,7 @@ fn deadline_commands(key: &str) -> Vec<Vec<String>> {
 }
 
 /// Returns the difference between TIME's reply and the time that the `SET` of [`deadline_commands`]
-/// used, ms.
+/// used (its deadline minus the TTL), ms.
 fn age_of_clock(client: &mut Client) -> i64 {
     let time: Vec<i64> =
         client.receive().elements().iter().map(|part| part.text().parse().expect("a number")).collect();
@@ -92,11 +92,13 @@ fn age_of_clock(client: &mut Client) -> i64 {
     time[0] * 1000 + time[1] / 1000 + LIFE_MS - client.receive().integer()
 }
 
-/// A deadline is relative to the time when its command runs, regardless of commands that ran before
-/// it in its pipeline, in its worker's turn, or in its own rolled-back run.
+/// A command with a TTL computes the deadline from the time at which the command itself starts.
+/// Slow commands before it don't make that time older: neither those of its pipeline, nor those of
+/// other clients in its worker's turn, nor its own first run if that was rolled back.
 #[test]
 fn deadlines_count_from_when_their_commands_run() {
-    /// Duration of the commands before it, and maximum difference of the clock, ms.
+    /// Duration of the slow commands that run before the one with the TTL, ms. The time that the
+    /// latter uses may be at most `AGE_MS_MAX` old.
     const TAKES_MS: u32 = 300;
     const AGE_MS_MAX: i64 = 50;
     /// Asserts that the clock is current in one of ten measurements. A busy host can delay the
@@ -107,7 +109,7 @@ fn deadlines_count_from_when_their_commands_run() {
     }
     let layouts: [&[&str]; 3] = [
         &["--workers", "1", "--shards", "8"],
-        // The worker runs turns during the script.
+        // The script becomes busy, so its worker runs turns for other clients during the script.
         &["--workers", "1", "--shards", "8", "--busy-reply-threshold", "50"],
         &["--workers", "2", "--shards", "8", "--execution", "owner"],
     ];
@@ -129,7 +131,8 @@ fn deadlines_count_from_when_their_commands_run() {
                     age_of_clock(&mut client)
                 });
             }
-            // Both arrive in one turn, behind the script of a third client.
+            // Both clients' commands arrive while the script of a third client runs, so the worker
+            // runs them in one turn: first a script, then the command.
             let mut first = server.connect();
             assert_current(layout, || {
                 first.send(&["EVAL", &spin, "1", "a"]);
@@ -161,7 +164,7 @@ fn deadlines_count_from_when_their_commands_run() {
 fn a_deadline_passes_for_all_keys_at_once() {
     const KEYS: usize = 16;
     const ROUNDS: usize = 60;
-    /// From the choice of the deadline: the keys are set meanwhile.
+    /// The deadline is this far ahead when it is chosen, so that the keys can be set before it.
     const AHEAD_MS: i64 = 8;
     for_each_backend(|backend| {
         let server = start(backend);
@@ -172,7 +175,8 @@ fn a_deadline_passes_for_all_keys_at_once() {
         let is_over = AtomicBool::new(false);
         let mut violations = Vec::new();
         std::thread::scope(|scope| {
-            // Clients of both workers that find the keys expired.
+            // One client per worker reads the keys all the time, to find them expired as early as
+            // possible.
             for _ in 0..2 {
                 let mut finder = server.connect();
                 let (reads, is_over) = (&reads, &is_over);
@@ -269,12 +273,13 @@ fn the_active_cycle_deletes_untouched_keys() {
     });
 }
 
-/// The cycle is bounded per turn: no client stalls for long while a hundred thousand keys expire at
-/// one moment.
+/// The active cycle deletes only a bounded number of keys per turn: no client waits for long while
+/// a hundred thousand keys expire at one moment.
 #[test]
 fn a_mass_expiry_does_not_stall_clients() {
     const KEYS: usize = 100_000;
-    /// Too long even for a debug build on a busy host; a whole sweep in one turn would take longer.
+    /// Longer than a bounded cycle delays a client, even in a debug build on a busy host. Deleting
+    /// all keys in one turn would take longer.
     const STALL_MAX: Duration = Duration::from_millis(1500);
     for_each_backend(|backend| {
         let server = start(backend);
@@ -338,12 +343,15 @@ fn ttls_count_from_when_a_command_runs() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let mut calling = server.connect();
-        // One of them is on another worker and waits for the shards.
+        // One of these clients is on another worker than the script's client, so its commands wait
+        // for the shards.
         let mut others = [server.connect(), server.connect()];
-        // The first run discovers undeclared keys.
+        // On the first run the server learns that the script uses undeclared keys: it rolls the
+        // script back and reruns it, so the script runs twice.
         let began = Instant::now();
         assert_eq!(calling.command(&["EVAL", script, "0", &TURNS.to_string()]), Reply::Integer(1));
-        // The script ran twice. The next runs should take three times the TTL of the locks.
+        // Chosen so that a later run, which is not rolled back, takes three times the TTL of the
+        // locks.
         let turns = TURNS as f64 * 2.0 * 0.9 / began.elapsed().as_secs_f64();
         let long = ["EVAL", script, "0", &format!("{turns:.0}")];
         for transaction in [false, true] {

@@ -1,5 +1,5 @@
-//! `FAILOVER` and promotions: the role moves between Pantala and redis-server, in both directions,
-//! and no acknowledged write is lost.
+//! `FAILOVER` and promotions, from Pantala to Pantala, to redis-server and from redis-server: no
+//! acknowledged write is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use pantala_tests::following::{assert_same, follow, info, wait_for_link, wait_un
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
-/// Arguments of all servers: a snapshot starts at once, and no `PING` moves offsets.
+/// Arguments of all servers: full syncs start without delay, and no `PING` advances the offsets.
 const ARGS: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
 
 /// Clients that write during a failover.
@@ -39,8 +39,7 @@ fn is_error(reply: &Reply, start: &str) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(start))
 }
 
-/// Increments a key until the server is no primary any more. Returns the last value that was
-/// acknowledged.
+/// Increments a key until the server is no longer a primary. Returns the last acknowledged value.
 fn increment(server: &Server, key: &str, is_over: &AtomicBool) -> i64 {
     let (mut client, mut last) = (server.connect(), 0);
     while !is_over.load(Ordering::Relaxed) {
@@ -55,7 +54,8 @@ fn increment(server: &Server, key: &str, is_over: &AtomicBool) -> i64 {
     last
 }
 
-/// Ends the writers of a scene, also one that fails.
+/// Tells the writers of a scene to stop when it is dropped, so that they also stop if the scene
+/// fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -64,7 +64,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Checks that a replica holds what its primary holds, once it has received everything.
+/// Waits until a replica has received all writes, and checks that both servers have the same
+/// dataset.
 #[track_caller]
 fn assert_equal(replica: &Server, primary: &Server) {
     // A write is in the stream a moment after its reply. `WAIT` waits for what was there before the
@@ -99,7 +100,7 @@ fn a_replica_takes_over_and_no_write_is_lost() {
                 let mut client = from.connect();
                 let _end = End(is_over);
                 eventually("clients have written", || matches!(client.call("STRLEN n:0"), Reply::Integer(3..)));
-                // It must be online first.
+                // FAILOVER returns an error until the replica is online.
                 let words = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 20000", to.port());
                 eventually("the failover starts", || client.call(&words) == Reply::ok());
                 wait_for_takeover(from, &to);
@@ -124,7 +125,7 @@ fn a_replica_takes_over_and_no_write_is_lost() {
     });
 }
 
-/// Back and forth, without a full sync.
+/// The role moves to the replica and back several times, without a full sync.
 #[test]
 fn the_role_returns() {
     for_each_backend(|backend| {
@@ -181,7 +182,7 @@ fn errors_are_those_of_redis() {
             }
             replies.push(client.call(&format!("FAILOVER TO 127.0.0.1 {port} FORCE")));
             replies.push(Reply::bulk(state(&server)));
-            // The replica does not acknowledge.
+            // The replica is suspended and acknowledges nothing, so the failover can't complete.
             replica.signal(rustix::process::Signal::STOP);
             client.call("SET a 1");
             replies.push(client.call(&format!("FAILOVER TO 127.0.0.1 {port}")));
@@ -205,7 +206,7 @@ fn errors_are_those_of_redis() {
     }
 }
 
-/// The pause of all commands ends in its time, though the failover holds writes back.
+/// `CLIENT PAUSE … ALL` ends after its duration, even if a failover still pauses writes.
 #[test]
 fn clients_may_pause_all_commands_during_a_failover() {
     for_each_backend(|backend| {
@@ -214,13 +215,13 @@ fn clients_may_pause_all_commands_during_a_failover() {
         assert_eq!(server.connect().call("CLIENT PAUSE 100 ALL"), Reply::ok());
         assert_eq!(client.call("GET a"), Reply::bulk("1"));
         assert_eq!(state(&server), "waiting-for-sync");
-        // A pause that was ended does not come back after the failover.
+        // A pause that `CLIENT UNPAUSE` has ended is not restored after the failover.
         assert_eq!(client.call("CLIENT PAUSE 3600000 WRITE"), Reply::ok());
         assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(client.call("FAILOVER ABORT"), Reply::ok());
         assert_eq!(held.receive(), Reply::Integer(1));
         replica.signal(rustix::process::Signal::CONT);
-        // Replicas are never paused: the failover takes place.
+        // Pauses don't apply to connections of replicas, so the failover completes during them.
         wait_until_applied(&replica, &server);
         assert_eq!(client.call("CLIENT PAUSE 3600000 WRITE"), Reply::ok());
         assert_eq!(client.call(&format!("FAILOVER TO 127.0.0.1 {}", replica.port())), Reply::ok());
@@ -234,7 +235,7 @@ fn replica_of_nobody(replica: &Server) -> &Server {
     replica
 }
 
-/// Sends a write, and returns once it is held back.
+/// Sends a write, and returns when the failover has paused it.
 fn held_write(server: &Server) -> Client {
     let mut client = server.connect();
     let before: u64 = info(server, "clients", "blocked_clients").parse().expect("a number");
@@ -246,7 +247,7 @@ fn held_write(server: &Server) -> Client {
 }
 
 /// Starts a failover to a stopped redis-server. Returns both servers, and a client whose write is
-/// held back.
+/// paused.
 fn stuck_failover(backend: Backend) -> Option<(Server, Server, Client)> {
     let server = start(Kind::Pantala, backend).expect("it starts");
     let replica = start(Kind::Redis, backend)?;
@@ -267,18 +268,18 @@ fn an_aborted_failover_lets_writes_run() {
         let mut client = server.connect();
         assert_eq!(state(&server), "waiting-for-sync");
         assert_eq!(client.call("GET a"), Reply::bulk("1"), "reads run");
-        // Clients can't end this pause.
+        // `CLIENT UNPAUSE` doesn't end a failover's pause.
         assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(info(&server, "clients", "blocked_clients"), "1");
         assert_eq!(client.call("FAILOVER ABORT"), Reply::ok());
         assert_eq!(held.receive(), Reply::Integer(1));
         assert_eq!(state(&server), "no-failover");
-        // A timeout does the same.
+        // A timeout aborts the failover, too.
         assert_eq!(client.call("FAILOVER TIMEOUT 50"), Reply::ok());
         assert_eq!(client.call("INCR held"), Reply::Integer(2));
         assert!(server.log().contains("Replica never caught up before timeout"), "{}", server.log());
         assert_eq!((state(&server).as_str(), role(&server).as_str()), ("no-failover", "master"));
-        // With FORCE it is asked all the same; ABORT takes the role back.
+        // With FORCE the replica is asked to take over after the timeout; ABORT restores the role.
         let forced = format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 50", replica.port());
         assert_eq!(client.call(&forced), Reply::ok());
         let mut held = held_write(&server);
@@ -365,7 +366,7 @@ fn a_rejected_failover_is_aborted() {
             assert_eq!(role(&replica), "slave");
             assert_eq!(server.connect().call("SET b 1"), Reply::ok());
             wait_until_applied(&replica, &server);
-            // As in Redis, the history continues under another ID, and replicas continue.
+            // As in Redis, the history continues with a new ID, and replicas do partial syncs.
             assert_eq!(info(&server, "stats", "sync_full"), "1", "{}\n{}", server.log(), replica.log());
             assert_ne!(info(&server, "stats", "sync_partial_ok"), "0");
             assert_equal(&replica, &server);
@@ -374,7 +375,8 @@ fn a_rejected_failover_is_aborted() {
     });
 }
 
-/// The primary dies: one of two replicas becomes the primary, and the other continues with it.
+/// A primary with two replicas dies. One replica is promoted, and the other follows it with a
+/// partial sync.
 #[test]
 fn the_other_replica_of_a_dead_primary_continues() {
     for_each_backend(|backend| {
@@ -402,7 +404,8 @@ fn the_other_replica_of_a_dead_primary_continues() {
             assert_equal(&other, &next);
             assert_eq!(info(&next, "stats", "sync_full"), "0", "{}\n{}", next.log(), other.log());
             assert_eq!(info(&next, "stats", "sync_partial_ok"), "1");
-            // A write of before the promotion is in no stream of the new primary.
+            // The former primary's last write was to another database. The new primary's stream
+            // must start with `SELECT`, so that the other replica applies its write to database 0.
             let mut client = other.connect();
             assert_eq!(client.call("MGET a b"), Reply::Array(vec![Reply::Null, Reply::bulk("1")]));
             client.call("SELECT 4");
@@ -428,13 +431,13 @@ fn other_replicas_stay_with_the_former_primary() {
             eventually("the failover starts", || client.call(&to_second) == Reply::ok());
             wait_for_takeover(&first, &second);
             assert_eq!(second.connect().call("SET b 1"), Reply::ok());
-            eventually("it has come to all", || other.connect().call("MGET a b").elements()[1] == Reply::bulk("1"));
+            eventually("all have received it", || other.connect().call("MGET a b").elements()[1] == Reply::bulk("1"));
             assert_eq!(info(&first, "stats", "sync_full"), "2", "{}", first.log());
             assert_eq!(second.connect().call("FAILOVER"), Reply::ok());
             wait_for_takeover(&second, &first);
             assert_eq!(client.call("SET c 1"), Reply::ok());
             assert_equal(&second, &first);
-            eventually("it has come to all", || other.connect().call("GET c") == Reply::bulk("1"));
+            eventually("all have received it", || other.connect().call("GET c") == Reply::bulk("1"));
             assert_eq!(other.connect().call("DEBUG DIGEST"), first.connect().call("DEBUG DIGEST"));
             assert_eq!(info(&first, "stats", "sync_full"), "2", "no more full syncs: {}", first.log());
             assert_eq!(info(&second, "stats", "sync_full"), "0", "{}", second.log());
@@ -443,8 +446,9 @@ fn other_replicas_stay_with_the_former_primary() {
     });
 }
 
-/// A script that outlasts the time of a forced failover: what it writes is not in the new primary's
-/// history, so the server that runs it does a full sync.
+/// A script runs for longer than the timeout of a forced failover. What the script writes after the
+/// timeout is not in the new primary's history, so the server that ran the script must do a full
+/// sync.
 #[test]
 fn a_forced_failover_during_a_script_leaves_equal_datasets() {
     for_each_backend(|backend| {

@@ -73,8 +73,9 @@ fn ten_thousand_listeners_share_a_message() {
     });
 }
 
-/// Long unread messages are stored once, not once per subscriber, and freed when read. They count
-/// in full for each subscriber's output buffer, as in Redis.
+/// A long message that several subscribers haven't read is stored once, not once per subscriber,
+/// and freed when all have read it. In each subscriber's output buffer it counts with its full
+/// length, as in Redis.
 #[test]
 fn unread_long_messages_are_stored_once() {
     const LISTENERS: usize = 100;
@@ -83,7 +84,8 @@ fn unread_long_messages_are_stored_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("socket");
         let path = socket.to_str().expect("a path in ASCII");
-        // The kernel's socket buffers are small on Unix sockets.
+        // On a Unix socket, the kernel's buffers are small, so nearly all messages stay in the
+        // server.
         let mut server = Server::pantala(backend, &["--workers", "2", "--unixsocket", path]);
         let mut listeners: Vec<Client> = (0..LISTENERS).map(|_| Client::unix(&socket)).collect();
         for listener in &mut listeners {
@@ -104,7 +106,7 @@ fn unread_long_messages_are_stored_once() {
         eventually("the output buffers are counted", || {
             waiting(&mut publisher).iter().all(|bytes| *bytes > (MESSAGES - 1) * MB)
         });
-        // Each worker stores its own copy.
+        // Each of the two workers stores its own copy of a message; the rest is tolerance.
         let allowed = 4 * MESSAGES * MB;
         let taken = used_memory(&mut publisher).saturating_sub(used);
         assert!((MESSAGES * MB..allowed).contains(&taken), "{taken} bytes more are used");
@@ -120,7 +122,8 @@ fn unread_long_messages_are_stored_once() {
     });
 }
 
-/// Shared and unshared messages keep one order, also with replies between them.
+/// Long messages are shared between subscribers, short ones are copied into their output buffers.
+/// Both kinds, and replies between them, arrive in the order in which they were sent.
 #[test]
 fn long_and_short_messages_and_replies_keep_their_order() {
     const MESSAGES: usize = 400;
@@ -157,7 +160,7 @@ fn long_and_short_messages_and_replies_keep_their_order() {
                         reply => answered.push(reply.text()),
                     }
                 }
-                // Once by the channel and once by the pattern.
+                // Each message arrives twice: once by the channel and once by the pattern.
                 let twice: Vec<&String> = payloads.iter().flat_map(|payload| [payload; 2]).collect();
                 assert!(received.iter().eq(twice), "received in another order than published");
                 assert!(
@@ -177,8 +180,8 @@ struct Audience {
     publisher: Client,
 }
 
-/// More commands of one connection than a worker runs in two turns. The second turn delivers
-/// messages.
+/// More commands of one connection than a worker runs in two turns. After all their replies, the
+/// worker has made at least two turns, and the second one delivers messages.
 const PINGS_OF_TWO_TURNS: usize = 2 * 1024;
 
 impl Audience {
@@ -245,7 +248,7 @@ fn delayed_messages_are_batched() {
     }
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
-            // Three long messages exceed this limit.
+            // Two long messages (450 bytes each) are within this limit, three exceed it.
             let limit = ["--client-output-buffer-limit", "pubsub 1200 0 0", "--execution", execution];
             let mut audience = Audience::new(backend, LISTENERS, &limit);
             for is_long in [false, true] {
@@ -258,7 +261,9 @@ fn delayed_messages_are_batched() {
                 }
                 audience.assert_received(&payloads);
                 let writes = audience.writes() - before;
-                // At most two of the long messages fit into a batch.
+                // Each batch is one write. Short messages: many per batch, so less than half as
+                // many writes as messages. Long ones: at most two per batch, so only fewer writes
+                // than messages.
                 let most = if is_long { MESSAGES * LISTENERS } else { MESSAGES * LISTENERS / 2 };
                 assert!(writes < most, "{writes} writes");
             }

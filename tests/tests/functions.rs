@@ -4,7 +4,8 @@
 use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// More shards than workers, so that the keys of one function are in several shards.
+/// Several shards per worker: the keys of one function are in several shards, and of several
+/// workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// A library with functions of every kind.
@@ -32,7 +33,7 @@ redis.register_function('map', function() redis.setresp(3) return redis.call('CO
 redis.register_function('json', function(keys, args) return cjson.encode(cjson.decode(args[1])) end)
 ";
 
-/// Library sources: most are rejected when loaded.
+/// Library sources. Most are rejected by FUNCTION LOAD, and the errors are compared.
 #[rustfmt::skip] // one text a line
 const TEXTS: &[&str] = &[
     "", "x", "return 1", "#!", "#!\n", "#!lua", "#!lua\n", "#!lua name=a", "#!lua name=a\n", "#!lua name=\n", "#!lua name=a b\n", "#!lua name=a name=b\n",
@@ -91,7 +92,8 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
             let (_, raw) = client.receive_raw();
             let mut lines: Vec<_> = raw.split(|&byte| byte == b'\n').collect();
             if command.get(1) == Some(&"LIST") {
-                // Redis lists a library's functions in the order of a hash table.
+                // The lines of a library's functions are sorted, because Redis lists them in the
+                // order of a hash table.
                 lines.sort_unstable();
             }
             format!("{command:?}: {}", lines.join(&b'\n').escape_ascii())
@@ -131,7 +133,7 @@ fn dumps_are_exchanged_with_redis() {
         let mut clients = [redis.connect(), server.connect()];
         for (from, to) in [(0, 1), (1, 0)] {
             clients[from].call("FUNCTION FLUSH");
-            // Long enough to be compressed.
+            // This library is so long that its dump is compressed.
             let long = library("one", "f", &"long ".repeat(100));
             assert_eq!(clients[from].command(&["FUNCTION", "LOAD", &long]), Reply::bulk("one"));
             clients[from].command(&["FUNCTION", "LOAD", &library("two", "g", "of two")]);
@@ -169,7 +171,7 @@ fn crc64(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Payloads with valid checksums and invalid contents get the same errors.
+/// Payloads with a valid checksum and invalid contents: both servers reply with the same errors.
 #[test]
 fn invalid_payloads_are_rejected_as_in_redis() {
     let Some(redis) = Server::redis(&[]) else { return };
@@ -297,7 +299,8 @@ fn variables_of_a_library_belong_to_a_worker_and_are_not_rolled_back() {
             counts.sort_unstable();
             assert_eq!(counts == (1..=9).collect::<Vec<_>>(), workers == "1", "{workers} workers: {counts:?}");
             if workers == "1" {
-                // The first run is rolled back: its keys are, the variable is not.
+                // On its access to an undeclared key, the first call is rolled back and rerun: it
+                // increments its keys once, and the variable twice.
                 let calls = [1, 2].map(|_| clients[0].call("FCALL wide 0").integer());
                 assert_eq!((calls, clients[0].call("GET undeclared:1")), ([11, 12], Reply::bulk("2")));
             }

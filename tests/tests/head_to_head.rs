@@ -32,7 +32,8 @@ fn pantala_and_redis_are_measured_side_by_side() {
         assert!(!report.contains(text), "'{text}' in:\n{report}");
     }
     let results = std::fs::read_to_string(folder.path().join("out/results.json")).expect("results");
-    // `enterprise` has Pantala's row and none of redis-server's, which is not a cluster.
+    // The scenario `enterprise` needs a cluster, so it has a row for Pantala and none for
+    // redis-server.
     assert_eq!(results.matches("\"cluster_mode\": true").count(), 1, "{results}");
     assert_eq!(results.matches("\"cluster_mode\": false").count(), 3, "{results}");
     let summaries = results.matches("\"operations_per_s\": {").count();

@@ -1,4 +1,7 @@
-//! The stream of effects and its readers: each has its own position and bounded memory.
+//! The stream of effects (the commands that the server propagates to replicas and to the
+//! append-only file) and its readers, called followers here. Each follower has its own position in
+//! the stream; the server holds the bytes that some follower or the backlog still needs, and their
+//! number is bounded.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -18,16 +21,17 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const MIB: usize = 1 << 20;
 
-/// Length of a value, bytes. It fills a chunk of the stream.
+/// Length of a value, bytes: so long that its effect fills a chunk of the stream.
 const VALUE_BYTES: usize = 64 * 1024;
 
-/// More than the longest chunk, bytes. The held bytes end with a whole chunk.
+/// Upper bound of a chunk's length, bytes. Only whole chunks are freed, so the server may hold up
+/// to one chunk more than it needs.
 const CHUNK_BYTES_MAX: usize = 512 * 1024;
 
 /// More than the sockets of a connection can buffer on both sides, bytes.
 const STUCK_BYTES: usize = 24 * MIB;
 
-/// A connection that has sent `SYNC` and stops reading at the end of the snapshot.
+/// A connection that has sent `SYNC` and stops reading after the first bytes of the reply.
 struct SlowFollower(TcpStream);
 
 impl SlowFollower {
@@ -42,8 +46,8 @@ impl SlowFollower {
         SlowFollower(stream)
     }
 
-    /// Returns whether the server has closed the connection. Bytes in the sockets can still be
-    /// read.
+    /// Returns whether the server has closed the connection. Reads the bytes that the sockets still
+    /// hold first.
     fn is_closed(&mut self) -> bool {
         self.0.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket takes a timeout");
         let mut bytes = vec![0; MIB];
@@ -100,12 +104,13 @@ fn read_values(stream: &mut EffectStream, first: usize, end: usize) {
     }
 }
 
-/// Two followers at different positions: the slow one is disconnected at its limit, and the other
-/// one receives everything. The held bytes are always bounded.
+/// Two followers at different positions: the slow one is disconnected at its output limit, and the
+/// other one receives everything. The number of held bytes never exceeds the limit by much.
 #[test]
 fn a_slow_follower_is_disconnected_and_the_other_continues() {
     const LIMIT: usize = 8 * MIB;
-    // Held in addition to the limit: the output of the slow connection, and the backlog.
+    // In addition to the limit, the server holds output already queued for the slow connection, and
+    // the backlog.
     const HELD_MAX: usize = LIMIT + 3 * MIB;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2"]);
@@ -123,16 +128,16 @@ fn a_slow_follower_is_disconnected_and_the_other_continues() {
         assert!((LIMIT..=HELD_MAX).contains(&most), "{most} bytes were held");
         eventually("the slow one is closed", || closed_over_limit(&server) == 1);
         assert!(slow.is_closed());
-        // Only the backlog remains, and a chunk of which the backlog needs a part.
-        eventually("what was held for it is freed", || held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
+        // What remains is the backlog, and the rest of the chunk in which the backlog begins.
+        eventually("bytes held for it are freed", || held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
         let grown = server.resident_bytes().saturating_sub(resident_before) as usize;
         assert!(grown < 4 * LIMIT, "{grown} bytes more than before");
         server.assert_sound();
     });
 }
 
-/// As in Redis, the effective limit is at least the backlog's size, because a replica could catch
-/// up from the backlog.
+/// As in Redis, the effective limit is at least the backlog's size: the server holds those bytes
+/// anyway, so it doesn't disconnect a replica that needs no more than them.
 #[test]
 fn a_follower_may_be_behind_by_the_backlog() {
     const BACKLOG: usize = 16 * MIB;
@@ -141,7 +146,7 @@ fn a_follower_may_be_behind_by_the_backlog() {
     set_limit(&mut client, "replica 100kb 0 0");
     assert_eq!(client.call(&format!("CONFIG SET repl-backlog-size {BACKLOG}")), Reply::ok());
     let mut slow = SlowFollower::attach(&server);
-    // The sockets also buffer some bytes.
+    // The follower is behind by less than these bytes, because the sockets buffer some of them.
     write_values(&mut client, 0, BACKLOG - MIB);
     assert_eq!(closed_over_limit(&server), 0);
     write_values(&mut client, 0, STUCK_BYTES + MIB);
@@ -169,7 +174,7 @@ fn the_soft_limit_of_a_follower_waits_its_time() {
     read_values(&mut fast, end, next);
 }
 
-/// How much is held, and since which offset, as in Redis's `INFO replication`.
+/// `INFO replication` shows the size and the first offset of the held bytes, as in Redis.
 #[test]
 fn the_backlog_is_held_while_a_connection_follows_and_for_its_time() {
     const BACKLOG: usize = 2 * MIB;
@@ -196,7 +201,7 @@ fn the_backlog_is_held_while_a_connection_follows_and_for_its_time() {
         drop(stream);
         eventually("it is alone", || field(&mut client, "connected_slaves") == 0);
         assert_eq!(field(&mut client, "repl_backlog_active"), 1);
-        eventually("nothing is held any more", || {
+        eventually("all held bytes are freed", || {
             field(&mut client, "repl_backlog_active") == 0 && held_bytes(&mut client) == 0
         });
         client.call("SET key 1");
@@ -204,7 +209,8 @@ fn the_backlog_is_held_while_a_connection_follows_and_for_its_time() {
     });
 }
 
-/// `DEBUG JOURNAL` records the stream and discards all but the backlog.
+/// `DEBUG JOURNAL` makes the server produce the stream without a follower. Everything but the
+/// backlog is discarded.
 #[test]
 fn the_stream_can_be_recorded_without_a_follower() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2"]);
@@ -215,19 +221,19 @@ fn the_stream_can_be_recorded_without_a_follower() {
     eventually("it has ended", || figure(&mut client, "replication", "master_repl_offset") >= 8 * MIB);
     assert!(held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
     assert_eq!(client.call("DEBUG JOURNAL 0"), Reply::ok());
-    eventually("nothing is held any more, either", || held_bytes(&mut client) == 0);
+    eventually("all held bytes are freed, too", || held_bytes(&mut client) == 0);
 }
 
-/// Number of writers in this test.
+/// Number of clients that write at a time in the tests below.
 const WRITERS: usize = 6;
 
-/// Held bytes at which writers wait for the copies.
+/// Number of held bytes at which the writers pause, so that the copies can catch up.
 const HELD_MAX: usize = 64 * MIB;
 
 /// Follows a server while writers write, up to this number of effects. Then compares the copies.
 fn follow_writers(server: &Server, copies: Vec<Server>, effects: u64, seed: u64) -> u64 {
     let mut client = server.connect();
-    // No limit applies, because writers wait before the copies are far behind.
+    // No output limit: the writers pause when the copies are far behind.
     set_limit(&mut client, "replica 0 0 0");
     let look = |unit: &[Effect]| if unit.is_empty() { Err("a unit without effects".to_owned()) } else { Ok(()) };
     let replica = Replica::attach(server, copies, Box::new(look));

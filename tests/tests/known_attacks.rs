@@ -1,4 +1,4 @@
-//! Published attacks on Redis since 6.0, run on Pantala (see docs/security.md). Those by scripts
+//! Published attacks on Redis since 6.0, run on Pantala (see docs/security.md). Attacks by scripts
 //! are in `scripts/escapes.rs`.
 
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ const COMMANDS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn numbers_and_rules_that_overran_are_answered() {
+fn commands_of_attacks_get_replies() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &[]);
         let mut client = server.connect();
@@ -106,7 +106,7 @@ fn a_hyperloglog_with_too_long_runs_is_rejected() {
 
 /// CVE-2021-32675: memory that a client uses before it has authenticated.
 #[test]
-fn strangers_take_little_memory() {
+fn unauthenticated_clients_use_little_memory() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--requirepass", "secret"]);
         for request in ["*11\r\n", "*1\r\n$16385\r\n"] {

@@ -1,5 +1,6 @@
-//! Pipelines with long replies in total: memory usage, order, fairness to other clients, and the
-//! release of pending output when the client closes.
+//! Pipelines whose replies are long in total. The server runs them in pieces (one window of
+//! commands after another, with turns for other clients in between). Tested: memory usage, order,
+//! fairness to other clients, and the release of pending output when the client closes.
 
 use pantala_tests::client::{encode, encode_into};
 use pantala_tests::waiting::eventually;
@@ -45,9 +46,8 @@ fn wait_for(client: &mut Client, key: &str) {
     eventually("the pipeline has run", || client.command(&["EXISTS", key]) == Reply::Integer(1));
 }
 
-/// Commands of other connections of the same worker run between those of a pipeline with long
-/// replies, whether or not its client reads. If the pipeline ran in one turn, it would end before
-/// any of them.
+/// A pipeline with long replies runs in several turns, whether or not its client reads. So commands
+/// of other connections of the same worker run before it ends.
 #[test]
 fn other_clients_run_between_the_pieces_of_a_pipeline() {
     const COMMANDS: i64 = 200;
@@ -61,7 +61,8 @@ fn other_clients_run_between_the_pieces_of_a_pipeline() {
             encode_into(&mut requests, &["INCR", "count"]);
         }
         let mut between = 0;
-        // On a busy host the test may not run while the server does, so it tries several pipelines.
+        // On a busy host, this test may be suspended until a pipeline has ended, so it tries
+        // several.
         eventually("a number between is seen", || {
             assert_eq!(other.command(&["SET", "count", "0"]), Reply::ok());
             let mut client = server.connect();
@@ -91,7 +92,8 @@ fn replies_are_sent_before_the_pipeline_has_run() {
             encode_into(&mut requests, &["GET", "big"]);
             encode_into(&mut requests, &["INCR", "count"]);
         }
-        // The test may not run while the server does; another pipeline gives another chance.
+        // On a busy host, this test may be suspended until a pipeline has ended, so it tries
+        // several.
         eventually("a reply arrives while the pipeline runs", || {
             assert_eq!(other.call("SET count 0"), Reply::ok());
             let mut client = server.connect();
@@ -104,14 +106,15 @@ fn replies_are_sent_before_the_pipeline_has_run() {
     });
 }
 
-/// Unread replies are in memory once, with a little overhead of the allocator. They are counted
-/// once and arrive in order.
+/// Unread replies take memory once (apart from a little overhead of the allocator), are counted
+/// once, and arrive in order.
 #[test]
 fn pending_replies_take_memory_once_and_keep_their_order() {
     const KEYS: usize = 4;
     const TOTAL_BYTES: usize = 40 * MIB;
-    // mimalloc may round a value of 1 MiB and its header up by two blocks of 64 KiB, all resident
-    // on kernels with huge pages.
+    // Maximum resident memory for this many bytes of replies. mimalloc may round a value of 1 MiB
+    // and its header up by two blocks of 64 KiB (an eighth), and with huge pages all of it is
+    // resident.
     let most = |bytes: usize| bytes + bytes / 6 + 8 * MIB;
     for_each_backend(|backend| {
         for value_bytes in [MIB, 64 * KIB, 3000] {
@@ -230,9 +233,10 @@ fn the_hard_limit_applies_to_output_in_pieces() {
 #[test]
 fn output_of_a_closed_client_is_freed_over_several_turns() {
     const COMMANDS: usize = 200;
-    // Less than half of the turns needed; each turn frees 4 MiB.
+    // Each turn frees 4 MiB, so 200 MiB need more than twice this number of turns.
     const TURNS_MIN: usize = 20;
-    // The server's clock adds only a few turns meanwhile.
+    // So few polls take so little time that the server's clock adds only a few of the counted
+    // turns.
     const POLLS_MAX: usize = 100;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
@@ -245,7 +249,7 @@ fn output_of_a_closed_client_is_freed_over_several_turns() {
         let (before, mut polls) = (info(&mut other, "turns="), 1);
         drop(client);
         eventually("the output has been freed", || {
-            // Each `INFO` takes one or two turns.
+            // A poll itself takes one or two turns, which are subtracted below.
             polls += 1;
             assert!(polls < POLLS_MAX, "the server makes no turns");
             info(&mut other, "turns=") >= before + 2 * polls + TURNS_MIN

@@ -93,7 +93,8 @@ fn crates_import_only_allowed_crates() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A cycle, or an unknown crate, would make the table useless.
+/// The table contains no cycle and no unknown crate: its crates can be ordered so that each imports
+/// only earlier ones.
 #[test]
 fn the_table_goes_one_way() {
     let mut below = BTreeSet::new();
@@ -116,8 +117,8 @@ fn unsafe_is_only_in_allowed_crates() {
             continue;
         }
         let folder = package.manifest_path.parent().expect("a manifest lies in a folder");
-        // The fuzz package is in tests/ but isn't a member of the workspace: the fuzzer's macro
-        // contains `unsafe`.
+        // The fuzz package is left out: it is in tests/ but isn't a member of the workspace, and
+        // the fuzzer's macro contains `unsafe`.
         for (path, text) in tidy::rust_files(folder.as_std_path()) {
             if tidy::has_word(&tidy::code_only(&text), "unsafe") {
                 wrong.push(format!("{}: unsafe in {name}", path.display()));
@@ -147,8 +148,9 @@ fn built(selection: &[&str]) -> BTreeSet<String> {
     text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
 }
 
-/// `cargo test --workspace` has compiled all parts of the binaries that tests build
-/// (`pantala_tests::binary`), unless a package has other features where fewer are selected.
+/// Tests build binaries (`pantala_tests::binary`) of which `cargo test --workspace` has already
+/// compiled all packages. That holds only if no package gets other features when fewer packages are
+/// selected.
 #[test]
 fn tests_compile_the_server_once() {
     let all = built(&["--workspace"]);
@@ -198,7 +200,7 @@ fn safe_functions_bind_the_lifetimes_that_they_return() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// [`unbound_lifetimes`] searches text; these cases document what it finds.
+/// [`unbound_lifetimes`] searches text and doesn't parse Rust; these cases show what it finds.
 #[test]
 fn unbound_lifetimes_are_found() {
     for (code, found) in [

@@ -1,9 +1,9 @@
 //! Checks that histories of concurrent clients are linearizable. Clients run short windows on few
-//! keys while the server's threads pause at bad moments, and a search looks for an order that
+//! keys while the server's threads pause at critical moments, and a search looks for an order that
 //! explains each history ([`pantala_tests::history`]).
 //!
-//! Pauses, and the invariants violated on purpose, are `DEBUG FAULT` of builds with debug
-//! assertions; other builds run without them.
+//! Only builds with debug assertions have `DEBUG FAULT`, which makes threads pause and violates
+//! invariants on purpose; other builds run without both.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -23,14 +23,14 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, fo
 const RUN: Duration = Duration::from_millis(250);
 /// Maximum time until a violated invariant is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(120);
-/// One in this many windows may be undecided.
+/// At most one in this many windows may be undecided: the search has then given no verdict.
 const DECIDED_MIN: u64 = 100;
 
-/// More workers than cores.
+/// More workers than cores, so that the host interrupts workers at arbitrary points.
 const WORKERS: &str = "5";
 const SHARDS: &str = "40";
 
-/// Pauses in all runs, per mille.
+/// Pauses in all runs, and how often they occur, per mille.
 const PAUSES: [(&str, u32); 3] = [("pause-taking", 60), ("pause-holding", 60), ("pause-replying", 40)];
 
 /// A workload of clients.
@@ -102,7 +102,7 @@ const SCRIPTS: Workload = Workload {
     ..EVERYTHING
 };
 
-/// All commands of a connection in one write, whose order holds over all keys.
+/// Each connection sends all its commands in one write. Their order must hold over all keys.
 const PIPELINES: Workload = Workload {
     name: "pipelines",
     mix: mix(
@@ -124,8 +124,8 @@ const PIPELINES: Workload = Workload {
     scope: Scope::Connection,
 };
 
-/// As `PIPELINES`, on one key per connection, because with `--execution owner` order holds per key
-/// only.
+/// As `PIPELINES`, for `--execution owner`: commands on single keys, whose order must hold on each
+/// key only.
 const PIPELINES_OF_KEYS: Workload = Workload {
     name: "pipelines of keys",
     mix: mix(&[Kind::Texts, Kind::Writes, Kind::Lists], 6, 8, 5),
@@ -133,8 +133,8 @@ const PIPELINES_OF_KEYS: Workload = Workload {
     scope: Scope::Key,
 };
 
-/// Pipelines of single keys during scripts that hold all shards: commands that wait for these
-/// shards are sent together.
+/// Pipelines of commands on single keys, while scripts hold all shards. Consecutive commands that
+/// wait for one of these shards are sent to its holder in one request.
 const PIPELINES_BESIDE_SCRIPTS: Workload = Workload {
     name: "pipelines beside scripts",
     mix: mix(
@@ -152,7 +152,7 @@ fn workloads(execution: &str) -> Vec<Workload> {
     [&[EVERYTHING, STRINGS, WAITING, SCRIPTS], pipelines].concat()
 }
 
-/// Requests a fault. Returns `false` if this build has none.
+/// Turns a fault on. Returns `false` if this build doesn't support faults.
 fn ask_for(server: &Server, fault: &str, permille: u32) -> bool {
     server.connect().command(&["DEBUG", "FAULT", fault, &permille.to_string()]) == Reply::ok()
 }
@@ -173,7 +173,7 @@ struct Tally {
     windows: u64,
     events: u64,
     undecided: u64,
-    /// One in this many events overlapped another one.
+    /// Number of events that overlapped another one.
     overlapping: u64,
     /// Duration of the search.
     checked: Duration,
@@ -197,7 +197,8 @@ fn explore(server: &Server, workload: &Workload, limit: Duration, seed: u64) -> 
     explore_followed(server, workload, limit, seed, &Order::default())
 }
 
-/// Explores as [`explore`] does, and checks the stream of effects.
+/// Explores as [`explore`] does, and tells `order`, which checks the stream of effects, what the
+/// clients send.
 fn explore_followed(
     server: &Server,
     workload: &Workload,
@@ -271,20 +272,20 @@ fn explore_all(server: &Server, backend: Backend, execution: &str, each: Duratio
                 panic!("backend {}, execution {execution}, seed {seed}: the stream: {text}", backend.name())
             });
             eprintln!("-- execution {execution}: {effects} effects, {} planned values", order.seen());
-            assert!(order.seen() * 10 > effects, "{effects} effects, of which {} could be looked at", order.seen());
+            assert!(order.seen() * 10 > effects, "{effects} effects, of which {} were checked", order.seen());
         }
     }
     sum
 }
 
 fn assert_proves_something(tally: Tally) {
-    assert!(tally.undecided * DECIDED_MIN <= tally.windows, "{tally:?}: too much is undecided");
-    assert!(tally.overlapping * 2 > tally.events, "{tally:?}: clients hardly met");
+    assert!(tally.undecided * DECIDED_MIN <= tally.windows, "{tally:?}: too many undecided windows");
+    assert!(tally.overlapping * 2 > tally.events, "{tally:?}: clients rarely overlapped");
 }
 
 #[test]
-fn histories_can_have_happened() {
-    let seed = Random::seed("histories_can_have_happened");
+fn histories_are_linearizable() {
+    let seed = Random::seed("histories_are_linearizable");
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             let mut server = start(backend, execution);
@@ -296,7 +297,7 @@ fn histories_can_have_happened() {
     });
 }
 
-/// As the last one, for the time in `PANTALA_HISTORY_S`.
+/// As [`histories_are_linearizable`], for the time in `PANTALA_HISTORY_S`.
 #[test]
 #[ignore = "runs for ten minutes: .ci/nightly"]
 fn histories_for_long() {
@@ -358,14 +359,16 @@ const BROKEN: [(&str, u32, Workload); 18] = [
     ),
 ];
 
-/// A checker that accepts all histories proves nothing, so it must detect violated invariants.
+/// Checks the checker: with each fault, it must find a violation. A checker that accepts all
+/// histories would test nothing.
 #[test]
-fn every_broken_rule_is_seen() {
-    let seed = Random::seed("every_broken_rule_is_seen");
+fn every_fault_is_detected() {
+    let seed = Random::seed("every_fault_is_detected");
     for_each_form(|backend, execution| {
         for (fault, permille, workload) in BROKEN {
-            // With `owner`, each EXEC runs on the thread of its last shard, not on its client's.
-            // The other invariants are checked the same way, or not at all.
+            // Only EXEC differs with `owner`: it always runs on the thread of its last shard. The
+            // other faults would be detected in the same way as with `inline`; `overtaking` is no
+            // violation there.
             if execution == "owner" && !fault.ends_with("-exec") {
                 continue;
             }
@@ -377,8 +380,8 @@ fn every_broken_rule_is_seen() {
             }
             let began = Instant::now();
             let seen = explore(&server, &workload, NOTICE_MAX, seed);
-            let Err(text) = seen else { panic!("{fault} ({what}), execution {execution}, wasn't seen in {seen:?}") };
-            eprintln!("{fault} ({what}), execution {execution}, was seen after {:?}: {text}", began.elapsed());
+            let Err(text) = seen else { panic!("{fault} ({what}), execution {execution}, was missed: {seen:?}") };
+            eprintln!("{fault} ({what}), execution {execution}, was detected after {:?}: {text}", began.elapsed());
         }
     });
 }

@@ -1,5 +1,5 @@
-//! Manifests of the append-only file that are odd or wrong: Pantala and redis-server start, or fail
-//! for the same reason, with the same data.
+//! Unusual and invalid manifests of the append-only file: Pantala and redis-server start with the
+//! same data, or fail for the same reason.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use pantala_tests::server::READY_MAX;
 use pantala_tests::{Client, binary, tool};
 
-/// What a server does with a manifest.
+/// The result of a start with a manifest.
 #[derive(Debug, PartialEq)]
 enum Outcome {
-    /// It starts; `GET n`.
+    /// The server started, and this is its reply to `GET n`.
     Started(String),
-    /// It ends with an error that has these words.
+    /// The server ended with an error that contains this text of [`REASONS`].
     Failed(&'static str),
-    /// It ends with another error.
+    /// The server ended with another error. This is its log.
     Unknown(String),
 }
 
-/// The words of errors.
+/// Texts by which errors are recognized.
 const REASONS: &[&str] = &[
     "Found an empty AOF manifest",
     "too long line",
@@ -42,7 +42,8 @@ const INCREMENT: &str = "file one seq 1 type i\n";
 /// `INCR n`, in a file of effects.
 const INCR: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n";
 
-/// Lays out the files: a base, two increments, one that ends within a command, and a manifest.
+/// Writes the files: a base, two increments, an increment that ends within a command, an empty one,
+/// and the manifest.
 fn lay_out(dir: &Path, manifest: &[u8]) {
     let files = dir.join("appendonlydir");
     fs::create_dir(&files).expect("a directory");
@@ -54,7 +55,7 @@ fn lay_out(dir: &Path, manifest: &[u8]) {
     fs::write(files.join("appendonly.aof.manifest"), manifest).expect("written");
 }
 
-/// Starts a program on these files.
+/// Starts a server with these files, and returns the result.
 fn outcome(program: &Path, manifest: &[u8], more: &[&str]) -> Outcome {
     let folder = tempfile::tempdir().expect("a folder");
     lay_out(folder.path(), manifest);
@@ -75,7 +76,7 @@ fn outcome(program: &Path, manifest: &[u8], more: &[&str]) -> Outcome {
             break reason.map_or(Outcome::Unknown(text), |reason| Outcome::Failed(reason));
         }
         assert!(Instant::now() < deadline, "{} neither starts nor ends", program.display());
-        // Redis listens after it has loaded what it can load before.
+        // redis-server creates its socket before it has loaded the files.
         if socket.exists() && fs::read_to_string(&log).expect("a log").contains("eady to accept connections") {
             let mut client = Client::unix(&socket);
             break Outcome::Started(format!("{:?}", client.call("GET n")));

@@ -50,7 +50,7 @@ const SCENES: &[&str] = &[
     "s MIGRATE @ copied 0 5000 copy replace",
     "s GET copied",
     "t GET copied",
-    // Nothing to send.
+    // The key doesn't exist, so nothing is sent.
     "s MIGRATE @ none 0 5000",
     "s MIGRATE @ \"\" 0 5000",
     "s MIGRATE @ \"\" 0 5000 KEYS",
@@ -70,7 +70,8 @@ const SCENES: &[&str] = &[
     "s EXISTS far",
     "t DEL far",
     "t CONFIG SET requirepass secret",
-    // Redis caches the connection for its next call, which then needs no password.
+    // Redis caches the connection for its next call, which then would need no password: so
+    // connections are closed between the calls.
     "T CLIENT KILL TYPE normal",
     "s MIGRATE @ far 0 5000",
     "s MIGRATE @ far 0 5000 AUTH wrong",
@@ -153,8 +154,8 @@ fn keys_move_as_between_two_redis_servers() {
     });
 }
 
-/// Starts a target that reads until it has received `RESTORE` `restores` times, sends `answer`,
-/// waits and closes. It accepts two connections, because Redis may retry.
+/// Starts a target that reads until it has received `restores` times `RESTORE`, sends `answer`,
+/// waits for `wait` and closes. It accepts two connections, because Redis may retry once.
 fn scripted(restores: usize, answer: &'static str, wait: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -181,11 +182,13 @@ fn serve(mut stream: TcpStream, restores: usize, answer: &str, wait: Duration) {
 
 /// Timeout of `MIGRATE`, much longer than both sides take on a busy host.
 const TIMEOUT_MS: &str = "1000";
-/// How long the target stays open after its reply: zero, or longer than `MIGRATE` waits.
+/// How long the target keeps the connection open after its reply: not at all, or longer than
+/// `MIGRATE` waits.
 const CLOSES: Duration = Duration::ZERO;
 const STAYS: Duration = Duration::from_millis(3000);
 
-/// Returns the reply to moving three keys to such a target, and the keys left on the source.
+/// Moves three keys to a [`scripted`] target. Returns the reply to `MIGRATE`, and the keys that are
+/// left on the source.
 fn moved(client: &mut Client, answer: &'static str, wait: Duration) -> String {
     client.call("FLUSHALL");
     client.call("MSET a 1 b 2 c 3");
@@ -197,7 +200,7 @@ fn moved(client: &mut Client, answer: &'static str, wait: Duration) -> String {
 #[test]
 fn unacknowledged_keys_stay_on_the_source() {
     let Some(judge) = Server::redis(&[]) else { return };
-    // The first line replies to SELECT.
+    // In each answer, the first line replies to SELECT, and the next ones to RESTORE.
     let answers: &[(&str, Duration)] = &[
         ("", CLOSES),
         ("", STAYS),
@@ -238,7 +241,7 @@ fn other_clients_are_served_while_a_target_does_not_reply() {
     let sent = Instant::now();
     clients[0].send(&["MIGRATE", "127.0.0.1", &port, "under-way", "0", "2000"]);
     std::thread::sleep(Duration::from_millis(300));
-    // Half of the connections belong to the other worker.
+    // Half of the clients are on the worker that waits for the target, and half on the other one.
     for (number, client) in clients.iter_mut().enumerate().skip(1) {
         client.set_read_timeout(Duration::from_millis(250));
         client.send(&["SET", &format!("another:{number}"), "2"]);

@@ -10,11 +10,12 @@ use pantala_tests::differential::Pair;
 use pantala_tests::generator::{CONNECTIONS, Generator, Step};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, for_each_form};
 
-/// Number of commands of the random comparison, and number between two comparisons of the events.
+/// Number of commands of the random comparison; the events are compared after every
+/// `COMMANDS_PER_LOOK` commands.
 const COMMANDS: usize = 12_000;
 const COMMANDS_PER_LOOK: usize = 8;
-/// Maximum number of differences shown. They don't change the data, so the comparison continues
-/// after one.
+/// Maximum number of differences shown. A difference between events leaves the data equal, so the
+/// comparison continues after it.
 const DIFFERENCES_SHOWN: usize = 6;
 /// Channel of the message that marks the end of the events.
 const END: &str = "__end__";
@@ -30,7 +31,8 @@ fn listener(server: &Server) -> Client {
     client
 }
 
-/// Returns the events since the last call as `channel message`, up to a marker sent by `publisher`.
+/// Returns the events since the last call, each as the text `channel message`. `publisher`
+/// publishes a marker on [`END`], which arrives after all of them.
 fn events(listener: &mut Client, publisher: &mut Client) -> Vec<String> {
     publisher.send(&["PUBLISH", END, ""]);
     publisher.receive();
@@ -52,7 +54,8 @@ fn set_classes(client: &mut Client, classes: &str) {
 #[test]
 fn random_commands_make_the_events_of_redis() {
     let test = "random_commands_make_the_events_of_redis";
-    // Not with `--execution owner`, which keeps the order of a pipeline's commands per key only.
+    // Only with `--execution inline`: with `owner`, the commands of a pipeline that concern
+    // different keys may run in another order, and so would their events.
     let layouts: [&[&str]; 2] = [&["--workers", "1", "--shards", "1"], &["--workers", "3", "--shards", "40"]];
     let announced = Random::seed(test);
     for args in layouts {
@@ -74,8 +77,8 @@ fn random_commands_make_the_events_of_redis() {
             while steps.len() < COMMANDS_PER_LOOK || generator.goes_on() {
                 steps.push(Step { connection, ..generator.step() });
             }
-            // redis-server deletes expired keys that it visits in a walk, and misses some of them
-            // because of the order of its hash table.
+            // Steps with undefined events are left out. During a walk, redis-server deletes the
+            // expired keys that it visits; which ones depends on the order of its hash table.
             steps.retain(|step| !is_walk(step) && !is_sort_by(step));
             sent += steps.len();
             if let Err(found) = pair.run(&steps) {
@@ -101,8 +104,8 @@ fn random_commands_make_the_events_of_redis() {
     }
 }
 
-/// Returns whether a step walks over keys. redis-server deletes the expired ones that it finds, in
-/// no defined order.
+/// Returns whether a step walks over all keys. redis-server then deletes the expired keys that it
+/// finds, in no defined order.
 fn is_walk(step: &Step) -> bool {
     ["scan", "keys", "randomkey"].iter().any(|name| step.args[0].eq_ignore_ascii_case(name.as_bytes()))
 }
@@ -278,7 +281,7 @@ fn untouched_keys_and_fields_expire_with_an_event() {
             let event = format!("{} {}", channel.rsplit(':').next().unwrap_or_default(), key.text());
             wanted.retain(|wanted| *wanted != event);
         }
-        // A hash is deleted with its last field.
+        // No key is left: a hash is deleted with its last field.
         assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
     });
 }
@@ -300,7 +303,8 @@ fn the_setting_is_parsed_as_in_redis() {
     assert_eq!(given, right);
 }
 
-/// Many clients change one key. Its events, in order, describe its states.
+/// Many clients set and delete one key. Its events arrive in the order in which its states changed:
+/// `set`, `del`, `set`, `del`, …
 #[test]
 fn events_of_a_key_come_in_the_order_of_its_changes() {
     const CLIENTS: usize = 6;
@@ -322,7 +326,8 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
             }
         });
         let events = events(&mut listener, &mut publisher);
-        // A client sets the key only if it is missing, and deletes it only if it exists.
+        // `set` and `del` alternate: the key is set only while it is missing, and a DEL publishes
+        // an event only if the key exists.
         for pair in events.chunks(2) {
             assert_eq!(pair, ["__keyspace@0__:key set", "__keyspace@0__:key del"]);
         }
@@ -348,7 +353,9 @@ fn the_reply_precedes_the_events_of_the_own_command() {
             assert!(matches!(client.receive(), Reply::Array(_)), "{key}");
             assert_eq!(client.receive().elements()[3], Reply::bulk(&missing));
         }
-        // A blocked client may be served before its own worker has registered it as blocked.
+        // The clients are on several workers: a push may serve a blocked client before that
+        // client's own worker has registered it as blocked. Even then its reply precedes its `lpop`
+        // event.
         let mut others = [(); 3].map(|()| server.connect());
         set_classes(&mut others[0], "El");
         for number in 0..300 {

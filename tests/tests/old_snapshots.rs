@@ -1,9 +1,9 @@
-//! Files of older versions of Redis, constructed byte by byte: the real redis-server and Pantala
-//! load the same dataset from them.
+//! RDB files in the formats of older versions of Redis, constructed byte by byte: redis-server and
+//! Pantala load the same dataset from them.
 
 use pantala_tests::{Backend, Client, Reply, Server, tool};
 
-/// Returns a string of a file: a length and bytes.
+/// Returns a string as it is in an RDB file: its length, then its bytes.
 fn string(bytes: &[u8]) -> Vec<u8> {
     let mut out = if bytes.len() < 64 {
         vec![bytes.len() as u8]
@@ -18,7 +18,8 @@ fn string(bytes: &[u8]) -> Vec<u8> {
 #[derive(Clone, Copy)]
 enum Element<'a> {
     Text(&'a [u8]),
-    /// An integer, with an encoding of this many bytes; 0 means within the encoding byte itself.
+    /// An integer, and the number of bytes that follow its encoding byte. 0: the encoding byte
+    /// contains the integer.
     Int(i64, usize),
 }
 
@@ -74,7 +75,7 @@ fn zipmap(pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut out = vec![pairs.len() as u8];
     for (field, value) in pairs {
         out.extend([len(field), field.to_vec(), len(value)].concat());
-        // Two unused bytes follow the value.
+        // The value, preceded by the number of unused bytes (2) that follow it.
         out.extend([&[2], *value, &[0, 0]].concat());
     }
     out.push(0xff);
@@ -101,7 +102,7 @@ fn score(text: &str) -> Vec<u8> {
     }
 }
 
-/// Returns entries of every form that precedes Redis 7.0.
+/// Returns entries of every form that versions before Redis 7.0 wrote.
 fn entries() -> Vec<Vec<u8>> {
     let long = [b'x'; 300];
     let huge = [b'y'; 20_000];
@@ -125,7 +126,8 @@ fn entries() -> Vec<Vec<u8>> {
         .flat_map(|(number, text)| [string(format!("m{number}").as_bytes()), score(text)].concat())
         .collect();
     let listpacked_stream = {
-        // One node with one entry, whose fields are those of the master entry.
+        // One node (listpack) with one entry, which has the same fields as the node's master entry
+        // and so contains only values.
         let entries: &[u8] = &[
             1, 1, 0, 1, 1, 1, // count 1, deleted 0, one master field
             0x81, b'f', 2, 0, 1, // its name, and the end of the master entry

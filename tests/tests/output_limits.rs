@@ -1,5 +1,5 @@
-//! Client output buffer limits: parsed as by redis-server. Which clients are closed, when, and with
-//! which effect.
+//! Client output buffer limits: how they are parsed, which clients are closed, when, and with which
+//! effect.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ const STUCK_BYTES: usize = 16 * MIB;
 const NARROW: [&str; 6] =
     ["--workers", "2", "--execution", "inline", "--client-output-buffer-limit", "normal 100000 0 0"];
 
-/// Returns servers with a small output limit, one of each kind.
+/// Returns servers with a small output limit: one for each backend and each value of `--execution`.
 fn narrow_ones() -> Vec<Server> {
     let owners = ["--workers", "2", "--execution", "owner", NARROW[4], NARROW[5]];
     Backend::all()
@@ -115,7 +115,8 @@ fn a_slow_listener_is_closed_by_the_message_that_exceeds_the_limit() {
         for _ in 0..STUCK_BYTES / MIB {
             assert_eq!(publisher.command(&["PUBLISH", "news", &payload]), Reply::Integer(1));
         }
-        // The socket buffers are full once `omem` is stable for some rounds of the server's clock.
+        // When `omem` has not changed for several ticks of the server's clock, the socket buffers
+        // are full and the server sends nothing more.
         let (mut stuck, mut since) = (0, Instant::now());
         eventually("the listener's output is stuck", || {
             let now = pending_bytes(&mut publisher, "slow").expect("a client without a limit stays connected");
@@ -173,8 +174,8 @@ fn the_soft_limit_closes_after_its_time() {
             });
             open.is_empty()
         });
-        // Twice the time, for a host that also runs other tests. The server's clock ticks ten times
-        // per second.
+        // The limit's time, twice as long on a host that also runs other tests, and two seconds for
+        // the server's clock, which ticks ten times per second.
         let took = sent.elapsed();
         assert!(took < Duration::from_secs(2 * SOFT_SECONDS + 2), "closed only after {took:?}");
         server.assert_sound();
@@ -200,14 +201,14 @@ fn a_reply_above_the_limit_is_not_sent() {
         }
         eventually("all are closed", || pending_bytes(&mut other, "long").is_none());
         let after = used_memory(&mut other);
-        // The size of three of the twenty replies.
+        // Twenty replies of 150 kB were encoded; less than three of them may still be in memory.
         assert!(after < before + 3 * 150_000, "{before} bytes of memory before, {after} after");
         server.assert_sound();
     });
 }
 
-/// If the replies of one write exceed the limit together, none is sent. In owner mode this holds
-/// for adjacent commands of one key.
+/// If the replies of commands that arrive together exceed the limit together, none is sent. With
+/// `--execution owner` this holds only for adjacent commands of one key.
 #[test]
 fn no_reply_of_a_pipeline_above_the_limit_is_sent() {
     for mut server in narrow_ones() {
@@ -229,8 +230,8 @@ fn no_reply_of_a_pipeline_above_the_limit_is_sent() {
     }
 }
 
-/// Commands behind the reply that exceeds the limit don't run; in owner mode this applies to
-/// commands of the same shard.
+/// Commands behind the one whose reply exceeds the limit don't run. With `--execution owner` this
+/// holds only for commands of the same shard.
 #[test]
 fn commands_behind_a_reply_above_the_limit_do_not_run() {
     for server in narrow_ones().into_iter().chain(Server::redis(&NARROW[4..])) {
@@ -280,13 +281,13 @@ fn an_endless_reply_is_aborted_at_the_limit() {
         }
         let taken = server.peak_resident_bytes().saturating_sub(peak);
         assert!(taken < 4 * STUCK_BYTES as u64, "{taken} bytes more");
-        // A reply within a script has no client whose limit applies.
+        // No limit applies to a reply that a script receives, because it isn't output of a client.
         let script = "return #redis.call('SRANDMEMBER', 'set', -100000)";
         assert_eq!(other.command(&["EVAL", script, "1", "set"]), Reply::Integer(100_000));
     }
 }
 
-/// The same in a transaction, which still runs to its end.
+/// A transaction in which a reply exceeds the limit runs to its end; then its connection is closed.
 #[test]
 fn an_endless_reply_aborts_no_transaction() {
     for_each_backend(|backend| {
@@ -301,7 +302,7 @@ fn an_endless_reply_aborts_no_transaction() {
                 assert!(!client.call(words).is_error());
             }
             client.send(&["EXEC"]);
-            // The connection closes, regardless of the output already sent.
+            // The client reads whatever was sent before its connection was closed.
             client.read_to_end();
             eventually("the client is closed", || pending_bytes(&mut other, "transaction").is_none());
             assert_eq!(other.call("MGET before after"), Reply::Array(vec![Reply::bulk("1"), Reply::bulk("1")]));
@@ -314,12 +315,13 @@ fn an_endless_reply_aborts_no_transaction() {
 #[test]
 fn the_time_of_the_soft_limit_restarts_below_it() {
     const SOFT_SECONDS: u64 = 3;
-    // Two of these are longer than the limit's time.
+    // How long a client stays above the limit, twice. Together, not alone, that exceeds the limit's
+    // time.
     const ABOVE: Duration = Duration::from_millis(2000);
     const TRIES: usize = 8;
     // Several ticks of the server's clock.
     const BELOW: Duration = Duration::from_millis(500);
-    // Less than the limit, because Redis checks it when a reply is added.
+    // Each reply is smaller than the limit, because Redis checks it when a reply is added.
     const REPLY_BYTES: usize = MIB / 4;
     const REPLIES: usize = STUCK_BYTES / REPLY_BYTES;
     let soft = format!("normal 0 1mb {SOFT_SECONDS}");

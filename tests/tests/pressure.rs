@@ -21,13 +21,13 @@ fn remote_client(port: u16) -> TcpStream {
     let address = |ip: [u8; 4], port: u16| SockAddr::from(SocketAddr::from((ip, port)));
     socket.bind(&address([127, 0, 0, 2], 0)).expect("127.0.0.2 is loopback");
     socket.connect(&address([127, 0, 0, 1], port)).expect("the server listens");
-    // A close resets the connection.
+    // With a linger time of zero, closing the socket resets the connection.
     socket.set_linger(Some(Duration::ZERO)).expect("a socket lingers");
     socket.into()
 }
 
-/// A remote client that resets its connection before the server asks for its address counts as
-/// remote: none of its commands runs.
+/// In protected mode, commands of remote clients don't run. That must also hold if a remote client
+/// resets its connection before the server asks for its address, which is then unknown.
 #[test]
 fn commands_of_a_remote_client_that_resets_do_not_run() {
     for_each_backend(|backend| {
@@ -77,7 +77,7 @@ fn input_of_a_paused_client_is_not_read() {
     });
 }
 
-/// The output limit also applies to replies from another worker.
+/// The output limit also applies to the replies of commands that another worker runs.
 #[test]
 fn replies_of_parked_commands_count_against_the_output_limit() {
     for_each_backend(|backend| {
@@ -98,7 +98,8 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
             assert_eq!(other.command(&["SET", key, &"x".repeat(MIB as usize)]), Reply::ok());
         }
         let before = server.resident_bytes();
-        // One of these clients is on a worker that doesn't own all of the keys.
+        // The two clients are on different workers, so for at least one of them another worker owns
+        // some of the keys.
         let mut silent: Vec<Client> = (0..2).map(|_| server.connect()).collect();
         for client in &mut silent {
             client.set_write_timeout(Duration::from_secs(1));
@@ -115,8 +116,9 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
             std::thread::sleep(Duration::from_millis(20));
         }
         let grown = server.resident_bytes().saturating_sub(before);
-        // Two clients, each with an excess of one window over its limit; without the limit they
-        // would use 1,920 MiB.
+        // The limit is checked after each window (one batch of the pipeline), so each of the two
+        // clients may exceed it by the replies of one window. Without the limit they would use
+        // 1,920 MiB.
         assert!(grown < 700 * MIB, "memory grew by {} MiB", grown / MIB);
         server.assert_sound();
     });
@@ -145,7 +147,7 @@ fn a_contended_shard_starves_no_client() {
                 }
                 let mut slowest = Duration::ZERO;
                 for round in 0..100 {
-                    // One client on each worker, including the owner.
+                    // There is one such client on each worker, so also on the shard's owner.
                     for client in &mut patient {
                         let start = Instant::now();
                         let reply = if round % 2 == 0 { client.call("GET other") } else { client.call("PING") };
@@ -193,11 +195,11 @@ fn a_failed_allocation_is_an_error() {
         let pid = Pid::from_raw(server.pid() as i32).expect("a process has an id");
         let status = std::fs::read_to_string(format!("/proc/{}/statm", server.pid())).expect("the server runs");
         let pages: u64 = status.split(' ').next().and_then(|word| word.parse().ok()).expect("its size");
-        // Enough for buffers, but not for half a gigabyte.
+        // The process may still allocate buffers, but not a value of half a gigabyte.
         let most = pages * 4096 + 128 * MIB;
         prlimit(Some(pid), Resource::As, Rlimit { current: Some(most), maximum: Some(most) }).expect("a limit");
-        // The allocator reserved some addresses before the limit was set, so a few values fit
-        // there.
+        // The allocator reserved some addresses before the limit was set. A few values fit there,
+        // so the test repeats the command until it fails.
         let refused =
             (0..20).map(|number| client.call(&format!("SETRANGE new:{number} 500000000 x"))).find(Reply::is_error);
         let refused = refused.expect("10 GB in 128 MB");
@@ -208,7 +210,7 @@ fn a_failed_allocation_is_an_error() {
         assert_eq!(client.call("GET key").text(), "valuex");
         let Reply::Integer(keys) = client.call("DBSIZE") else { panic!("DBSIZE counts") };
         assert!(keys < 21, "a refused key was made");
-        // A reply whose allocation fails, alone and within a transaction.
+        // The same for a reply that is too long to allocate, alone and within a transaction.
         let many = format!("MGET{}", " large".repeat(40));
         let refused = client.call(&many);
         assert!(refused.is_error() && refused.text().starts_with("OOM"), "{:.100}", refused.text());

@@ -1,5 +1,5 @@
-//! The process and its host: supervisors, the host's log, the title, the rank for the out-of-memory
-//! killer, the source address.
+//! The process and its host: supervisors, syslog, the process title, `oom_score_adj`, the source
+//! address of the link to a primary.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -13,7 +13,7 @@ use pantala_tests::{Backend, Client, Server, binary};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A server on a Unix socket, with its own environment. Dropping it kills it.
+/// A server on a Unix socket, with its own environment; killed when dropped.
 struct Process {
     child: Child,
     folder: TempDir,
@@ -34,7 +34,7 @@ impl Process {
         Process { child, folder }
     }
 
-    /// Returns what `ps` shows.
+    /// Returns the title that `ps` shows.
     fn title(&self) -> String {
         let line = std::fs::read(format!("/proc/{}/cmdline", self.child.id())).expect("it runs");
         String::from_utf8_lossy(line.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
@@ -74,8 +74,8 @@ fn received(socket: &UnixDatagram) -> String {
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
-/// The lines that redis-server sends, at sockets with a path and with an abstract name. A
-/// supervised server stays in the foreground.
+/// systemd receives the lines that redis-server sends, at sockets with a path and with an abstract
+/// name. A supervised server stays in the foreground.
 #[test]
 fn systemd_receives_status_readiness_and_end() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -119,7 +119,8 @@ fn a_missing_supervisor_is_logged() {
     assert!(!server.log().contains("supervis"), "{}", server.log());
 }
 
-/// upstart learns from SIGSTOP that the process has started, and continues it.
+/// With `supervised upstart`, the process stops itself (SIGSTOP) when it has started; upstart
+/// notices that and continues it.
 #[test]
 fn upstart_continues_the_process() {
     let server = Process::start(&["--supervised", "auto"], &[("UPSTART_JOB", "pantala")]);
@@ -134,9 +135,10 @@ fn upstart_continues_the_process() {
     assert_eq!(server.field("server", "process_supervised"), "upstart");
 }
 
-/// What arrives there is tested in the server's crate: a host's log can't be replaced.
+/// The lines that syslog receives are tested in the server's crate, because this test can't replace
+/// the host's `/dev/log`.
 #[test]
-fn the_hosts_log_is_configured() {
+fn syslog_is_configured() {
     let args = ["--syslog-enabled", "yes", "--syslog-ident", "x", "--syslog-facility", "local3"];
     let server = Process::start(&args, &[]);
     let values = server.connect().command(&["CONFIG", "GET", "syslog*"]);
@@ -158,11 +160,11 @@ fn the_title_follows_its_template() {
     assert_eq!(server.title(), "x");
     assert!(set("{nope}").contains("template format is invalid or contains unknown variables"));
     assert_eq!(server.title(), "x");
-    // Longer than the arguments: the title continues where the environment was.
+    // A title longer than the memory of the arguments: it continues where the environment was.
     let long = "y".repeat(400);
     assert_eq!(set(&long), "OK");
     assert!(long.starts_with(&server.title()) && server.title().len() > 100, "{}", server.title());
-    // A name that std can't set doesn't prevent the start.
+    // A variable whose name (`=a`) Rust's standard library can't set doesn't prevent the start.
     let server = Process::start(&["--proc-title-template", &long], &[("TZ", "UTC+5"), ("=a", "b")]);
     server.connect();
     assert!(long.starts_with(&server.title()), "{}", server.title());
@@ -171,12 +173,12 @@ fn the_title_follows_its_template() {
     assert_eq!(server.title(), program);
 }
 
-/// Returns the rank of a process for the out-of-memory killer.
+/// Returns the `oom_score_adj` of a process.
 fn oom_score(pid: u32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs").trim().to_owned()
 }
 
-/// Replies and ranks equal those of redis-server, step by step.
+/// Replies and `oom_score_adj` equal those of redis-server after each step.
 #[test]
 fn oom_score_and_title_are_set_as_in_redis() {
     const STEPS: &[&[&str]] = &[
@@ -195,7 +197,7 @@ fn oom_score_and_title_are_set_as_in_redis() {
         &["oom-score-adj", "no"],
         &["oom-score-adj", "relative"],
         &["oom-score-adj", "foo"],
-        // The second step fails, and the first is rolled back.
+        // The last value is rejected, so the ones before it are rolled back.
         &["oom-score-adj", "absolute", "oom-score-adj-values", "7 8 9", "maxclients", "20000000"],
         &["oom-score-adj", "yes", "hz", "x"],
         &["oom-score-adj", "relative", "oom-score-adj-values", "1 2 3"],
@@ -218,7 +220,8 @@ fn oom_score_and_title_are_set_as_in_redis() {
     for step in STEPS {
         let set = [&["CONFIG", "SET"], *step].concat();
         let (given, right) = (ours.command(&set), theirs.command(&set));
-        // Redis's own limit of open files is in the text.
+        // The reply about `maxclients` contains the limit of open files, in which the servers
+        // differ.
         if !step.contains(&"maxclients") {
             assert_eq!(given, right, "{step:?}");
         }
@@ -243,13 +246,14 @@ fn oom_score_and_title_are_set_as_in_redis() {
 }
 
 #[test]
-fn the_rank_is_set_at_the_start() {
+fn oom_score_adj_is_set_at_the_start() {
     let server = Process::start(&["--oom-score-adj", "absolute", "--oom-score-adj-values", "321 400 500"], &[]);
     server.connect();
-    eventually("the rank", || oom_score(server.child.id()) == "321");
+    eventually("oom_score_adj is set", || oom_score(server.child.id()) == "321");
 }
 
-/// The link to a primary has the address; without it where the host doesn't have it, as in Redis.
+/// The link to a primary has the configured source address. If the host doesn't have that address,
+/// the link is made without it, as in Redis.
 #[test]
 fn replicas_connect_from_the_source_address() {
     let primary = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bound");
@@ -261,11 +265,12 @@ fn replicas_connect_from_the_source_address() {
     };
     from([127, 0, 0, 5]);
     server.connect().command(&["CONFIG", "SET", "bind-source-addr", "203.0.113.5"]);
-    // The thread may have connected before the change.
+    // Repeated, because the thread may have connected before the setting was changed.
     eventually("the fallback", || primary.accept().expect("the link").1.ip() == Ipv4Addr::LOCALHOST);
 }
 
-/// An address that a script sees tells nothing about the next run, nor about another server.
+/// A script can see addresses of the heap. They differ from run to run, so they reveal nothing
+/// about the next run or another server.
 #[test]
 fn heap_addresses_differ_from_run_to_run() {
     let address = || {

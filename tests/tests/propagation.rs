@@ -8,9 +8,9 @@ use pantala_tests::effects::{Effect, EffectStream, delete_expired, difference, d
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend, generator};
 
-/// One scene per line: commands separated by `;;`, words by spaces, with `\r`, `
-/// ` and `\x..` as escapes. A command after `@wait` is sent by another connection, which blocks;
-/// `@sleep` waits this number of milliseconds.
+/// One scene per line: commands separated by `;;`, words by spaces, with `\r`, `\n`
+/// and `\x..` as escapes. A command after `@wait` is sent by another connection, which blocks; the
+/// next commands run meanwhile. `@sleep` waits this number of milliseconds.
 const SCENES: &str = include_str!("propagation/scenes.txt");
 
 /// Unix times in ms closer than this to the present are shown as `<ms>`.
@@ -71,7 +71,8 @@ fn normalized(effect: &Effect, now_ms: i64) -> String {
         let text = String::from_utf8_lossy(word);
         match text.split_once('-') {
             _ if index == 0 => text.to_uppercase(),
-            // Two entries may or may not have the same millisecond.
+            // IDs are replaced whole, because two entries may or may not be added in the same
+            // millisecond, which their sequence numbers show.
             Some((ms, _)) if is_now(ms) => "<id>".into(),
             _ if is_now(&text) => "<ms>".into(),
             _ => text.into_owned(),
@@ -134,7 +135,7 @@ fn a_string_that_only_grew_is_propagated() {
     });
 }
 
-/// Number of comparisons of two servers' digests before they count as different.
+/// How often two servers' digests are compared before they count as different.
 const DIGESTS_MAX: usize = 3;
 
 /// Replays a stream to a new redis-server, if it is installed, and to a new Pantala. Asserts that
@@ -143,15 +144,16 @@ fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
     let mut copies = vec![("pantala", Server::pantala(backend, &["--workers", "2"]))];
     copies.extend(Server::redis(&[]).map(|judge| ("redis-server", judge)));
     for (name, copy) in &copies {
-        // A listpack loses the sign of a score -0, as in Redis, and the limits determine which
-        // sorted sets are listpacks.
+        // The copy must use the encodings of the server: a listpack loses the sign of a score -0,
+        // as in Redis, and these limits determine which sorted sets are listpacks.
         for (limit, _) in generator::LIMITS_AT_FIRST {
             let value = server.connect().call(&format!("CONFIG GET {limit}")).elements()[1].text();
             assert_eq!(copy.connect().call(&format!("CONFIG SET {limit} {value}")), Reply::ok());
         }
         replay(effects, copy);
         let count = effects.len();
-        // A key that expires between the two digests is in only one of them.
+        // Compared several times, because a key that expires between the two digests is in only one
+        // of them.
         let is_equal = (0..DIGESTS_MAX).any(|_| digest(copy) == digest(server));
         assert!(is_equal, "{name}, from {count} effects: {}", difference(server, copy, effects));
     }
@@ -237,8 +239,10 @@ fn is_unexpected(error: &str) -> bool {
     !error.contains("no such key")
 }
 
-/// Returns the first error in the order of a stream at any cut. With `--execution owner` a
-/// connection's commands keep their order per key only.
+/// Returns the first violation of the order that must hold at any cut of a stream. A writer's
+/// `own:` keys are set in the order in which it sent the commands (with `--execution owner`, only
+/// the commands on each key keep their order). The two keys of a `pair:` are set to the same value,
+/// within one `MULTI` and `EXEC`.
 fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
     let mut latest: HashMap<String, u64> = HashMap::new();
     let mut pairs: HashMap<String, String> = HashMap::new();
@@ -273,7 +277,7 @@ fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
     None
 }
 
-/// Arguments of a server whose workers often use the same shard.
+/// Arguments of a server with so few shards that its workers often need the same one at once.
 const CROWDED: [&str; 4] = ["--workers", "4", "--shards", "5"];
 
 #[test]
@@ -288,7 +292,8 @@ fn concurrent_writers_are_propagated_in_an_order_that_holds_at_every_cut() {
             }
             let mut stream = EffectStream::attach(&server);
             write_together(&server, seed, 40);
-            // The deletion of each expired key is propagated. No key is left that expires later.
+            // Each deletion of an expired key is an effect. The test waits for all of them, so that
+            // no key expires while the digests are compared.
             eventually("all keys with a TTL expire", || client.call("INFO keyspace").text().contains("expires=0"));
             let effects = stream.take(&mut client);
             let wrong = wrong_order(&effects, execution == "owner");
@@ -300,12 +305,12 @@ fn concurrent_writers_are_propagated_in_an_order_that_holds_at_every_cut() {
 }
 
 #[test]
-fn broken_rules_of_propagation_are_noticed() {
-    let seed = Random::seed("broken_rules_of_propagation_are_noticed");
+fn faults_of_propagation_are_detected() {
+    let seed = Random::seed("faults_of_propagation_are_detected");
     let server = Server::pantala(Backend::all()[0], &CROWDED);
     let mut client = server.connect();
     if client.call("DEBUG FAULT lost-effect 0").is_error() {
-        // A release build has no faults to inject.
+        // This build has no faults to inject (it has no debug assertions).
         return;
     }
     for (fault, permille) in [("lost-effect", 20), ("unordered-effects", 1000), ("forgotten-clock", 1000)] {
@@ -320,7 +325,7 @@ fn broken_rules_of_propagation_are_noticed() {
             let copy = Server::pantala(Backend::all()[0], &[]);
             wrong_order(&effects, false).is_some() || is_refused(&effects, &copy) || digest(&copy) != digest(&server)
         });
-        assert!(is_noticed, "{fault} was not noticed (PANTALA_SEED={seed})");
+        assert!(is_noticed, "{fault} was not detected (PANTALA_SEED={seed})");
     }
 }
 

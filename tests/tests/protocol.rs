@@ -10,7 +10,7 @@ use pantala_tests::{Random, Reply, Server, for_each_backend};
 /// Maximum wait for the server to close the connection.
 const CLOSE_MAX: Duration = Duration::from_secs(20);
 
-/// What the server does after the input of a case.
+/// The server's behaviour after the input of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     /// Closes the connection.
@@ -79,7 +79,8 @@ fn protocol_errors_and_odd_requests() {
         ("*1\r\nPING\r\n", Closes),
         ("*1\r\n\r\n", Closes),
         ("*1\r\n\n\r\n", Closes),
-        // Redis searches for the end of the line with `strchr`, which stops at a NUL.
+        // Redis searches for the end of the line with `strchr`, which stops at a NUL byte: it finds
+        // no end and waits.
         ("*1\r\n\0\r\n", Waits),
         ("*1\r\n\"x\r\n", Closes),
         ("*1\r\n\\x\r\n", Closes),
@@ -96,7 +97,7 @@ fn protocol_errors_and_odd_requests() {
         ("*1\r\n$9223372036854775808\r\n", Closes),
         ("*2\r\n$4\r\nPING\r\n$x\r\n", Closes),
         ("*2\r\n$4\r\nECHO\r\n:3\r\n", Closes),
-        // Redis doesn't check the two bytes after a bulk string.
+        // Redis doesn't check that the two bytes after a bulk string are a line end.
         ("*1\r\n$4\r\nPINGxx", Waits),
         ("*1\r\n$4\r\nPINGxx*1\r\n$4\r\nPING\r\n", Waits),
         // A carriage return ends a length; the byte after it is skipped unchecked.
@@ -142,7 +143,8 @@ fn protocol_errors_and_odd_requests() {
         ("CLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY OFF\r\nCLIENT REPLY SKIP\r\nPING\r\nCLIENT REPLY ON\r\n", Waits),
-        // With replies off there is no reply after which to close.
+        // The server closes after it has sent the error or the reply to QUIT. With replies off it
+        // sends neither, and doesn't close.
         ("CLIENT REPLY OFF\r\n*x\r\n", Waits),
         ("CLIENT REPLY OFF\r\nQUIT\r\n", Waits),
         ("HELLO 3\r\n*x\r\n", Closes),
@@ -243,7 +245,7 @@ fn split_at_each_byte_and_byte_by_byte() {
             let mut client = subject.connect();
             for piece in pieces {
                 client.send_raw(piece);
-                // This is mostly long enough for the server to read the piece separately.
+                // The server usually reads this piece before the next one is sent.
                 std::thread::sleep(Duration::from_micros(300));
             }
             client.close_write();
@@ -324,7 +326,8 @@ fn a_hundred_thousand_commands_in_one_write() {
     });
 }
 
-/// The server caches resolved commands by name and number of arguments, which subcommands share.
+/// The server caches which command a name and a number of arguments mean. Subcommands of one
+/// command share both, so the cache must distinguish them by the second word.
 #[test]
 fn subcommands_of_one_name_and_arity_are_distinguished() {
     beside_judge(&[], |subject, judge| {
@@ -352,7 +355,8 @@ fn subcommands_of_one_name_and_arity_are_distinguished() {
             encode_into(&mut input, &call.split(' ').collect::<Vec<_>>());
         }
         compare(subject, judge, &input, Waits);
-        // Each call is sent alone, so that it has a window of its own.
+        // Each call is also sent alone, so that it isn't in the same window (batch of pipelined
+        // commands) as another.
         let (mut given, mut right) = (subject.connect(), judge.connect());
         for call in calls.iter().filter(|call| call.contains(' ')) {
             assert_eq!(given.call(call), right.call(call), "{call}");

@@ -26,8 +26,8 @@ fn await_listeners(client: &mut Client, channel: &str, count: usize) {
     }
 }
 
-/// A step of a script: the client, its command (empty: none), and the number of replies and
-/// messages that it receives.
+/// A step of a session: the client, its command (if empty, it sends none), and the number of
+/// replies and messages that it then receives.
 type Step = (usize, &'static str, usize);
 
 /// Runs a script with three clients and returns all bytes that they receive.
@@ -100,7 +100,7 @@ fn replies_are_those_of_redis() {
 #[test]
 fn shard_channels_are_those_of_redis() {
     const SCRIPT: &[Step] = &[
-        // Two subscribers of one channel, of which one leaves.
+        // Of two subscribers of one channel, one unsubscribes.
         (0, "SSUBSCRIBE one", 1),
         (1, "SSUBSCRIBE one", 1),
         (2, "SPUBLISH one both", 1),
@@ -111,7 +111,7 @@ fn shard_channels_are_those_of_redis() {
         (1, "SUNSUBSCRIBE one", 1),
         (2, "SPUBLISH one first", 1),
         (0, "", 1),
-        // One subscriber of two channels leaves one of them.
+        // A subscriber of two channels unsubscribes from one of them.
         (0, "SSUBSCRIBE two", 1),
         (0, "SUNSUBSCRIBE one", 1),
         (2, "SPUBLISH one nobody", 1),
@@ -193,7 +193,7 @@ fn listeners_without_replies_are_those_of_redis() {
         (0, "SPUBLISH one quiet", 0),
         (2, "", 1),
         (0, "CLIENT REPLY ON", 1),
-        // The same in transactions.
+        // The same commands in transactions.
         (0, "CLIENT REPLY OFF", 0),
         (0, "MULTI", 0),
         (0, "SUBSCRIBE a b", 0),
@@ -217,8 +217,8 @@ fn listeners_without_replies_are_those_of_redis() {
     assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
 }
 
-/// Redis leaves the channels in random order, so only the decreasing counts and the set of channels
-/// compare.
+/// Redis unsubscribes from the channels in random order, so the test compares only the decreasing
+/// counts, and the channels as a set.
 #[test]
 fn unsubscribing_all_shard_channels_is_as_in_redis() {
     assert_as_redis(&SERVER_ARGS, |server, version| {
@@ -266,7 +266,7 @@ fn a_subscriber_with_resp2_may_only_subscribe() {
     });
 }
 
-/// Calls every command and subcommand with the minimum number of arguments.
+/// Calls every command and subcommand, with the minimum number of arguments, as a subscriber.
 #[test]
 fn commands_denied_to_subscribers_are_those_of_redis() {
     const ALLOWED: [&str; 9] = [
@@ -305,8 +305,8 @@ fn commands_denied_to_subscribers_are_those_of_redis() {
     });
 }
 
-/// The same in a pipeline of commands of one key, which `--execution owner` sends to the owner
-/// together.
+/// The rule must also hold in a pipeline: with `--execution owner`, consecutive commands on one key
+/// are sent to the key's worker together.
 #[test]
 fn subscribers_and_monitors_may_not_read_in_a_pipeline() {
     for_each_backend(|backend| {
@@ -343,13 +343,13 @@ fn a_leaving_client_receives_earlier_messages() {
                 client.call(listens);
                 let words = commands.map(|command| command.split(' ').collect::<Vec<_>>());
                 client.send_together(&words);
-                // The reply to the publication, the message, and last the reply to the command that
-                // unsubscribes: RESET and QUIT reply with one word.
+                // Three replies: to the publication, the message, and last to the command that
+                // unsubscribes (RESET and QUIT reply with one word).
                 let replies: Vec<String> = (0..3).map(|_| format!("{:?}", client.receive())).collect();
                 let has_payload = |reply: &String| {
                     reply.contains("payload") || reply.contains(&format!("{:?}", b"payload").replace(['[', ']'], ""))
                 };
-                // The reply to ECHO contains it too.
+                // A monitor shows the ECHO, whose reply contains the text a second time.
                 let wanted = if listens == "MONITOR" { 2 } else { 1 };
                 let count = replies[..2].iter().filter(|reply| has_payload(reply)).count();
                 assert_eq!(count, wanted, "{listens}, {commands:?}, round {round}: {replies:?}");
@@ -403,14 +403,14 @@ fn messages_keep_their_order() {
     });
 }
 
-/// A transaction or script may deliver its messages before it ends. A subscriber that then reads
-/// its keys must see all its changes.
+/// A transaction or script may deliver its messages before it ends. A client that reads its keys
+/// after such a message must see all its changes.
 #[test]
 fn a_message_of_a_transaction_implies_that_it_has_run() {
     const ROUNDS: usize = 200;
     const SCRIPT: &str =
         "redis.call('PUBLISH', 'news', ARGV[1]) for _, key in ipairs(KEYS) do redis.call('SET', key, ARGV[1]) end";
-    // These keys are most likely in several shards.
+    // Probably in several shards, so that some changes are made later than others.
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
     for_each_form(|backend, execution| {
         let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
@@ -539,7 +539,7 @@ fn subscriptions_of_disconnected_clients_are_removed() {
         let mut server = start(backend);
         let mut client = server.connect();
         let channels: Vec<String> = (0..CHANNELS).map(|number| format!("channel:{number}")).collect();
-        // The last two disconnect while their confirmations are in flight.
+        // The last two disconnect without reading their confirmations.
         for reads in [true, false, false] {
             let mut listener = server.connect();
             let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(channels.iter().map(String::as_str)).collect();
@@ -572,8 +572,8 @@ fn very_many_patterns_are_unsubscribed_quickly() {
     const PATTERNS: usize = 100_000;
     /// Patterns per command.
     const TOGETHER: usize = 1000;
-    /// Maximum CPU time, many times that of a debug build. A scan of all patterns at each
-    /// unsubscription takes many times this limit.
+    /// Maximum CPU time: many times what a debug build takes. If each unsubscription scanned all
+    /// patterns, it would take many times this limit.
     const SOON: Duration = Duration::from_secs(5);
     let patterns: Vec<String> = (0..PATTERNS).map(|number| format!("pattern:{number}:*")).collect();
     let exchange = |client: &mut Client, verb: &str, together: usize| {
@@ -712,7 +712,8 @@ fn replies(client: &mut Client, commands: &[&str], count: usize) -> Vec<String> 
         .collect()
 }
 
-/// Redis 7.0 writes such messages inside EXEC's reply; since 7.2 they follow it.
+/// The messages follow the reply of EXEC, as in Redis since 7.2. Redis 7.0 writes them into that
+/// reply.
 #[test]
 fn a_transaction_that_unsubscribes_receives_its_own_messages() {
     const PUBLISH: &str = "PUBLISH c x";
@@ -774,8 +775,8 @@ fn a_transaction_whose_messages_exceed_the_limit_runs_to_its_end() {
     });
 }
 
-/// A subscription whose confirmation a client has read is seen by every later command of every
-/// connection, whatever workers they have.
+/// When a client has read the confirmation of a subscription, every later command of every
+/// connection sees the subscription, whatever workers they have.
 #[test]
 fn confirmed_subscriptions_are_seen_everywhere() {
     for_each_backend(|backend| {
@@ -795,7 +796,7 @@ fn confirmed_subscriptions_are_seen_everywhere() {
                 let listed = other.command(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).text();
                 let subscribed = format!(" sub={} ", round + 1);
                 assert_eq!(listed.matches(&subscribed).count(), count, "{channel}: {listed}");
-                // Its own message is next, before the confirmation of another channel.
+                // It has received the message that was published above.
                 assert_eq!(subscriber.receive().elements()[2].text(), "m");
             }
             for (earlier, subscriber) in subscribers.iter_mut().rev().enumerate() {

@@ -53,8 +53,8 @@ fn run(ecosystem: &Ecosystem) {
         }
         Ok(other) => panic!("PANTALA_CLIENTS_AGAINST is {other:?}: must be redis"),
         Err(_) => for_each_backend(|backend| {
-            // With two workers and several shards, commands over several shards involve both
-            // threads.
+            // With two workers and eight shards, commands on several keys involve shards of both
+            // workers.
             ecosystem.run(&folder, &mut Server::pantala(backend, &["--workers", "2", "--shards", "8"]));
         }),
     }

@@ -13,13 +13,14 @@ use pantala_tests::writers::write_until;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, for_each_backend, tool};
 use rustix::process::Signal;
 
-/// Options of a primary whose replicas don't wait for others.
+/// Options of a primary that sends a snapshot at once, without waiting for more replicas to ask for
+/// it.
 const PRIMARY: [&str; 4] = ["--workers", "2", "--repl-diskless-sync-delay", "0"];
 
 /// Number of writers at a time.
 const WRITERS: usize = 4;
 
-/// Maximum duration of a program.
+/// Maximum wait for a run of redis-cli, for the exit of a server, and for bytes of the stream.
 const RUN_MAX: Duration = Duration::from_secs(20);
 
 /// Returns a line of `INFO`.
@@ -55,7 +56,8 @@ fn wait_until_linked(replica: &Server) {
 fn assert_equal(primary: &Server, replicas: &[&Server]) {
     wait_for_expiry(primary);
     let mut client = primary.connect();
-    // The deletions of expired keys precede this command in the stream.
+    // When a replica has this key, it has also applied the deletions of expired keys, which precede
+    // the command in the stream.
     client.call("SELECT 9");
     client.call("SET fence 1");
     let acked = client.call(&format!("WAIT {} 10000", replicas.len()));
@@ -78,8 +80,8 @@ fn under_load(server: &Server, seed: u64, scene: impl FnOnce()) {
     });
 }
 
-/// Two replicas attach while clients write: one reads a snapshot of unknown length, one loads it
-/// without a file. Then their links are broken, and the replicas continue.
+/// Two replicas attach while clients write. The snapshot has an unknown length; one replica loads
+/// it without a file. Then their links are closed, and the replicas continue.
 #[test]
 fn redis_follows_under_load_and_continues_after_a_cut() {
     let seed = Random::seed("redis_follows_under_load_and_continues_after_a_cut");
@@ -145,7 +147,7 @@ fn replicas_share_a_snapshot() {
     assert_eq!(primary.log().matches("Starting BGSAVE for SYNC").count(), 1);
 }
 
-/// The information on a replica in `ROLE`, `INFO` and `CLIENT LIST`.
+/// `ROLE`, `INFO` and `CLIENT LIST` have the information on a replica.
 #[test]
 fn a_replica_is_reported() {
     for_each_backend(|backend| {
@@ -191,7 +193,7 @@ fn wait_counts_the_replicas_that_have_everything() {
         let since = Instant::now();
         assert_eq!(client.call("WAIT 2 200"), Reply::Integer(1));
         assert!(since.elapsed() >= Duration::from_millis(200));
-        // A replica that is stopped acknowledges nothing.
+        // The replica is suspended while it sleeps, and acknowledges nothing.
         let id = client.call("CLIENT ID");
         let mut sleeper = replica.connect();
         sleeper.send(&["DEBUG", "SLEEP", "2"]);
@@ -295,19 +297,20 @@ fn a_slow_replica_is_cut_off() {
             assert_eq!(client.command(&["SET", "key", &value]), Reply::ok());
             slowest = slowest.max(since.elapsed());
         }
-        // The replica sleeps for longer.
+        // No client waited as long as the replica sleeps.
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
-        eventually("it is cut off", || primary.log().contains("overcoming of output buffer limits"));
-        eventually("what was held for it is freed", || {
+        eventually("it is disconnected", || primary.log().contains("overcoming of output buffer limits"));
+        eventually("bytes held for it are freed", || {
             number(&mut client, "memory", "mem_total_replication_buffers") < 3 << 20
         });
         wait_until_linked(&replica);
-        eventually("it has come back", || number(&mut client, "replication", "connected_slaves") == 1);
+        eventually("it has reconnected", || number(&mut client, "replication", "connected_slaves") == 1);
         assert_equal(&primary, &[&replica]);
     });
 }
 
-/// A raw connection, which receives the stream byte for byte.
+/// A replica played by the test: a connection that sends the handshake itself and sees every byte
+/// of the stream.
 struct ByHand(TcpStream);
 
 impl ByHand {
@@ -342,13 +345,13 @@ impl ByHand {
 
     fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
-        self.0.read_exact(&mut bytes).expect("so many bytes");
+        self.0.read_exact(&mut bytes).expect("enough bytes");
         bytes
     }
 }
 
-/// The handshake in raw bytes: errors, a full sync with a mark, the stream only after an
-/// acknowledgement, a partial sync, and requests that can't be continued.
+/// The handshake in raw bytes: errors, a full sync with an end mark, the stream that starts after
+/// an acknowledgement, a partial sync, and offsets at which the stream can't be continued.
 #[test]
 fn the_protocol_is_that_of_redis() {
     for_each_backend(|backend| {
@@ -437,7 +440,7 @@ fn redis_cli_copies_the_dataset() {
         let folder = primary.folder().to_str().expect("a path of text").to_owned();
         let Some(copy) = Server::redis(&["--dir", &folder, "--dbfilename", "copy.rdb"]) else { return };
         assert_eq!(copy.connect().call("DEBUG DIGEST").text(), digest);
-        eventually("it is no replica any more", || number(&mut client, "replication", "connected_slaves") == 0);
+        eventually("it is no longer a replica", || number(&mut client, "replication", "connected_slaves") == 0);
     });
 }
 
@@ -472,8 +475,8 @@ fn a_restarted_primary_continues_its_history() {
     });
 }
 
-/// `min-replicas-to-write`: writes of clients, transactions and scripts need a replica that
-/// acknowledges.
+/// `min-replicas-to-write`: writes of clients, transactions and scripts are rejected unless enough
+/// replicas have acknowledged recently (Redis calls those good).
 #[test]
 fn writes_need_good_replicas_if_the_settings_say_so() {
     const NO: &str = "NOREPLICAS Not enough good replicas to write.";

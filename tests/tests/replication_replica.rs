@@ -1,4 +1,4 @@
-//! Pantala as a replica: it follows redis-server and has its dataset, continues after a broken
+//! Pantala as a replica: it follows redis-server and has the same dataset, continues after a broken
 //! link, and treats its clients as Redis's replicas do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,8 @@ fn now_s() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
-/// Ends the writers of a scene, even if the scene fails.
+/// Tells the writers of a scene to stop when it is dropped, so that they also stop if the scene
+/// fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -35,10 +36,11 @@ fn error(text: &str) -> Reply {
     Reply::Error(text.to_owned())
 }
 
-/// Sends random commands of all types and ignores replies. Doesn't change the limits of encodings:
-/// a listpack loses the sign of a score -0, so the replica must use the same encodings as its
-/// primary. Leaves out BITFIELD with OVERFLOW FAIL, which redis-server 7.0 does not propagate if it
-/// has only extended its string.
+/// Sends random commands of all types and ignores the replies. Two kinds of commands are left out:
+/// - `CONFIG` changes the limits of encodings on one server only. A listpack loses the sign of a
+///   score -0, so replica and primary must use the same encodings.
+/// - `BITFIELD … OVERFLOW FAIL`: redis-server 7.0 does not propagate it if it has only extended its
+///   string.
 fn write_randomly(server: &Server, seed: u64, commands: usize) {
     let mut generator = Generator::new(seed, now_s());
     let mut clients: Vec<Client> = (0..pantala_tests::generator::CONNECTIONS).map(|_| server.connect()).collect();
@@ -52,8 +54,8 @@ fn write_randomly(server: &Server, seed: u64, commands: usize) {
     }
 }
 
-/// Counts in several keys, in transactions and scripts. A command that is applied twice, or not at
-/// all, changes the result.
+/// Increments several keys, in transactions and scripts. If the replica applies a command twice, or
+/// not at all, its dataset differs from the primary's.
 fn count(server: &Server, is_over: &AtomicBool, number: usize) {
     let mut client = server.connect();
     let mut round = 0;
@@ -114,10 +116,10 @@ fn a_lost_link_continues_where_it_was() {
                 let links = info(primary, "stats", "sync_partial_ok");
                 let (server, kind) = if round % 2 == 0 { (&replica, "master") } else { (primary, "replica") };
                 let mut client = server.connect();
-                eventually("there is a link to be cut", || {
+                eventually("there is a link to close", || {
                     client.call(&format!("CLIENT KILL TYPE {kind}")) == Reply::Integer(1)
                 });
-                eventually("the link is made again", || info(primary, "stats", "sync_partial_ok") != links);
+                eventually("the link is up again", || info(primary, "stats", "sync_partial_ok") != links);
             }
         });
         wait_for_expiry(&primary);
@@ -136,7 +138,7 @@ fn a_primary_that_restarts_empty_is_followed_again() {
         follow(&replica, &primary);
         wait_until_applied(&replica, &primary);
         let id = info(&replica, "replication", "master_replid");
-        // The connection breaks instead of returning a reply.
+        // The primary restarts: the connection breaks without a reply.
         let mut client = primary.connect();
         client.send(&["DEBUG", "RESTART"]);
         client.read_to_end();
@@ -166,7 +168,7 @@ fn credentials_are_those_of_the_settings() {
     admin.call("ACL SETUSER syncer on >other +psync +replconf +ping");
     client.call("CONFIG SET masteruser syncer masterauth other");
     client.call("CLIENT KILL TYPE master");
-    eventually("the user is another one", || admin.call("CLIENT LIST TYPE replica").text().contains("user=syncer"));
+    eventually("the user has changed", || admin.call("CLIENT LIST TYPE replica").text().contains("user=syncer"));
 }
 
 #[test]
@@ -208,13 +210,14 @@ fn clients_of_a_replica_may_not_write() {
             is_same(words);
         }
         assert_eq!(client.call("SET a 2"), error(READ_ONLY));
-        // A pipeline of reads and writes.
+        // In a pipeline of reads and writes, only the writes are rejected.
         let pipeline: Vec<Vec<&str>> =
             ["GET a", "SET a 2", "GET a", "INCR a", "GET a"].map(|it| it.split(' ').collect()).into();
         let one = Reply::bulk("1");
         let replies = [one.clone(), error(READ_ONLY), one.clone(), error(READ_ONLY), one];
         assert_eq!(client.pipeline(&pipeline), replies);
-        // A transaction with a write, and one that was queued before the server was a replica.
+        // A transaction is rejected when a write is queued. If the write was queued before the
+        // server became a replica, EXEC is rejected.
         client.call("MULTI");
         assert_eq!(client.call("INCR a"), error(READ_ONLY));
         assert!(client.call("EXEC").text().starts_with("EXECABORT"));
@@ -224,7 +227,8 @@ fn clients_of_a_replica_may_not_write() {
         follow(&replica, &primary);
         let aborted = format!("EXECABORT Transaction discarded because of: {READ_ONLY}");
         assert_eq!(client.call("EXEC"), error(&aborted));
-        // A writable replica accepts writes, but loses them at the next full sync.
+        // With `replica-read-only no`, a replica accepts writes of clients (and would lose them at
+        // the next full sync).
         client.call("CONFIG SET replica-read-only no");
         assert_eq!(client.call("SET local 1"), Reply::ok());
         client.call("CONFIG SET replica-read-only yes");
@@ -269,7 +273,8 @@ fn keys_expire_when_the_primary_says_so() {
         }
         assert_eq!(client.call("SCAN 0 COUNT 1000").elements()[1].elements().len(), 0);
         assert_eq!(client.call("DBSIZE"), Reply::Integer(3), "they are hidden, not deleted");
-        // The primary's own commands find the expired keys until the primary deletes them.
+        // On the primary, active expiry is off: commands there find the expired keys and delete
+        // them, and the deletions reach the replica.
         writer.call("PERSIST none");
         assert_eq!(writer.call("GET short"), Reply::Null);
         writer.call("EXISTS list set");
@@ -433,7 +438,7 @@ fn a_promoted_replica_is_a_primary_of_its_own() {
         {
             assert_eq!(client.call(words), error(reply));
         }
-        // The former primary's stream is no longer applied.
+        // The replica no longer applies the stream of its former primary.
         primary.connect().call("SET a 100");
         assert_eq!(client.call("GET a"), Reply::bulk("2"));
     });
@@ -468,7 +473,7 @@ fn no_reader_of_a_replica_sees_half_a_transaction() {
         let mut replica = Server::pantala(backend, &["--workers", "3", "--shards", "7"]);
         let mut client = replica.connect();
         for fault in ["pause-taking", "pause-holding", "pause-replying"] {
-            // A release build has no faults.
+            // This has no effect in a build without debug assertions.
             client.call(&format!("DEBUG FAULT {fault} 20"));
         }
         let all: Vec<String> = (0..ACCOUNTS).map(|number| format!("account:{number}")).collect();
@@ -556,10 +561,10 @@ fn pantala_follows_pantala_and_is_followed() {
                 let links = info(primary, "stats", "sync_partial_ok");
                 let (server, kind) = if round % 2 == 0 { (&replica, "master") } else { (primary, "replica") };
                 let mut client = server.connect();
-                eventually("there is a link to be cut", || {
+                eventually("there is a link to close", || {
                     client.call(&format!("CLIENT KILL TYPE {kind}")) == Reply::Integer(1)
                 });
-                eventually("the link is made again", || info(primary, "stats", "sync_partial_ok") != links);
+                eventually("the link is up again", || info(primary, "stats", "sync_partial_ok") != links);
             }
         });
         wait_for_expiry(&primary);

@@ -1,5 +1,5 @@
-//! Primaries that are broken or hostile: the replica keeps its data or follows again, applies no
-//! command twice, and never ends.
+//! Broken and hostile primaries: the replica keeps its dataset or follows again, applies no command
+//! twice, and doesn't crash.
 
 use pantala_tests::following::info;
 use pantala_tests::staged::{EMPTY_RDB, ID, Scene, Sent, StagedPrimary, full_sync, stream};
@@ -9,7 +9,7 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 /// Arguments of a replica.
 const REPLICA: [&str; 4] = ["--workers", "2", "--shards", "12"];
 
-/// A mark behind a snapshot whose length is not known.
+/// The end mark of a snapshot of unknown length.
 const MARK: &str = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn";
 
 /// The request for a full sync.
@@ -19,7 +19,7 @@ fn follow(client: &mut Client, primary: &StagedPrimary) {
     assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
 }
 
-/// Waits until the link of this scene has applied the stream up to `end`.
+/// Waits until the replica has applied the stream of the scene with this number up to `end`.
 #[track_caller]
 fn wait_for_stream(replica: &Server, primary: &StagedPrimary, scene: usize, end: usize) {
     eventually("the link has applied the stream", || {
@@ -29,14 +29,16 @@ fn wait_for_stream(replica: &Server, primary: &StagedPrimary, scene: usize, end:
     });
 }
 
-/// Ends the last scene, which keeps its link. Returns what was asked on each connection.
+/// Makes the replica close the link that the last scene has kept open. Returns the arguments of
+/// each connection's `PSYNC`.
 fn finish(client: &mut Client, primary: StagedPrimary) -> Vec<String> {
     assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
     primary.finish()
 }
 
-/// Returns a primary's answer to this `PSYNC` whose stream has had these commands since `offset`:
-/// what the replica lacks, or all of it behind a snapshot without keys.
+/// Returns the answer to this `PSYNC` of a primary whose stream has these commands after `offset`.
+/// If the replica asks for an offset within them, the answer continues with the bytes from there;
+/// otherwise it is a snapshot without keys, and all commands.
 fn continues(psync: &Sent, offset: u64, commands: &[&str]) -> Vec<u8> {
     let all = stream(commands);
     if psync[1] != ID {
@@ -71,7 +73,8 @@ fn commands_before_a_protocol_error_run_once() {
             assert_eq!(client.call("GET n"), Reply::bulk("1"), "{text}\n{}", replica.log());
             assert_eq!(client.call("GET text"), Reply::bulk("x"), "{text}");
             assert!(replica.log().contains(text), "no {text} in {}", replica.log());
-            // As in Redis: what such a primary has sent is not continued.
+            // As in Redis, the replica doesn't continue the stream of a primary that sends such
+            // data, but asks for a full sync again.
             assert_eq!(finish(&mut client, primary), [FULL, FULL], "{text}");
             replica.assert_sound();
         }
@@ -79,11 +82,13 @@ fn commands_before_a_protocol_error_run_once() {
 }
 
 #[test]
-fn a_stream_that_is_cut_continues_behind_its_last_whole_command() {
+fn a_truncated_stream_continues_after_its_last_whole_command() {
     const COMMANDS: [&str; 6] = ["SELECT 3", "INCR n", "MULTI", "INCR m", "INCR m", "EXEC"];
     for_each_backend(|backend| {
         let all = stream(&COMMANDS);
-        // Within the second command, and within the transaction, which is applied as a whole.
+        // The links are cut before the last byte of the second command, then within the transaction
+        // (before the last byte of a command, and between two commands). A transaction is applied
+        // as a whole, so the replica asks for it from its `MULTI`.
         let ends = [1, 2, 5].map(|count| stream(&COMMANDS[..count]).len());
         let cuts = [ends[1] - 1, ends[2] - 1, ends[2]];
         let first = [&all[..cuts[0]], &all[ends[0]..cuts[1]], &all[ends[1]..cuts[2]]];
@@ -107,8 +112,8 @@ fn a_stream_that_is_cut_continues_behind_its_last_whole_command() {
     });
 }
 
-/// Follows a primary that plays these scenes, each of which fails. Waits until the replica's log
-/// has these parts.
+/// Makes a replica with data follow a primary that plays these scenes, each of which fails. Checks
+/// that the replica keeps its data, and that its log contains these texts.
 #[track_caller]
 fn keeps_its_data(scenes: Vec<Scene>, args: &[&str], parts: &[&str]) {
     let count = scenes.len();
@@ -126,7 +131,7 @@ fn keeps_its_data(scenes: Vec<Scene>, args: &[&str], parts: &[&str]) {
     let files = std::fs::read_dir(replica.folder()).expect("its folder").flatten();
     let left: Vec<_> =
         files.map(|file| file.file_name()).filter(|name| name.to_string_lossy().contains("temp")).collect();
-    // The next attempt may have begun.
+    // At most one temporary file is left: that of the next attempt, which may have started.
     assert!(left.len() <= 1, "{left:?}");
     // The replica may notice the last failure after the primary has played its scene.
     for part in parts {
@@ -148,7 +153,7 @@ fn a_wrong_snapshot_leaves_the_dataset_as_it_is() {
             marked(b"REDIS0010\xfe\0\0\x03key"),
             marked(b"not a snapshot at all"),
             framed(b""),
-            // A string that claims to be longer than memory.
+            // A string that declares a length greater than memory.
             framed(b"REDIS0010\0\x81\x7f\xff\xff\xff\xff\xff\xff\xffx"),
         ],
         &[],
@@ -165,13 +170,13 @@ fn a_link_that_breaks_before_its_stream_leaves_the_dataset_as_it_is() {
         vec![
             Scene::answers(b""),
             behind(b""),
-            // The connection is cut in the snapshot, and in its mark.
+            // The connection ends within the snapshot, and then within its end mark.
             behind(b"$18\r\nREDIS0010\xff\0\0"),
             behind(&marked),
             behind(b"$99999999999999\r\nREDIS0010"),
             behind(b"$-5\r\n"),
             behind(b"-ERR no\r\n"),
-            // Neither ends by itself.
+            // These answers never end, so the replica must close the link.
             behind(format!("$EOF:{MARK}\r\n").as_bytes()).repeating(),
             Scene::answers(vec![b'x'; 65_536]).repeating(),
         ],
@@ -193,7 +198,7 @@ fn a_handshake_that_fails_leaves_the_dataset_as_it_is() {
             Scene::answers(b"+CONTINUE\r\n"),
             Scene::answers(b"-NOMASTERLINK Can't SYNC while not connected with my master\r\n"),
             Scene::answers(b"-LOADING Redis is loading the dataset in memory\r\n"),
-            // An old primary that doesn't send a snapshot either.
+            // A primary older than PSYNC that also replies to SYNC with an error.
             Scene::answers(b"-ERR no\r\n").replying("PSYNC", b"-ERR unknown command 'PSYNC'\r\n"),
         ],
         &["--masterauth", "secret"],
@@ -224,7 +229,8 @@ fn a_hostile_stream_harms_only_its_own_link() {
             (b"*3\r\n$5\r\nBLPOP\r\n$1\r\nl\r\n$1\r\n0\r\n", Some(FULL)),
             (b"", None),
         ];
-        // Only a link that blocks is closed by the replica.
+        // In most scenes the primary closes the link. With the blocking command it keeps the link,
+        // which the replica must close.
         let scene = |stream: &[u8]| {
             let scene = Scene::streams(7, stream);
             if stream.windows(5).any(|name| name == b"BLPOP") { scene.keeping() } else { scene }

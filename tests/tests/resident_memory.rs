@@ -29,8 +29,8 @@ fn words(command: &str) -> Vec<String> {
     command.split(' ').map(str::to_owned).collect()
 }
 
-/// Waits until memory has been returned. Reads `/proc` alone: a command would wake the server,
-/// which must return memory also while it is idle.
+/// Waits until memory has been returned to the system. Reads only `/proc` and sends no command:
+/// that would wake the server, which must return memory even while it is idle.
 fn wait_until_returned(server: &Server, resident_max: u64, what: &str) {
     eventually(what, || server.resident_bytes() <= resident_max);
 }
@@ -68,7 +68,7 @@ fn freed_memory_is_returned_without_a_command() {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let mut client = server.connect();
         let resident_max = resident_max(&mut client);
-        // No purge interrupts a script, but one that has ended delays none.
+        // A purge waits until no script runs. The script that has run here must not delay it.
         assert_eq!(client.command(&["EVAL", "return 1", "0"]), Reply::Integer(1));
         // 30 MiB are mapped separately; 5 MiB come from the allocator's arenas.
         for bytes in [30 * MIB, 5 * MIB] {
@@ -164,7 +164,8 @@ fn large_frees_are_returned_within_a_second() {
     });
 }
 
-/// The journal's thread and that of the append-only file have heaps of their own.
+/// The thread of the journal and the thread that writes the append-only file have heaps of their
+/// own, whose freed memory must also be returned.
 #[test]
 fn memory_of_the_append_only_file_is_returned() {
     for_each_backend(|backend| {
@@ -217,11 +218,12 @@ fn memory_purge_returns_freed_memory() {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let mut client = server.connect();
         let resident_max = resident_max(&mut client);
-        // Without periodic work, only MEMORY PURGE returns memory.
+        // Cron, which returns memory in its periodic work, is paused: only MEMORY PURGE does so.
         assert_eq!(client.call("DEBUG PAUSE-CRON 1"), Reply::ok());
         let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         let value = vec![b'x'; 5 * KIB as usize];
-        // The allocator may return memory while it serves requests: then there is none to purge.
+        // Repeated, because the allocator itself may already return memory while it serves
+        // requests. Then nothing is left for MEMORY PURGE.
         eventually("there is freed memory to return", || {
             for (number, other) in others.iter_mut().enumerate() {
                 let names: Vec<String> = (0..5_000).map(|key| format!("{number}:{key}")).collect();
@@ -239,7 +241,8 @@ fn memory_purge_returns_freed_memory() {
     });
 }
 
-/// A new string uses the memory of its length, as in Redis. Only growing strings have room to grow.
+/// A new string uses only as much memory as its length needs, as in Redis. Spare room is allocated
+/// only when a string grows.
 #[test]
 fn new_strings_take_their_length() {
     for_each_backend(|backend| {
@@ -250,7 +253,7 @@ fn new_strings_take_their_length() {
             client.call(command);
             assert_eq!(client.call("STRLEN k"), Reply::Integer(100_000));
             let bytes = client.call("MEMORY USAGE k").integer();
-            // redis-server 7.0.15: 114,736.
+            // redis-server 7.0.15 uses 114,736 bytes.
             assert!((100_000..101_000).contains(&bytes), "{command}: {bytes} bytes");
         }
     });
@@ -285,7 +288,7 @@ fn partly_received_bulks_take_their_length() {
             eventually("all input is received", || field("qbuf=") >= received);
             eventually("its memory is counted", || field("tot-mem=") >= received);
             let bytes = field("tot-mem=");
-            // redis-server 7.0.15: 1,327,892 bytes of 1 MiB, 131,860 of 100,000.
+            // redis-server 7.0.15 uses 1,327,892 bytes for 1 MiB, and 131,860 for 100,000 bytes.
             assert!(bytes <= length * 5 / 4 + 4 * KIB, "{bytes} bytes for {received} of {length}");
         }
     });
@@ -327,7 +330,8 @@ fn large_values_are_stored_without_a_copy() {
         let value = vec![b'x'; 100 * MIB as usize];
         set(&mut client, "k", &value);
         let grown = server.peak_resident_bytes() - before;
-        // Receive buffers add to the value, and add more if the worker is slow.
+        // One copy of the value, and receive buffers, which are larger if the worker is slow. Two
+        // copies would be more.
         assert!(grown < 150 * MIB, "{} MiB for 100", grown / MIB);
         assert_eq!(client.call("STRLEN k"), Reply::Integer(value.len() as i64));
     });
@@ -438,8 +442,8 @@ fn values_that_are_not_copied_behave_like_others() {
     });
 }
 
-/// Emptied shards keep no memory that counts against `maxmemory`; under a small limit it would
-/// leave no room for keys.
+/// A shard whose keys have all been evicted or deleted keeps no memory that counts against
+/// `maxmemory`. Under a small limit, such memory would leave no room for new keys.
 #[test]
 fn emptied_shards_leave_room_for_new_keys() {
     for_each_backend(|backend| {

@@ -14,7 +14,8 @@ fn start(backend: Backend) -> Server {
     Server::pantala(backend, &["--workers", "2", "--shards", "40"])
 }
 
-/// Runs one full iteration with the options; `between` runs between calls.
+/// Calls SCAN with the options until its cursor is 0 again, and returns the keys. `between` runs
+/// between two calls.
 fn scan(client: &mut Client, options: &[&str], mut between: impl FnMut()) -> Vec<String> {
     let mut cursor = "0".to_owned();
     let mut found = Vec::new();
@@ -25,7 +26,7 @@ fn scan(client: &mut Client, options: &[&str], mut between: impl FnMut()) -> Vec
         let [next, keys] = reply.elements() else { panic!("SCAN gives a cursor and keys: {reply:?}") };
         found.extend(keys.elements().iter().map(Reply::text));
         cursor = next.text();
-        // Cursors are unsigned 64-bit numbers for every client.
+        // Clients parse a cursor as an unsigned 64-bit number.
         cursor.parse::<u64>().expect("a cursor is an unsigned number");
         if cursor == "0" {
             return found;
@@ -85,7 +86,8 @@ fn stable_keys_are_returned_while_the_table_grows_and_shrinks() {
         let mut random = Random::from_seed(seed);
         fill(&mut client, "stable:", 0..STABLE);
         for round in 0..6 {
-            // Grows in even rounds and shrinks in odd ones, by random steps.
+            // During the iteration, the number of keys grows in even rounds and shrinks in odd
+            // ones, in random steps.
             let mut done = 0;
             let grows = round % 2 == 0;
             let found = scan(&mut client, &["COUNT", "20"], || {
@@ -149,7 +151,7 @@ fn stable_keys_are_returned_beside_writers() {
     });
 }
 
-/// SCAN replies to any cursor and ends.
+/// SCAN replies to any number as a cursor, including those that it never returned.
 #[test]
 fn any_cursor_gets_a_reply() {
     let seed = Random::seed("any_cursor_gets_a_reply");
@@ -167,7 +169,7 @@ fn any_cursor_gets_a_reply() {
     });
 }
 
-/// Full iterations return the same keys as redis-server, with every option.
+/// A full iteration returns the same keys as on redis-server, with every option.
 #[test]
 fn full_iterations_equal_those_of_redis() {
     for_each_backend(|backend| {

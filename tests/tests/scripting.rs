@@ -15,7 +15,7 @@ mod escapes;
 
 use corpus::CORPUS;
 
-/// More shards than workers, so that the keys of one script are in several.
+/// Several shards per worker: the keys of one script are in several shards, and of several workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// The data set of the scripts.
@@ -51,7 +51,8 @@ fn scripts_behave_as_in_redis() {
 /// a wrong number of arguments, an unknown subcommand, or a command that scripts may not call.
 fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
     const ARGUMENTS_MAX: usize = 6;
-    /// They have an option since Redis 7.2.
+    /// Commands that have an option since Redis 7.2, and so reject other numbers of arguments than
+    /// Redis 7.0.
     const LATER: [&str; 2] = ["zrank", "zrevrank"];
     fn add(entry: &Reply, calls: &mut Vec<Vec<String>>) {
         let fields = entry.elements();
@@ -74,9 +75,9 @@ fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
     calls
 }
 
-/// Commands of Redis 7.0 are rejected in scripts as by Redis, even those that aren't implemented. A
-/// command that scripts may call and that isn't implemented replies in scripts as it does to
-/// clients.
+/// A script's calls are rejected with the errors of Redis, for every command of Redis 7.0,
+/// including those that Pantala doesn't implement. If scripts may call such a command, the script
+/// gets the error that a client gets.
 #[test]
 fn commands_are_rejected_in_scripts_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
@@ -108,7 +109,7 @@ fn commands_are_rejected_in_scripts_as_in_redis() {
 fn pipelines_beside_wide_scripts_wait_together() {
     const SCRIPTS: i64 = 4;
     const TRIES_MAX: usize = 20;
-    // Long enough that a pipeline arriving during the script finds all shards held.
+    // The script runs long enough that a pipeline arrives during it and finds all shards held.
     let wide = "for i = 1, 2000000 do end for i = 1, 50 do redis.call('SET', 'key:' .. i, i) end return redis.call('INCR', 'runs')";
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "40"]);
@@ -116,7 +117,8 @@ fn pipelines_beside_wide_scripts_wait_together() {
         // After this run the server knows that the script uses undeclared keys.
         let mut runs = 1;
         assert_eq!(calling.command(&["EVAL", wide, "0"]), Reply::Integer(runs));
-        // At least one of these clients is on another worker.
+        // At least one of these clients is on another worker than the script's client, so its
+        // commands wait for shards.
         let mut others = [server.connect(), server.connect()];
         let words = |key: u32, words: [&str; 2]| vec![words[0].to_owned(), format!("own:{key}"), words[1].to_owned()];
         let pipeline: Vec<Vec<String>> = (1..=20)
@@ -139,7 +141,7 @@ fn pipelines_beside_wide_scripts_wait_together() {
         let scripts: Vec<Vec<&str>> = (0..SCRIPTS).map(|_| vec!["EVAL", wide, "0"]).collect();
         for _ in 0..TRIES_MAX {
             calling.send_together(&scripts);
-            // The first script has run.
+            // Waits until the first of the scripts has run.
             while others[0].call("GET runs") == Reply::bulk(runs.to_string()) {}
             for other in &mut others {
                 assert_eq!(other.pipeline(&pipeline), wanted);
@@ -156,7 +158,8 @@ fn pipelines_beside_wide_scripts_wait_together() {
     });
 }
 
-/// Undeclared keys in different shards: read first, and after writes, which take effect once.
+/// Scripts use undeclared keys in different shards, before and after writes, which take effect
+/// once.
 #[test]
 fn undeclared_keys_work() {
     for_each_backend(|backend| {
@@ -193,8 +196,8 @@ fn undeclared_keys_work() {
     });
 }
 
-/// Scripts that call commands, successfully or not, before they use an undeclared key. One changes
-/// a large value, one fails.
+/// Scripts that are rolled back because they use an undeclared key, after calls of commands that
+/// succeeded or failed. One changes a large value first, and one ends with an error.
 const ROLLED_BACK: [&str; 7] = [
     "redis.pcall('nosuch') return redis.call('get','undeclared')",
     "redis.pcall('get') return redis.call('get','undeclared')",
@@ -232,15 +235,16 @@ fn counts_of_scripts(server: &Server, _: u8) -> Vec<String> {
     lines
 }
 
-/// A script that is rolled back and rerun counts once.
+/// The counters of `INFO` are those of Redis, which runs each script once: a script that is rolled
+/// back and rerun counts once, and so do its calls and their errors.
 #[test]
 fn calls_of_scripts_are_counted_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, counts_of_scripts);
 }
 
-/// More keys than the undo log reserves space for, with values of many lengths, each changed twice,
-/// and then a value too large for the undo log. All have their former values when the second run
-/// starts, and the next script on that worker rolls back only its own changes.
+/// A script changes more keys than the undo log reserves space for, twice each, with values of many
+/// lengths, and then a value that is too large for the undo log. When it is rerun, all keys must
+/// have their former values. The next script on that worker must roll back only its own changes.
 #[test]
 fn many_keys_are_rolled_back() {
     for_each_backend(|backend| {
@@ -271,9 +275,9 @@ fn many_keys_are_rolled_back() {
     });
 }
 
-/// A call that misses its declared key creates an event, which is kept until the call commits and
-/// then released. After many such calls the next call still has room for its own events and runs
-/// once.
+/// A call that looks up a missing declared key creates an event, which is stored until the call
+/// commits. The memory of these events is released, so after many such calls the next call still
+/// has room for its own events, and runs once.
 #[test]
 fn events_of_earlier_calls_take_no_space() {
     const CALLS: u64 = 3000;

@@ -16,7 +16,7 @@ const DOWN_AFTER_MS: u64 = 1000;
 struct Sentinel {
     child: Child,
     port: u16,
-    /// Sentinel rewrites its configuration.
+    /// Folder of its configuration file, which Sentinel rewrites while it runs.
     _folder: TempDir,
 }
 
@@ -86,10 +86,9 @@ fn a_dead_primary_is_replaced_and_keeps_what_wait_confirmed() {
     assert_eq!(promoted.connect().call("ROLE").elements()[0].text(), "master");
     assert_eq!(promoted.connect().call("GET kept").text(), "value");
     assert_eq!(promoted.connect().call("SET later 1"), Reply::ok());
-    // Sentinel closes the clients of a server that it reconfigures.
     eventually("the other replica follows", || {
         let mut client = other.connect();
-        // Sentinel disconnects the clients of a replica that it reconfigures.
+        // Repeated, because Sentinel disconnects the clients of a replica that it reconfigures.
         let is_sent = client.try_send_raw(&encode(&["EXISTS", "later"])).is_ok();
         is_sent && client.try_receive().is_ok_and(|(reply, _)| reply == Reply::Integer(1))
     });

@@ -30,8 +30,8 @@ fn info_fields(client: &mut Client, section: &str) -> BTreeSet<String> {
 
 #[test]
 fn config_get_names_and_defaults_equal() {
-    /// Different by design: address and folder of the server, directives of features that Pantala
-    /// doesn't have, and Pantala's own.
+    /// Directives that aren't compared: address and folder of the server, features that Pantala
+    /// doesn't have, and Pantala's own directives.
     const DIFFER: &[&str] = &[
         "port",
         "dir",
@@ -260,8 +260,8 @@ fn info_keyspace_and_stats_count() {
     });
 }
 
-/// Returns replies to commands some of which raise an error on request, and the counters of `INFO`
-/// after each.
+/// Returns the replies to commands (some of which are sent in order to fail), and the counters of
+/// `INFO` after each command.
 fn counts_of_errors(server: &Server, version: u8) -> Vec<String> {
     let mut client = server.connect();
     client.call(&format!("HELLO {version}"));
@@ -360,14 +360,14 @@ fn debug_populate_fills_and_flush_empties() {
     assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
 }
 
-/// The peak is recorded although no client reads INFO while memory usage is highest.
+/// `used_memory_peak` includes a peak during which no client sent INFO.
 #[test]
 fn the_peak_of_memory_is_recorded() {
     const VALUE_BYTES: usize = 20_000_000;
     let server = start();
     let mut client = server.connect();
     client.command(&["SET", "key", &"x".repeat(VALUE_BYTES)]);
-    // Longer than the period of the cron's samples.
+    // Cron samples the memory; this is longer than its period.
     std::thread::sleep(Duration::from_millis(2500));
     client.call("DEL key");
     let memory = client.call("INFO memory").text();
@@ -399,7 +399,8 @@ fn time_is_the_time() {
     assert!(reply.elements()[1].text().parse::<u64>().expect("microseconds") < 1_000_000);
 }
 
-/// Tools that reset a server also flush its functions.
+/// `FUNCTION FLUSH` works as in Redis while no library is loaded: tools that reset a server send
+/// it.
 #[test]
 fn an_empty_library_of_functions_is_flushed() {
     const CALLS: &[&str] = &[
@@ -420,7 +421,7 @@ fn an_empty_library_of_functions_is_flushed() {
 #[test]
 fn statistics_include_other_workers_at_once() {
     let server = start();
-    // Connections are spread evenly: some are on the other worker.
+    // Connections are spread evenly over the two workers, so some are on the other one.
     let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
     for client in &mut clients {
         client.call("GET a");
@@ -475,7 +476,8 @@ fn change_addresses(server: &Server) -> Vec<Reply> {
     let taken = std::net::TcpListener::bind("0.0.0.0:0").expect("a port");
     set("port", &taken.local_addr().expect("its address").port().to_string());
     ping(other);
-    // From all addresses to one and back, on the same port.
+    // The new address may include the old one, or be part of it, on the same port. The third value
+    // contains an address that the host doesn't have.
     for bind in ["127.0.0.1", "* -::*", "127.0.0.1 192.0.2.1", "127.0.0.1"] {
         set("bind", bind);
         ping(other);
@@ -575,7 +577,7 @@ fn config_set_turns_the_append_only_file_on_in_a_new_directory() {
 /// Returns a number of `INFO memory` or of `MEMORY STATS`.
 fn number_field(fields: &BTreeMap<String, String>, name: &str) -> u64 {
     let text = fields.get(name).unwrap_or_else(|| panic!("{name} is missing in {fields:?}"));
-    text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"))
+    text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }
 
 fn info_memory(client: &mut Client) -> BTreeMap<String, String> {
@@ -701,7 +703,7 @@ fn module_replies(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn modules_are_refused_in_the_words_of_redis() {
+fn modules_are_rejected_with_the_errors_of_redis() {
     for allowed in ["yes", "no", "local"] {
         let args = ["--enable-module-command", allowed];
         let Some(judge) = Server::redis(&args) else { return };

@@ -10,38 +10,42 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 /// Maximum wait for a reply, far longer than a reply takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Keys that the holder's function holds, and a key that it does not: their shards differ.
+/// Keys whose shards the function of [`Scene::holder`] holds, and [`OWN`], a key in a shard that it
+/// doesn't hold.
 const HELD: [&str; 8] = ["h0", "h1", "h2", "h3", "h4", "h5", "h6", "h7"];
 const OWN: &str = "own";
 
-/// Clients by purpose. Each kind has its own worker.
+/// A server and its clients, in three groups by purpose. The clients of a group are all on one
+/// worker, and each group is on another worker.
 struct Scene {
     server: Server,
-    /// Holds [`HELD`] with an endless function until the function is killed.
+    /// Runs an endless function, which holds the shards of [`HELD`] until it is killed.
     holder: Client,
-    /// Clients on the worker that runs an endless script.
+    /// Clients on the worker that runs an endless script, so that none of them is served before the
+    /// script is killed.
     stuck: Vec<Client>,
     /// Clients that observe the server and wait for keys.
     others: Vec<Client>,
-    /// One client per worker, so that all workers have the same number.
+    /// Idle clients, one per worker, so that the server assigns further connections round robin.
     _balance: Vec<Client>,
 }
 
 impl Scene {
-    /// Starts a server with this number of clients of each kind. The holder sends `behind` in the
-    /// same write as the call of its function.
+    /// Starts a server with this number of clients in each group. The holder sends the command
+    /// `behind` in the same write as the call of its function.
     fn new(backend: Backend, clients: usize, behind: &[&str]) -> Scene {
         let args = ["--workers", "3", "--shards", "64", "--busy-reply-threshold", "0", "--hz", "1"];
         let server = Server::pantala(backend, &args);
         let connect = || {
             let mut client = server.connect();
             client.set_read_timeout(PATIENCE);
-            // A worker counts a connection once it has taken it over.
+            // The worker counts the connection when it replies to the first command.
             assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
             client
         };
         // A new connection is assigned to the worker with the fewest connections, the first of
-        // these if there are several. The assignment is round robin once every worker has one.
+        // these if there are several. Once every worker has one, the assignment is round robin: so
+        // in the loop below, each worker gets the clients of one group.
         let mut first = connect();
         eventually("it is the only connection", || {
             first.call("INFO clients").text().contains("connected_clients:1\r\n")
@@ -70,15 +74,16 @@ impl Scene {
         eventually(command, || self.others[0].call("CLIENT LIST").text().matches(&wanted).count() == count);
     }
 
-    /// Starts an endless script on the worker of the stuck clients; it holds only the shard of
-    /// [`OWN`].
+    /// Starts an endless script on the worker of the stuck clients. The script holds only the shard
+    /// of [`OWN`].
     fn start_script(&mut self) {
         let last = self.stuck.last_mut().expect("a stuck client");
         last.send(&["EVAL", "while true do end", "1", OWN]);
         self.wait_for_commands("eval", 1);
     }
 
-    /// Kills the function of the holder. Its reply is sent at the end of its worker's turn.
+    /// Kills the function of the holder. The holder's reply is sent at the end of its worker's
+    /// turn.
     fn kill_function(&mut self) {
         let killer = &mut self.others[0];
         killer.call("CONFIG SET busy-reply-threshold 1");
@@ -95,8 +100,8 @@ impl Scene {
     }
 }
 
-/// Shards acquired by a request of a connection of the worker: for `WATCH`, or for a transaction
-/// that needs its session.
+/// Before the script, two clients of its worker have requested shards: one by `WATCH`, one by a
+/// transaction. The shards arrive while the script runs, when neither client can be served.
 #[test]
 fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
     for_each_backend(|backend| {
@@ -111,11 +116,12 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
         scene.start_script();
         scene.kill_function();
         for key in HELD {
-            // Once the script is busy, the transaction may have run in a turn during the script.
+            // The transaction may have set this key: [`Scene::kill_function`] lets scripts become
+            // busy, and the worker of a busy script runs turns for its other clients.
             let reply = scene.others[1].call(&format!("GET {key}"));
             assert!(reply == Reply::Null || reply == Reply::bulk("1"), "{key}: {reply:?}");
         }
-        // The requests acquire their shards when the script has ended.
+        // When the script has been killed, the two requests get their shards and run.
         let [watcher, exec] = [0, 1].map(|_| scene.stuck.remove(0));
         let (mut watcher, mut exec, mut other) = (watcher, exec, scene.server.connect());
         let killer = &mut scene.others[0];
@@ -130,11 +136,12 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
     });
 }
 
-/// A worker that releases a contended shard sends it to its home worker, or defers it if it is the
-/// home worker itself.
+/// A worker that releases a contended shard sends it to the shard's home worker. If that runs a
+/// script, the shards must still reach the clients that wait for them. (If the home worker itself
+/// releases a shard, it defers it: see the next test.)
 #[test]
 fn shards_sent_home_in_a_script_are_free_for_others() {
-    /// More commands than an owner runs for other clients in a turn.
+    /// More clients, and so more commands that wait for the shards, than an owner serves in a turn.
     const CLIENTS: usize = 100;
     for_each_backend(|backend| {
         let mut scene = Scene::new(backend, CLIENTS, &[]);
@@ -149,7 +156,9 @@ fn shards_sent_home_in_a_script_are_free_for_others() {
     });
 }
 
-/// A worker defers shards and then runs a script in the same turn.
+/// The holder's worker also has a script to run, sent behind the function's call. When the function
+/// is killed, the worker defers its contended shards to the end of the turn; but in the same turn
+/// it starts the script, and must release the shards before.
 #[test]
 fn shards_deferred_before_a_script_are_free_for_others() {
     const CLIENTS: usize = 100;
@@ -168,7 +177,7 @@ fn shards_deferred_before_a_script_are_free_for_others() {
     });
 }
 
-/// A key counts as held if a reply takes longer than this.
+/// If the reply to a command on a key takes longer than this, the key's shard counts as held.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 
 /// Waits until a script holds a key, so that its command is running. CLIENT LIST doesn't show this.
@@ -181,7 +190,8 @@ fn wait_until_held(server: &Server, key: &str) {
     });
 }
 
-/// A script that waited evicts keys before it runs, because memory exceeds the limit.
+/// A script that has waited for its shard evicts keys of other shards before it runs, because
+/// memory exceeds the limit.
 #[test]
 fn shards_that_a_script_evicted_from_are_free_for_others() {
     const KEYS: usize = 200;
@@ -190,7 +200,8 @@ fn shards_that_a_script_evicted_from_are_free_for_others() {
         let mut scene = Scene::new(backend, 2, &[]);
         scene.kill_function();
         assert!(scene.holder.receive().is_error());
-        // Keys in other shards than the script's, so that commands on them aren't rejected.
+        // These keys are in other shards than the script's, so commands on them aren't rejected
+        // while it runs.
         let value = "v".repeat(VALUE_BYTES);
         scene.holder.send(&["EVAL", "while true do end", "1", HELD[0]]);
         eventually("the script is busy", || scene.others[0].command(&["STRLEN", HELD[0]]).is_error());
@@ -209,8 +220,8 @@ fn shards_that_a_script_evicted_from_are_free_for_others() {
         scene.others[0].call(&format!(
             "CONFIG SET busy-reply-threshold 0 maxmemory-policy allkeys-random maxmemory {limit_bytes}"
         ));
-        // When the script has ended, memory exceeds its limit by some dozen values. Only the next
-        // command detects this.
+        // The script fills memory up to some dozen values above the limit. Nothing is evicted
+        // before the next command that may need memory.
         let fills = "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1000000 end \
                      local began = now() while now() - began < 0.5 do end \
                      redis.call('SET', KEYS[1], string.rep('x', ARGV[1]))";

@@ -1,4 +1,4 @@
-//! A disk that is slower than the writers: the fault `stuck-disk` holds the thread that writes the
+//! A disk that is slower than the writers: the fault `stuck-disk` stops the thread that writes the
 //! append-only file.
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,9 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 const MIB: usize = 1 << 20;
 
-/// `UNWRITTEN_BYTES_MAX` of the server.
+/// The server's bound for bytes that wait to be written to the append-only file:
+/// `UNWRITTEN_BYTES_MAX` in `aof/gate.rs`. At this bound, replies to writes wait until bytes have
+/// been written, and with them the next commands of these clients.
 const UNWRITTEN_BYTES_MAX: u64 = 256 << 20;
 
 fn field(client: &mut Client, section: &str, name: &str) -> u64 {
@@ -32,7 +34,7 @@ fn stick(client: &mut Client, is_stuck: bool) {
 }
 
 #[test]
-fn info_has_the_bytes_that_wait_to_be_written() {
+fn info_has_the_number_of_unwritten_bytes() {
     for_each_backend(|backend| {
         let server = Server::pantala(
             backend,
@@ -46,7 +48,7 @@ fn info_has_the_bytes_that_wait_to_be_written() {
             assert_eq!(client.command(&[b"SET", format!("key:{key}").as_bytes(), &value]), Reply::ok());
         }
         let expected = 10 * MIB as u64..11 * MIB as u64;
-        eventually("the effects wait", || expected.contains(&buffer(&mut client)));
+        eventually("the effects are buffered", || expected.contains(&buffer(&mut client)));
         assert!(expected.contains(&field(&mut client, "memory", "mem_aof_buffer")));
         stick(&mut client, false);
         eventually("they are written", || buffer(&mut client) == 0);
@@ -64,7 +66,7 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
         );
         let mut client = server.connect();
         stick(&mut client, true);
-        // A client without replies is held as well.
+        // The second writer has turned its replies off. Its commands must be delayed, too.
         for mut writer in [server.connect(), server.connect()] {
             let is_silent = client.call("EXISTS key").integer() == 1;
             if is_silent {
@@ -85,7 +87,7 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
                     }
                 });
                 eventually("the disk is too far behind", || writes_wait(&mut client));
-                // Reads go on, other writes wait.
+                // Reads are served. Other writes run, but their replies wait.
                 let mut other = server.connect();
                 other.send(&["SET", "other", "value"]);
                 eventually("the write has run", || client.call("EXISTS other") == Reply::Integer(1));
@@ -101,12 +103,12 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
                 other.set_read_timeout(PATIENCE);
                 assert_eq!(other.receive(), Reply::ok());
                 writing.join().expect("all writes succeed");
-                eventually("all is written", || buffer(&mut client) == 0);
+                eventually("everything is written", || buffer(&mut client) == 0);
                 assert_eq!(client.call("DEL other"), Reply::Integer(1));
                 stick(&mut client, true);
             });
         }
-        // Turning the file off releases replies.
+        // `CONFIG SET appendonly no` sends the replies that wait.
         let request = encode(&[b"SET".as_slice(), b"key", &vec![b'x'; MIB]]);
         let mut writer = server.connect();
         std::thread::scope(|scope| {
@@ -125,9 +127,9 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
     });
 }
 
-/// The commands of a pipeline that run on another worker are held as well.
+/// A pipeline whose commands run on another worker is delayed, too.
 #[test]
-fn a_pipeline_that_runs_elsewhere_is_held() {
+fn a_pipeline_on_another_worker_is_delayed() {
     const WRITES: usize = 400;
     for_each_backend(|backend| {
         let mut server = Server::pantala(
@@ -148,7 +150,7 @@ fn a_pipeline_that_runs_elsewhere_is_held() {
         let mut client = server.connect();
         stick(&mut client, true);
         let value = vec![b'x'; MIB];
-        // One of them runs on the other worker, whichever that is.
+        // At least one writer's key belongs to the other worker.
         let mut writers = [server.connect(), server.connect()];
         std::thread::scope(|scope| {
             let mut writing = Vec::new();
@@ -158,14 +160,14 @@ fn a_pipeline_that_runs_elsewhere_is_held() {
                 writing.push(scope.spawn(move || (0..WRITES).for_each(|_| writer.send_raw(&request))));
             }
             eventually("the disk is too far behind", || writes_wait(&mut client));
-            // A pipeline that is not held would go on meanwhile.
+            // In this time, a pipeline that isn't delayed would exceed the bound.
             std::thread::sleep(Duration::from_millis(300));
             let waiting = buffer(&mut client);
             assert!(waiting < UNWRITTEN_BYTES_MAX + 64 * MIB as u64, "{waiting} bytes");
             assert!(writing.iter().any(|writing| !writing.is_finished()));
             stick(&mut client, false);
         });
-        eventually("all is written", || buffer(&mut client) == 0);
+        eventually("everything is written", || buffer(&mut client) == 0);
         server.assert_sound();
     });
 }

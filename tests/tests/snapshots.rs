@@ -10,8 +10,8 @@ use pantala_tests::server::{READY_MAX, run_to_exit};
 use pantala_tests::{Backend, Client, Reply, Server, binary, for_each_backend, tool};
 use tempfile::TempDir;
 
-/// Length of the value that replaces LONG in a command, bytes: more than a list's node, and
-/// compressible.
+/// Length of the value that replaces LONG in a command, bytes. Such a value is longer than a list's
+/// node may be, and it is compressible.
 const LONG_BYTES: usize = 9000;
 
 /// Commands that create a value of each type and encoding under the key `k`, which is then renamed.
@@ -54,8 +54,8 @@ fn must(client: &mut Client, command: &str) {
     assert!(!matches!(reply, Reply::Error(_)), "{command}: {reply:?}");
 }
 
-/// Fills three databases with values of every kind, with every encoding at its limits, and a
-/// library.
+/// Fills three databases with values of every type and encoding, and loads a library. Some values
+/// are just below and just above the length at which their encoding changes.
 fn fill(client: &mut Client) {
     for (number, (what, commands)) in VALUES.iter().enumerate() {
         commands.iter().for_each(|command| must(client, command));
@@ -86,7 +86,7 @@ fn fill(client: &mut Client) {
 /// Returns all that a client can read of every key of every database.
 fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
     let mut all = BTreeMap::new();
-    // The output of two compressors may differ.
+    // Dumps are compared below; two compressors may compress the same value differently.
     must(client, "CONFIG SET rdbcompression no");
     for db in 0..16 {
         must(client, &format!("SELECT {db}"));
@@ -94,14 +94,16 @@ fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
             let key = key.text();
             let mut seen = ["DEBUG DIGEST-VALUE", "OBJECT ENCODING", "PEXPIRETIME", "TYPE"]
                 .map(|question| client.call(&format!("{question} {key}")));
-            // A short string that was changed is raw before it is loaded, and embstr afterwards.
+            // These two encodings count as one: a short string that was changed is raw before it is
+            // saved, and embstr after it is loaded.
             let is_text = matches!(seen[1].text().as_str(), "raw" | "embstr");
             if is_text {
                 seen[1] = Reply::Null;
             }
             let stream = (seen[3].text() == "stream").then(|| client.call(&format!("XINFO STREAM {key} FULL COUNT 0")));
-            // Compressed strings may have different bytes, and members of hash tables a different
-            // order. All other dumps must be equal.
+            // The dumps of these encodings may differ between servers with equal data: members of
+            // hash tables have no defined order, and compressed strings may have different bytes.
+            // All other dumps must be equal.
             let is_ordered = !is_text && !matches!(seen[1].text().as_str(), "hashtable" | "quicklist" | "stream");
             let dump = is_ordered.then(|| client.call(&format!("DUMP {key}")));
             all.insert(format!("{db}/{key}"), seen.into_iter().chain(stream).chain(dump).collect());
@@ -171,7 +173,8 @@ fn snapshots_of_redis_are_loaded() {
         must(&mut right, "DEBUG SET-ACTIVE-EXPIRE 0");
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(right.call("SAVE").text(), "OK");
-        // An expired key counts in the digest until a client accesses it.
+        // On redis-server, the digest includes an expired key until a client accesses it; GET
+        // deletes the key.
         must(&mut right, "GET over");
         for_each_backend(|backend| {
             let server = pantala(backend, &folder, &[]);
@@ -245,11 +248,11 @@ fn fields_that_expire_survive() {
 fn field(client: &mut Client, name: &str) -> String {
     let text = client.call("INFO persistence").text();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")).map(str::to_owned));
-    line.unwrap_or_else(|| panic!("{name} isn't there:\n{text}"))
+    line.unwrap_or_else(|| panic!("{name} is missing in:\n{text}"))
 }
 
 #[test]
-fn figures_of_snapshots() {
+fn statistics_of_snapshots() {
     let folder = folder();
     let server = pantala(any_backend(), &folder, &["--save", ""]);
     let mut client = server.connect();
@@ -288,7 +291,7 @@ fn a_snapshot_that_fails_leaves_the_last_one() {
         assert_eq!(client.call("SAVE").text(), "OK");
         let before = std::fs::read(folder.path().join("dump.rdb")).expect("a file");
         must(&mut client, "SET new 1");
-        // A directory can't be replaced by a file.
+        // A file can't replace a directory, so saving under this name fails.
         std::fs::create_dir(folder.path().join("occupied")).expect("a folder");
         must(&mut client, "CONFIG SET dbfilename occupied");
         assert_eq!(client.call("SAVE"), Reply::Error("ERR".into()));
@@ -397,7 +400,7 @@ fn debug_reload_and_its_options() {
             client.call("DEBUG RELOAD FLUSH").text(),
             "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."
         );
-        // A damaged file changes no data.
+        // Reloading a damaged file fails and changes no data.
         let file = folder.path().join("dump.rdb");
         let right = std::fs::read(&file).expect("a file");
         std::fs::write(&file, &right[..right.len() - 9]).expect("the file is written");

@@ -8,12 +8,12 @@ use pantala_tests::{Backend, Reply, Server, tool};
 /// A directive that can't be ignored safely prevents the start; the error names line, directive and
 /// reason.
 #[test]
-fn what_is_unsafe_to_ignore_prevents_the_start() {
+fn directives_unsafe_to_ignore_prevent_the_start() {
     for (line, meaning) in [("tls-replication yes", "encrypted"), ("loadmodule /x.so", "no module")] {
         let exit = run_to_exit(&["-", "--port", "0"], format!("timeout 5\n{line}\n").as_bytes());
         assert_eq!(exit.status.code(), Some(1), "{line}: {}", exit.output);
         for word in ["at line 2", &format!(">>> '{line}'"), "isn't served yet", meaning, "ignore-unsupported yes"] {
-            assert!(exit.output.contains(word), "{line} must speak of {word:?}:\n{}", exit.output);
+            assert!(exit.output.contains(word), "{line} must contain {word:?}:\n{}", exit.output);
         }
     }
     let exit = run_to_exit(&["--port", "0", "--tls-cluster", "yes"], b"");
@@ -25,13 +25,13 @@ fn unsafe_directives_are_ignored_on_demand() {
     let text = "tls-replication yes\nloadmodule /x.so\n";
     let (server, _folder) = pantala_with_file(text, &["--ignore-unsupported", "yes"]);
     for word in ["'tls-replication' isn't served yet, and is ignored", "'loadmodule'", "no module"] {
-        assert!(server.log().contains(word), "the log must speak of {word:?}:\n{}", server.log());
+        assert!(server.log().contains(word), "the log must contain {word:?}:\n{}", server.log());
     }
     assert_eq!(server.connect().call("SET a 1"), Reply::ok());
 }
 
 #[test]
-fn values_that_mean_off_start() {
+fn directives_turned_off_are_accepted() {
     let text = "user default on nopass ~* &* +@all\naclfile \"\"\ntls-port 0\ntls-replication no\nreplicaof no one\n\
         min-replicas-to-write 0\nappendonly no\nsave \"\"\n";
     let (server, _folder) = pantala_with_file(text, &[]);

@@ -204,7 +204,7 @@ fn commands_are_distinguished_by_flags() {
 }
 
 #[test]
-fn what_a_newcomer_looks_for_is_there() {
+fn files_for_newcomers_exist() {
     for file in
         ["README.md", "LICENSE", "CHANGELOG.md", "COMPAT.md", ".ci/run", "docker/Dockerfile", "docs/architecture.md"]
     {

@@ -1,5 +1,6 @@
 //! Sorting with ties and a limit, compared with redis-server: places at equal distances, and
-//! elements of equal weight. The returned elements depend on the steps of the algorithm.
+//! elements of equal weight. Which of several equal elements are within the limit depends on the
+//! steps of the sorting algorithm, so Pantala must perform the same steps as Redis.
 
 use pantala_tests::reply::show;
 use pantala_tests::{Client, Random, Server, for_each_backend};
@@ -7,10 +8,11 @@ use pantala_tests::{Client, Random, Server, for_each_backend};
 /// Number of data sets, and of queries for each.
 const ROUNDS: usize = 60;
 const QUERIES: usize = 60;
-/// Lengths at which a step of Redis's quicksort changes, and lengths greater than a listpack's
-/// limit.
+/// Numbers of elements: around 7 and 40, where Redis's quicksort proceeds differently, and around
+/// 128, the limit of a listpack.
 const LENGTHS: &[usize] = &[1, 2, 3, 6, 7, 8, 9, 15, 40, 41, 42, 48, 90, 127, 128, 129, 200, 500, 1_500];
-/// Any score is a place; extreme scores are at the edge of the map.
+/// Scores that are set by `ZADD` instead of `GEOADD`. GEO commands accept any score as a place;
+/// extreme scores are at the edge of the map.
 const FAR_SCORES: &[&str] = &["-1", "inf", "-inf", "1e30", "4503599627370496", "0", "0.5"];
 
 struct Pair {
@@ -58,7 +60,8 @@ fn fill_places(random: &mut Random, pair: &mut Pair, len: usize) {
         words[0] = String::from("GEOADD");
     }
     for member in 0..len {
-        // On circles around the middle, so that different places have equal distances.
+        // The places lie in four directions from the middle, so that different places have equal
+        // distances.
         let place = random.below(places) as i64;
         let (east, north) = [(1, 0), (-1, 0), (0, 1), (0, -1), (0, 0)][place as usize % 5];
         let step = place / 5;
@@ -71,7 +74,8 @@ fn fill_places(random: &mut Random, pair: &mut Pair, len: usize) {
         words.push(format!("member:{member}"));
     }
     pair.both(&words.into_iter().map(String::into_bytes).collect::<Vec<_>>());
-    // The middle itself, and its opposite point: their distance may be NaN.
+    // The middle itself, and the point opposite to it on the globe: due to rounding, the distance
+    // of the latter may be NaN.
     pair.call(&format!("GEOADD places {} {} middle", center.0, center.1));
     let opposite = if center.0 > 0 { center.0 - 180 } else { center.0 + 180 };
     pair.call(&format!("GEOADD places {opposite} {} opposite:1 {opposite} {} opposite:2", -center.1, -center.1));
@@ -97,7 +101,7 @@ fn places_at_equal_distances() {
             words += *random.pick(&["", " WITHDIST", " WITHHASH WITHCOORD"]);
             pair.call(&words);
         }
-        // STORE shows which members were selected.
+        // The stored members show which of those at equal distances were within the limit.
         for order in ["ASC", "DESC"] {
             pair.call(&format!(
                 "GEOSEARCHSTORE stored places FROMMEMBER middle BYRADIUS 30000 km COUNT {} {order}",
@@ -114,7 +118,7 @@ fn elements_of_equal_weight() {
         let len = *random.pick(LENGTHS);
         let weights = *random.pick(&[1, 2, 5, 50]);
         for element in 0..len {
-            // Some elements have no weight.
+            // One in six elements has no weight; SORT puts such elements before all others.
             if !random.one_in(6) {
                 pair.call(&format!("SET weight:{element} w{}", random.below(weights)));
             }

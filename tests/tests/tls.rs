@@ -13,7 +13,7 @@ use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::{Backend, Client, Random, Reply, Server, binary, for_each_backend, tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// No limit on the bytes that a tunnel sends at once.
+/// Limit of the bytes that a tunnel sends at once: none.
 const WHOLE: usize = usize::MAX;
 
 /// A server with an encrypted port.
@@ -192,7 +192,7 @@ fn limits_hold_over_tls() {
         let mut rejected = tunnel.connect();
         rejected.send(&["PING"]);
         assert_eq!(rejected.read_to_end(), b"");
-        // A reply above the hard limit closes its client.
+        // A reply longer than the hard output limit closes its client.
         assert_eq!(clients[0].command(&["SET", "large", &"x".repeat(200_000)]), Reply::ok());
         clients[1].send(&["GET", "large"]);
         assert_eq!(clients[1].read_to_end(), b"");
@@ -282,7 +282,8 @@ fn garbage_is_answered_by_an_alert_at_most() {
             let length = 5 + random.below(400);
             let mut bytes = random.bytes(length);
             if random.below(2) == 0 {
-                // The header of a handshake, followed by random bytes that fill its record.
+                // Half of the inputs have the header of a handshake record with the right length,
+                // so that the random bytes behind it are parsed as a handshake.
                 let body = (length - 5) as u16;
                 bytes[..5].copy_from_slice(&[22, 3, 1, (body >> 8) as u8, body as u8]);
                 bytes[5..].first_mut().into_iter().for_each(|kind| *kind |= 0x80);
@@ -314,7 +315,7 @@ fn certificates_are_reloaded_without_closing_connections() {
         second.call("PING");
         let after = tunnel.certificate();
         assert_ne!(before, after, "new connections get the new certificate");
-        // Files that can't be used change nothing.
+        // If a file can't be used, CONFIG SET fails and the former certificate stays in use.
         let stranger = certificates.key("stranger");
         let missing = certificates.file("missing");
         let garbage = certificates.file("garbage");
@@ -337,7 +338,7 @@ fn certificates_are_reloaded_without_closing_connections() {
         assert!(encrypted.server.log().contains("TLSv1.1"), "{}", encrypted.server.log());
         tunnel.connect().call("PING");
         assert_eq!(tunnel.certificate(), after);
-        // A replaced file is read again if the directive is set again.
+        // The server reads a replaced file when the directive is set again, even to the same value.
         let (swapped, swapped_key) = (certificates.cert("swapped"), certificates.key("swapped"));
         let copy = |from: &str| {
             std::fs::copy(certificates.cert(from), &swapped).expect("it is copied");
@@ -375,9 +376,9 @@ fn ports_are_opened_and_closed_at_run_time() {
         let mut client = tunnel.connect();
         assert_eq!(client.call("CONFIG SET port 0"), Reply::ok());
         assert!(Client::try_tcp(server.port()).is_err(), "the plain port is closed");
-        assert_eq!(plain.call("PING"), Reply::Simple("PONG".into()), "its connections are not");
+        assert_eq!(plain.call("PING"), Reply::Simple("PONG".into()), "its connections stay open");
         let info = client.call("INFO server").text();
-        // The certificate is valid for thirty days, and was signed just before.
+        // The certificate has just been signed, for thirty days: 29 whole days are left, or 30.
         let is_dated = ["29", "30"].iter().any(|days| info.contains(&format!("tls_certificate_days_left:{days}")));
         assert!(info.contains(&format!("tcp_port:{port}")) && is_dated, "{info}");
         assert_eq!(plain.call("CONFIG SET tls-port 0"), Reply::ok());
@@ -481,7 +482,7 @@ fn pantala_bench_loads_an_encrypted_server() {
 }
 
 #[test]
-fn strangers_are_closed_after_a_while() {
+fn unauthenticated_clients_are_closed_in_time() {
     let Some(certificates) = Certificates::make() else { return };
     for_each_backend(|backend| {
         let more = ["--unauthenticated-timeout", "3", "--requirepass", "secret"];
@@ -489,7 +490,8 @@ fn strangers_are_closed_after_a_while() {
         let tunnel = encrypted.tunnel(&certificates);
         let mut known = tunnel.connect();
         assert_eq!(known.call("AUTH secret"), Reply::ok());
-        // None of them says enough: nothing at all, a part of a handshake, no password.
+        // None of these clients authenticates: the first sends nothing, the second only a part of a
+        // handshake, the third (on the plain port) nothing, and the last one no password.
         let (port, plain_port) = (encrypted.port, encrypted.server.port());
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(answer_to(port, b""), b""));
@@ -508,14 +510,16 @@ fn strangers_are_closed_after_a_while() {
 fn a_handshake_on_the_plain_port_is_closed() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &[]);
-        // The start of a hello without a line end.
+        // The start of a TLS ClientHello. It contains no line end, so the server must reply before
+        // it has a whole line.
         let answer = answer_to(server.port(), &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]);
         assert_eq!(answer, b"-ERR Protocol error: a TLS handshake on a port without TLS\r\n");
         server.assert_sound();
     });
 }
 
-/// A hundred handshakes with an RSA key start at once. The server serves another client meanwhile.
+/// A hundred handshakes with an RSA key, each of which takes long, start at once. The server serves
+/// another client meanwhile.
 #[test]
 fn handshakes_do_not_delay_other_clients() {
     let Some(certificates) = Certificates::make() else { return };

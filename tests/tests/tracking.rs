@@ -1,6 +1,6 @@
-//! Client-side caching: replies and invalidations are equal to redis-server's; caches are never
-//! stale, whichever client writes; the tracking table is bounded, and so is the pending output for
-//! a client that doesn't read.
+//! Client-side caching (`CLIENT TRACKING`): replies and invalidations are equal to redis-server's;
+//! caches are never stale, whichever client writes; the server's table of tracked keys is bounded,
+//! and so is the pending output of a client that doesn't read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -25,11 +25,11 @@ fn is_unsolicited(reply: &Reply) -> bool {
     }
 }
 
-/// Runs one of the sessions below and returns the messages that each client receives. A script
-/// lists clients and their commands, in order; `@n` is the ID of client n.
+/// Runs one of the sessions below and returns the replies and messages that each client receives. A
+/// session lists clients and their commands, in order; `@n` stands for the ID of client n.
 fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
     const CLIENTS: usize = 4;
-    // Makes IDs differ from all other numbers.
+    // Raises the next client ID, so that no other number of the replies is equal to an ID.
     (0..60).for_each(|_| drop(server.connect()));
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
     let ids: Vec<i64> = clients.iter_mut().map(|client| client.call("CLIENT ID").integer()).collect();
@@ -173,7 +173,7 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "TTL c{t}"),
             (2, "EXPIRE c{t} 100"),
             (2, "RENAME d{t} e{t}"),
-            // A value that moves without a copy: the source is invalidated first.
+            // RENAME of a large value, which moves without a copy: the source is invalidated first.
             (2, "SETRANGE large{t} 100000 x"),
             (0, "EXISTS large{t} moved{t}"),
             (2, "RENAME large{t} moved{t}"),
@@ -571,8 +571,8 @@ impl Caching {
         }
     }
 
-    /// Reads some keys missing from the cache. Checks that no cached value is older than `written`,
-    /// which holds values already confirmed to their writers.
+    /// Reads some keys that are missing from the cache. Then checks that no cached value is less
+    /// than the key's value in `written`: the last one that a writer's reply has confirmed.
     fn round(&mut self, written: &[AtomicU64]) -> Result<(), String> {
         let wanted: Vec<String> = (0..6).map(|_| key(self.random.below(KEYS))).collect();
         let missing: Vec<&String> = wanted.iter().filter(|key| !self.values.contains_key(*key)).collect();
@@ -597,7 +597,8 @@ impl Caching {
                 note(&mut self.values, key, &reply);
             }
         }
-        // The invalidation of each confirmed write precedes the reply to the PING below.
+        // The invalidations of all writes confirmed until now must arrive before the reply to this
+        // PING.
         let least: Vec<u64> = written.iter().map(|value| value.load(SeqCst)).collect();
         self.client.send(&["PING"]);
         assert_eq!(self.receive().text(), "PONG");
@@ -654,7 +655,8 @@ fn cache(server: &Server, applies: Applies, seed: u64) -> Result<(), String> {
     let mut bodies: Vec<Body<'_>> = Vec::new();
     for (number, options) in ["", "", "BCAST", "", "BCAST PREFIX key:1 PREFIX key:2"].iter().enumerate() {
         let mut caching = Caching::new(server, options, applies, seed.wrapping_add(number as u64));
-        // The client can't cache keys that it doesn't track.
+        // With prefixes, the client tracks only keys that start with them, and may cache only
+        // these.
         let only = options.contains("PREFIX");
         bodies.push(Box::new(move || {
             if only {
@@ -721,8 +723,8 @@ fn the_table_is_bounded_and_evicted_keys_are_invalidated() {
             }
             cached.insert(key(number));
         }
-        // Exactly the keys in the server's table, except for one whose invalidation may be in
-        // flight.
+        // The client caches the keys in the server's table, except that one invalidation may still
+        // be in flight.
         assert_eq!(info(&mut other, "tracking_total_keys"), 100);
         assert!((99..=101).contains(&cached.len()), "{} of {invalidated}", cached.len());
         assert_eq!(other.call("CONFIG SET tracking-table-max-keys 7"), Reply::ok());
@@ -734,7 +736,7 @@ fn the_table_is_bounded_and_evicted_keys_are_invalidated() {
             }
             (info(&mut other, "tracking_total_keys"), cached.len()) == (7, 7)
         });
-        // Each of these keys is still tracked.
+        // The server still tracks each key that is left in the cache.
         for key in cached.clone() {
             other.command(&["SET", &key, "x"]);
             assert_eq!(reader.receive(), invalidate(&[&key]));
@@ -765,8 +767,8 @@ fn a_client_that_does_not_read_its_invalidations_is_closed() {
     });
 }
 
-/// A redirection's target receives the invalidation of every change, from every worker, before the
-/// writer's next command.
+/// With `REDIRECT`, the target receives the invalidation of each change, whichever workers the
+/// reader and the writer have.
 #[test]
 fn redirected_invalidations_come_from_every_worker() {
     for_each_backend(|backend| {

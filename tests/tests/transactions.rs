@@ -1,15 +1,16 @@
-//! Transactions: replies are equal to redis-server's; watches; isolation over shards (see also
-//! `atomicity.rs`).
+//! Transactions: replies are equal to redis-server's; watches; isolation over shards, the parts of
+//! the key space that workers acquire separately (see also `atomicity.rs`).
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::transcript::{assert_as, assert_as_redis_in_each_form};
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// More shards than workers, so that the keys of one transaction are in several.
+/// Enough shards that the keys of one transaction are in several of them, whose home workers
+/// differ.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
-/// Commands of two clients, each sent after the reply to the last one.
+/// Commands of two clients (0 and 1), each sent after the reply to the previous command.
 const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "MULTI"),
@@ -234,8 +235,8 @@ fn counts(line: &str) -> String {
     line.split([',', ':']).filter(|part| !part.starts_with("usec")).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the output of `INFO` and `MONITOR` about a transaction, whichever workers run it. With
-/// `owner` these are always the owners of its shards.
+/// Returns what `INFO` and `MONITOR` show of a transaction. It must not depend on the workers that
+/// run the commands (with `--execution owner`, the owners of the shards).
 fn observed(server: &Server) -> Vec<String> {
     let (mut client, mut monitor, mut blocked) = (server.connect(), server.connect(), server.connect());
     monitor.call("MONITOR");
@@ -252,7 +253,7 @@ fn observed(server: &Server) -> Vec<String> {
         if words.contains("ECHO") {
             break;
         }
-        // Other commands of this test appear in between.
+        // Keep the transaction's lines; the monitor also shows the other commands of this test.
         if ["watch", "multi", "set", "lpush", "mget", "exec"].iter().any(|name| words.to_lowercase().contains(name)) {
             observed.push(words);
         }
@@ -292,7 +293,8 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
                 std::thread::sleep(Duration::from_millis(40));
                 client.call("WATCH k");
             } else {
-                // In one turn, during which the cached clock doesn't advance.
+                // Sent together, so that both run in one turn of the worker, whose cached clock
+                // doesn't advance meanwhile.
                 client.send_together(&[set, vec!["WATCH", "k"]]);
                 (0..2).for_each(|_| assert_eq!(client.receive(), Reply::ok()));
             }
@@ -300,14 +302,15 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
             client.call("MULTI");
             client.call("PING");
             let done = client.call("EXEC") != Reply::Null;
-            // A key that had expired before WATCH counts as unchanged.
+            // EXEC runs only if the key had already expired at WATCH, as it hasn't changed since.
             assert_eq!(done, expires_before);
         }
     });
 }
 
-/// Returns the replies to a client, and its last command in `CLIENT LIST`. Subcommands named
-/// `RESET` don't end a transaction or subscription.
+/// Returns the replies to a client, and after each command what `CLIENT LIST` shows as the client's
+/// last command. Some commands have a subcommand `RESET`, which must not end a transaction or
+/// subscription as the command `RESET` does.
 fn last_commands(server: &Server, version: u8) -> Vec<String> {
     let (mut client, mut other) = (server.connect(), server.connect());
     let id = client.call("CLIENT ID").integer();
@@ -354,8 +357,9 @@ fn last_commands_are_those_of_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, last_commands);
 }
 
-/// Returns whether a transaction runs that watches the missing key `k` of database 0, after
-/// `commands`. Database 1, which SWAPDB exchanges with it, has `k`, expired if `is_expired`.
+/// Returns whether `EXEC` runs after changes of a watched key. `k` is missing in database 0, and
+/// exists in database 1 (expired, if `is_expired`). One client watches `k` in database 0, another
+/// one runs `commands`, some of which swap the databases.
 fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> bool {
     let (mut client, mut other) = (server.connect(), server.connect());
     for command in ["FLUSHALL", "DEBUG SET-ACTIVE-EXPIRE 0", "SELECT 1", "SET k v"] {
@@ -373,7 +377,8 @@ fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> b
     client.call("EXEC") != Reply::Null
 }
 
-/// An expired key counts as missing, whether SWAPDB moves it to the database or it is deleted.
+/// An expired key counts as missing. So a watched key that is missing stays unchanged if SWAPDB
+/// replaces it by an expired key, and if that is deleted.
 #[test]
 fn an_expired_key_does_not_change_a_missing_watched_key() {
     const SWAP: &[&str] = &["SWAPDB", "0", "1"];
@@ -452,7 +457,8 @@ fn disconnecting_before_exec_frees_the_memory() {
         let after = used(&mut other);
         assert!(after < before + LONG_BYTES, "{before} bytes before, {after} after");
         let taken = server.resident_bytes().saturating_sub(resident) as usize;
-        // Without freeing, twice as much would be resident; the allocator keeps some.
+        // A leak would be 2 × CLIENTS × LONG_BYTES. The limit isn't 0, because the allocator keeps
+        // some freed memory.
         assert!(taken < CLIENTS * LONG_BYTES, "{taken} bytes more are resident");
         assert_eq!(other.call("EXISTS a"), Reply::Integer(0));
         server.assert_sound();
@@ -462,8 +468,8 @@ fn disconnecting_before_exec_frees_the_memory() {
 #[test]
 fn very_many_keys_are_watched_quickly() {
     const KEYS: usize = 100_000;
-    /// Maximum CPU time, many times what is needed. Comparing each key with every other takes
-    /// longer.
+    /// Maximum CPU time: many times the expected one, but less than a comparison of each key with
+    /// every other takes.
     const SOON: Duration = Duration::from_secs(4);
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &SERVER_ARGS);
@@ -571,7 +577,8 @@ fn client_list_shows_a_broken_watch_and_the_queue() {
         assert!(queued_bytes.parse::<u64>().unwrap() > 0);
         server.connect().call("SET key x");
         assert_eq!(shown("flags"), "xd");
-        // Commands queued after the watch is invalidated won't run, and aren't kept.
+        // When a watch is invalidated, EXEC can't run any more, so the server doesn't keep commands
+        // that are queued afterwards.
         assert_eq!(watcher.command(&["SET", "c", &"x".repeat(100_000)]).text(), "QUEUED");
         assert_eq!((shown("multi"), shown("multi-mem")), ("1".to_owned(), queued_bytes));
         assert_eq!(watcher.call("EXEC"), Reply::Null);

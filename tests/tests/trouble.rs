@@ -51,7 +51,8 @@ fn a_client_that_never_reads_is_closed_at_its_limit() {
         }
         eventually("the silent client is closed", || !other.call("CLIENT LIST").text().contains("name=silent"));
         let grown = server.resident_bytes().saturating_sub(before);
-        // The growth is due to the replies to one client in one turn, and the allocator's caches.
+        // Up to the limit, the replies to the client are in memory; the rest of the growth is the
+        // replies that one turn may add before the limit is checked, and the allocator's caches.
         assert!(grown < 100 * MIB, "memory grew by {} MiB", grown / MIB);
         assert_eq!(other.call("PING").text(), "PONG");
         server.assert_sound();
@@ -93,7 +94,8 @@ fn a_slow_client_gets_everything() {
 fn ten_thousand_idle_connections() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
-        // If this fails, the test has fewer connections and prints their number below.
+        // If the limit can't be raised, the test uses fewer connections and prints their number
+        // below.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) as usize;
@@ -167,7 +169,8 @@ fn restart_after_kill(backend: Backend, times: u32) {
     }
 }
 
-/// The kernel closes the sockets of a ring after the process has ended, but the port must be free.
+/// With io_uring, the kernel may close the sockets of a killed process only after the process has
+/// ended. A server that is started immediately must nevertheless be able to use the same port.
 #[test]
 fn the_port_is_free_after_a_kill() {
     for_each_backend(|backend| restart_after_kill(backend, 20));
@@ -427,7 +430,8 @@ fn the_largest_value_and_one_byte_more() {
     });
 }
 
-/// Announced lengths use no memory before their bytes arrive.
+/// Clients announce a long bulk string, or very many arguments, and send few bytes. The server
+/// allocates memory only for the bytes that have arrived.
 #[test]
 fn announced_lengths_take_no_memory() {
     for_each_backend(|backend| {

@@ -17,8 +17,8 @@ use pantala_tests::{Backend, Server};
 
 /// Number of units that run at the same time. Tcl, which has one thread, takes most of the time.
 const AT_ONCE: usize = 2;
-/// Maximum number of findings that a busy machine may cause. With more of them the unit doesn't run
-/// again.
+/// A unit with at most this many findings is run again, because a busy machine may have caused
+/// them.
 const UNSTEADY_MAX: usize = 3;
 /// Number of workers of the server, unless a unit's list has another number.
 const WORKERS: usize = 2;
@@ -82,9 +82,8 @@ impl Sum {
     }
 }
 
-/// Runs one unit on a new server. If findings may have been caused by time, runs it again, because
-/// a test of a busy machine's speed isn't a test of the server. Prints the differences between both
-/// runs; only findings in both count.
+/// Runs one unit on a new server. If a busy machine may have caused its findings, runs it again:
+/// only findings of both runs count. Prints the differences between the runs.
 fn run_unit(subject: Subject, source: &Path, logs: &Path, unit: &Unit) -> Option<(Report, Vec<Finding>)> {
     let skipped = subject.skipped(unit);
     let mut last: Option<(Report, Vec<Finding>)> = None;
@@ -173,7 +172,7 @@ fn redis_s_own_tests_pass_or_are_listed() {
         units.retain(|unit| names.split(',').any(|name| name == unit.name));
         assert!(!units.is_empty(), "PANTALA_UPSTREAM_UNITS names no unit of units.txt: {names}");
     }
-    // The longest units first, so that none of them runs alone at the end.
+    // The longest units run first. If one of them were last, it would run alone at the end.
     units.sort_by_key(|unit| std::cmp::Reverse(unit.limit));
     let subjects: Vec<_> = match std::env::var("PANTALA_UPSTREAM_AGAINST").as_deref() {
         Ok("redis") => vec![Subject::Redis],
@@ -185,7 +184,7 @@ fn redis_s_own_tests_pass_or_are_listed() {
         let start = Instant::now();
         let sum = run_all(subject, &source, &units);
         println!(
-            "upstream suite on {}: {} tests passed, {} listed, {} not for an external server, {} of {} units amiss, {} s",
+            "upstream suite on {}: {} tests passed, {} listed, {} not for an external server, {} of {} units wrong, {} s",
             subject.name(),
             sum.passed,
             sum.listed,

@@ -49,7 +49,8 @@ fn copy_suite(source: &Path, folder: &Path) {
     for program in ["redis-cli", "redis-benchmark"] {
         symlink(source.join("src").join(program), programs.join(program)).expect("a program is linked");
     }
-    // The suite waits for this line, which must come from the process that it has started.
+    // The suite waits for this line with the ID of the process that it has started: that of this
+    // shell, which `exec` replaces by Pantala.
     let script = format!(
         "#!/bin/sh\nme=$$\n(sleep 0.7; echo \" PID: $me Server initialized\") &\nexec {} \"$@\" --workers 2\n",
         binary::pantala().display()

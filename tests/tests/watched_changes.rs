@@ -1,6 +1,6 @@
 //! Checks which commands abort a transaction that watches a key: exactly those that do so on
-//! redis-server. Not every change does, for example not changes to the groups of a stream. Other
-//! tests of watches are in `transactions.rs`.
+//! redis-server. Some changes don't, for example changes to the groups of a stream. Other tests of
+//! watches are in `transactions.rs`.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,8 @@ const DATASET: &[&str] = &[
 /// Maximum number of different words in a line of [`CHANGES`].
 const WORDS_MAX: usize = 10;
 
-/// Changes, and commands that look like changes. Commands of one line run in order.
+/// Changes, and commands that look like changes but leave the data as it is. Each line is one case;
+/// its commands run in order.
 const CHANGES: &[&str] = &[
     "SET s 5",
     "SET new 1",
@@ -255,8 +256,8 @@ const CHANGES: &[&str] = &[
     "SET new 1; DEL new",
 ];
 
-/// Returns each change with those of its words that it invalidates when they are watched as keys.
-/// `s` is always watched.
+/// Returns each line of [`CHANGES`] with those of its words for which a transaction that watches
+/// the word as a key is aborted. `s` is watched with every line.
 fn invalidated(server: &Server) -> Vec<String> {
     let mut watchers: Vec<_> = (0..WORDS_MAX).map(|_| server.connect()).collect();
     let mut changer = server.connect();

@@ -8,7 +8,7 @@ use pantala_tests::client::encode;
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend, for_each_form};
 
-/// The last command of a monitored script.
+/// The command that ends a monitored session.
 const END: &str = "ECHO the-end";
 
 /// Returns a client in `MONITOR` mode.
@@ -163,7 +163,7 @@ fn a_monitor_is_a_client_as_in_redis() {
             let mut replies = vec![Reply::Integer(flags as i64)];
             replies
                 .extend(["GET a", "SET a b", "CLIENT LIST TYPE pubsub", "RESET"].map(|command| monitor.call(command)));
-            // The monitor saw its own commands. After RESET it sees no more commands.
+            // As a monitor it has seen its own commands. After RESET it must see no more commands.
             other.call("SET after reset");
             replies.push(monitor.call("GET after"));
             replies
@@ -276,8 +276,8 @@ fn the_slow_log_is_that_of_redis() {
             client.call("SLOWLOG RESET");
             client.call("RPUSH wait 1");
             other.receive();
-            // The entries of the blocked and of the waking command come from their workers, in any
-            // order.
+            // The blocked command and the command that wakes it are logged by their workers, so
+            // either entry may be first.
             let mut woken = entries(&mut client, "SLOWLOG GET 3");
             woken.sort();
             seen.push(woken);
@@ -305,7 +305,7 @@ fn the_slow_log_is_that_of_redis() {
     });
 }
 
-/// Entries of several workers form one log, ordered by ID.
+/// The workers write into one log, whose entries are ordered by ID.
 #[test]
 fn the_slow_log_is_one_over_all_workers() {
     for_each_backend(|backend| {
@@ -351,8 +351,8 @@ fn only_the_slow_command_of_a_pipeline_is_logged() {
     assert!(entry.elements()[2].integer() >= 2000);
 }
 
-/// Returns names and calls of a reply to `LATENCY HISTOGRAM`, without times. Checks that the last
-/// count is the number of calls.
+/// Returns the commands and their numbers of calls in a reply to `LATENCY HISTOGRAM`, without
+/// times. Checks that the last bucket's count is the number of calls.
 fn histograms(reply: &Reply) -> Vec<(String, i64)> {
     let one = |pair: &[Reply]| {
         let parts = pair[1].elements();
@@ -408,7 +408,7 @@ fn latency_statistics_are_those_of_redis() {
                 seen.push(histograms(&client.call(&format!("LATENCY HISTOGRAM {command}"))));
             }
             let mut all = histograms(&client.call("LATENCY HISTOGRAM"));
-            // `INFO` was called as often as needed.
+            // Without `INFO`, which this test calls until the statistics are complete.
             all.retain(|(name, _)| !name.starts_with("latency") && !name.starts_with("config") && name != "info");
             seen.push(all);
             let mut replies = Vec::new();
@@ -519,7 +519,7 @@ fn keys_that_take_long_to_expire_are_latency_events() {
         loop {
             (0..parts).for_each(|part| add(&mut client, part));
             client.call("PEXPIRE set 1");
-            // Found by active expiry, not by a command: DBSIZE looks up no key.
+            // Active expiry deletes the set: DBSIZE looks up no key, so it doesn't expire any.
             eventually("the set expires", || client.call("DBSIZE") == Reply::Integer(0));
             if is_recorded(&mut client, "expire-del") {
                 break;
@@ -567,11 +567,10 @@ fn monitors_see_commands_of_a_rerun_script_once() {
 
 /// How long a script holds its key.
 const SPIN: Duration = Duration::from_millis(500);
-/// How often two scripts are sent before one of them must have waited for the other.
+/// Maximum number of attempts until one of two scripts waits for the other.
 const ATTEMPTS_MAX: usize = 10;
 
-/// The same if the monitor attaches while the script, run with the shard of its key only, waits for
-/// that key.
+/// The monitor attaches while the script waits for the shard of its declared key.
 #[test]
 fn a_monitor_attached_while_a_script_waits_sees_its_commands_once() {
     for_each_backend(|backend| {
@@ -584,8 +583,8 @@ fn a_monitor_attached_while_a_script_waits_sees_its_commands_once() {
             SPIN.as_secs_f64()
         );
         let id = client.call("CLIENT ID").integer();
-        // A call that waits for its shards keeps its arguments. If it ran before the holder's call,
-        // both are sent again.
+        // While a call waits for its shards, `argv-mem` isn't 0. If this call ran before the
+        // holder's, it didn't wait, and both are sent again.
         let is_waiting = |monitor: &mut Client| {
             let line = monitor.call(&format!("CLIENT LIST ID {id}")).text();
             line.contains("cmd=eval") && !line.contains(" argv-mem=0 ")
@@ -632,8 +631,8 @@ fn counter(client: &mut Client, command: &str, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
-/// Scripts, transactions and commands that wait for a key held by another script: their recorded
-/// times exclude the wait.
+/// The recorded times of scripts, transactions and commands don't include the time for which they
+/// wait until another script releases a key.
 #[test]
 fn recorded_times_exclude_the_wait_for_a_key() {
     const WAITING: u64 = 3;

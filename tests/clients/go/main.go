@@ -1,4 +1,4 @@
-// Package main runs what users of go-redis do: transactions with WATCH and retries, pipelines, scripts, messages, streams.
+// Package main uses go-redis as applications do: transactions with WATCH and retries, pipelines, scripts, messages, streams.
 package main
 
 import (
@@ -26,7 +26,7 @@ func client(protocol int) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + os.Getenv("PANTALA_PORT"), Protocol: protocol})
 }
 
-// must ends a check with what is wrong.
+// must fails a check with this message unless the condition holds.
 func must(holds bool, format string, args ...any) {
 	if !holds {
 		panic(fmt.Sprintf(format, args...))
@@ -112,7 +112,7 @@ func watchRetries(rdb *redis.Client) {
 	must(errors.Is(err, redis.TxFailedErr), "a transaction ran over a change that it watched for: %v", err)
 }
 
-// transactions are seen whole: readers compare two keys that are always written together.
+// transactions checks isolation: readers compare two keys that are always written together.
 func transactionsAreWhole(rdb *redis.Client) {
 	ok(rdb.MSet(ctx, "left", 0, "right", 0).Err())
 	together(func(number int, own *redis.Client) error {

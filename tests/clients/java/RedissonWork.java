@@ -78,7 +78,7 @@ final class RedissonWork {
     }
 
     private static void caches() throws Exception {
-        // The server adds to what it reads as a number.
+        // The server adds to the value, so it must be stored as a decimal number.
         CompositeCodec texts = new CompositeCodec(StringCodec.INSTANCE, LongCodec.INSTANCE);
         RMapCache<String, Long> cache = redisson.getMapCache("cache", texts);
         Check.together(number -> {

@@ -1,4 +1,4 @@
-// A job queue as BullMQ's users have it. Nearly all it does is Lua, and its scripts make up names of keys that they don't declare.
+// A job queue as users of BullMQ run it. BullMQ consists mainly of Lua scripts, which build names of keys that they don't declare.
 import assert from 'node:assert/strict';
 import { FlowProducer, Queue, QueueEvents, UnrecoverableError, Worker } from 'bullmq';
 import IORedis from 'ioredis';
@@ -32,7 +32,7 @@ async function open(name) {
       await events.close();
       await queue.obliterate({ force: true });
       await queue.close();
-      // The stream of events remains; the counter of a limit expires.
+      // `obliterate` keeps the stream of events; the counter of the rate limit expires by itself.
       const left = (await redis.keys(`bull:${name}:*`)).filter((key) => !/:(events|limiter)$/.test(key));
       assert.deepEqual(left, [], 'obliterate leaves nothing');
     },
@@ -149,7 +149,7 @@ await check('repeated jobs, a rate limit, deduplication', async () => {
   const start = Date.now();
   await it.queue.addBulk(Array.from({ length: 12 }, (_, n) => ({ name: `limited ${n}`, data: {} })));
   await until('twelve', () => times.filter(([name]) => name.startsWith('limited')).length === 12);
-  // The first window may be nearly over when they come: of three windows only the second is sure to be whole.
+  // The jobs need three windows of the limiter. Only the second is certain to last 200 ms: the first may have started before the jobs.
   assert.ok(Date.now() - start >= 190, `twelve jobs at five in 200 ms took ${Date.now() - start} ms`);
   await worker.pause();
   const one = await it.queue.add('once', { n: 1 }, { deduplication: { id: 'same' } });
@@ -165,7 +165,7 @@ await check('a job whose worker is lost is taken up by another', async () => {
   const added = await it.queue.add('left behind', {});
   const taken = await lost.getNextJob('a token');
   assert.equal(taken.id, added.id);
-  // Its lock would go by time: go ahead of it.
+  // Deletes the job's lock, which would otherwise expire later.
   await redis.del(`bull:stalled:${added.id}:lock`);
   await lost.close(true);
   await it.worker(async () => 'found', { stalledInterval: 100 });

@@ -1,11 +1,11 @@
-// What both workloads need: the server's port, a named check, a wait with an end.
+// Shared by both workloads: the server's port, a named check, a wait with a timeout.
 import assert from 'node:assert/strict';
 
 export const port = Number(process.env.PANTALA_PORT);
 export const connection = { host: '127.0.0.1', port, maxRetriesPerRequest: null };
 const WAIT_MAX_MS = 20_000;
 
-/** Runs one check, and says which when it fails. A check that hangs fails too. */
+/** Runs one check. If it fails or hangs, prints its name and exits. */
 export async function check(name, body) {
   const start = Date.now();
   let timer;

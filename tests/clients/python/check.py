@@ -1,4 +1,4 @@
-"""What all workloads need: the server's port, a named check, a wait with an end."""
+"""Shared by all workloads: the server's port, a named check, a wait with a timeout."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ WAIT_MAX_S = 20
 
 
 def run(*checks):
-    """Runs checks in turn, and ends with 1 at the first that fails."""
+    """Runs checks in turn, and exits with 1 at the first that fails."""
     for check in checks:
         start = time.monotonic()
         try:

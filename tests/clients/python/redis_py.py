@@ -80,7 +80,7 @@ def a_lock_ends_extends_and_is_not_stolen():
     for late in (lock.extend, lambda _more=1: lock.release()):
         try:
             late(1)
-            raise AssertionError("a lock that is over was extended or released")
+            raise AssertionError("an expired lock was extended or released")
         except (LockError, LockNotOwnedError):
             pass
 
@@ -111,7 +111,7 @@ def watch_retries_lose_nothing():
     assert sum(int(value) for value in mine.mget(keys)) == 1600
     moved = sum(int(value) - 100 for value in mine.mget(keys[4:]))
     assert moved == THREADS * 25, moved
-    # Threads may miss each other by luck; this one is met for sure.
+    # The threads above may happen not to conflict; this one always does.
     with mine.pipeline() as pipeline:
         pipeline.watch(keys[0])
         client().incr(keys[0])
@@ -119,7 +119,7 @@ def watch_retries_lose_nothing():
         pipeline.set(keys[0], "lost")
         try:
             pipeline.execute()
-            raise AssertionError("a transaction ran over a change that it watched for")
+            raise AssertionError("a transaction ran although a watched key had changed")
         except WatchError:
             pass
 
@@ -213,7 +213,7 @@ def blocked_takers_get_each_element_once():
     feeder.start()
     together(take)
     feeder.join()
-    # A taker may be told to stop before `jobs:a` is empty.
+    # A taker may receive "stop" before `jobs:a` is empty.
     rest = [int(value) for value in client().lrange("jobs:a", 0, -1)]
     assert sorted(taken + rest) == list(range(400))
 

@@ -1,13 +1,14 @@
-//! Files of effects and manifests under arbitrary bytes: records whose offsets follow each other,
-//! the same however the bytes are cut, or an error within the file; never a panic, never memory for
-//! what isn't there. What is left out of a file (`PING` …) is whole commands.
+//! Append-only files and manifests from arbitrary bytes. The reader returns records with
+//! consecutive offsets, or an error with an offset in the file. The result doesn't depend on how
+//! the bytes are cut. The reader never panics, and never allocates memory for bytes that aren't
+//! there. The filter of a file (which omits `PING` and others) removes only whole commands.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use pantala_persistence::aof::manifest::LINE_BYTES_MAX;
 use pantala_persistence::aof::{Error, Manifest, Next, Reader, Transactions, filter, timestamp_of};
 
-/// Returns the records of a file that is fed in pieces of so many bytes, and how it ends.
+/// Returns the records of a file that is fed in pieces of `step` bytes, and the error, if any.
 fn read(file: &[u8], step: usize) -> (Vec<String>, Result<(), Error>) {
     let (mut reader, mut transactions) = (Reader::new(0), Transactions::default());
     let (mut input, mut records) = (file.chunks(step), Vec::new());
@@ -54,7 +55,7 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok(manifest) = Manifest::parse(file) {
         let text = manifest.text();
-        // A name whose bytes must be quoted may not fit in a line any more, as in Redis.
+        // A quoted name may make its line too long, as in Redis.
         let fits = text.split_inclusive(|byte| *byte == b'\n').all(|line| line.len() <= LINE_BYTES_MAX);
         if fits && !text.is_empty() {
             assert_eq!(Manifest::parse(&text), Ok(manifest));

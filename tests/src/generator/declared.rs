@@ -1,6 +1,6 @@
-//! Commands built only from the arguments that `COMMAND DOCS` declares. Keys are arbitrary, so most
-//! have the wrong type; numbers are at every limit; values may be empty; every sixth command has a
-//! wrong arity.
+//! Commands built only from the arguments that redis-server's `COMMAND DOCS` declares, so that no
+//! form is forgotten. Keys are arbitrary, so most have the wrong type; numbers are at every limit;
+//! values may be empty; every sixth command has a wrong arity.
 
 use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
 use super::hashes::walk_of;
@@ -16,7 +16,8 @@ const GROUPS: &[&str] =
 /// read a copy (see [`super::sorting`]).
 const LEFT_OUT: &[&str] = &["migrate", "pfselftest", "sort", "sort_ro", "wait"];
 
-/// Commands that return as many elements as a negative count requests, including repeated ones.
+/// Commands in which a negative count requests random elements with repetitions: the reply always
+/// has as many elements as requested.
 const PICKING: &[&[u8]] = &[b"HRANDFIELD", b"SRANDMEMBER", b"ZRANDMEMBER"];
 
 /// Timeouts of `XREAD` and `XREADGROUP` that are rejected, or end soon.
@@ -98,7 +99,7 @@ fn check_of(name: &str) -> Check {
         "hgetall" => Check::Pairs,
         "hkeys" | "hvals" | "keys" | "sdiff" | "sinter" | "smembers" | "sunion" => Check::Unordered,
         // A random element is a bulk, and so is the reply of a missing key, so only the lengths
-        // compare.
+        // are compared.
         "hrandfield" | "spop" | "srandmember" | "zrandmember" => Check::Length,
         "hscan" | "scan" | "sscan" | "zscan" => Check::Walk,
         "dump" | "randomkey" => Check::Kind,
@@ -129,9 +130,9 @@ impl Generator {
             0 if args.len() > words => args.truncate(words + self.random.below(args.len() - words)),
             1 => {
                 let more = self.value();
-                // After a blocking command's timeout it would be the timeout, and rank commands
-                // have another arity since 7.2. As the count of a pick with repetitions it would
-                // keep redis-server busy without end.
+                // Not after a blocking command's timeout, because it would become the timeout; not
+                // for rank commands, whose arity differs since 7.2; not for `PICKING`, because as
+                // their count it could keep redis-server busy without end.
                 let is_fixed = command.arguments.iter().any(|argument| argument.name == "timeout")
                     || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..])
                     || PICKING.contains(&&command.name[0][..]);
@@ -146,7 +147,8 @@ impl Generator {
         Some(self.comparable(args, check))
     }
 
-    /// Returns a step of a built command, without parts whose results differ between servers.
+    /// Returns the step of a built command, after removing arguments whose results differ between
+    /// servers.
     fn comparable(&mut self, mut args: Vec<Vec<u8>>, mut check: Check) -> Step {
         match &args[0][..] {
             // `*` takes an ID from the clock. `+` is the last entry, since 7.4.

@@ -2,9 +2,9 @@
 
 use super::{Check, DATABASES, Generator, Step, TTL_SLACK_S};
 
-/// Maximum difference of idle times: the length of the longest run, in seconds. Redis shares the
-/// integers 0 to 9999 among keys, so their idle time is the time since any key with the number was
-/// read (COMPAT.md).
+/// Maximum difference of idle times in seconds: the length of the longest run. The difference can
+/// be that large, because in Redis all keys with the same integer from 0 to 9999 share one object,
+/// so reading one of them resets the idle time of all (COMPAT.md).
 pub(super) const IDLE_SLACK_S: i64 = 24 * 3600;
 
 /// The access counter of a key is random, up to 255. Whether there is one is not random.
@@ -119,7 +119,7 @@ impl Generator {
     }
 
     /// Returns SCAN from the start to the end, or one page at an arbitrary cursor, of which only
-    /// errors compare.
+    /// errors are compared.
     fn scan(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         args.push(
             self.random

@@ -1,8 +1,8 @@
 //! Hash commands.
 //!
-//! There are two kinds of keys. Other commands access the first kind too, and their fields are
-//! arbitrary, so that they become hash tables. *Small* ones stay listpacks, so that the order of
-//! their fields is comparable.
+//! There are two kinds of keys. Ordinary ones are also used by other commands, and their fields are
+//! arbitrary, so that they become hash tables, whose order differs between servers. *Small* hashes
+//! have their own keys and stay listpacks, so that the order of their fields is comparable.
 
 use super::{Check, Generator, Step};
 
@@ -165,7 +165,7 @@ impl Generator {
     }
 
     /// Appends `cursor [MATCH pattern] [COUNT count]`: from the start to the end, or one page at an
-    /// arbitrary cursor, of which only the kind of reply compares.
+    /// arbitrary cursor, of which only the kind of reply is compared.
     pub(super) fn collection_scan(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(8) {
             args.push(

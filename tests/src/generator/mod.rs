@@ -1,8 +1,13 @@
-//! Random command streams over the commands of the data types, keys, connections and the server.
+//! Random streams of commands of the data types, keys, connections and the server, which the
+//! differential test sends to Pantala and to redis-server.
 //!
-//! Streams are *deterministic to compare*: a relative expiry is far in the future and far from any
-//! other, so that neither elapsed time nor the delay between two servers can change the reply to a
-//! later command. Keys that expire immediately (with a time in the past) are common.
+//! Both servers must give the same replies, although they run the commands at slightly different
+//! times. So the TTLs of a stream are far in the future and differ much from each other: no key
+//! expires on one server only, and `GT` and `LT` have the same result on both. Keys that expire
+//! immediately (with a time in the past) are common.
+//!
+//! A *step* is a command with a [`Check`], which says how exactly the two replies must agree. Some
+//! replies are random or depend on the clock in Redis too.
 
 mod bitmaps;
 mod declared;
@@ -36,11 +41,12 @@ pub enum Check {
     Exact,
     /// The elements of an aggregate in any order.
     Unordered,
-    /// The pairs of a map, or of an array that is flat or of arrays, in any order.
+    /// The pairs of a map, of an array of pairs, or of an array in which the elements of each pair
+    /// are neighbours, in any order.
     Pairs,
-    /// All pages from the first to the last, all elements together. Cursors and repeated elements
-    /// may differ between servers. A step of this kind starts at cursor 0 and isn't part of a
-    /// sequence.
+    /// For `SCAN` and the like: the cursor is followed to the end on each server, and the elements
+    /// of all pages must be equal. Cursors and repeated elements may differ between servers. Such a
+    /// step starts at cursor 0 and isn't followed by another step that must come directly after it.
     Walk,
     /// As `Walk`, with pairs as elements.
     WalkOfPairs,
@@ -84,18 +90,18 @@ pub const DATABASES: i64 = 3;
 pub struct Generator {
     pub(crate) random: Random,
     keys: Vec<Vec<u8>>,
-    /// Unix time in seconds that absolute expiries are relative to.
+    /// Unix time in seconds at the start of the stream. Absolute expiry times are computed from it.
     start_s: i64,
     /// Time part of the IDs of stream entries.
     stream_ms: u64,
-    /// Number of stream commands that still follow one another. Isolated ones would rarely access
-    /// the same key, because other commands soon delete it.
+    /// How many of the next steps are mostly commands on stream keys. They come in series, because
+    /// other commands soon delete a key, so isolated ones would rarely find an existing stream.
     stream_run: usize,
-    /// Maximum length of values that are still likely, bytes.
+    /// Maximum length of frequent values, bytes.
     pub(crate) value_len_max: usize,
     /// Steps that must follow the last one on the same connection.
     following: VecDeque<Step>,
-    /// Commands built from their declarations.
+    /// Declarations of commands (see [`declared`]), from which some steps are built.
     declared: Vec<Declared>,
     /// Payloads of `DUMP`, for `RESTORE`.
     payloads: Vec<Vec<u8>>,
@@ -218,8 +224,9 @@ impl Generator {
         self.random.pick(&self.keys).clone()
     }
 
-    /// Returns EXISTS of every key of the stream, followed by DBSIZE. An expired key counts until a
-    /// command accesses it, and SCAN and RANDOMKEY access such keys at random.
+    /// Returns EXISTS of every key of the stream, followed by DBSIZE. DBSIZE counts an expired key
+    /// until a command accesses it, and SCAN and RANDOMKEY access different keys on each server;
+    /// after EXISTS no expired keys are left.
     pub(crate) fn count_keys(&mut self) -> Step {
         self.following.push_back(Step::new(words("DBSIZE"), Check::Exact));
         let mut args = words("EXISTS");
@@ -229,8 +236,7 @@ impl Generator {
     }
 
     /// Makes a command invalid: an argument is missing, added, doubled or replaced. Arguments are
-    /// never exchanged, because a number in the position of another one could become an expiry in
-    /// the near future.
+    /// never exchanged: a number that moves to the position of a TTL could let a key expire soon.
     fn bend(&mut self, step: &mut Step) {
         let len = step.args.len();
         match self.random.below(4) {
@@ -269,8 +275,8 @@ impl Generator {
         }
     }
 
-    /// Returns a word of a command, with letters in random case. [`Generator::step`] changes the
-    /// case of the command's name, so this is for the options.
+    /// Returns an option of a command, with letters in random case. (The case of a command's name
+    /// is changed by [`Generator::step`].)
     pub(crate) fn word(&mut self, text: &str) -> Vec<u8> {
         let mut word = text.as_bytes().to_vec();
         self.mix_case(&mut word);
@@ -294,10 +300,11 @@ impl Generator {
     }
 }
 
-/// Returns whether an invalid form of this command is harmless and comparable.
+/// Returns whether [`Generator::bend`] may change this command: the invalid form must be harmless,
+/// and its replies comparable.
 fn may_be_bent(args: &[Vec<u8>]) -> bool {
-    // A member that isn't an integer would change the order of a small set, and another score that
-    // of a lexicographical range.
+    // A member that isn't an integer would change the order of a small set. Another score would
+    // change the order of a lexicographical range.
     let is_ordered = args
         .get(1)
         .is_some_and(|key| key.starts_with(sets::SMALL_PREFIX.as_bytes()) || key.starts_with(sorted_sets::LEX_PREFIX));

@@ -129,7 +129,7 @@ const FIXED_EXACT: &[&str] = &[
     "RESET x",
 ];
 
-/// Fixed commands of which only the kind of reply compares.
+/// Fixed commands of which only the kind of reply is compared.
 const FIXED_KIND: &[&str] = &[
     "CLIENT ID",
     "CLIENT INFO",

@@ -23,14 +23,14 @@ impl Generator {
         if self.random.one_in(14) {
             let mut bent = sort.clone();
             self.bend(&mut bent);
-            // A changed command must not sort another key.
+            // The invalid form is used only if it still sorts the copy, and no other key.
             if bent.args.get(1).is_none_or(|key| key == COPY) {
                 sort = bent;
             }
         }
         self.mix_case(&mut sort.args[0]);
-        // Redis mistakes the errno of an earlier command for an error of its own number parsing.
-        // Parsing a cursor clears errno.
+        // Redis's SORT reports a wrong error if an earlier command has left an errno. This command
+        // clears it, because parsing a cursor does.
         self.following.push_back(Step::new(vec![b"HSCAN".to_vec(), COPY.to_vec(), b"x".to_vec()], Check::Exact));
         self.following.push_back(sort);
         self.following.push_back(Step::new(vec![b"DEL".to_vec(), COPY.to_vec()], Check::Exact));

@@ -38,8 +38,8 @@ impl Generator {
                 2 if self.random.one_in(4) => Step::new(words("WATCH a"), Check::Exact),
                 _ => self.data_command(),
             };
-            // EXEC has one reply for all commands, so each must compare exactly. Steps that must
-            // follow a command can't be queued with it.
+            // EXEC has one reply for all commands, so each must be comparable byte by byte. Steps
+            // that must follow a command can't be queued with it.
             let is_whole = !self.goes_on();
             self.following.clear();
             if step.check != Check::Exact || !is_whole {

@@ -50,7 +50,7 @@ const EDGES: &[&str] = &[
     "1\0",
 ];
 
-/// Replacements of an argument in a command made invalid.
+/// Arguments that replace another one to make a command invalid.
 pub(super) const JUNK: &[&str] = &[
     "",
     "abc",

@@ -1,10 +1,11 @@
-//! The search for an order that explains a history.
+//! The search for an order that explains a history (see the parent module).
 //!
 //! It is Wing and Gong's algorithm with Lowe's extension: a depth-first search over the orders that
-//! the events' times allow, which memoizes positions. A position is the number of events of each
-//! client that have happened, and the model's state; a position seen before needs no second search.
-//! Linearizability is local (Herlihy and Wing), so events on independent keys are searched
-//! separately.
+//! the events' times allow, which memoizes positions. A *position* is the number of events of each
+//! client that have happened, and the model's state. If the search reaches a position a second
+//! time, it backtracks, because no order was found from there. Linearizability is local (Herlihy
+//! and Wing): a history is linearizable if its events on each group of dependent keys are, so each
+//! group is searched separately.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -18,10 +19,11 @@ pub const PLACES_MAX: usize = 200_000;
 /// Constraints on an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// It contains each client's events in the order sent, even if the client sent the next before
-    /// the last reply. That isn't local: all events are searched together.
+    /// The order contains each client's events in the order sent, even if the client sent them
+    /// without waiting for replies. This is a constraint between independent keys, so all events
+    /// are searched together.
     Connection,
-    /// It contains each client's events on each key in the order sent.
+    /// The order contains each client's events on each key in the order sent.
     Key,
 }
 
@@ -36,7 +38,7 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Returns whether the events of a window could have happened in sequence.
+/// Returns whether the events of a window could have happened one after the other.
 #[must_use]
 pub fn check(events: &[Event], scope: Scope) -> Verdict {
     let parts = match scope {
@@ -55,8 +57,8 @@ pub fn check(events: &[Event], scope: Scope) -> Verdict {
     verdict
 }
 
-/// Returns groups of events on dependent keys, by index. Watched keys belong to the client's next
-/// transaction.
+/// Returns the groups of events on dependent keys, by index. Keys are dependent if one operation
+/// uses them; a transaction also uses the keys that its client has watched.
 fn parts(events: &[Event]) -> Vec<Vec<usize>> {
     let mut leader: BTreeMap<Key, Key> = BTreeMap::new();
     fn find(leader: &mut BTreeMap<Key, Key>, key: Key) -> Key {
@@ -79,7 +81,7 @@ fn parts(events: &[Event]) -> Vec<Vec<usize>> {
             let (one, other) = (find(&mut leader, two[0]), find(&mut leader, two[1]));
             leader.insert(one, other);
         }
-        // Events without keys belong to any group.
+        // Events without keys may be in any group.
         firsts.push(keys.first().copied().unwrap_or_default());
     }
     let mut parts: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
@@ -111,7 +113,8 @@ impl<'e> Search<'e> {
         Search { events, clients, done, seen: HashSet::new(), order: Vec::new(), best: Vec::new() }
     }
 
-    /// Returns whether the remaining events can happen from this state; `None` if that is unknown.
+    /// Returns whether the remaining events can happen from this state; `None` if the search has
+    /// reached its limit.
     fn go(&mut self, state: &State) -> Option<bool> {
         if self.order.len() > self.best.len() {
             self.best.clone_from(&self.order);
@@ -119,7 +122,8 @@ impl<'e> Search<'e> {
         let next: Vec<(usize, usize)> = (0..self.clients.len())
             .filter_map(|client| Some((client, *self.clients[client].get(usize::from(self.done[client]))?)))
             .collect();
-        // An event can't happen before one whose reply arrived before the event was sent.
+        // If the reply to one event arrived before another event was sent, the former happened
+        // first. So only events that were sent before the first of all replies can be next.
         let Some(first_returned_ns) = next.iter().map(|(_, index)| self.events[*index].returned_ns).min() else {
             return Some(true);
         };
@@ -137,12 +141,12 @@ impl<'e> Search<'e> {
             .into_iter()
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
-        // If an event can happen in this state and changes nothing at any time, no other choice is
-        // needed.
+        // If one of the possible events changes nothing, whenever it happens, it can be next
+        // without loss: every order that continues with another event exists after it too.
         let changes_nothing = |(_, index, after): &(usize, usize, State)| {
             let event = &self.events[*index];
-            // The same holds for the end of a TTL that no key has any more, because no key gets it
-            // again.
+            // The end of a TTL that no key has any more changes nothing either, because no key gets
+            // that TTL again.
             event.changes_nothing() || matches!(event.operation, Operation::Expires(..)) && after == state
         };
         if let Some(at) = possible.iter().position(changes_nothing) {
@@ -161,7 +165,8 @@ impl<'e> Search<'e> {
         Some(false)
     }
 
-    /// Returns a text with the events of the longest order found, and those that can't follow.
+    /// Returns a text with the events of the longest order found, and the events of which none can
+    /// follow.
     fn shown(&self) -> String {
         let mut text = "no order explains this history. The one that goes furthest:\n".to_owned();
         let mut left: Vec<usize> = self.clients.iter().flatten().copied().collect();

@@ -1,14 +1,19 @@
-//! Histories of concurrent clients, and a check whether they are linearizable: whether the commands
-//! could have run in sequence, each at a moment between its request and its reply.
+//! Histories of concurrent clients, and a check whether they are linearizable: whether the
+//! operations could have run one after the other, each at a moment between its request and its
+//! reply.
 //!
 //! # Words
 //!
-//! - [`Operation`]: an operation that takes effect at one moment: a command, a transaction, a
-//!   script.
-//! - [`Event`]: an operation of a client with its reply and the times of both.
-//! - history: the events of a *window*, which starts with new keys.
+//! - [`Operation`]: what a client requests, if it must take effect at one moment: a command, a
+//!   transaction, a script.
+//! - [`Event`]: an operation with its reply, and the times of request and reply.
+//! - *plan*: the operations that one client sends in a window, in order.
+//! - *window*: one round of the test. All clients execute their plans at the same time, on keys
+//!   that no other window uses.
+//! - *history*: the events of a window.
 //! - [`model::State`]: the state of a single-threaded server, and its replies.
-//! - [`stream::Order`]: checks the stream of effects against the planned operations.
+//! - [`stream::Order`]: checks the order of the stream of effects (see [`crate::effects`]) against
+//!   the plans.
 //! - [`check`](check::check): searches for an order of the events in which the model returns the
 //!   server's replies.
 //!
@@ -35,15 +40,14 @@ pub struct Event {
     pub operation: Operation,
     /// The reply.
     pub reply: Reply,
-    /// When it was sent, at the latest when its first byte was: ns since the start of the window.
+    /// A time before its first byte was sent: ns since the start of the window.
     pub called_ns: u64,
-    /// When the reply arrived, at the earliest when its last byte did: ns since the start of the
-    /// window.
+    /// A time after the last byte of its reply arrived: ns since the start of the window.
     pub returned_ns: u64,
 }
 
 impl Event {
-    /// Returns whether it has changed nothing, for any content of the keys.
+    /// Returns whether the reply alone shows that the operation has changed nothing.
     #[must_use]
     pub fn changes_nothing(&self) -> bool {
         self.operation.changes_nothing(&self.reply)

@@ -1,4 +1,5 @@
-//! The model: the state and replies of a single-threaded server.
+//! The model: the state and replies of a single-threaded server. Keys and TTLs are numbers, see
+//! [`super::operation`].
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,11 +21,11 @@ pub enum Value {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     value: Value,
-    /// Number of its TTL.
+    /// The number of its TTL in the window; `None` without a TTL.
     expiry: Option<u8>,
 }
 
-/// Values by key, up to the last existing one.
+/// The entry of each key, up to the last existing key.
 type Database = Vec<Option<Rc<Entry>>>;
 
 /// Keys that a client watches.
@@ -33,7 +34,7 @@ struct Watched {
     client: usize,
     /// One bit for each key.
     keys: u64,
-    /// Whether one of the keys has changed since.
+    /// Whether one of the keys has changed since the `WATCH`.
     is_changed: bool,
 }
 
@@ -43,9 +44,9 @@ pub const KEYS_MAX: usize = 64;
 /// The whole state. A search creates many states, so copies must be cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The database of all clients.
+    /// The database that all clients use.
     keys: Database,
-    /// The database that it is swapped with.
+    /// The database with which `SWAPDB` exchanges `keys`.
     other: Database,
     /// One bit for each TTL that was set.
     expiries: u64,
@@ -58,7 +59,8 @@ const NO_SUCH_KEY: &str = "ERR no such key";
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 
 impl State {
-    /// Returns the state after an event, if the event can happen in this state with its reply.
+    /// Returns the state after an event; `None` if the server, in this state, would have given
+    /// another reply.
     #[must_use]
     pub fn after(&self, event: &Event) -> Option<State> {
         let mut next = self.clone();
@@ -84,7 +86,7 @@ impl State {
         }
     }
 
-    /// Ends a TTL and deletes its keys. Returns whether the TTL was set.
+    /// Ends a TTL and deletes the key that has it. Returns whether the TTL was set before.
     fn expires(&mut self, number: u8) -> bool {
         let has_it = |entry: &Option<Rc<Entry>>| entry.as_ref().is_some_and(|entry| entry.expiry == Some(number));
         if let Some(key) = self.keys.iter().position(has_it) {
@@ -122,7 +124,8 @@ impl State {
 
     fn blocking_move(&mut self, from: Key, to: Key, reply: &Reply) -> bool {
         match (self.value(from), self.value(to)) {
-            // Blocked clients are not notified that the key has become a string.
+            // A blocked client stays blocked if the key becomes a string, so both replies are
+            // right.
             (None, _) => *reply == Reply::Null,
             (Some(Value::Text(_)), _) => *reply == Reply::Null || reply_is(reply, WRONG_TYPE),
             (Some(Value::List(_)), Some(Value::Text(_))) => reply_is(reply, WRONG_TYPE),
@@ -294,7 +297,7 @@ impl State {
         Reply::Integer(1)
     }
 
-    /// Swaps the databases. A key counts as changed if it was in either.
+    /// Swaps the databases. For watches, a key counts as changed if it existed in either.
     fn swap(&mut self, keys: usize) -> Reply {
         for key in 0..keys {
             if self.keys.get(key).is_some_and(Option::is_some) || self.other.get(key).is_some_and(Option::is_some) {
@@ -337,7 +340,8 @@ impl State {
     }
 }
 
-/// Removes deleted keys at the end, so that they equal keys that never existed.
+/// Removes deleted keys at the end of a database, so that two equal states compare equal: a deleted
+/// key is like one that never existed.
 fn trim(database: &mut Database) {
     while database.last().is_some_and(Option::is_none) {
         database.pop();

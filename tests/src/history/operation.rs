@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use crate::Reply;
 
-/// A key of a window: its index among the window's names.
+/// A key of a window: its index among the [names](super::record::names) of the window's keys.
 pub type Key = usize;
 
-/// A command of the model.
+/// A command that clients send and that the model can execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// `GET`
@@ -37,7 +37,7 @@ pub enum Command {
     Move(Key, Key),
     /// `BLPOP` in a transaction, where it doesn't block: pops from the first existing key
     PopFirst(Vec<Key>),
-    /// `PEXPIRE` with [`EXPIRE_MS`], and the number of the TTL in its window, less than
+    /// `PEXPIRE` with [`EXPIRE_MS`]. The number identifies the TTL in its window; it is less than
     /// [`EXPIRIES_MAX`]
     Expire(Key, u8),
     /// `FLUSHALL`, with the number of keys of the window
@@ -57,15 +57,17 @@ pub enum Script {
     Declared,
     /// `EVAL` without declared keys, of a script that the server has cached.
     Undeclared,
-    /// `EVAL` with the keys of the first command only, of a script with this number, which the
-    /// server hasn't cached.
+    /// `EVAL` that declares only the keys of its first command, of a script that the server hasn't
+    /// cached: this number makes its text unique.
     Unmet(u64),
     /// `FCALL` of a function of [`library`], with declared keys.
     Function,
     /// `FCALL` of another function of [`library`], without declared keys.
     UndeclaredFunction,
-    /// `FCALL` with the keys of the first command only, of a function in the library of this
-    /// number. The library is reloaded just before, so this isn't possible within a transaction.
+    /// `FCALL` that declares only the keys of its first command, of a function in the library of
+    /// this number. The library is reloaded just before, so that the server doesn't know yet that
+    /// the function needs more keys. The reload is a separate command, so this is impossible in a
+    /// transaction.
     UnmetFunction(usize),
 }
 
@@ -102,15 +104,15 @@ pub enum Operation {
     BlockingPop(Vec<Key>),
     /// `BLMOVE` from the left end of one list to the right end of another
     BlockingMove(Key, Key),
-    /// No client's operation: the TTL of this number, set on this key, ends. Every key that
-    /// currently has it is deleted
+    /// Sent by no client: the TTL of this number, which was set on this key, ends. The key that has
+    /// it now is deleted (`RENAME` moves a TTL to another key)
     Expires(Key, u8),
 }
 
-/// Timeout of a blocking command, in seconds: long enough for some dozen commands.
+/// Timeout of a blocking command, in seconds: some dozen commands run in this time.
 const BLOCKING_S: &str = "0.02";
 
-/// TTL, in ms: long enough for a few commands.
+/// TTL, in ms: a few commands run in this time.
 pub const EXPIRE_MS: u64 = 3;
 
 /// Maximum number of TTLs set in a window, one bit each in the model's state.
@@ -198,7 +200,8 @@ fn expiries(commands: &[Command], replies: &[Reply]) -> Vec<(Key, u8)> {
     commands.iter().zip(replies).flat_map(|(command, reply)| command.expiries(reply)).collect()
 }
 
-/// Returns whether a command with this reply has changed nothing, for any content of the keys.
+/// Returns whether the reply alone, without the contents of the keys, shows that the command has
+/// changed nothing.
 fn changes_nothing(command: &Command, reply: &Reply) -> bool {
     match (command, reply) {
         (Command::Script(_, commands), Reply::Array(replies)) => all_change_nothing(commands, replies),
@@ -215,8 +218,8 @@ fn all_change_nothing(commands: &[Command], replies: &[Reply]) -> bool {
 }
 
 impl Operation {
-    /// Returns whether the operation has changed nothing if it has this reply, for any content of
-    /// the keys.
+    /// Returns whether the reply alone, without the contents of the keys, shows that the operation
+    /// has changed nothing.
     #[must_use]
     pub fn changes_nothing(&self, reply: &Reply) -> bool {
         match (self, reply) {

@@ -1,4 +1,5 @@
-//! Random plans of a window's clients. The keys are few, so that clients collide.
+//! Random plans: the operations that each client sends in a window (see the parent module). The
+//! keys are few, so that clients collide.
 
 use super::operation::EXPIRIES_MAX;
 use super::{Command, Key, Operation, Script};
@@ -19,9 +20,10 @@ pub enum Kind {
     Lists,
     /// `LMOVE`.
     Moves,
-    /// `BLPOP`, `BLMOVE`, and the pushes that unblock them. In a transaction they don't block.
+    /// `BLPOP`, `BLMOVE`, and commands on lists, some of which unblock them. In a transaction they
+    /// don't block.
     Blocking,
-    /// `PEXPIRE`, and a check whether the key has expired.
+    /// `PEXPIRE`, and `MGET`, which shows whether keys have expired.
     Expiring,
     /// `FLUSHALL`, and more often a read of many keys.
     Flush,
@@ -62,8 +64,9 @@ pub const ALL: &[Kind] = &[
     Kind::UndeclaredFunctions,
 ];
 
-/// Default contents of transactions and scripts. Scripts have commands on lists instead of blocking
-/// commands, and commands on strings instead of scripts.
+/// Default kinds of the commands in transactions and scripts; a repeated kind is more frequent.
+/// Scripts can't contain blocking commands or scripts: they have commands on lists and on strings
+/// instead.
 pub const WITHIN: &[Kind] = &[
     Kind::Texts,
     Kind::Texts,
@@ -88,7 +91,7 @@ pub const WITHIN: &[Kind] = &[
 pub struct Mix {
     /// Its kinds of work.
     pub kinds: &'static [Kind],
-    /// Contents of its transactions and scripts.
+    /// Kinds of the commands in its transactions and scripts.
     pub within: &'static [Kind],
     /// Number of clients.
     pub clients: usize,
@@ -108,11 +111,12 @@ pub struct Planner {
     next_expiry: u8,
 }
 
-/// The first value. It has four digits; `INCR` counts on from it, and `APPEND` makes it longer.
+/// The first value written. All values have four digits, so that `INCR` can count them up, and so
+/// that a longer one shows an `APPEND`.
 const VALUE_MIN: u64 = 1000;
 
 impl Planner {
-    /// Returns a planner that replays from its seed.
+    /// Returns a planner whose plans are determined by `seed`.
     #[must_use]
     pub fn new(mix: Mix, seed: u64) -> Self {
         Planner { mix, random: Random::from_seed(seed), next_value: 0, next_expiry: 0 }

@@ -1,5 +1,5 @@
-//! Runs a window: executes all clients' plans at the same time and records the times of requests
-//! and replies.
+//! Runs one window (see the parent module): all clients execute their plans at the same time.
+//! Records each operation as an event, with its reply and the times of both.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub fn model_name(key: Key) -> String {
     format!(":{key}")
 }
 
-/// Returns a reply with the model's names of keys. Only names contain a colon.
+/// Replaces the names of keys in a reply by those that the model uses. Only names contain a colon.
 fn in_model(reply: Reply) -> Reply {
     match reply {
         Reply::Bulk(bytes) if bytes.contains(&b':') => Reply::bulk(model_name(key_of(&bytes))),
@@ -37,15 +37,16 @@ fn in_model(reply: Reply) -> Reply {
 #[must_use]
 pub fn key_of(name: &[u8]) -> Key {
     let text = String::from_utf8_lossy(name);
-    text.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("a key named {text}"))
+    text.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("not a key: {text}"))
 }
 
-/// Minimum TTL as observed by two clocks. The server's clock has a resolution of a millisecond.
+/// Minimum and maximum time from `PEXPIRE` to the end of the TTL, by the test's clock. The server's
+/// clock has a resolution of 1 ms, so the two may disagree by `CLOCKS_MS`.
 const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
 const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
 const CLOCKS_MS: u64 = 2;
 
-/// How clients send.
+/// When clients send their operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
     /// The next operation after the reply to the last one.
@@ -101,9 +102,9 @@ pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], s
     events
 }
 
-/// Returns the ends of the TTLs that were set, as if another client deleted the keys. The end isn't
-/// earlier than if the TTL had been set when the command was sent, and isn't later than if it had
-/// been set when the reply arrived.
+/// Returns an event for the end of each TTL that was set, as if another client deleted the key
+/// then. A TTL ends between (request sent + TTL) and (reply received + TTL), widened by the
+/// difference of the clocks.
 fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
     let set =
         events.iter().flat_map(|event| event.operation.expiries(&event.reply).into_iter().map(move |set| (event, set)));

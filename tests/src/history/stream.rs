@@ -1,6 +1,8 @@
-//! Checks the order of a stream of effects against the operations that clients planned. After every
-//! unit of the stream, it must contain each operation as a whole or not at all, and no write of a
-//! connection without that connection's earlier writes.
+//! Checks the order of a stream of effects against the plans of the clients. After each *unit* (the
+//! effects of a transaction, or a single effect), the stream so far must contain each operation as
+//! a whole or not at all, and each write of a connection only after that connection's earlier
+//! writes. An effect is assigned to its operation by the value that it writes, which is unique in
+//! its window.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,17 +10,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Command, Operation};
 use crate::effects::{Effect, show_effect};
 
-/// Maximum number of windows kept. The stream is never that far behind.
+/// Maximum number of windows that are remembered. The stream is behind the clients by fewer
+/// windows.
 const WINDOWS_MAX: usize = 2000;
 
 /// The client of an operation, and the operation's index in the client's plan.
 type Place = (usize, usize);
 
-/// The plan of a window, and the operations seen.
+/// The plans of a window, and which of their operations the stream has shown.
 struct Window {
-    /// The operation that writes each value. No value is written twice in a window.
+    /// The operation that writes each value.
     values: HashMap<String, Place>,
-    /// Whether a connection's commands keep their order only per key.
+    /// Whether a connection's commands keep their order only on each key (`--execution owner`).
     is_by_key: bool,
     /// The last operation seen of each client, by key if `is_by_key`.
     last: HashMap<(usize, String), usize>,
@@ -42,7 +45,7 @@ pub struct Order(Arc<Mutex<Known>>);
 impl Order {
     /// Registers the plans of a window's clients. `number` is the window's number in
     /// [`names`](super::record::names). With `is_by_key`, a connection's commands keep their order
-    /// only per key.
+    /// only on each key.
     pub fn expect(&self, number: u64, plans: &[Vec<Operation>], is_by_key: bool) {
         let mut values = HashMap::new();
         for (client, plan) in plans.iter().enumerate() {
@@ -89,12 +92,12 @@ impl Known {
             self.seen += 1;
             let before = *window.units.entry((client, at)).or_insert(unit);
             if before != unit {
-                return Err(format!("operation {at} of client {client} began in unit {before}"));
+                return Err(format!("operation {at} of client {client} started in unit {before}"));
             }
             let scope = if window.is_by_key { pair[0].clone() } else { String::new() };
             let last = window.last.entry((client, scope)).or_insert(at);
             if *last > at {
-                return Err(format!("operation {at} of client {client} comes behind its operation {last}"));
+                return Err(format!("operation {at} of client {client} follows its operation {last}"));
             }
             *last = at;
         }

@@ -168,7 +168,8 @@ pub fn idioms(lines: &[Line<'_>]) -> Vec<String> {
 }
 
 /// Returns the public functions of a Rust file whose documentation doesn't start with a verb in the
-/// third person. That of a command's handler may start with the command's syntax, in backquotes.
+/// third person. The documentation of a command's handler may start with the command's syntax, in
+/// backquotes.
 #[must_use]
 pub fn functions_without_verb(text: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_no_lines_of_code() {
+    fn tests_do_not_count_as_lines_of_code() {
         assert_eq!(lines_of_code("a\nb\n#[cfg(test)]\nmod tests {}\n"), 2);
     }
 }

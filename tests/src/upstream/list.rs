@@ -1,4 +1,5 @@
-//! The committed lists, and a comparison of a run with them.
+//! The committed lists of units and of tests that don't pass (`tests/upstream`), and a comparison
+//! of a run with them. The parent module explains the terms.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +23,7 @@ pub struct Unit {
 /// How a listed test is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It runs, and must fail.
+    /// It runs, and must fail (no mark).
     Fails,
     /// It doesn't run, because it would hang or make later tests fail (`!`).
     NotRun,
@@ -62,14 +63,14 @@ pub enum Finding {
     Fails(String, String),
     /// A listed test passed.
     Passes(String),
-    /// A listed test isn't in the unit, or its result doesn't match its mark.
+    /// The unit doesn't contain a listed test, or the test's result doesn't match its mark.
     Unknown(String),
     /// Code outside of tests failed.
     Stray(String),
     /// The unit didn't end, or not within its limit.
     Died,
-    /// Tests neither passed nor failed, or there are more tests than expected: the number found,
-    /// the number expected.
+    /// Some tests neither passed nor failed, or there are more tests than expected. The number
+    /// found, and the number expected.
     Count(usize, usize),
 }
 
@@ -80,7 +81,7 @@ impl std::fmt::Display for Finding {
             Finding::Passes(name) => write!(to, "passes, so it must leave the list: {name}"),
             Finding::Unknown(name) => write!(to, "is listed, but didn't end as its mark says: {name}"),
             Finding::Stray(what) => write!(to, "failed outside of a test: {}", what.replace('\n', "\n        ")),
-            Finding::Died => write!(to, "did not come to its end"),
+            Finding::Died => write!(to, "did not end"),
             Finding::Count(found, expected) => write!(to, "{found} tests instead of {expected}"),
         }
     }

@@ -12,14 +12,15 @@
 //!
 //! # Words
 //!
-//! - *unit*: a file of the suite, with the suite's name for it (`unit/type/string`).
+//! - *unit*: a file of the suite, identified by the suite's name for it (`unit/type/string`).
 //! - *test*: a test in a unit, with its name. If several tests of a unit have one name, all must
 //!   pass.
 //! - *listed*: named in a skip list. A listed test runs, and must fail, unless its line starts with
-//!   `!` (it doesn't run, because it would hang or make later tests fail) or with `-` (the suite
-//!   doesn't reach it on Pantala).
-//! - *lost*: a test that neither passed nor failed, because the code around it failed. The number
-//!   of tests in `units.txt` reveals lost tests.
+//!   a mark: `!` (it doesn't run, because it would hang or make later tests fail), `@` (it runs
+//!   alone, on a server with one worker, and must pass) or `-` (the suite doesn't reach it on
+//!   Pantala).
+//! - *lost*: a test that neither passed nor failed, because the code around it failed. A run with
+//!   lost tests has fewer tests than `units.txt` says.
 //! - *ignored*: a test that the suite doesn't run on an external server.
 
 pub mod list;

@@ -20,8 +20,8 @@ pub struct Outcome {
 pub struct Report {
     /// By the name of the test.
     pub outcomes: BTreeMap<String, Outcome>,
-    /// Errors outside of tests: the code around tests failed, or the whole unit did. Each of these
-    /// loses tests.
+    /// Errors outside of tests: the code around tests failed, or the whole unit did. The tests in
+    /// that code are lost.
     pub stray: Vec<String>,
     /// Whether the unit reported its end.
     pub done: bool,
@@ -41,7 +41,7 @@ impl Report {
             let Some((verdict, rest)) = line.strip_prefix('[').and_then(|line| line.split_once("]: ")) else {
                 continue;
             };
-            // The lines up to the next verdict belong to this one.
+            // The lines up to the next verdict are the details of this one.
             let mut detail = Vec::new();
             while let Some(more) = lines.next_if(|line| !is_verdict(line) && line.trim() != "The End") {
                 detail.push(more.trim_end());

@@ -47,7 +47,7 @@ fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log
     let mut child = Command::new(tclsh)
         .arg("tests/test_helper.tcl")
         .args(["--host", "127.0.0.1", "--port", &server.port().to_string()])
-        // The suite looks for a port for itself below this one.
+        // The suite searches for a free port of its own below this one.
         .args(["--baseport", &(u32::from(free_port()) + 32).to_string()])
         // An error in a test must not end the unit.
         .args(["--durable", "--clients", "1", "--single", &unit.name])
@@ -71,7 +71,7 @@ fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // A unit that has ended may have left processes behind.
+    // Even a unit that has ended by itself may have left processes running.
     match kill_process_group(Pid::from_child(&child), Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => (),
         Err(error) => panic!("the suite can't be killed: {}", io::Error::from(error)),

@@ -102,7 +102,7 @@ fn unpack(base: &Path, folder: &Path) {
     described.sort();
     let description = described.pop().expect("apt-get source leaves a description of the package");
     let name = description.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    assert!(name.starts_with(&format!("redis_{VERSION}-")), "the package to be had is {name}, not {VERSION}");
+    assert!(name.starts_with(&format!("redis_{VERSION}-")), "the available package is {name}, not {VERSION}");
     let part = base.join("unpacking");
     // A killed run may have left this folder.
     let _ = fs::remove_dir_all(&part);

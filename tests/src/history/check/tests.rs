@@ -29,7 +29,7 @@ fn mset(client: usize, times: (u64, u64), value: &str) -> Event {
 fn is_explained(events: &[Event]) -> bool {
     let [of_keys, of_connections] = [Scope::Key, Scope::Connection].map(|scope| check(events, scope));
     assert!(of_keys != Verdict::Undecided && of_connections != Verdict::Undecided);
-    assert!(of_keys == Verdict::Explained || of_connections != Verdict::Explained, "parts are no stricter");
+    assert!(of_keys == Verdict::Explained || of_connections != Verdict::Explained, "order per key is weaker");
     of_connections == Verdict::Explained
 }
 
@@ -39,7 +39,7 @@ fn reads_see_the_last_write_and_nothing_older() {
     assert!(is_explained(&[write.clone(), get(1, (5, 15), 0, Some("new"))]));
     assert!(is_explained(&[write.clone(), get(1, (5, 15), 0, None)]));
     assert!(!is_explained(&[write.clone(), get(1, (11, 15), 0, None)]), "stale");
-    assert!(!is_explained(&[write.clone(), get(1, (5, 15), 0, Some("other"))]), "from nowhere");
+    assert!(!is_explained(&[write.clone(), get(1, (5, 15), 0, Some("other"))]), "never written");
     // A new value followed by the old one is a violation.
     let reads = [get(1, (1, 2), 0, Some("new")), get(2, (3, 4), 0, None)];
     assert!(!is_explained(&[&[write], reads.as_slice()].concat()));
@@ -54,7 +54,7 @@ fn several_keys_change_at_one_moment() {
 }
 
 #[test]
-fn the_order_of_a_connection_is_one_of_all_its_keys() {
+fn the_order_of_a_connection_covers_all_its_keys() {
     // One client sends both writes at once; another sees the second without the first.
     let writes = [set(0, (0, 10), 0, "a"), set(0, (0, 10), 1, "b")];
     let reads = [get(1, (1, 2), 1, Some("b")), get(1, (3, 4), 0, None)];
@@ -64,7 +64,7 @@ fn the_order_of_a_connection_is_one_of_all_its_keys() {
 }
 
 #[test]
-fn watched_keys_that_were_changed_refuse_the_transaction() {
+fn changed_watched_keys_abort_the_transaction() {
     let watch = event(0, (0, 1), Operation::Watch(vec![0]), Reply::ok());
     let exec = |reply| event(0, (4, 5), Operation::Exec(vec![Command::Set(1, "x".into())]), reply);
     let (refused, done) = (Reply::Null, Reply::Array(vec![Reply::ok()]));
@@ -140,7 +140,7 @@ fn keys_exist_until_their_ttl_ends() {
 }
 
 #[test]
-fn databases_change_places_and_are_emptied_at_one_moment() {
+fn databases_are_swapped_and_flushed_at_one_moment() {
     let swap = |client, times| event(client, times, Operation::One(Command::Swap(2)), Reply::ok());
     let write = mset(0, (0, 1), "v");
     for (values, possible) in [([None, None], true), ([Some("v"); 2], true), ([Some("v"), None], false)] {
@@ -170,7 +170,7 @@ fn databases_change_places_and_are_emptied_at_one_moment() {
 }
 
 #[test]
-fn nothing_waits_in_a_transaction() {
+fn nothing_blocks_in_a_transaction() {
     let exec = |command, reply| {
         let push = event(0, (0, 1), Operation::One(Command::Push(1, "e".into())), Reply::Integer(1));
         is_explained(&[push, event(1, (2, 3), Operation::Exec(vec![command]), Reply::Array(vec![reply]))])
@@ -209,8 +209,8 @@ fn brute_force(events: &[Event], left: &mut Vec<usize>, state: &State) -> bool {
 /// Compares both searches with random histories. Some replies are those of one thread, some are
 /// not.
 #[test]
-fn the_search_agrees_with_the_plain_way() {
-    let mut random = Random::from_seed(Random::seed("the_search_agrees_with_the_plain_way"));
+fn the_search_agrees_with_brute_force() {
+    let mut random = Random::from_seed(Random::seed("the_search_agrees_with_brute_force"));
     let (mut explained, mut violated) = (0, 0);
     for _ in 0..2000 {
         let events = at_random(&mut random);
@@ -224,7 +224,7 @@ fn the_search_agrees_with_the_plain_way() {
             violated += 1;
         }
     }
-    assert!(explained > 50 && violated > 50, "{explained} explained, {violated} violated: it proves nothing");
+    assert!(explained > 50 && violated > 50, "{explained} explained, {violated} violated: too few to prove anything");
 }
 
 /// Returns a history of three clients with three operations each, whose times overlap, and the ends
