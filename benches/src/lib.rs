@@ -124,7 +124,7 @@ impl<'k> Lane<'k> {
 
     /// Handles messages. Returns the number of replies.
     fn messages(&mut self) -> usize {
-        self.executor.go_on();
+        self.executor.serve_deferred();
         let mut answers = 0;
         for node in self.keyspace.port(self.worker).mailbox().receive() {
             match node.value {

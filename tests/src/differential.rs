@@ -332,7 +332,7 @@ fn is_walk(step: &Step) -> bool {
 fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result<Vec<Vec<u8>>, Difference> {
     let mut generator = Generator::new(seed, start_s);
     let mut steps = Vec::new();
-    while steps.len() < FILLING || generator.goes_on() {
+    while steps.len() < FILLING || generator.has_more_to_evict() {
         steps.push(generator.step());
     }
     let mut pair = Pair::new(subject, judge);
@@ -376,7 +376,7 @@ pub fn compare(subject: &Server, judge: &Server, announced: u64, name: &str, cou
         for _ in 0..random.below(BURST_MAX) + 1 {
             steps.push(Step { connection, ..generator.step() });
         }
-        while generator.goes_on() {
+        while generator.has_more_to_evict() {
             steps.push(Step { connection, ..generator.step() });
         }
     }

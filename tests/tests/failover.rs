@@ -127,7 +127,7 @@ fn a_replica_takes_over_and_no_write_is_lost() {
 
 /// The role moves to the replica and back several times, without a full sync.
 #[test]
-fn the_role_returns() {
+fn roles_move_there_and_back_without_a_full_sync() {
     for_each_backend(|backend| {
         let (first, second) = (start(Kind::Pantala, backend), start(Kind::Pantala, backend));
         let (first, second) = (first.expect("it starts"), second.expect("it starts"));

@@ -278,7 +278,7 @@ mod loom_tests {
     /// A worker sleeps only when its mailbox allows it, while two threads send. Every message is
     /// either received before the sleep or rings the doorbell.
     #[test]
-    fn no_message_is_slept_through() {
+    fn a_sleeping_receiver_misses_no_message() {
         loom::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let rings = Arc::new(AtomicUsize::new(0));

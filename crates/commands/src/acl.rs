@@ -280,7 +280,7 @@ pub fn dryrun(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
         Err(Unresolved::WrongArity(command)) => {
             reply.error(&format!("ERR wrong number of arguments for '{}' command", command.shown_name()));
         }
-        Err(Unresolved::NotBuilt(command)) => match rules.allows_absent(command.full_name().as_bytes()) {
+        Err(Unresolved::Unimplemented(command)) => match rules.allows_absent(command.full_name().as_bytes()) {
             Some(true) => reply.ok(),
             _ => reply.bulk(&dry_run_text(pantala_engine::acl::Denied::Command, command.full_name(), b"")),
         },

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expiries_at_the_limits_and_past_them() {
+    fn expiries_at_and_beyond_the_limits() {
         let max = i64::MAX;
         assert_eq!(new_expiry_ms(1, Unit::Seconds, Base::Now, 500), Some(1500));
         assert_eq!(new_expiry_ms(7, Unit::Milliseconds, Base::Epoch, 500), Some(7));

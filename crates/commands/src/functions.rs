@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::glob;
 use pantala_engine::client::LocalContext;
-use pantala_engine::functions::{FunctionFacts, RestorePolicy};
+use pantala_engine::functions::{FunctionInfo, RestorePolicy};
 use pantala_resp::{Args, Reply};
 use pantala_types::rdb_value::{Reader, Writer, payload};
 
@@ -67,7 +67,7 @@ pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-fn describe(function: &FunctionFacts, reply: &mut Reply<'_>) {
+fn describe(function: &FunctionInfo, reply: &mut Reply<'_>) {
     reply.map(3);
     reply.bulk(b"name");
     reply.bulk(&function.name);

@@ -1,6 +1,6 @@
 //! `MEMORY` except `USAGE`: memory usage of the whole server.
 
-use pantala_engine::client::{LocalContext, MemoryFigures};
+use pantala_engine::client::{LocalContext, ProcessMemory};
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Reply};
 
@@ -75,7 +75,7 @@ pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
 }
 
 /// Writes the fields after the fields of the databases.
-fn write_totals(reply: &mut Reply<'_>, memory: &MemoryFigures, keys: u64) {
+fn write_totals(reply: &mut Reply<'_>, memory: &ProcessMemory, keys: u64) {
     let overhead_bytes = memory.startup_bytes + memory.clients_bytes;
     let data_bytes = memory.used_bytes.saturating_sub(overhead_bytes);
     let since_start_bytes = memory.used_bytes.saturating_sub(memory.startup_bytes);
@@ -127,7 +127,7 @@ pub fn doctor(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     reply.verbatim("txt", diagnosis(&context.host.memory(), clients).as_bytes());
 }
 
-fn diagnosis(memory: &MemoryFigures, clients: u64) -> String {
+fn diagnosis(memory: &ProcessMemory, clients: u64) -> String {
     let data_bytes = memory.used_bytes.saturating_sub(memory.startup_bytes);
     if data_bytes < DIAGNOSIS_BYTES_MIN {
         return format!("Too little data for a diagnosis ({data_bytes} bytes).\n");
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::testing_host::LocalTest;
 
-    const FIGURES: MemoryFigures = MemoryFigures {
+    const FIGURES: ProcessMemory = ProcessMemory {
         used_bytes: 20 << 20,
         peak_bytes: 25 << 20,
         startup_bytes: 8 << 20,
@@ -241,12 +241,12 @@ mod tests {
 
     #[test]
     fn doctor_reports_memory_problems() {
-        let empty = MemoryFigures { used_bytes: 9 << 20, ..FIGURES };
+        let empty = ProcessMemory { used_bytes: 9 << 20, ..FIGURES };
         assert!(diagnosis(&empty, 1).starts_with("Too little data for a diagnosis (1048576 bytes)"));
         assert_eq!(diagnosis(&FIGURES, 20), "No memory problems found.\n");
-        let peak = MemoryFigures { peak_bytes: 31 << 20, ..FIGURES };
+        let peak = ProcessMemory { peak_bytes: 31 << 20, ..FIGURES };
         assert!(diagnosis(&peak, 20).contains("* Peak"));
-        let resident = MemoryFigures { resident_bytes: 29 << 20, ..FIGURES };
+        let resident = ProcessMemory { resident_bytes: 29 << 20, ..FIGURES };
         assert!(diagnosis(&resident, 20).contains("* Resident"));
         assert!(diagnosis(&FIGURES, 2).contains("* Clients"));
     }

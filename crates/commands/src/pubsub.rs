@@ -46,9 +46,9 @@ fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind
     let subscriptions = context.session.subscriptions.get_or_insert_default();
     for name in args.iter().skip(1) {
         context.keyspace.pubsub().subscribe(subscriptions, listener, kind, name);
-        confirm(verb, Some(name), subscriptions.count_beside(kind), reply);
+        confirm(verb, Some(name), subscriptions.counted_subscriptions(kind), reply);
     }
-    context.session.tell_subscriptions();
+    context.session.publish_subscriptions();
     // A revocation of permissions after this point finds these subscriptions. An earlier revocation
     // may have searched before they were registered, so the permissions are checked again.
     if !context.session.has_followed(context.keyspace.users().epoch_after())
@@ -72,21 +72,21 @@ fn remove_subscriptions(
     if args.len() == 1 {
         let all: Vec<Name> = subscriptions.names(kind).iter().cloned().collect();
         if all.is_empty() {
-            confirm(verb, None, subscriptions.count_beside(kind), reply);
+            confirm(verb, None, subscriptions.counted_subscriptions(kind), reply);
         }
         for name in all {
             pubsub.unsubscribe(subscriptions, listener, kind, &name);
-            confirm(verb, Some(&name), subscriptions.count_beside(kind), reply);
+            confirm(verb, Some(&name), subscriptions.counted_subscriptions(kind), reply);
         }
     }
     for name in args.iter().skip(1) {
         pubsub.unsubscribe(subscriptions, listener, kind, name);
-        confirm(verb, Some(name), subscriptions.count_beside(kind), reply);
+        confirm(verb, Some(name), subscriptions.counted_subscriptions(kind), reply);
     }
     if subscriptions.is_empty() {
         context.session.subscriptions = None;
     }
-    context.session.tell_subscriptions();
+    context.session.publish_subscriptions();
 }
 
 fn confirm(verb: &str, name: Option<&[u8]>, count: usize, reply: &mut Reply<'_>) {

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Endpoint, Failover, Followed, Host, LocalContext, MemoryFigures, Replicator, Session,
+    Client, Clients, ClusterNode, Endpoint, Failover, Followed, Host, LocalContext, ProcessMemory, Replicator, Session,
     Shutdown,
 };
 use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
-use pantala_engine::functions::{FunctionFacts, Functions, LibraryFacts, RestorePolicy, RunningFacts};
+use pantala_engine::functions::{FunctionInfo, Functions, LibraryInfo, RestorePolicy, RunningFunction};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_resp::value::parse_reply;
 use pantala_resp::{ArgRange, Args, Reply};
@@ -24,7 +24,7 @@ pub(crate) const START_MS: i64 = 1_700_000_000_000;
 #[derive(Default)]
 pub(crate) struct FakeHost {
     pub(crate) clients: Clients,
-    pub(crate) memory: MemoryFigures,
+    pub(crate) memory: ProcessMemory,
     pub(crate) now_us: i64,
     /// The recorded calls, one line each.
     pub(crate) calls: Mutex<Vec<String>>,
@@ -155,7 +155,7 @@ impl Host for FakeHost {
         histogram.record(8_000, 2);
         vec![("get", Distribution::of([&histogram])), ("client|id", Distribution::of([&histogram]))]
     }
-    fn memory(&self) -> MemoryFigures {
+    fn memory(&self) -> ProcessMemory {
         self.memory
     }
     fn debug_allowed(&self, _: &Client) -> bool {
@@ -275,13 +275,13 @@ impl Functions for FakeHost {
     fn load(&self, code: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
         self.record(format!("load {replace} {}", text(code))).map(|()| b"library".to_vec()).map_err(String::into_bytes)
     }
-    fn libraries(&self) -> Vec<LibraryFacts> {
-        let function = |name: &str, description: Option<&str>, flags: &[&'static str]| FunctionFacts {
+    fn libraries(&self) -> Vec<LibraryInfo> {
+        let function = |name: &str, description: Option<&str>, flags: &[&'static str]| FunctionInfo {
             name: name.into(),
             description: description.map(Vec::from),
             flags: flags.to_vec(),
         };
-        let library = |name: &str, functions| LibraryFacts {
+        let library = |name: &str, functions| LibraryInfo {
             name: name.into(),
             text: format!("#!lua name={name}\n").into_bytes().into(),
             functions,
@@ -305,7 +305,7 @@ impl Functions for FakeHost {
         let _ = self.record(format!("restore {policy:?} {}", texts.join(" ")));
         trouble.map_or(Ok(()), |trouble| Err(trouble.as_bytes().to_vec()))
     }
-    fn running(&self) -> Result<Option<RunningFacts>, &'static str> {
+    fn running(&self) -> Result<Option<RunningFunction>, &'static str> {
         Ok(None)
     }
     fn kill(&self) -> Result<(), &'static str> {

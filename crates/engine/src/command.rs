@@ -14,7 +14,7 @@ mod slots;
 pub use argument::{Argument, ArgumentFlags, ArgumentKind};
 pub use call::{Key, KeyPlace, Permit, SessionView};
 pub use handler::{
-    Handler, Handlers, Keyed, KeyedHandler, Local, LocalHandler, Route, ScriptForm, ScriptNamed, ShardChoice,
+    Handler, Handlers, Keyed, KeyedHandler, Local, LocalHandler, Route, ScriptForm, ScriptReference, ShardChoice,
     TransactionPart,
 };
 pub use keys::{InvalidKeys, LegacyRange, for_each_key, keys_of};
@@ -410,7 +410,7 @@ impl Command {
 
     /// Returns whether a call with this number of arguments is timed individually when it runs as a
     /// request. Plain calls share the time measured for their window, unless they may block.
-    pub fn is_timed_on_its_way(&self, arguments: usize) -> bool {
+    pub fn is_timed_individually(&self, arguments: usize) -> bool {
         !self.is_plain(arguments) || self.flags.contains(Flags::BLOCKING)
     }
 

@@ -97,7 +97,7 @@ pub mod client {
     pub use crate::clients::client::{Client, ClientMemory, Clients, Endpoint, LIMIT_BYTES_MIN, Names};
     pub use crate::clients::primary::{NewPrimary, PrimaryLink, Progress};
     pub use crate::session::host::{
-        AllShards, ClusterNode, Followed, Host, LocalContext, MemoryFigures, PreferredEndpoint, Shutdown,
+        AllShards, ClusterNode, Followed, Host, LocalContext, PreferredEndpoint, ProcessMemory, Shutdown,
     };
     pub use crate::session::replication::{Acknowledged, Failover, Following, Next, Replicator};
     pub use crate::session::{Durability, ReplyMode, Session};

@@ -264,7 +264,7 @@ impl Tuning {
 
     /// Like [`Tuning::hears`], without the journal.
     #[inline]
-    pub(crate) fn hears_beside_journal(&self, classes: u32) -> bool {
+    pub(crate) fn has_observer_beside_journal(&self, classes: u32) -> bool {
         self.events.load(Relaxed) & (BROADCASTS | classes) != 0
     }
 

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_leaves_holds_nothing() {
+    fn a_removed_reader_holds_no_chunks() {
         let mut feed = Feed::new(3);
         let (fast, slow) = (feed.join(counted().1), feed.join(counted().1));
         feed.push(b"abc".into());

@@ -14,7 +14,7 @@ pub struct History {
 
 /// The arguments of a `PSYNC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct Registration<'a> {
     /// The ID, or `?`.
     pub id: &'a [u8],
     /// The number of the next byte that the replica needs, counted from 1.
@@ -88,7 +88,7 @@ impl History {
     ///
     /// # Errors
     /// The reason why the replica needs a full sync.
-    pub fn continues(&self, asked: Asked<'_>, held: Option<Range<u64>>) -> Result<u64, NotContinued> {
+    pub fn continues(&self, asked: Registration<'_>, held: Option<Range<u64>>) -> Result<u64, NotContinued> {
         if asked.id.first() == Some(&b'?') {
             return Err(NotContinued::Wanted);
         }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn asks(history: &History, id: ReplId, offset: i64) -> Result<u64, NotContinued> {
-        history.continues(Asked { id: id.as_str().as_bytes(), offset }, Some(10..20))
+        history.continues(Registration { id: id.as_str().as_bytes(), offset }, Some(10..20))
     }
 
     #[test]
@@ -135,15 +135,15 @@ mod tests {
             assert_eq!(asks(&history, id(1), offset), Err(NotContinued::NotHeld(11..21)), "{offset}");
         }
         assert_eq!(asks(&history, id(2), 11), Err(NotContinued::OtherHistory));
-        let asked = Asked { id: b"?", offset: -1 };
+        let asked = Registration { id: b"?", offset: -1 };
         assert_eq!(history.continues(asked, Some(0..20)), Err(NotContinued::Wanted));
         let own = id(1);
-        let asked = Asked { id: own.as_str().as_bytes(), offset: 1 };
+        let asked = Registration { id: own.as_str().as_bytes(), offset: 1 };
         assert_eq!(history.continues(asked, None), Err(NotContinued::NotHeld(0..0)));
     }
 
     #[test]
-    fn the_former_history_continues_up_to_its_end() {
+    fn a_former_id_is_valid_up_to_its_end() {
         let mut history = History::new(id(1));
         history.shift(id(2), 15);
         assert_eq!(history.second(), Some((id(1), 16)));

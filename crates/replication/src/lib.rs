@@ -38,7 +38,7 @@ mod schedule;
 pub use feed::{Feed, FeedAhead, FeedReader};
 pub use framing::Framing;
 pub use handshake::{Filter, Handshake, HandshakeError, Heard};
-pub use history::{Asked, History, NotContinued};
+pub use history::{History, NotContinued, Registration};
 pub use id::ReplId;
 pub use replicas::{Replica, ReplicaState, Replicas};
 pub use schedule::{Schedule, Waiting};

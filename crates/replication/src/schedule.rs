@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn others_need_not_wait() {
+    fn replicas_without_a_mark_need_not_wait() {
         let with_disk = Schedule { is_diskless: false, ..DISKLESS };
         assert!(with_disk.is_due(&waiting(1, 0)) && !with_disk.is_direct(&waiting(1, 0), false));
         assert!(with_disk.is_direct(&waiting(1, 0), true));

@@ -69,7 +69,7 @@ fn a_profile_forbids_only_the_submission() {
 
 /// Runs in a child process, because a process has one environment.
 #[test]
-fn the_environment_refuses() {
+fn the_environment_forbids() {
     const REASON: &str = "a test wants it so";
     if std::env::var_os(REFUSE_ENV).is_some() {
         assert!(probe().unwrap_err().contains(REASON));
@@ -77,7 +77,7 @@ fn the_environment_refuses() {
         return;
     }
     let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_environment_refuses"])
+        .args(["--exact", "the_environment_forbids"])
         .env(REFUSE_ENV, REASON)
         .status()
         .unwrap();

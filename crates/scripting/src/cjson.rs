@@ -248,7 +248,7 @@ impl Writer<'_> {
     /// Writes the value on top of the stack, which stays there.
     fn value(&mut self, depth: i32) -> Result<(), Raise> {
         let stack = self.stack;
-        if stack.memory().would_refuse(self.out.len()) {
+        if stack.memory().would_exceed(self.out.len()) {
             return Err(stack.error("not enough memory"));
         }
         match stack.kind(-1) {

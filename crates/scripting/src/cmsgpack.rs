@@ -53,7 +53,7 @@ fn pack_values(stack: Stack<'_>) -> Outcome {
 
 /// Encodes the value on top and pops it.
 fn encode(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
-    if stack.memory().would_refuse(out.len()) || !stack.room(6) {
+    if stack.memory().would_exceed(out.len()) || !stack.room(6) {
         return Err(stack.error("not enough memory"));
     }
     match stack.kind(-1) {

@@ -109,7 +109,7 @@ fn push_sized<'r>(stack: Stack<'_>, kind: u8, len: i64, rest: &'r [u8], is_whole
         b'%' | b'~' => FIELD_BYTES,
         _ => ELEMENT_BYTES,
     };
-    if stack.memory().would_refuse(len.saturating_mul(each_bytes)) {
+    if stack.memory().would_exceed(len.saturating_mul(each_bytes)) {
         *is_whole = false;
         stack.push_nil();
         return &[];

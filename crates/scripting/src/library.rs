@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_added_all_or_none() {
+    fn libraries_are_added_atomically() {
         let libraries = Libraries::default();
         libraries.add(&[library("a", &["f", "g"])], Existing::Kept, "'").expect("no conflict");
         let (found, index) = libraries.table().function(b"G").expect("found ignoring case");

@@ -82,11 +82,11 @@ impl Memory {
     /// Returns whether the limit is exceeded. Code that pushes values while the limit is suspended
     /// checks this before each value.
     pub(crate) fn is_full(&self) -> bool {
-        self.would_refuse(0)
+        self.would_exceed(0)
     }
 
     /// Returns whether `bytes` more bytes would exceed the limit.
-    pub(crate) fn would_refuse(&self, bytes: usize) -> bool {
+    pub(crate) fn would_exceed(&self, bytes: usize) -> bool {
         self.used_bytes.get().saturating_add(bytes) > self.limit_bytes
     }
 }
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn allocate(
         let grows = new_bytes > old_bytes;
         // This fails even while the limit is suspended, which `stop::throw` relies on.
         let Some(new_layout) = layout_of(new_bytes) else { return std::ptr::null_mut() };
-        if grows && memory.suspended.get() == 0 && memory.would_refuse(new_bytes - old_bytes) {
+        if grows && memory.suspended.get() == 0 && memory.would_exceed(new_bytes - old_bytes) {
             return std::ptr::null_mut();
         }
         let new = if old_bytes == 0 { alloc(new_layout) } else { realloc(block.cast(), layout(old_bytes), new_bytes) };

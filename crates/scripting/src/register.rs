@@ -41,11 +41,11 @@ pub(crate) fn push_globals(stack: Stack<'_>) {
     api::push_log_and_version(stack);
     stack.push_function(register_function);
     stack.set_raw_field(-2, "register_function");
-    sandbox::refuse_others(stack, stack.top());
+    sandbox::reject_missing_fields(stack, stack.top());
     sandbox::push_front(stack, -1);
     stack.set_raw_field(globals, "redis");
     stack.pop(1);
-    sandbox::refuse_others(stack, globals);
+    sandbox::reject_missing_fields(stack, globals);
 }
 
 /// Runs and pops the compiled library on top of the stack. Returns the registered functions.
@@ -111,7 +111,7 @@ pub(crate) fn is_late(stack: Stack<'_>) -> bool {
 
 /// The arguments of `redis.register_function`.
 #[derive(Default)]
-struct Asked {
+struct Registration {
     name: Option<Vec<u8>>,
     description: Option<Vec<u8>>,
     flags: Flags,
@@ -162,22 +162,22 @@ fn text_at(stack: Stack<'_>, index: c_int) -> Option<Vec<u8>> {
 }
 
 /// `redis.register_function(name, callback)`.
-fn two_arguments(stack: Stack<'_>) -> Result<Asked, &'static str> {
+fn two_arguments(stack: Stack<'_>) -> Result<Registration, &'static str> {
     let name = text_at(stack, 1).ok_or("first argument to redis.register_function must be a string")?;
     if stack.kind(2) != Kind::Function {
         return Err("second argument to redis.register_function must be a function");
     }
-    Ok(Asked { name: Some(name), callback: Some(2), ..Asked::default() })
+    Ok(Registration { name: Some(name), callback: Some(2), ..Registration::default() })
 }
 
 /// `redis.register_function{function_name = …, callback = …, description = …, flags = …}`.
-fn named_arguments(stack: Stack<'_>) -> Result<Asked, &'static str> {
+fn named_arguments(stack: Stack<'_>) -> Result<Registration, &'static str> {
     if stack.kind(1) != Kind::Table {
         return Err(
             "calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments).",
         );
     }
-    let mut asked = Asked::default();
+    let mut asked = Registration::default();
     // Reserves a stack slot for the callback.
     stack.push_nil();
     stack.push_nil();
@@ -211,8 +211,8 @@ fn named_arguments(stack: Stack<'_>) -> Result<Asked, &'static str> {
         stack.pop(1);
     }
     match &asked {
-        Asked { name: None, .. } => Err("redis.register_function must get a function name argument"),
-        Asked { callback: None, .. } => Err("redis.register_function must get a callback argument"),
+        Registration { name: None, .. } => Err("redis.register_function must get a function name argument"),
+        Registration { callback: None, .. } => Err("redis.register_function must get a callback argument"),
         _ => Ok(asked),
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn fill(stack: Stack<'_>, own: &[Own]) {
         }
         stack.pop(1);
     }
-    refuse_others(stack, globals);
+    reject_missing_fields(stack, globals);
     push_front(stack, globals);
     stack.push_copy(-1);
     stack.set_raw_field(globals, "_G");
@@ -101,7 +101,7 @@ pub(crate) fn fill(stack: Stack<'_>, own: &[Own]) {
 }
 
 /// Makes reading a missing field of a table an error.
-pub(crate) fn refuse_others(stack: Stack<'_>, table: c_int) {
+pub(crate) fn reject_missing_fields(stack: Stack<'_>, table: c_int) {
     stack.new_table(0, 1);
     stack.push_function(nonexistent);
     stack.set_raw_field(-2, "__index");
@@ -109,7 +109,7 @@ pub(crate) fn refuse_others(stack: Stack<'_>, table: c_int) {
 }
 
 /// Pops the table on top and redirects reads of the globals to it.
-pub(crate) fn lead_globals_to_top(stack: Stack<'_>) {
+pub(crate) fn redirect_globals_to_top(stack: Stack<'_>) {
     if stack.metatable(ffi::LUA_GLOBALSINDEX) {
         stack.insert(-2);
         stack.set_raw_field(-2, "__index");
@@ -202,7 +202,7 @@ pub(crate) fn push_front(stack: Stack<'_>, index: c_int) {
 }
 
 /// Returns whether a value is a front. If so, pushes the real table.
-fn push_behind(stack: Stack<'_>, index: c_int) -> bool {
+fn push_real_table(stack: Stack<'_>, index: c_int) -> bool {
     if stack.kind(index) != Kind::Table || !stack.metatable(index) {
         return false;
     }
@@ -217,19 +217,19 @@ fn push_behind(stack: Stack<'_>, index: c_int) -> bool {
 }
 
 lua_functions! {
-    readonly => refuse_change;
-    nonexistent => refuse_name;
+    readonly => reject_change;
+    nonexistent => reject_missing_global;
     load => compile_pieces;
     loadstring => compile_string;
     getmetatable => show_metatable;
 }
 
-fn refuse_change(stack: Stack<'_>) -> Outcome {
+fn reject_change(stack: Stack<'_>) -> Outcome {
     Err(stack.error(READONLY))
 }
 
 /// Raises the error for a missing global.
-fn refuse_name(stack: Stack<'_>) -> Outcome {
+fn reject_missing_global(stack: Stack<'_>) -> Outcome {
     if stack.top() != 2 {
         return Err(stack.error("Wrong number of arguments to luaProtectedTableError"));
     }
@@ -253,7 +253,7 @@ fn show_metatable(stack: Stack<'_>) -> Outcome {
         stack.raw_get(ffi::LUA_REGISTRYINDEX);
         return Ok(1);
     }
-    if push_behind(stack, 1) {
+    if push_real_table(stack, 1) {
         if stack.metatable(-1) {
             push_front(stack, -1);
         } else {
@@ -280,10 +280,10 @@ fn compile_string(stack: Stack<'_>) -> Outcome {
         let code = stack.check_bytes(1)?;
         (code, if matches!(stack.kind(2), Kind::None | Kind::Nil) { code } else { stack.check_bytes(2)? })
     };
-    Ok(compile_or_tell(stack, code, name))
+    Ok(compile_or_error(stack, code, name))
 }
 
-fn compile_or_tell(stack: Stack<'_>, code: &[u8], name: &[u8]) -> c_int {
+fn compile_or_error(stack: Stack<'_>, code: &[u8], name: &[u8]) -> c_int {
     match compile(stack, code, name) {
         Ok(()) => 1,
         Err(Raise) => {
@@ -362,7 +362,7 @@ fn compile_pieces(stack: Stack<'_>) -> Outcome {
                 if piece.is_empty() {
                     break;
                 }
-                if memory.would_refuse(code.len() + piece.len()) || code.len() + piece.len() > CODE_BYTES_MAX {
+                if memory.would_exceed(code.len() + piece.len()) || code.len() + piece.len() > CODE_BYTES_MAX {
                     stack.push_nil();
                     stack.push_bytes(b"not enough memory");
                     return Ok(2);
@@ -377,7 +377,7 @@ fn compile_pieces(stack: Stack<'_>) -> Outcome {
         }
         stack.pop(1);
     }
-    Ok(compile_or_tell(stack, &code, name))
+    Ok(compile_or_error(stack, &code, name))
 }
 
 // The functions below call Lua's own, which may raise. Their frames must not hold anything with a
@@ -407,7 +407,7 @@ unsafe fn first_is_front(state: *mut lua_State, behind: bool) -> bool {
     // SAFETY: these stack operations raise only memory errors, and no frame of this function has a
     // destructor, so the limit need not be suspended.
     let stack = unsafe { Stack::new(state) };
-    let is_front = push_behind(stack, 1);
+    let is_front = push_real_table(stack, 1);
     if is_front {
         if behind { stack.replace(1) } else { stack.pop(1) }
     }
@@ -489,7 +489,7 @@ unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
         ffi::lua_pushboolean(state, 1);
         ffi::lua_insert(state, 1);
         if ffi::lua_pcall(state, ffi::lua_gettop(state) - 2, ffi::LUA_MULTRET, 0) != ffi::LUA_OK {
-            stop::pass_on(state);
+            stop::raise_again(state);
             ffi::lua_remove(state, 1);
             if ffi::lua_type(state, -1) == ffi::LUA_TTABLE {
                 let stack = Stack::new(state);
@@ -512,7 +512,7 @@ unsafe extern "C-unwind" fn handled_call(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
         let results = original(state);
-        stop::pass_on(state);
+        stop::raise_again(state);
         results
     }
 }
@@ -521,9 +521,9 @@ unsafe extern "C-unwind" fn handled_call(state: *mut lua_State) -> c_int {
 unsafe extern "C-unwind" fn resume(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
-        stop::look_sometimes(state);
+        stop::check_periodically(state);
         let results = original(state);
-        stop::pass_on(state);
+        stop::raise_again(state);
         results
     }
 }

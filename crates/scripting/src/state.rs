@@ -276,7 +276,7 @@ impl State {
         stack.set_top(0);
         if let Some(load_globals) = self.load_globals {
             stack.raw_element(ffi::LUA_REGISTRYINDEX, load_globals);
-            sandbox::lead_globals_to_top(stack);
+            sandbox::redirect_globals_to_top(stack);
         }
         let registered = match sandbox::compile(stack, code, b"@user_function") {
             Ok(()) => register::run(stack, Load::new(time_max))
@@ -287,7 +287,7 @@ impl State {
             }
         };
         stack.raw_element(ffi::LUA_REGISTRYINDEX, self.globals);
-        sandbox::lead_globals_to_top(stack);
+        sandbox::redirect_globals_to_top(stack);
         stack.set_top(0);
         self.memory.resume();
         let (functions, references) = registered?.into_iter().unzip();
@@ -554,7 +554,7 @@ mod tests {
 
     /// Decoded data is limited in the same way.
     #[test]
-    fn data_that_exceed_memory_are_errors() {
+    fn decoded_data_that_exceeds_memory_is_an_error() {
         for text in [
             "return #cjson.decode('[' .. string.rep('[],', 50000) .. '1]')",
             "return #cmsgpack.unpack('\\221\\0\\0\\195\\80' .. string.rep('\\145\\1', 50000))",

@@ -10,9 +10,9 @@
 //! ([`throw`]). The client's error is created after the script has ended.
 //!
 //! Functions that catch errors (`pcall`, `xpcall`, `coroutine.resume`) raise the error again at
-//! once ([`pass_on`]). For coroutines the hook alone would not be enough: each has its own
+//! once ([`raise_again`]). For coroutines the hook alone would not be enough: each has its own
 //! instruction count, so a script with many short coroutines rarely calls the hook. Therefore the
-//! script is also checked at every few resumes ([`look_sometimes`]).
+//! script is also checked at every few resumes ([`check_periodically`]).
 
 use std::ffi::c_int;
 
@@ -26,7 +26,7 @@ use crate::{INTERRUPT_INSTRUCTIONS, api, errors, register};
 /// Number of resumes of coroutines between two checks. If more instructions than
 /// [`INTERRUPT_INSTRUCTIONS`] run between two resumes, the hook checks. So a script is checked at
 /// least every few million instructions (about 20 ms).
-const RESUMES_PER_LOOK: u32 = 16;
+const RESUMES_PER_CHECK: u32 = 16;
 
 /// A size that no allocation can have. It is larger than any block, but small enough that Lua does
 /// not report it as too large by an ordinary error.
@@ -109,16 +109,16 @@ unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) 
     }
 }
 
-/// Checks the script at every [`RESUMES_PER_LOOK`] resumes of a coroutine.
+/// Checks the script at every [`RESUMES_PER_CHECK`] resumes of a coroutine.
 ///
 /// # Safety
 /// As for [`throw`].
-pub(crate) unsafe fn look_sometimes(state: *mut lua_State) {
+pub(crate) unsafe fn check_periodically(state: *mut lua_State) {
     // SAFETY: by the caller's promise.
     unsafe {
         let resumes = &Memory::of(state).resumes;
         resumes.set(resumes.get().wrapping_add(1));
-        if resumes.get().is_multiple_of(RESUMES_PER_LOOK) {
+        if resumes.get().is_multiple_of(RESUMES_PER_CHECK) {
             enter(state, look);
         }
     }
@@ -129,7 +129,7 @@ pub(crate) unsafe fn look_sometimes(state: *mut lua_State) {
 ///
 /// # Safety
 /// As for [`throw`].
-pub(crate) unsafe fn pass_on(state: *mut lua_State) {
+pub(crate) unsafe fn raise_again(state: *mut lua_State) {
     // SAFETY: by the caller's promise. `running` is called once, and no Lua runs before this
     // function returns.
     unsafe {

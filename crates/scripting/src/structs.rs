@@ -185,7 +185,7 @@ fn pack_values(stack: Stack<'_>) -> Outcome {
             _ => format.set(option)?,
         }
         position += size;
-        if stack.memory().would_refuse(out.len()) {
+        if stack.memory().would_exceed(out.len()) {
             return Err(stack.error("not enough memory"));
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use pantala_base::{Clock, Distribution, Moment, Random, SystemClock, purges};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Endpoint, Followed, Host, MemoryFigures, Replicator, Session, Shutdown,
+    Client, Clients, ClusterNode, Endpoint, Followed, Host, ProcessMemory, Replicator, Session, Shutdown,
 };
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::functions::Functions;
@@ -217,12 +217,12 @@ impl Server {
         if open > u64::from(settings.maxclients) {
             self.open.fetch_sub(1, Relaxed);
             self.stats.connections_rejected.fetch_add(1, Relaxed);
-            net::turn_away(&socket, kind, "-ERR max number of clients reached\r\n");
+            net::send_rejection(&socket, kind, "-ERR max number of clients reached\r\n");
             return None;
         }
-        if settings.protected_mode && !net::is_let_in(&peer) && self.needs_no_password() {
+        if settings.protected_mode && !net::is_admitted_in_protected_mode(&peer) && self.needs_no_password() {
             self.open.fetch_sub(1, Relaxed);
-            net::turn_away(&socket, kind, PROTECTED_MODE_DENIED);
+            net::send_rejection(&socket, kind, PROTECTED_MODE_DENIED);
             return None;
         }
         self.stats.peak_clients.fetch_max(open, Relaxed);
@@ -285,7 +285,7 @@ impl Server {
     /// Returns the memory usage of all databases, bytes.
     pub(crate) fn data_bytes(&self) -> u64 {
         (0..self.keyspace.partition_count())
-            .flat_map(|shard| self.keyspace.shard_figures(shard))
+            .flat_map(|shard| self.keyspace.database_stats_of_shard(shard))
             .map(|figures| figures.dict_bytes.get() + figures.heap_bytes.get())
             .sum()
     }
@@ -491,7 +491,7 @@ impl Host for Server {
         crate::info::stats::latencies(self)
     }
 
-    fn memory(&self) -> MemoryFigures {
+    fn memory(&self) -> ProcessMemory {
         // Bytes that clients share count once.
         let mut clients_bytes = self.kept_messages.load(Relaxed);
         for client in self.keyspace.clients().all() {
@@ -503,7 +503,7 @@ impl Host for Server {
         let resident_bytes = process::resident_bytes().unwrap_or(used_bytes);
         let scripts_bytes = self.scripting.scripts.bytes();
         let libraries_bytes = self.scripting.libraries.table().bytes() as u64;
-        MemoryFigures {
+        ProcessMemory {
             used_bytes,
             peak_bytes,
             startup_bytes,

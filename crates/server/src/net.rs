@@ -74,7 +74,7 @@ pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
 
 /// Returns whether protected mode admits a peer. As in Redis, it admits Unix sockets, 127.0.0.1 and
 /// ::1.
-pub fn is_let_in(peer: &Endpoint) -> bool {
+pub fn is_admitted_in_protected_mode(peer: &Endpoint) -> bool {
     match peer {
         Endpoint::Tcp(address) => {
             let address = address.ip().to_canonical();
@@ -86,7 +86,7 @@ pub fn is_let_in(peer: &Endpoint) -> bool {
 
 /// Sends an error to a rejected peer, as much of it as the socket takes at once. As in Redis, no
 /// error is sent to a TLS peer, because that would need a handshake.
-pub fn turn_away(socket: &OwnedFd, kind: Kind, message: &str) {
+pub fn send_rejection(socket: &OwnedFd, kind: Kind, message: &str) {
     if kind == Kind::Tls {
         return;
     }

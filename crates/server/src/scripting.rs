@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pantala_base::killable::{Kill, Killable, Snapshot};
-use pantala_engine::functions::{FunctionFacts, Functions, LibraryFacts, RestorePolicy, RunningFacts};
+use pantala_engine::functions::{FunctionInfo, Functions, LibraryInfo, RestorePolicy, RunningFunction};
 use pantala_scripting::{
     Draft, Existing, Libraries, Library, Script, Scripts, State, already_exists, sha_from, sha_of,
 };
@@ -62,7 +62,7 @@ thread_local! {
 type StateBytes = Arc<[AtomicU64; 2]>;
 
 /// Takes this thread's Lua state of a kind, or creates one. The caller returns it by
-/// [`put_back_state`].
+/// [`return_state`].
 pub fn take_state(kind: Kind) -> Box<State> {
     let kept = STATES.with_borrow_mut(|states| states[kind as usize].take());
     kept.unwrap_or_else(|| {
@@ -74,7 +74,7 @@ pub fn take_state(kind: Kind) -> Box<State> {
 }
 
 /// Returns a Lua state to this thread and publishes its memory usage.
-pub fn put_back_state(kind: Kind, state: Box<State>) {
+pub fn return_state(kind: Kind, state: Box<State>) {
     STATE_BYTES.with_borrow(|told| {
         if let Some(told) = told {
             told[kind as usize].store(state.used_bytes() as u64, Relaxed);
@@ -212,7 +212,7 @@ impl Scripting {
             // The lookup makes the state drop scripts that it compiled before a flush.
             state.find(&self.scripts, &sha);
             let compiled = state.compile(&script);
-            put_back_state(Kind::Script, state);
+            return_state(Kind::Script, state);
             compiled?;
             self.scripts.add(script);
         }
@@ -272,12 +272,12 @@ impl Scripting {
 
     /// Returns the longest-running function that has run for at least `busy_ms`. Fails if only a
     /// script is busy.
-    pub fn busy_function(&self, now_ms: i64, busy_ms: i64) -> Result<Option<RunningFacts>, &'static str> {
+    pub fn busy_function(&self, now_ms: i64, busy_ms: i64) -> Result<Option<RunningFunction>, &'static str> {
         let is_function = |busy: &(&Running, i64)| busy.0.kind() == Kind::Function;
         let longest = self.busy(now_ms, busy_ms).filter(is_function).max_by_key(|(_, runs_ms)| *runs_ms);
         if let Some((running, runs_ms)) = longest {
             let named = running.named.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            return Ok(named.map(|named| RunningFacts { name: named.name, command: named.command, runs_ms }));
+            return Ok(named.map(|named| RunningFunction { name: named.name, command: named.command, runs_ms }));
         }
         match self.busy(now_ms, busy_ms).next() {
             Some(_) => Err(Kind::Script.busy()),
@@ -290,7 +290,7 @@ impl Scripting {
         let mut state = take_state(Kind::Function);
         state.drop_old(&self.libraries);
         let functions = state.load(&draft);
-        put_back_state(Kind::Function, state);
+        return_state(Kind::Function, state);
         Ok(Arc::new(draft.with(functions?)))
     }
 
@@ -341,7 +341,7 @@ impl Scripting {
 fn forget(ids: &[u64]) {
     let mut state = take_state(Kind::Function);
     ids.iter().for_each(|id| state.forget_library(*id));
-    put_back_state(Kind::Function, state);
+    return_state(Kind::Function, state);
 }
 
 fn with_code(why: &[u8]) -> Vec<u8> {
@@ -355,14 +355,14 @@ impl Functions for Server {
         Ok(name)
     }
 
-    fn libraries(&self) -> Vec<LibraryFacts> {
-        let facts = |library: &Arc<Library>| LibraryFacts {
+    fn libraries(&self) -> Vec<LibraryInfo> {
+        let facts = |library: &Arc<Library>| LibraryInfo {
             name: library.name.to_vec(),
             text: Arc::clone(&library.text),
             functions: library
                 .functions
                 .iter()
-                .map(|function| FunctionFacts {
+                .map(|function| FunctionInfo {
                     name: function.name.to_vec(),
                     description: function.description.as_ref().map(|text| text.to_vec()),
                     flags: function.flags.names().collect(),
@@ -407,7 +407,7 @@ impl Functions for Server {
         Ok(())
     }
 
-    fn running(&self) -> Result<Option<RunningFacts>, &'static str> {
+    fn running(&self) -> Result<Option<RunningFunction>, &'static str> {
         self.scripting().busy_function(self.monotonic_ms(), self.busy_ms())
     }
 

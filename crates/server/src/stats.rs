@@ -244,7 +244,7 @@ impl<'s> Tally<'s> {
 
     /// Ends the run. Adds its counts if it was committed (`stands`), and drops them if it was
     /// rolled back.
-    pub fn let_go(&mut self, stands: bool) {
+    pub fn commit_held(&mut self, stands: bool) {
         if !std::mem::take(&mut self.is_holding) {
             return;
         }
@@ -344,7 +344,7 @@ impl<'s> Tally<'s> {
     pub fn time_last(&mut self, took: Duration) {
         if let Some(index) = self.pop_call() {
             self.record(index, took);
-            self.leave_out(took);
+            self.exclude_time(took);
         }
     }
 
@@ -370,7 +370,7 @@ impl<'s> Tally<'s> {
     }
 
     /// Excludes `took` from the time that the window's commands share.
-    pub fn leave_out(&mut self, took: Duration) {
+    pub fn exclude_time(&mut self, took: Duration) {
         self.window_timed_ns += took.as_nanos() as u64;
     }
 
@@ -545,7 +545,7 @@ mod tests {
                 tally.count_within(get, Outcome::Ok, Duration::ZERO);
             }
             assert_eq!((commands(), stats.errors.get()), (meanwhile, 0), "{calls}");
-            tally.let_go(stands);
+            tally.commit_held(stands);
             assert_eq!((commands(), stats.errors.get()), (after, u64::from(stands)), "{calls} {stands}");
             tally.count_within(get, Outcome::Rejected, Duration::ZERO);
             let rejected: u64 = stats.by_command().iter().map(|(_, stats)| stats.rejected.get()).sum();

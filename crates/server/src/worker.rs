@@ -76,7 +76,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
             dispatcher.clients.handle_all(&mut events);
             evict_if_due(dispatcher);
             if dispatcher.memory.is_behind() | !dispatcher.clients.garbage.is_empty() {
-                dispatcher.memory.go_on(&mut dispatcher.clients);
+                dispatcher.memory.serve_deferred(&mut dispatcher.clients);
             }
             run_commands(dispatcher, windows);
             end_turn(dispatcher, control, true);
@@ -137,9 +137,9 @@ fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &Control,
     dispatcher.clients.reactor.clock.end_turn(dispatcher.clients.reactor.server);
     control.cron_if_due(dispatcher);
     control.walk_if_due(dispatcher);
-    dispatcher.tell_changed();
+    dispatcher.send_prefix_invalidations();
     if is_whole {
-        dispatcher.memory.tell_clients_if_over(&mut dispatcher.clients);
+        dispatcher.memory.publish_client_memory_if_over(&mut dispatcher.clients);
     }
     // If CONFIG SET ran in this turn, settings that affect the data are applied before its reply is
     // sent.
@@ -168,7 +168,7 @@ impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
         dispatcher.clients.handle_or_defer(events);
         evict_if_due(dispatcher);
         run_commands(dispatcher, &mut self.windows);
-        dispatcher.refuse_waiting(owned);
+        dispatcher.reject_waiting(owned);
         // The script's own changes invalidate keys when its shards are released.
         end_turn(dispatcher, &self.control, false);
     }

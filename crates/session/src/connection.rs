@@ -10,7 +10,7 @@ use std::time::Duration;
 use pantala_base::{Lender, Lent, SharedBytes};
 use pantala_engine::blocking::{Waiter, Woken};
 use pantala_engine::client::Session;
-use pantala_engine::request::Parcel;
+use pantala_engine::request::RequestNode;
 use pantala_resp::{ArgRange, Limits, ProtocolError};
 
 use crate::input::{Input, Parsed};
@@ -54,11 +54,11 @@ pub struct Waits {
     pub requests: u32,
     /// Replies that have arrived, but can be sent only after earlier ones of the same pipeline,
     /// which are still missing.
-    pub answers: Vec<Parcel>,
+    pub answers: Vec<RequestNode>,
     /// Its blocked command.
     pub blocked: Option<Blocked>,
     /// A reply that arrived before the connection was registered as blocked.
-    pub woken_early: Option<Woken>,
+    pub woken_before_blocking: Option<Woken>,
     /// Whether a command has waited for its shards, and the commands after it have not been
     /// dispatched together, in one window, since then.
     pub has_waited: bool,
@@ -145,7 +145,7 @@ impl<C: Lent, S> Connection<C, S> {
     /// chosen; otherwise a spare one.
     #[inline(always)]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
-        if self.ahead.gives_buffer() {
+        if self.ahead.supplies_buffer() {
             self.output = self.ahead.next_buffer();
         } else if let Some(spare) = spare.pop() {
             self.output = spare;
@@ -216,7 +216,7 @@ impl<C: Lent, S> Connection<C, S> {
     /// Publishes the sizes of the buffers for client memory accounting and `CLIENT LIST`. As in
     /// Redis, the bytes of the running command count as pending input.
     #[inline]
-    pub fn tell_buffers<M: Lender<Chunk = C>>(&self, memory: &M) {
+    pub fn publish_buffers<M: Lender<Chunk = C>>(&self, memory: &M) {
         let (session, client) = (&self.session, &self.session.client);
         let answered_bytes: usize = self.waits.answers.iter().map(|parcel| parcel.value.reply.len()).sum();
         client.query_bytes.store(self.input.waiting_bytes() as u64, Relaxed);

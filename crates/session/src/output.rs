@@ -77,7 +77,7 @@ impl Ahead {
 
     /// Returns whether [`Ahead::next_buffer`] supplies the next output buffer.
     #[inline]
-    pub fn gives_buffer(&self) -> bool {
+    pub fn supplies_buffer(&self) -> bool {
         self.next_capacity_bytes.is_some()
     }
 

@@ -54,7 +54,7 @@ impl<C: Lent, S> Connection<C, S> {
                 transaction.push(keyspace, command, &args, flags(command, &args), place);
             }
             reply.simple(QUEUED);
-            session.tell_transaction();
+            session.publish_transaction();
         } else {
             transaction.aborted = true;
             reply.error(NOT_IN_TRANSACTIONS);

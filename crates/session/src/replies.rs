@@ -72,7 +72,7 @@ impl<C: Lent, S> Connection<C, S> {
 
     /// Releases the held messages once the replies before them have arrived.
     #[inline]
-    pub fn release_news(&mut self) {
+    pub fn release_messages(&mut self) {
         if !self.news.is_empty() {
             self.output.append(&mut self.news);
         }
@@ -89,7 +89,7 @@ impl<C: Lent, S> Connection<C, S> {
         self.session.in_exec = false;
         if self.session.reply_mode == ReplyMode::On {
             self.confirmed = Vec::new();
-            self.release_news();
+            self.release_messages();
         } else {
             self.confirmed.append(&mut self.news);
         }

@@ -119,8 +119,8 @@ fn commands_that_are_held_back_are_parsed_once() {
 
 /// All kinds of output stay in order, whether or not a send is in flight.
 #[test]
-fn what_is_sent_is_what_was_replied() {
-    let mut random = random("what_is_sent_is_what_was_replied");
+fn pieces_sent_equal_the_replies() {
+    let mut random = random("pieces_sent_equal_the_replies");
     let kept = Arc::new(AtomicU64::new(0));
     for _ in 0..100 {
         let (mut connection, mut wanted, mut sent) = (connection(), Vec::new(), Vec::new());
@@ -172,7 +172,7 @@ fn what_is_sent_is_what_was_replied() {
 }
 
 #[test]
-fn a_connection_that_cannot_run_more_is_received_from_up_to_a_bound() {
+fn receiving_pauses_when_a_waiting_connection_has_much_input() {
     for (state, bytes, holds) in [
         (State::Parked, WAITING_BYTES_MAX, false),
         (State::Parked, WAITING_BYTES_MAX + 1, true),
@@ -224,9 +224,9 @@ fn a_turn_ends_a_piece_at_its_length() {
     connection.output.resize(PIECE_BYTES - 1, b'x');
     assert!(!connection.end_piece(1));
     connection.output.push(b'x');
-    assert!(connection.end_piece(1) && connection.ahead.gives_buffer());
+    assert!(connection.end_piece(1) && connection.ahead.supplies_buffer());
     assert_eq!(connection.ahead.next_buffer().capacity(), PIECE_BYTES + 64);
-    assert!(!connection.ahead.gives_buffer());
+    assert!(!connection.ahead.supplies_buffer());
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn messages_wait_for_the_answer_in_flight() {
     assert_eq!((connection.output.len(), connection.pending_bytes()), (0, 7));
     connection.output.extend_from_slice(b"answer ");
     connection.unpark();
-    connection.release_news();
+    connection.release_messages();
     connection.tell(b" message");
     assert_eq!(connection.output, b"answer message message");
     connection.state = State::Closing;

@@ -124,7 +124,7 @@ impl Connection {
         self.partial.len()
     }
 
-    /// Keeps bytes of a handshake for [`Connection::shake_hands`].
+    /// Keeps bytes of a handshake for [`Connection::perform_handshake`].
     ///
     /// # Errors
     /// More than [`HANDSHAKE_BYTES_MAX`] bytes would be kept.
@@ -141,7 +141,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection must be closed after sending the content of `out.reply`.
-    pub fn shake_hands(&mut self, out: &mut Out<'_>) -> Result<(), Failure> {
+    pub fn perform_handshake(&mut self, out: &mut Out<'_>) -> Result<(), Failure> {
         self.run_partial(out)
     }
 

@@ -79,9 +79,9 @@ impl Pair {
     }
 
     /// Completes the handshake. Its bytes arrive in pieces of random length.
-    fn shake_hands(&mut self, random: &mut Random) {
+    fn perform_handshake(&mut self, random: &mut Random) {
         let (mut to_server, mut to_client, mut plain) = (Vec::new(), Vec::new(), Vec::new());
-        self.client.shake_hands(&mut Out { plain: &mut plain, reply: &mut to_server }).expect("a hello");
+        self.client.perform_handshake(&mut Out { plain: &mut plain, reply: &mut to_server }).expect("a hello");
         while self.server.is_handshaking() || self.client.is_handshaking() || !to_client.is_empty() {
             for mut piece in pieces(&std::mem::take(&mut to_server), random) {
                 let mut out = Out { plain: &mut plain, reply: &mut to_client };
@@ -119,7 +119,7 @@ fn bytes_arrive_as_they_were_sent_in_pieces_of_any_length() {
     let mut random = Random(1);
     for _ in 0..20 {
         let mut pair = Pair::new(&server, &client);
-        pair.shake_hands(&mut random);
+        pair.perform_handshake(&mut random);
         for _ in 0..20 {
             let length = [1, 300, 20_000, 100_000][random.below(4)];
             let sent: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
@@ -152,11 +152,11 @@ fn damaged_bytes_are_a_failure_and_never_a_panic() {
         let mut pair = Pair::new(&server, &client);
         let (mut bytes, mut plain, mut reply) = (Vec::new(), Vec::new(), Vec::new());
         if round % 3 == 0 {
-            pair.shake_hands(&mut random);
+            pair.perform_handshake(&mut random);
             pair.client.seal(&vec![7; random.below(20_000)], &mut bytes).expect("sealed");
             pair.client.seal(b"second", &mut bytes).expect("sealed");
         } else {
-            pair.client.shake_hands(&mut Out { plain: &mut plain, reply: &mut bytes }).expect("a hello");
+            pair.client.perform_handshake(&mut Out { plain: &mut plain, reply: &mut bytes }).expect("a hello");
         }
         for _ in 0..=random.below(3) {
             // Half of the changes are in the headers, where they matter most.
@@ -188,7 +188,7 @@ fn replies_are_sealed_in_the_middle_of_a_handshake_message() {
     let mut pair = Pair::new(&server, &client);
     // The hello arrives in records of ten bytes, and is incomplete.
     let (mut hello, mut plain, mut reply) = (Vec::new(), Vec::new(), Vec::new());
-    pair.client.shake_hands(&mut Out { plain: &mut plain, reply: &mut hello }).expect("a hello");
+    pair.client.perform_handshake(&mut Out { plain: &mut plain, reply: &mut hello }).expect("a hello");
     for part in hello[5..].chunks(10).take(5) {
         let mut record = vec![22, 3, 1, 0, part.len() as u8];
         record.extend_from_slice(part);

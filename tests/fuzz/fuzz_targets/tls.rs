@@ -52,7 +52,7 @@ fn speak_to(server: &Server, bytes: &[u8], piece: usize) {
         let received = if at % 2 == 0 {
             connection.receive(&mut bytes.to_vec(), &mut out)
         } else {
-            connection.keep(bytes).and_then(|()| connection.shake_hands(&mut out))
+            connection.keep(bytes).and_then(|()| connection.perform_handshake(&mut out))
         };
         has_failed |= received.is_err();
         assert!(received.is_err() || !has_failed, "a failure is final");
@@ -103,7 +103,7 @@ fn converse(server: &Server, choices: &[u8]) {
         (server.accept().expect("a connection"), SIDES.2.connect("localhost").expect("a connection"));
     let (mut up, mut down) = (Way::default(), Way::default());
     let mut hello = Vec::new();
-    client.shake_hands(&mut Out { plain: &mut down.got, reply: &mut hello }).expect("a hello");
+    client.perform_handshake(&mut Out { plain: &mut down.got, reply: &mut hello }).expect("a hello");
     up.flying = hello;
     let mut is_well = true;
     // A side that has announced its end gets no more bytes.

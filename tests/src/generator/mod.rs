@@ -159,7 +159,7 @@ impl Generator {
 
     /// Returns whether the next step belongs to the last one, on the same connection.
     #[must_use]
-    pub fn goes_on(&self) -> bool {
+    pub fn has_more_to_evict(&self) -> bool {
         !self.following.is_empty()
     }
 
@@ -185,7 +185,7 @@ impl Generator {
             },
             _ => self.unknown_command(),
         };
-        if !self.goes_on() && self.random.one_in(14) && may_be_bent(&step.args) {
+        if !self.has_more_to_evict() && self.random.one_in(14) && may_be_bent(&step.args) {
             self.bend(&mut step);
             // An ID from the clock would differ between the servers.
             if step.args[0] == b"XADD" {

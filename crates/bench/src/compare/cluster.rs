@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use pantala_base::limits::SLOTS;
 use pantala_resp::value::Value;
 
-use super::peers::{READY_LOOK, check_interrupted};
+use super::peers::{READY_CHECK, check_interrupted};
 use crate::load::control::{Control, Login, Target};
 
 /// Maximum time until the nodes agree on the cluster's state.
@@ -54,7 +54,7 @@ pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()
                     format!("the cluster doesn't agree after {} s; {address} says {state}", AGREED_MAX.as_secs()),
                 ));
             }
-            thread::sleep(READY_LOOK);
+            thread::sleep(READY_CHECK);
         }
     }
     for node in &mut nodes {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn agreement_is_of_all() {
+    fn all_nodes_must_agree() {
         let info = "cluster_state:ok\r\ncluster_slots_ok:16384\r\ncluster_known_nodes:40\r\ncluster_size:40\r\n";
         assert!(is_agreed(info, 40) && !is_agreed(info, 41) && !is_agreed(&info.replace("ok", "fail"), 40));
     }

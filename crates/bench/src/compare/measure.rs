@@ -123,7 +123,7 @@ impl Course<'_> {
                     }
                     Absent::Failed(error) => result.invalid = Some(format!("not started: {error}")),
                 }
-                say_trouble(&result);
+                print_failure(&result);
                 return Entrant { peer: None, result };
             }
         };
@@ -150,9 +150,9 @@ impl Course<'_> {
         (result.resident_loaded_bytes, result.resident_peak_bytes) = peer.resident_bytes();
         match filled {
             Ok(keys) => result.loaded_keys = keys,
-            Err(error) => result.invalid = Some(death_or(&mut peer, &format!("loading the keys: {error}"))),
+            Err(error) => result.invalid = Some(append_death(&mut peer, &format!("loading the keys: {error}"))),
         }
-        say_trouble(&result);
+        print_failure(&result);
         peer.pause(true);
         Entrant { peer: Some(peer), result }
     }
@@ -173,8 +173,8 @@ impl Course<'_> {
         peer.pause(true);
         match driven {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                result.invalid = Some(death_or(peer, &format!("{when}: {error}")));
-                say_trouble(result);
+                result.invalid = Some(append_death(peer, &format!("{when}: {error}")));
+                print_failure(result);
             }
             _ => {}
         }
@@ -186,7 +186,7 @@ impl Course<'_> {
         let driven = self.drive(peer, workload, &pass, None)?;
         result.resident_peak_bytes = result.resident_peak_bytes.max(driven.peak_bytes);
         if round > 0 {
-            say_round(&format!("{}: round {round}, {}", workload.name, result.name), &driven.round);
+            print_round(&format!("{}: round {round}, {}", workload.name, result.name), &driven.round);
             result.rounds.push(driven.round);
         }
         driven.verdict
@@ -442,7 +442,7 @@ pub(super) fn keeps_rate(rate_per_s: u64, operations_per_s: f64) -> bool {
 }
 
 /// Returns how a process died, if it did; otherwise `trouble`.
-fn death_or(peer: &mut Peer, trouble: &str) -> String {
+fn append_death(peer: &mut Peer, trouble: &str) -> String {
     // The kernel reports a killed process as ended shortly after its connections are closed.
     std::thread::sleep(Duration::from_millis(100));
     match peer.death() {
@@ -451,14 +451,14 @@ fn death_or(peer: &mut Peer, trouble: &str) -> String {
     }
 }
 
-fn say_trouble(result: &PeerResult) {
+fn print_failure(result: &PeerResult) {
     if let Some(why) = result.invalid.as_ref().or(result.skipped.as_ref()) {
         say(&format!("  {}: {why}", result.name));
     }
 }
 
 /// Prints the result of a round; `what` names workload, round and peer.
-pub(super) fn say_round(what: &str, round: &Round) {
+pub(super) fn print_round(what: &str, round: &Round) {
     say(&format!(
         "{what}: {} ops/s, {:.2} us of CPU per operation, p99 {:.0} us",
         rate(round.load.operations_per_s),

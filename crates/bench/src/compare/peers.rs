@@ -21,7 +21,7 @@ use crate::load::control::{Control, Login, Target};
 /// Maximum time until a server replies.
 const READY_MAX: Duration = Duration::from_secs(60);
 /// Interval between checks whether a server replies.
-pub(super) const READY_LOOK: Duration = Duration::from_millis(20);
+pub(super) const READY_CHECK: Duration = Duration::from_millis(20);
 /// Distance between the port of a Redis cluster node and the port of its bus.
 const BUS_OFFSET: u16 = 10_000;
 /// Lowest first port. All ports, including those of buses, are below the kernel's ephemeral range,
@@ -391,7 +391,7 @@ fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) ->
                 format!("didn't reply for {} s: {}", READY_MAX.as_secs(), process.last_output()),
             ));
         }
-        thread::sleep(READY_LOOK);
+        thread::sleep(READY_CHECK);
     }
 }
 

@@ -17,14 +17,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// Maximum time between SIGTERM and the end of a server, after which the server is killed.
 const END_MAX: Duration = Duration::from_secs(10);
 /// Interval between checks whether a server has ended.
-const END_LOOK: Duration = Duration::from_millis(10);
+const END_CHECK: Duration = Duration::from_millis(10);
 /// Number of bytes of a failed server's output that are shown.
 const LOG_TAIL_BYTES: usize = 600;
 /// Unit of the times in `/proc/PID/stat`, the same on every Linux that Rust supports.
 const TICK_NS: u64 = 10_000_000;
 
 /// Maximum number of attempts of the panic hook to lock [`RUNNING`].
-const PANIC_LOOKS_MAX: u32 = 1000;
+const PANIC_CHECKS_MAX: u32 = 1000;
 
 /// Running process groups, identified by their first process. A panic kills them
 /// ([`kill_at_panic`]).
@@ -41,7 +41,7 @@ pub(super) fn kill_at_panic() {
 }
 
 fn kill_all() {
-    for _ in 0..PANIC_LOOKS_MAX {
+    for _ in 0..PANIC_CHECKS_MAX {
         let running = match RUNNING.try_lock() {
             Ok(running) => running,
             // The set is valid even if a thread panicked while it held the lock.
@@ -149,7 +149,7 @@ impl Process {
     pub(super) fn finish(&mut self) {
         let begin = Instant::now();
         while self.ended().is_none() && begin.elapsed() < END_MAX {
-            thread::sleep(END_LOOK);
+            thread::sleep(END_CHECK);
         }
         self.kill();
     }
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_started_is_counted_and_ends_with_it() {
+    fn child_processes_are_counted_and_end_with_their_parent() {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let script = "while :; do :; done & echo started; wait";

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::measure::{Course, Entrant, Pass, keeps_rate, say_round};
+use super::measure::{Course, Entrant, Pass, keeps_rate, print_round};
 use super::peers::Peer;
 use super::results::{PeerResult, Round, Spread};
 use super::trace::{Counts, Tracer};
@@ -105,7 +105,7 @@ impl Course<'_> {
         let amount = Amount::Time(Duration::from_secs(self.setup.seconds));
         let pass = Pass { round, rate_per_s: Some(point.rate_per_s), amount };
         let driven = self.drive(peer, workload, &pass, None)?;
-        say_round(&format!("{}: round {round}, {} at {}", workload.name, result.name, point.name()), &driven.round);
+        print_round(&format!("{}: round {round}, {} at {}", workload.name, result.name, point.name()), &driven.round);
         point.rounds.push(driven.round);
         driven.verdict
     }

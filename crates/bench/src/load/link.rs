@@ -42,7 +42,7 @@ impl Link {
         let connection = tls.client.connect(&tls.name).map_err(|failure| told(&failure))?;
         let mut link = Link { connection, sealed: Vec::new(), opened: Vec::new() };
         let mut out = Out { plain: &mut link.opened, reply: &mut link.sealed };
-        link.connection.shake_hands(&mut out).map_err(|failure| told(&failure))?;
+        link.connection.perform_handshake(&mut out).map_err(|failure| told(&failure))?;
         Ok(link)
     }
 

@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn all_keys_are_asked_for() {
+    fn allkeys_requests_each_key() {
         let all = |pattern: &str, clients: u32| {
             let options = "--requests|allkeys|--key-minimum|1|--key-maximum|1003|--ratio|1:0|--key-pattern";
             let mut plan = plan(&format!("{options}|{pattern}:{pattern}")).unwrap();

@@ -336,14 +336,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_nothing_there_are_no_figures() {
+    fn an_empty_outcome_is_all_zeros() {
         let outcome = Outcome::empty();
         assert_eq!((outcome.operations_per_s, outcome.hit_rate(), outcome.trouble()), (0.0, None, None));
         assert_eq!((outcome.latency.max_us, outcome.generator_us_per_operation()), (0.0, 0.0));
     }
 
     #[test]
-    fn each_kind_of_trouble_is_one() {
+    fn each_kind_of_trouble_is_reported() {
         let told = |spoil: fn(&mut Tally)| {
             let mut tally = tally(&[&[1]]);
             spoil(&mut tally);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_heed_tags() {
+    fn hash_tags_determine_slots() {
         let mut scratch = Vec::new();
         let plain = Template::compile(&words("GET __key__"), b"key:").unwrap();
         assert_eq!(plain.slot(5, &mut scratch), Some(key_slot(b"key:5")));

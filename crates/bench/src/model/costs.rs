@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused() {
+    fn options_out_of_range_are_rejected() {
         let sound = serde_json::to_string(&Costs::built_in().unwrap()).unwrap();
         Costs::parse(&sound).unwrap();
         let refused = |from: &str, to: &str, told: &str| {

@@ -181,7 +181,7 @@ mod tests {
     /// The model must agree with the rows to which its constants were fitted; otherwise
     /// `costs.json` is wrong. The other rows test the model.
     #[test]
-    fn the_model_agrees_with_what_was_measured() {
+    fn the_model_agrees_with_the_measurements() {
         let costs = Costs::built_in().unwrap();
         for row in &costs.engine.ratios {
             let error = (predicted(&costs, row, 1) / row.ratio - 1.0).abs();
@@ -198,7 +198,7 @@ mod tests {
 
     /// With free messages `owner` is as fast as `inline`, so messages cause the difference.
     #[test]
-    fn messages_are_what_owners_pay_for() {
+    fn messages_are_the_cost_of_owner_execution() {
         let mut costs = Costs::built_in().unwrap();
         (costs.message.request_ns.value, costs.message.lines.value) = (0.0, 0.0);
         let row = costs.owner.rows.iter().find(|row| row.fitted).unwrap();

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_something_else_is_refused() {
+    fn an_unsuitable_report_is_rejected() {
         for (text, told) in [
             (report("2", "pantala"), "--workers 1"),
             (report("1", "dragon"), "called 'pantala'"),

@@ -457,7 +457,7 @@ mod tests {
 
     /// Writes cost more than reads if workers share keys, and only then.
     #[test]
-    fn a_set_costs_more_than_a_get_on_keys_that_are_wanted_often() {
+    fn a_set_costs_more_than_a_get_on_popular_keys() {
         let rate_of = |writes: f64, zipf: f64| {
             let mut scene = scene(8, 16_384);
             (scene.zipf, scene.kept_operations) = (zipf, 10_000.0);
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_pay_for_messages_and_share_the_work() {
+    fn owner_execution_pays_for_messages_and_shares_the_work() {
         let mut scene = scene(4, 400);
         scene.policy = Policy::Owner;
         assert_near(rate(&scene), 4e6, 0.03);

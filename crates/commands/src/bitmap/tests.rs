@@ -45,7 +45,7 @@ fn getbit_and_setbit() {
 }
 
 #[test]
-fn a_bitmap_grows_to_the_limit_and_no_further() {
+fn a_bitmap_grows_up_to_the_limit() {
     let mut server = TestServer::new(1);
     server.keyspace.tuning.proto_max_bulk_len.store(1 << 20, Relaxed);
     server.expect(&[

@@ -1,7 +1,7 @@
 //! Moves and copies values between keys: `RENAME`, `MOVE`, `COPY`.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::{Change, Spot};
+use pantala_engine::db::{Change, DatabaseKey};
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::OutOfMemory;
@@ -21,8 +21,8 @@ pub fn renamenx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 
 fn rename_unless(access: &mut Access<'_>, args: &Args<'_>, nx: bool, reply: &mut Reply<'_>) {
     let db = access.session().db;
-    let from = Spot { db, key: access.first_key(args, 1) };
-    let to = Spot { db, key: access.key(args, 2) };
+    let from = DatabaseKey { db, key: access.first_key(args, 1) };
+    let to = DatabaseKey { db, key: access.key(args, 2) };
     if access.db(&from.key).write(&from.key).is_none() {
         return reply.error(errors::NO_SUCH_KEY);
     }
@@ -52,8 +52,8 @@ pub fn move_key(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
     let key = access.first_key(args, 1);
     let Some(db) = database(args.at(2), access.keyspace(), reply) else { return };
-    let from = Spot { db: access.session().db, key };
-    let to = Spot { db, key };
+    let from = DatabaseKey { db: access.session().db, key };
+    let to = DatabaseKey { db, key };
     if from.db == to.db {
         return reply.error(errors::SAME_OBJECT);
     }
@@ -73,8 +73,8 @@ pub fn move_key(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 
 /// `COPY source destination [DB destination-db] [REPLACE]`.
 pub fn copy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let from = Spot { db: access.session().db, key: access.first_key(args, 1) };
-    let mut to = Spot { db: from.db, key: access.key(args, 2) };
+    let from = DatabaseKey { db: access.session().db, key: access.first_key(args, 1) };
+    let mut to = DatabaseKey { db: from.db, key: access.key(args, 2) };
     let (mut replace, mut index) = (false, 3);
     while let Some(option) = args.get(index) {
         index += 1;

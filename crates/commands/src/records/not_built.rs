@@ -5,7 +5,7 @@ use pantala_engine::acl::Absent;
 use pantala_engine::command::{Acl, arity_accepts};
 
 /// A command of Redis 7.0 that Pantala doesn't implement yet.
-pub struct NotBuilt {
+pub struct Unimplemented {
     /// Full name, as in `save`, `cluster|meet`.
     pub(super) full_name: &'static str,
     /// Number of arguments including the name, as in a record; negative for a minimum.
@@ -14,7 +14,7 @@ pub struct NotBuilt {
     pub(super) in_scripts: bool,
 }
 
-impl NotBuilt {
+impl Unimplemented {
     /// Returns the full name.
     pub fn full_name(&self) -> &'static str {
         self.full_name
@@ -27,7 +27,7 @@ impl NotBuilt {
 
     /// Returns whether the command has subcommands.
     pub(super) fn is_container(&self) -> bool {
-        let container = |command: &NotBuilt| command.full_name.split_once('|').map(|(container, _)| container);
+        let container = |command: &Unimplemented| command.full_name.split_once('|').map(|(container, _)| container);
         NOT_BUILT.iter().any(|command| container(command) == Some(self.full_name))
     }
 }
@@ -41,23 +41,23 @@ pub fn absent() -> impl Iterator<Item = Absent> {
 const CATEGORIES: Acl = Acl::ADMIN.union(Acl::DANGEROUS).union(Acl::SLOW);
 
 /// Returns the unimplemented command of Redis 7.0 with this full name, ignoring case.
-pub fn not_built(name: &[u8]) -> Option<&'static NotBuilt> {
+pub fn not_built(name: &[u8]) -> Option<&'static Unimplemented> {
     let name = name.to_ascii_lowercase();
     let index = NOT_BUILT.binary_search_by(|known| known.full_name.as_bytes().cmp(&name)).ok()?;
     Some(&NOT_BUILT[index])
 }
 
-const fn anywhere(full_name: &'static str, arity: i32) -> NotBuilt {
-    NotBuilt { full_name, arity, in_scripts: true }
+const fn anywhere(full_name: &'static str, arity: i32) -> Unimplemented {
+    Unimplemented { full_name, arity, in_scripts: true }
 }
 
-const fn outside(full_name: &'static str, arity: i32) -> NotBuilt {
-    NotBuilt { full_name, arity, in_scripts: false }
+const fn outside(full_name: &'static str, arity: i32) -> Unimplemented {
+    Unimplemented { full_name, arity, in_scripts: false }
 }
 
 /// Commands and subcommands without a record, sorted bytewise. Implementing a command removes it
 /// from this list.
-pub(super) static NOT_BUILT: &[NotBuilt] = &[
+pub(super) static NOT_BUILT: &[Unimplemented] = &[
     anywhere("cluster|addslots", -3),
     anywhere("cluster|addslotsrange", -4),
     anywhere("cluster|bumpepoch", 2),

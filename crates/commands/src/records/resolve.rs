@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use pantala_engine::command::Command;
 use pantala_resp::Args;
 
-use super::not_built::NotBuilt;
+use super::not_built::Unimplemented;
 use super::{hides_subcommands, lookup, not_built};
 
 /// Maximum length, in bytes, of a name quoted in an error, and of the arguments quoted after it.
@@ -20,7 +20,7 @@ pub enum Unresolved {
     /// No command has this name.
     Unknown,
     /// A command or subcommand of Redis 7.0 that isn't implemented yet.
-    NotBuilt(&'static NotBuilt),
+    Unimplemented(&'static Unimplemented),
     /// The container with this name has no such subcommand.
     UnknownSubcommand(&'static str),
     /// Too few or too many arguments.
@@ -61,13 +61,13 @@ fn unknown(args: &Args<'_>) -> Unresolved {
     match (args.get(0).and_then(not_built), args.get(1)) {
         (None, _) => Unresolved::Unknown,
         (Some(container), Some(sub)) if container.is_container() => unknown_sub(container.full_name, sub),
-        (Some(command), _) => Unresolved::NotBuilt(command),
+        (Some(command), _) => Unresolved::Unimplemented(command),
     }
 }
 
 fn unknown_sub(container: &'static str, sub: &[u8]) -> Unresolved {
     let full_name = [container.as_bytes(), b"|", sub].concat();
-    not_built(&full_name).map_or(Unresolved::UnknownSubcommand(container), Unresolved::NotBuilt)
+    not_built(&full_name).map_or(Unresolved::UnknownSubcommand(container), Unresolved::Unimplemented)
 }
 
 impl Unresolved {
@@ -78,7 +78,7 @@ impl Unresolved {
         let argument = |index: usize| args.get(index).unwrap_or(b"");
         match self {
             Self::Unknown => unknown_command(args),
-            Self::NotBuilt(command) => {
+            Self::Unimplemented(command) => {
                 [b"ERR Pantala doesn't have the command '", command.full_name.as_bytes(), b"' yet"].concat()
             }
             Self::UnknownSubcommand(container) => {
@@ -97,11 +97,13 @@ impl Unresolved {
     pub fn message_in_script(&self, args: &Args<'_>) -> Cow<'static, [u8]> {
         let text = match self {
             Self::Unknown | Self::UnknownSubcommand(_) => "ERR Unknown Redis command called from script",
-            Self::NotBuilt(command) if command.accepts(args.len()) => match command.in_scripts {
+            Self::Unimplemented(command) if command.accepts(args.len()) => match command.in_scripts {
                 true => return self.message(args).into(),
                 false => NOT_IN_SCRIPTS,
             },
-            Self::NotBuilt(_) | Self::WrongArity(_) => "ERR Wrong number of args calling Redis command from script",
+            Self::Unimplemented(_) | Self::WrongArity(_) => {
+                "ERR Wrong number of args calling Redis command from script"
+            }
         };
         text.as_bytes().into()
     }

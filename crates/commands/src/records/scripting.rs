@@ -1,7 +1,8 @@
 //! Commands for scripts and functions.
 
 use pantala_engine::command::{
-    Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, ScriptForm, ScriptNamed, TransactionPart,
+    Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, ScriptForm, ScriptReference,
+    TransactionPart,
 };
 
 use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
@@ -24,7 +25,7 @@ const WRITING_NOTE: &str = "The script decides how it uses the keys: RW and upda
 /// The note on keys of scripts that only read.
 const READING_NOTE: &str = "The script decides how it uses the keys: RO and access is the upper bound";
 
-const fn runs(named: ScriptNamed, is_read_only: bool) -> Handler {
+const fn runs(named: ScriptReference, is_read_only: bool) -> Handler {
     Handler::Transaction(TransactionPart::Script(ScriptForm { named, is_read_only }))
 }
 
@@ -62,7 +63,7 @@ pub(crate) const EVAL: Command = Command {
     since: "2.6.0",
     key_specs: &[script_keys(WRITING_KEYS, WRITING_NOTE)],
     arguments: BY_TEXT,
-    handler: runs(ScriptNamed::Text, false),
+    handler: runs(ScriptReference::Text, false),
     ..RUNNING
 };
 
@@ -72,7 +73,7 @@ pub(crate) const EVAL_RO: Command = Command {
     summary: "Runs a read-only script",
     key_specs: &[script_keys(READING_KEYS, READING_NOTE)],
     arguments: BY_TEXT,
-    handler: runs(ScriptNamed::Text, true),
+    handler: runs(ScriptReference::Text, true),
     ..READING
 };
 
@@ -83,7 +84,7 @@ pub(crate) const EVALSHA: Command = Command {
     since: "2.6.0",
     key_specs: &[script_keys(WRITING_KEYS, "")],
     arguments: BY_SHA,
-    handler: runs(ScriptNamed::Sha, false),
+    handler: runs(ScriptReference::Sha, false),
     ..RUNNING
 };
 
@@ -93,7 +94,7 @@ pub(crate) const EVALSHA_RO: Command = Command {
     summary: "Runs a cached read-only script",
     key_specs: &[script_keys(READING_KEYS, "")],
     arguments: BY_SHA,
-    handler: runs(ScriptNamed::Sha, true),
+    handler: runs(ScriptReference::Sha, true),
     ..READING
 };
 
@@ -198,7 +199,7 @@ pub(crate) const FCALL: Command = Command {
     complexity: "That of the function",
     key_specs: &[script_keys(WRITING_KEYS, WRITING_NOTE)],
     arguments: BY_FUNCTION,
-    handler: runs(ScriptNamed::Function, false),
+    handler: runs(ScriptReference::Function, false),
     ..RUNNING
 };
 
@@ -209,7 +210,7 @@ pub(crate) const FCALL_RO: Command = Command {
     complexity: "That of the function",
     key_specs: &[script_keys(READING_KEYS, READING_NOTE)],
     arguments: BY_FUNCTION,
-    handler: runs(ScriptNamed::Function, true),
+    handler: runs(ScriptReference::Function, true),
     ..READING
 };
 

@@ -5,7 +5,7 @@ use pantala_engine::command::{
 };
 use pantala_resp::{ArgRange, Args};
 
-use super::not_built::{NOT_BUILT, NotBuilt};
+use super::not_built::{NOT_BUILT, Unimplemented};
 use super::*;
 
 /// Number of commands of redis-server 7.0.15 without modules (`COMMAND COUNT`).
@@ -366,10 +366,10 @@ fn documentation_is_complete() {
 }
 
 #[test]
-fn commands_not_built_have_no_record() {
+fn unimplemented_commands_have_no_record() {
     let is_not_built = |name: &str| not_built(name.as_bytes()).is_some();
     assert!(NOT_BUILT.is_sorted_by(|one, next| one.full_name < next.full_name));
-    for NotBuilt { full_name: name, .. } in NOT_BUILT {
+    for Unimplemented { full_name: name, .. } in NOT_BUILT {
         assert!(lookup_full(name.as_bytes()).is_none(), "{name}");
         assert!(is_not_built(name) && is_not_built(&name.to_ascii_uppercase()));
     }
@@ -453,7 +453,7 @@ fn compat_names_every_command() {
         assert!(there.contains(&name), "{name}");
         assert!(!not_yet.contains(&name), "COMPAT.md says that {name} isn't built yet");
     }
-    for NotBuilt { full_name: name, .. } in NOT_BUILT {
+    for Unimplemented { full_name: name, .. } in NOT_BUILT {
         assert!(not_yet.contains(&spelled(name)), "{name} in the list of missing commands");
     }
     let listed = not_yet.matches('`').count() / 2;

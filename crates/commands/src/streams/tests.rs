@@ -87,7 +87,7 @@ fn ranges_deletion_and_trimming() {
 }
 
 #[test]
-fn a_group_from_delivery_to_acknowledgement() {
+fn group_entries_are_delivered_and_acknowledged() {
     let mut server = TestServer::new(2);
     server.expect(&[
         (

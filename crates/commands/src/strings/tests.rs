@@ -212,7 +212,7 @@ fn append_grows_through_all_representations() {
 }
 
 #[test]
-fn a_string_grows_to_the_limit_and_no_further() {
+fn a_string_grows_up_to_the_limit() {
     use std::sync::atomic::Ordering::Relaxed;
     const LIMIT: usize = 1 << 20;
     let mut server = TestServer::new(1);
@@ -265,7 +265,7 @@ fn counters_of_a_command_are_in_the_gates_cache_line() {
         let of = |shard| {
             let stats = server.keyspace.shard_stats(shard);
             let counters = [&stats.commands, &stats.hits, &stats.misses, &stats.expired, &stats.combined];
-            let databases = server.keyspace.shard_figures(shard).flat_map(|database| {
+            let databases = server.keyspace.database_stats_of_shard(shard).flat_map(|database| {
                 let gauges = [&database.keys, &database.expires, &database.dict_bytes, &database.heap_bytes];
                 gauges.map(|gauge| (std::ptr::from_ref(gauge).addr(), gauge.get()))
             });

@@ -24,7 +24,7 @@ impl Rules {
             flags.push("nopass");
         }
         match self.sanitize {
-            Sanitize::Unsaid => {}
+            Sanitize::Unspecified => {}
             Sanitize::Yes => flags.push("sanitize-payload"),
             Sanitize::Skip => flags.push("skip-sanitize-payload"),
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// Number of the latest entries among which a similar one is searched, as in Redis.
-const LOOKED_AT_MAX: usize = 10;
+const SEARCHED_ENTRIES_MAX: usize = 10;
 
 /// Maximum age of an entry in ms at which a similar event still shares the entry.
 const SAME_MS_MAX: i64 = 60_000;
@@ -92,7 +92,7 @@ pub(super) struct Log {
 impl Log {
     /// Adds an event. Keeps the latest `len_max` entries.
     pub(super) fn add(&mut self, entry: LogEntry, len_max: u64) {
-        let alike = self.entries.iter().take(LOOKED_AT_MAX).position(|known| known.is_like(&entry));
+        let alike = self.entries.iter().take(SEARCHED_ENTRIES_MAX).position(|known| known.is_like(&entry));
         let count = alike.and_then(|at| self.entries.remove(at)).map_or(0, |known| known.count);
         self.entries.push_front(LogEntry { count: count + 1, ..entry });
         if count == 0 {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn alike_events_within_a_minute_are_one_entry() {
+    fn similar_events_within_a_minute_share_an_entry() {
         let mut log = Log::default();
         log.add(event("a", 0), 128);
         log.add(event("b", 1), 128);

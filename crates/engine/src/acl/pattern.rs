@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_match_as_globs_do() {
+    fn special_patterns_match_like_globs() {
         let mut random = Random::from_seed(7);
         let mut word = |alphabet: &[u8], len: u64| -> Vec<u8> {
             (0..random.below(len)).map(|_| alphabet[random.below(alphabet.len() as u64) as usize]).collect()

@@ -59,7 +59,7 @@ impl std::error::Error for RuleError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sanitize {
     /// Not specified.
-    Unsaid,
+    Unspecified,
     /// `sanitize-payload`.
     Yes,
     /// `skip-sanitize-payload`.
@@ -88,7 +88,7 @@ impl Rules {
         Rules {
             is_on: false,
             no_password: false,
-            sanitize: Sanitize::Unsaid,
+            sanitize: Sanitize::Unspecified,
             passwords: Vec::new(),
             selectors: vec![Selector::new(catalog, channels_by_default)],
             channels_by_default,

@@ -77,7 +77,7 @@ fn check(rules: &Rules, call: &str) -> Result<(), Denied> {
 }
 
 #[test]
-fn a_new_user_may_do_nothing_but_log_in() {
+fn a_new_user_may_only_log_in() {
     let new = rules("");
     assert_eq!(text(&new), "off resetchannels -@all");
     assert!(!new.accepts(b"") && !new.is_unrestricted());
@@ -144,7 +144,7 @@ fn commands_subcommands_and_first_arguments() {
 }
 
 #[test]
-fn keys_by_what_is_done_with_them() {
+fn keys_are_checked_by_access() {
     let user = rules("+@all %R~r* %W~w* ~b*");
     for (call, found) in [
         ("get r", Ok(())),
@@ -188,7 +188,7 @@ fn channels() {
 }
 
 #[test]
-fn a_call_fits_one_selector_as_a_whole() {
+fn one_selector_must_allow_the_whole_call() {
     let mut user = rules("+get ~a*");
     for selector in ["(+set ~b*)", "(+publish &c %R~x)"] {
         user.apply(selector.as_bytes()).expect("a selector");
@@ -206,7 +206,7 @@ fn a_call_fits_one_selector_as_a_whole() {
 }
 
 #[test]
-fn rules_in_words_make_the_same_rules_again() {
+fn the_text_of_rules_reproduces_them() {
     const WORDS: [&str; 30] = [
         "on",
         "off",
@@ -258,7 +258,7 @@ fn rules_in_words_make_the_same_rules_again() {
 }
 
 #[test]
-fn files_are_all_or_nothing() {
+fn acl_files_are_applied_atomically() {
     let users = parse_file(b"\r\nuser a on nopass (+get ~x) (+set\t ~y)\n\n user b \n", "f", &CATALOG, false);
     assert_eq!(users.expect("users").len(), 2);
     let wrong =
@@ -283,7 +283,7 @@ fn files_are_all_or_nothing() {
 }
 
 #[test]
-fn changes_raise_the_epoch_and_reach_who_shares_the_user() {
+fn changes_raise_the_epoch_and_reach_all_connections_of_a_user() {
     let users = Users::new(&CATALOG);
     let epoch = users.epoch();
     assert!(users.set(b"alice", &[b"on", b">p", b"+get", b"~*"]).is_ok());

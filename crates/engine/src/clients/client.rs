@@ -122,7 +122,7 @@ pub struct Client {
     /// Bytes of subscriptions, watches and tracked prefixes.
     pub overhead_bytes: AtomicU64,
     /// Accounted size ([`ClientMemory`]), bytes.
-    weight_bytes: AtomicU64,
+    accounted_bytes: AtomicU64,
     /// Place in the buckets for eviction.
     place: AtomicU64,
     /// The last command; null: none.
@@ -172,7 +172,7 @@ impl Client {
             shared_bytes: AtomicU64::new(0),
             argument_bytes: AtomicU64::new(0),
             overhead_bytes: AtomicU64::new(0),
-            weight_bytes: AtomicU64::new(0),
+            accounted_bytes: AtomicU64::new(0),
             place: AtomicU64::new(0),
             command: AtomicPtr::new(std::ptr::null_mut()),
             names: Mutex::new(Names::default()),
@@ -243,7 +243,7 @@ impl Client {
     }
 
     /// Makes the session's watch visible to other workers, for as long as it lasts.
-    pub fn tell_watch(&self, watch: Weak<Watch>) {
+    pub fn publish_watch(&self, watch: Weak<Watch>) {
         *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = watch;
     }
 

@@ -16,7 +16,7 @@ pub struct Progress {
     /// Offset up to which the stream has been received.
     pub received: AtomicU64,
     /// Time at which bytes last arrived, Unix time in ms.
-    pub heard_ms: AtomicI64,
+    pub received_ms: AtomicI64,
     /// Number of commands of the stream that failed.
     pub errors: AtomicU64,
     /// No command of the stream runs while work of the server has all shards: the dataset has
@@ -69,7 +69,7 @@ impl PrimaryLink {
         self.received += bytes.len() as u64;
         self.unrelayed.extend_from_slice(bytes);
         self.progress.received.store(self.received, Relaxed);
-        self.progress.heard_ms.store(now_ms, Relaxed);
+        self.progress.received_ms.store(now_ms, Relaxed);
     }
 
     /// Records that all received bytes except the last `pending` have been applied.
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_offset_is_that_of_what_was_applied() {
+    fn the_next_link_continues_at_the_applied_offset() {
         let progress = Arc::new(Progress::default());
         let mut link = PrimaryLink::new(1, 1000, Arc::clone(&progress));
         let ack =

@@ -60,7 +60,7 @@ pub enum TransactionPart {
 
 /// How a command identifies its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScriptNamed {
+pub enum ScriptReference {
     /// By its text (`EVAL`).
     Text,
     /// By its SHA-1 (`EVALSHA`).
@@ -73,7 +73,7 @@ pub enum ScriptNamed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptForm {
     /// How the command identifies the script.
-    pub named: ScriptNamed,
+    pub named: ScriptReference,
     /// Whether the script must not write (`EVAL_RO`).
     pub is_read_only: bool,
 }

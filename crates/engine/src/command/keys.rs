@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_specifications_and_arguments_that_are_no_keys() {
+    fn unknown_specifications_and_non_key_arguments() {
         const UNKNOWN: KeySpec = spec(BeginSearch::Unknown, FindKeys::Unknown);
         const CHANNEL: KeySpec = KeySpec::at(1, &["not_key"]);
         assert_eq!(keys(&[UNKNOWN], "sort a"), Err(InvalidKeys));

@@ -95,7 +95,7 @@ struct Queue {
     /// Whether the key is in the list of ready keys.
     is_ready: bool,
     /// Whether the queue is stopped, because a pending request will serve its first waiter.
-    stands_still: bool,
+    is_stopped: bool,
 }
 
 impl Queue {
@@ -154,7 +154,7 @@ impl Waiters {
 
     /// Returns whether keys are ready or invalidations are pending.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_pending_events(&self) -> bool {
         !self.ready.is_empty() | self.tracked.has_pending()
     }
 
@@ -256,7 +256,7 @@ impl Waiters {
     pub(crate) fn next(&self, key: &ReadyKey, ticket: u64, kind: Option<WakesOn>) -> Option<Arc<Waiter>> {
         let queue = self.by_database.get(&key.0)?.get(&key.1)?;
         let count = kind.map_or(0, |kind| queue.kinds[kind as usize]);
-        if queue.stands_still || count + queue.kinds[WakesOn::AnyChange as usize] == 0 {
+        if queue.is_stopped || count + queue.kinds[WakesOn::AnyChange as usize] == 0 {
             return None;
         }
         let wanted = |waiter: &Waiter| waiter.wakes_on == WakesOn::AnyChange || Some(waiter.wakes_on) == kind;
@@ -270,9 +270,9 @@ impl Waiters {
     }
 
     /// Stops a queue or lets it continue.
-    pub(crate) fn stand_still(&mut self, key: &ReadyKey, stands_still: bool) {
+    pub(crate) fn set_stopped(&mut self, key: &ReadyKey, is_stopped: bool) {
         if let Some(queue) = self.queue(key) {
-            queue.stands_still = stands_still;
+            queue.is_stopped = is_stopped;
         }
     }
 

@@ -101,7 +101,7 @@ use crate::events::notify::{Event, EventClass};
 pub(crate) const CHECKED_BYTES_MAX: usize = 1024;
 
 /// The panic message if such a command changed a value.
-pub(crate) const UNTOLD: &str = "a command changed a value but reported no change";
+pub(crate) const UNREPORTED_CHANGE: &str = "a command changed a value but reported no change";
 
 /// A change of a key. See the head of this module.
 #[must_use = "a `Change` must be returned to the function that changes the key, or passed to it"]
@@ -283,14 +283,14 @@ impl Change {
 /// Commits a change of a key whose shard is held: notifies all sinks that it concerns.
 #[inline(always)]
 pub(crate) fn commit(hub: &Events, waiters: &mut Waiters, db: u32, key: &Key<'_>, change: Change) {
-    if is_heard(hub, waiters, &change) {
+    if has_sink(hub, waiters, &change) {
         commit_to_sinks(hub, waiters, db, key, change);
     }
 }
 
 /// Returns whether a change concerns any sink.
 #[inline(always)]
-pub(crate) fn is_heard(hub: &Events, waiters: &Waiters, change: &Change) -> bool {
+pub(crate) fn has_sink(hub: &Events, waiters: &Waiters, change: &Change) -> bool {
     !waiters.is_quiet() | hub.tuning.hears(change.classes())
 }
 
@@ -305,7 +305,7 @@ fn commit_to_sinks(
     let tuning = &hub.tuning;
     let is_mark = matches!(kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted);
     let classes = Change { kind, is_new, is_gone, events }.classes();
-    if is_mark && waiters.is_quiet() && !tuning.hears_beside_journal(classes) {
+    if is_mark && waiters.is_quiet() && !tuning.has_observer_beside_journal(classes) {
         // Only the journal listens. That is so for most writes on a primary with replicas.
         waiters.pending.is_changed |= tuning.is_journaled();
         return;

@@ -30,7 +30,7 @@ use std::time::Duration;
 use crossbeam::utils::CachePadded;
 use pantala_base::Outgoing;
 
-use crate::effect::log::{Aftermath, Ahead, NotHeld, ReaderId, Start, Wake};
+use crate::effect::log::{Ahead, DeferredWork, NotHeld, ReaderId, Start, Wake};
 use crate::effect::segment::{Segment, Stream};
 use crate::tuning::Tuning;
 
@@ -275,12 +275,12 @@ impl Journal {
         let epoch = self.shared.epoch.load(Ordering::SeqCst);
         // Relaxed: only this worker writes the word, so it reads its own last store.
         if attendance.load(Ordering::Relaxed) != epoch {
-            self.attend_anew(attendance, epoch);
+            self.attend_again(attendance, epoch);
         }
     }
 
     #[cold]
-    fn attend_anew(&self, attendance: &AtomicU64, mut epoch: u64) {
+    fn attend_again(&self, attendance: &AtomicU64, mut epoch: u64) {
         loop {
             attendance.store(epoch, Ordering::SeqCst);
             let now = self.shared.epoch.load(Ordering::SeqCst);
@@ -463,7 +463,7 @@ impl Journal {
         let mut end = 0;
         self.change(tuning, |logs| {
             end = logs.hold();
-            Aftermath::default()
+            DeferredWork::default()
         });
         end
     }
@@ -498,7 +498,7 @@ impl Journal {
     }
 
     /// Changes the logs.
-    fn change(&self, tuning: &Tuning, change: impl FnOnce(&mut Logs) -> Aftermath) {
+    fn change(&self, tuning: &Tuning, change: impl FnOnce(&mut Logs) -> DeferredWork) {
         let mut control = lock(&self.shared.control);
         let aftermath = change(&mut control.logs);
         self.settle(tuning, &control);

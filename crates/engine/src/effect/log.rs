@@ -170,14 +170,14 @@ pub(crate) struct Log {
 /// Work to be done after the log is unlocked.
 #[derive(Default)]
 #[must_use]
-pub(crate) struct Aftermath {
+pub(crate) struct DeferredWork {
     wakes: Vec<Wake>,
     freed: Vec<Chunk>,
 }
 
-impl Aftermath {
+impl DeferredWork {
     /// Adds the work that another log has left.
-    pub(crate) fn add(&mut self, other: Aftermath) {
+    pub(crate) fn add(&mut self, other: DeferredWork) {
         self.wakes.extend(other.wakes);
         self.freed.extend(other.freed);
     }
@@ -282,7 +282,7 @@ impl Log {
     }
 
     /// Removes a reader.
-    pub(crate) fn leave(&mut self, id: ReaderId) -> Aftermath {
+    pub(crate) fn leave(&mut self, id: ReaderId) -> DeferredWork {
         self.places.retain(|place| place.id != id);
         self.free()
     }
@@ -372,7 +372,7 @@ impl Log {
     }
 
     /// Records that the thread starts to end an epoch. Readers that have joined may start after it.
-    pub(crate) fn end_of_epoch_comes(&mut self) {
+    pub(crate) fn note_epoch_ending(&mut self) {
         for place in &mut self.places {
             if place.state == State::Joining(false) {
                 place.state = State::Joining(true);
@@ -382,16 +382,16 @@ impl Log {
 
     /// Appends the whole units of an epoch, and starts the readers that joined before it ended.
     /// Returns whether any reader started.
-    pub(crate) fn append(&mut self, pieces: Vec<Vec<u8>>) -> (bool, Aftermath) {
+    pub(crate) fn append(&mut self, pieces: Vec<Vec<u8>>) -> (bool, DeferredWork) {
         self.append_and_start(pieces, |state| state == State::Joining(true))
     }
 
     /// Appends the whole units up to a cut, and starts the readers that wait for this cut.
-    pub(crate) fn append_to_cut(&mut self, pieces: Vec<Vec<u8>>, stamp: u64) -> Aftermath {
+    pub(crate) fn append_to_cut(&mut self, pieces: Vec<Vec<u8>>, stamp: u64) -> DeferredWork {
         self.append_and_start(pieces, |state| state == State::Before(stamp)).1
     }
 
-    fn append_and_start(&mut self, pieces: Vec<Vec<u8>>, may_start: impl Fn(State) -> bool) -> (bool, Aftermath) {
+    fn append_and_start(&mut self, pieces: Vec<Vec<u8>>, may_start: impl Fn(State) -> bool) -> (bool, DeferredWork) {
         // Until a reader has started, the units are not needed, because a reader uses the stream
         // only from its start.
         if self.has_readers() {
@@ -467,7 +467,7 @@ impl Log {
 
     /// Drops everything, and continues at this offset of another stream. Cuts off the readers of
     /// the former one, except those that discard.
-    pub(crate) fn reset(&mut self, offset: u64) -> Aftermath {
+    pub(crate) fn reset(&mut self, offset: u64) -> DeferredWork {
         let freed = self.chunks.drain(..).collect();
         self.tail.clear();
         self.ends.clear();
@@ -482,7 +482,7 @@ impl Log {
             }
         }
         let mut aftermath = self.free();
-        aftermath.add(Aftermath { wakes: Vec::new(), freed });
+        aftermath.add(DeferredWork { wakes: Vec::new(), freed });
         aftermath
     }
 
@@ -517,11 +517,11 @@ impl Log {
     }
 
     /// Frees chunks that neither a reader nor the backlog needs, and finds the readers to wake.
-    pub(crate) fn free(&mut self) -> Aftermath {
-        let mut aftermath = Aftermath::default();
+    pub(crate) fn free(&mut self) -> DeferredWork {
+        let mut aftermath = DeferredWork::default();
         let mut needed_from = self.end.saturating_sub(if self.is_kept() { self.backlog_bytes } else { 0 });
         for place in &mut self.places {
-            let has_news = match place.state {
+            let has_pending_events = match place.state {
                 State::Joining(_) | State::Before(_) => false,
                 State::At(position) => {
                     needed_from = needed_from.min(position);
@@ -529,7 +529,7 @@ impl Log {
                 }
                 State::CutOff(_) => true,
             };
-            if has_news && std::mem::take(&mut place.is_waiting) {
+            if has_pending_events && std::mem::take(&mut place.is_waiting) {
                 aftermath.wakes.push(Arc::clone(&place.wake));
             }
         }
@@ -623,7 +623,7 @@ mod tests {
         /// Ends an epoch in which `bytes` bytes were written.
         fn epoch(&mut self, bytes: usize) {
             let written: Vec<u8> = (0..bytes).map(|at| (self.written.len() + at) as u8).collect();
-            self.log.end_of_epoch_comes();
+            self.log.note_epoch_ending();
             let pieces = if bytes == 0 { Vec::new() } else { vec![written.clone()] };
             let (has_started, aftermath) = self.log.append(pieces);
             aftermath.settle();
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_read_the_same_bytes_each_at_its_own_position() {
+    fn each_reader_reads_all_bytes_from_its_own_position() {
         let mut log = Watched::new();
         let fast = log.started(u64::MAX);
         log.epoch(10);
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_beyond_its_bound_is_cut_off_and_holds_nothing() {
+    fn a_reader_beyond_its_bound_is_cut_off_and_frees_its_chunks() {
         let mut log = Watched::new();
         let bound = 3 * CHUNK_BYTES as u64;
         let (slow, fast) = (log.started(bound), log.join(Start::Now, bound).expect("now"));
@@ -732,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_is_warned_of_beyond_a_number_of_bytes() {
+    fn the_warning_is_called_beyond_its_limit() {
         let mut log = Watched::new();
         let id = log.started(u64::MAX);
         let warnings = Arc::new(AtomicUsize::new(0));
@@ -809,7 +809,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_yet_to_be_merged_counts_against_the_bound() {
+    fn unmerged_bytes_count_against_the_bound() {
         let mut log = Watched::new();
         let started = log.started(100);
         log.epoch(40);

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn units_of_several_streams_come_in_the_order_of_their_stamps() {
+    fn units_of_several_streams_are_ordered_by_stamp() {
         let mut streams = [Stream::default(), Stream::default()];
         streams[0].push(1, &batch(&[(0, "a")]));
         streams[0].push(5, &batch(&[(0, "d"), (1, "e")]));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_alone_is_taken_as_it_is() {
+    fn a_single_stream_is_taken_unchanged() {
         for (db, selected, expected) in [(0, 0, "a b c"), (1, 0, "SELECT 1 a b c")] {
             let mut stream = Stream::default();
             for (stamp, word) in (1..).zip(["a", "b", "c", "later"]) {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_stamps_the_lower_worker_comes_first() {
+    fn equal_stamps_are_ordered_by_worker() {
         let mut streams = [Stream::default(), Stream::default(), Stream::default()];
         for (stream, word) in streams.iter_mut().zip(["a", "b", "c"]) {
             for stamp in 1..4 {

@@ -102,16 +102,16 @@ impl Watches {
     }
 
     /// Replaces a key's watches by substitutes, because changes of the key may be rolled back.
-    /// Returns the watches, for [`Watches::let_go`] or [`Watches::put_back`], or `None` if there
+    /// Returns the watches, for [`Watches::commit_held`] or [`Watches::restore`], or `None` if there
     /// are none.
     pub(crate) fn hold(&mut self, db: u32, key: &[u8]) -> Option<HeldWatches> {
         let watches = self.by_database.get_mut(&db)?.get_mut(key)?;
         let instead: [Arc<Watch>; 2] = Default::default();
-        let told_instead = |existed: bool| {
+        let substitute_for = |existed: bool| {
             let is_needed = watches.iter().any(|watcher| watcher.existed == existed);
             is_needed.then(|| Watcher { watch: Arc::downgrade(&instead[usize::from(existed)]), existed })
         };
-        let those: Vec<Watcher> = [false, true].into_iter().filter_map(told_instead).collect();
+        let those: Vec<Watcher> = [false, true].into_iter().filter_map(substitute_for).collect();
         self.entries += those.len();
         let held = std::mem::replace(watches, those);
         self.entries -= held.len();
@@ -120,18 +120,18 @@ impl Watches {
 
     /// Commits the changes: raises the watches whose substitute was raised, and restores the other
     /// watches.
-    pub(crate) fn let_go(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
+    pub(crate) fn commit_held(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
         let HeldWatches { held, instead } = watches;
         let (told, held): (Vec<Watcher>, Vec<Watcher>) =
             held.into_iter().partition(|watcher| instead[usize::from(watcher.existed)].is_changed());
         told.iter().for_each(Watcher::raise);
         if !held.is_empty() {
-            self.put_back(db, key, HeldWatches { held, instead });
+            self.restore(db, key, HeldWatches { held, instead });
         }
     }
 
     /// Rolls back the changes: restores the watches.
-    pub(crate) fn put_back(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
+    pub(crate) fn restore(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
         self.entries += watches.held.len();
         match self.by_database.entry(db).or_default().insert(key.into(), watches.held) {
             Some(instead) => self.entries -= instead.len(),

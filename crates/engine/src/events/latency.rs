@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_kept_at_the_bound_and_one_past_it() {
+    fn the_number_of_samples_is_bounded() {
         let monitor = LatencyMonitor::new(2);
         let kept = |monitor: &LatencyMonitor| samples(&monitor.series()[0]);
         for at_s in 0..SAMPLES_MAX as i64 {

@@ -116,8 +116,8 @@ impl Tuning {
     pub fn set_events(&self, classes: EventClasses) {
         // Without a channel (`K`, `E`) nothing is published. All bits are cleared then, so that
         // testing the bit of a class suffices.
-        let is_heard = classes.0 & (KEYSPACE | KEYEVENT) != 0;
-        let heard = if is_heard { classes.0 } else { 0 };
+        let has_sink = classes.0 & (KEYSPACE | KEYEVENT) != 0;
+        let heard = if has_sink { classes.0 } else { 0 };
         let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & KEPT | heard));
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_channel_nothing_is_looked_at() {
+    fn without_a_channel_no_event_is_published() {
         let tuning = Tuning::new();
         for (letters, is_on) in [("A", false), ("K", true), ("AK", true), ("xE", true), ("", false)] {
             tuning.set_events(EventClasses::parse(letters.as_bytes()).expect("known letters"));

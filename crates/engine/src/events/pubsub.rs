@@ -53,7 +53,7 @@ impl Subscriptions {
 
     /// Returns the number of subscriptions in the replies to `SUBSCRIBE` and its variants. Shard
     /// channels are counted separately.
-    pub fn count_beside(&self, kind: Kind) -> usize {
+    pub fn counted_subscriptions(&self, kind: Kind) -> usize {
         match kind {
             Kind::Channel | Kind::Pattern => self.names(Kind::Channel).len() + self.names(Kind::Pattern).len(),
             Kind::Shard => self.names(Kind::Shard).len(),
@@ -89,7 +89,7 @@ impl Published {
     /// Returns whether this message and `next` can be delivered together: every receiver of one
     /// also receives the other, once and with no other message in between. So both must be on one
     /// channel, and no pattern may match.
-    pub fn goes_with(&self, next: &Published) -> bool {
+    pub fn can_combine_with(&self, next: &Published) -> bool {
         let is_alone = |one: &Published| one.patterns.is_empty();
         is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel
     }
@@ -303,11 +303,15 @@ mod tests {
     #[test]
     fn messages_with_the_same_receivers_are_delivered_together() {
         let first = published(Kind::Channel, "a", &[]);
-        assert!(first.goes_with(&published(Kind::Channel, "a", &[])));
-        assert!(!first.goes_with(&published(Kind::Channel, "b", &[])));
-        assert!(!first.goes_with(&published(Kind::Shard, "a", &[])));
+        assert!(first.can_combine_with(&published(Kind::Channel, "a", &[])));
+        assert!(!first.can_combine_with(&published(Kind::Channel, "b", &[])));
+        assert!(!first.can_combine_with(&published(Kind::Shard, "a", &[])));
         // A subscriber by name and by pattern receives each message twice before the next one.
         let by_pattern = published(Kind::Channel, "a", &["a*"]);
-        assert!(!first.goes_with(&by_pattern) && !by_pattern.goes_with(&first) && !by_pattern.goes_with(&by_pattern));
+        assert!(
+            !first.can_combine_with(&by_pattern)
+                && !by_pattern.can_combine_with(&first)
+                && !by_pattern.can_combine_with(&by_pattern)
+        );
     }
 }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_shortened_at_the_bound_and_one_past_it() {
+    fn arguments_beyond_the_limit_are_truncated() {
         let words = |count: usize| vec![b"w".to_vec(); count];
         assert_eq!(short(&words(ARGS_MAX)), words(ARGS_MAX));
         let mut longer = words(ARGS_MAX - 1);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// A function of a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionFacts {
+pub struct FunctionInfo {
     /// Name of the function.
     pub name: Vec<u8>,
     /// Description of the function.
@@ -15,18 +15,18 @@ pub struct FunctionFacts {
 
 /// A library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LibraryFacts {
+pub struct LibraryInfo {
     /// Name of the library.
     pub name: Vec<u8>,
     /// Text of the library.
     pub text: Arc<[u8]>,
     /// Functions that the library has registered.
-    pub functions: Vec<FunctionFacts>,
+    pub functions: Vec<FunctionInfo>,
 }
 
 /// A running function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunningFacts {
+pub struct RunningFunction {
     /// Name of the function.
     pub name: Vec<u8>,
     /// Arguments of the command that called the function, including the command's name.
@@ -52,7 +52,7 @@ pub trait Functions {
     /// reply.
     fn load(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>>;
     /// Returns all libraries, sorted by name.
-    fn libraries(&self) -> Vec<LibraryFacts>;
+    fn libraries(&self) -> Vec<LibraryInfo>;
     /// Returns the numbers of libraries and functions.
     fn counts(&self) -> (usize, usize);
     /// Removes a library. Returns `false` if there is none with this name. The error is the
@@ -66,7 +66,7 @@ pub trait Functions {
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>>;
     /// Returns the function that has run longest, or `None`. The error is the complete error reply
     /// if a script runs instead.
-    fn running(&self) -> Result<Option<RunningFacts>, &'static str>;
+    fn running(&self) -> Result<Option<RunningFunction>, &'static str>;
     /// Runs `FUNCTION KILL`. The error is the complete error reply.
     fn kill(&self) -> Result<(), &'static str>;
 }

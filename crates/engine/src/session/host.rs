@@ -78,7 +78,7 @@ pub enum AllShards {
 /// The memory usage of the process, bytes (`MEMORY STATS`, `INFO memory`). The memory usage of the
 /// data is in [`Keyspace::memory_bytes`](crate::shard::keyspace::Keyspace::memory_bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryFigures {
+pub struct ProcessMemory {
     /// All accounted memory: the process at startup, the data and the clients.
     pub used_bytes: u64,
     /// Peak of `used_bytes`.
@@ -138,7 +138,7 @@ pub trait Host: Send + Sync {
     /// Returns the latencies of each command's calls, in ns, by its full name.
     fn latencies(&self) -> Vec<(&'static str, Distribution)>;
     /// Returns the memory usage of the process.
-    fn memory(&self) -> MemoryFigures;
+    fn memory(&self) -> ProcessMemory;
     /// Runs `MEMORY PURGE`: every thread returns freed memory to the kernel.
     fn purge_memory(&self);
     /// Returns whether this client may use `DEBUG`.

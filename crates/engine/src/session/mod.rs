@@ -203,12 +203,12 @@ impl Session {
     pub fn leave_channels(&mut self, keyspace: &Keyspace) {
         if let Some(mut subscriptions) = self.subscriptions.take() {
             keyspace.pubsub().leave(&mut subscriptions, self.listener());
-            self.tell_subscriptions();
+            self.publish_subscriptions();
         }
     }
 
     /// Makes the number of subscriptions visible to other workers.
-    pub fn tell_subscriptions(&self) {
+    pub fn publish_subscriptions(&self) {
         for kind in KINDS {
             let count = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.names(kind).len());
             self.client.subscriptions[kind as usize].store(count as u32, Relaxed);
@@ -283,7 +283,7 @@ impl Session {
     /// Starts a transaction.
     pub fn begin_transaction(&mut self) {
         self.transaction = Some(self.ended_transaction.take().unwrap_or_default());
-        self.tell_transaction();
+        self.publish_transaction();
     }
 
     /// Keeps the memory of a transaction that has run, unless it is large.
@@ -297,11 +297,11 @@ impl Session {
     pub fn discard(&mut self) {
         self.transaction = None;
         self.watching = None;
-        self.tell_transaction();
+        self.publish_transaction();
     }
 
     /// Makes the number of queued commands visible to other workers.
-    pub fn tell_transaction(&self) {
+    pub fn publish_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.queue().len() as i64);
         self.client.queued.store(queued, Relaxed);
         let bytes = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes() as u64);

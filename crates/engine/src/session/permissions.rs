@@ -50,7 +50,7 @@ impl Session {
     /// Updates the cached rules. Must be called before permissions are checked. Returns `false` if
     /// the user was deleted. The client may then run nothing more.
     #[inline]
-    pub fn follow_rules(&mut self, users: &Users) -> bool {
+    pub fn refresh_rules(&mut self, users: &Users) -> bool {
         let epoch = users.epoch();
         self.user_epoch == epoch || self.follow_changed_rules(epoch)
     }

@@ -33,7 +33,7 @@ impl Session {
                 }
             }
         }
-        self.tell_tracking();
+        self.publish_tracking();
     }
 
     /// Runs `CLIENT TRACKING OFF`.
@@ -41,27 +41,27 @@ impl Session {
         if let Some(state) = self.tracking.take() {
             keyspace.tracking().remove(&keyspace.tuning, &state.reader, &state.prefixes);
             self.caching = false;
-            self.tell_tracking();
+            self.publish_tracking();
         }
     }
 
     /// Sets whether `CLIENT CACHING` applies to the next command.
     pub fn set_caching(&mut self, caching: bool) {
         self.caching = caching;
-        self.tell_tracking();
+        self.publish_tracking();
     }
 
     /// Records that the client to which invalidations are redirected has disconnected.
     pub fn break_redirect(&mut self) {
         if let Some(state) = &mut self.tracking {
             state.options |= Options::BROKEN_REDIRECT;
-            self.tell_tracking();
+            self.publish_tracking();
         }
     }
 
     /// Sets the reader for which keys are tracked ([`Session::reads_as`]), and makes the tracking
     /// state visible to other workers.
-    fn tell_tracking(&mut self) {
+    fn publish_tracking(&mut self) {
         let options = self.tracking.as_ref().map_or(Options::empty(), |state| state.options);
         let redirect = self.tracking.as_ref().map_or(-1, |state| state.redirect() as i64);
         let is_left_out = options.contains(Options::BROADCAST)

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use crate::command::Flags;
 use crate::events::latency;
-use crate::shard::executor::{Executor, has_news};
+use crate::shard::executor::{Executor, has_pending_events};
 use crate::shard::ownership::Ownership;
 pub use crate::store::eviction::OUT_OF_MEMORY;
 use crate::store::eviction::{evict_in, release_emptied_of};
@@ -26,7 +26,7 @@ use crate::store::state::{DatabaseStats, Shard};
 pub use crate::tuning::policy::{EvictionPolicy, Rank};
 
 /// Number of keys evicted between two reads of the clock, as in Redis.
-const KEYS_PER_LOOK: u64 = 16;
+const KEYS_PER_CLOCK_READ: u64 = 16;
 
 /// Number of times that a random shard is picked for each key to evict. If no picked shard is free
 /// and has a key to evict, all shards are tried in turn.
@@ -40,7 +40,7 @@ const MISSES_MAX: u64 = 100_000;
 const WEIGHTS_KEPT_MS: i64 = 100;
 
 /// Average number of dictionaries that a command checks for unused memory while memory is short.
-const DICTS_LOOKED_AT: u64 = 1024;
+const DICTS_CHECKED: u64 = 1024;
 
 /// Result of an attempt to get below the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Executor<'_> {
         let memory = self.keyspace().memory();
         if !memory.is_over() {
             memory.note_exceeded(false);
-            self.weights.goes_on = false;
+            self.weights.has_more_to_evict = false;
             return Room::Enough;
         }
         self.evict(held, now_ms)
@@ -100,9 +100,9 @@ impl Executor<'_> {
         let policy = tuning.eviction_policy();
         let began = Instant::now();
         let time_max = time_limit(tuning.maxmemory_eviction_tenacity.load(Relaxed));
-        self.tell_old_weights(policy, now_ms);
-        self.weights.begin_span(memory, now_ms);
-        self.weights.goes_on = false;
+        self.refresh_old_weights(policy, now_ms);
+        self.weights.start_span(memory, now_ms);
+        self.weights.has_more_to_evict = false;
         let (mut evicted, mut missed) = (0, 0);
         let room = loop {
             if !memory.is_over() {
@@ -114,10 +114,10 @@ impl Executor<'_> {
                 }
                 break Room::None;
             }
-            if self.weights.has_done_its_share(memory) && memory.is_bearable() {
+            if self.weights.has_evicted_its_share(memory) && memory.is_excess_tolerated() {
                 // This worker evicts more only if other workers have nothing left to evict.
-                self.tell_weights(policy, now_ms);
-                if self.weights.has_done_its_share(memory) {
+                self.refresh_weights(policy, now_ms);
+                if self.weights.has_evicted_its_share(memory) {
                     break Room::Later;
                 }
             }
@@ -126,7 +126,7 @@ impl Executor<'_> {
                 Tried::Nothing if self.release_emptied(held, now_ms) => {}
                 Tried::Nothing => break Room::None,
                 Tried::NotFound if missed < MISSES_MAX => missed += 1,
-                Tried::NotFound | Tried::Busy if memory.is_bearable_while_busy() => break Room::Later,
+                Tried::NotFound | Tried::Busy if memory.is_excess_tolerated_while_busy() => break Room::Later,
                 Tried::NotFound | Tried::Busy => break Room::None,
                 Tried::Evicted(bytes) => {
                     (evicted, missed) = (evicted + 1, 0);
@@ -134,13 +134,13 @@ impl Executor<'_> {
                     if self.weights.others > 0 {
                         memory.add_freed(bytes);
                     }
-                    if evicted % KEYS_PER_LOOK != 0 {
+                    if evicted % KEYS_PER_CLOCK_READ != 0 {
                         continue;
                     }
                 }
             }
-            if began.elapsed() > time_max && memory.is_bearable() {
-                self.weights.goes_on = evicted > 0;
+            if began.elapsed() > time_max && memory.is_excess_tolerated() {
+                self.weights.has_more_to_evict = evicted > 0;
                 break Room::Later;
             }
         };
@@ -162,7 +162,7 @@ impl Executor<'_> {
             }
         }
         // The weights may be out of date.
-        self.tell_weights(policy, now_ms);
+        self.refresh_weights(policy, now_ms);
         let mut all = if self.weights.others > 0 { Tried::Busy } else { Tried::Nothing };
         for at in 0..self.weights.sums.len() {
             let (_, shard, physical) = self.weights.sums[at];
@@ -178,18 +178,18 @@ impl Executor<'_> {
 
     /// Returns whether the last attempt evicted keys and ran out of time, so that the next attempt
     /// should follow soon.
-    pub fn goes_on_evicting(&self) -> bool {
-        self.weights.goes_on
+    pub fn must_continue_evicting(&self) -> bool {
+        self.weights.has_more_to_evict
     }
 
-    fn tell_old_weights(&mut self, policy: EvictionPolicy, now_ms: i64) {
-        let is_old = now_ms - self.weights.told_ms >= WEIGHTS_KEPT_MS;
+    fn refresh_old_weights(&mut self, policy: EvictionPolicy, now_ms: i64) {
+        let is_old = now_ms - self.weights.refreshed_ms >= WEIGHTS_KEPT_MS;
         if is_old || self.weights.is_volatile != policy.is_volatile() {
-            self.tell_weights(policy, now_ms);
+            self.refresh_weights(policy, now_ms);
         }
     }
 
-    fn tell_weights(&mut self, policy: EvictionPolicy, now_ms: i64) {
+    fn refresh_weights(&mut self, policy: EvictionPolicy, now_ms: i64) {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         self.weights.tell(keyspace, worker, policy.is_volatile(), now_ms);
     }
@@ -230,7 +230,7 @@ impl Executor<'_> {
         let mut owned = vec![ownership];
         self.outside_unit(|executor| {
             executor.commit_deletions(&mut owned);
-            if has_news(keyspace, &mut owned) {
+            if has_pending_events(keyspace, &mut owned) {
                 executor.serve(&mut owned, now_ms);
                 executor.tell(&mut owned);
             }
@@ -248,7 +248,7 @@ impl Executor<'_> {
         let keyspace = self.keyspace();
         let weights = &mut self.weights;
         if weights.release_failed_ms == now_ms {
-            weights.release_credit += DICTS_LOOKED_AT;
+            weights.release_credit += DICTS_CHECKED;
             if weights.release_credit < u64::from(keyspace.partition_count()) * keyspace.used().count() as u64 {
                 return false;
             }
@@ -257,7 +257,7 @@ impl Executor<'_> {
         let mut has_released = false;
         for shard in 0..keyspace.partition_count() {
             let is_emptied = |figures: &DatabaseStats| figures.keys.get() == 0 && figures.dict_bytes.get() > 0;
-            if !keyspace.shard_figures(shard).any(is_emptied) {
+            if !keyspace.database_stats_of_shard(shard).any(is_emptied) {
                 continue;
             }
             if let Ok(at) = held.binary_search_by_key(&shard, Ownership::shard) {
@@ -304,7 +304,7 @@ impl Executor<'_> {
             for (physical, database) in databases.used() {
                 let figures = keyspace.figures(shard, physical);
                 figures.dict_bytes.set(database.dict.allocated_bytes() as u64);
-                keyspace.tell_memory(figures);
+                keyspace.flush_memory(figures);
             }
             self.free(ownership);
         }

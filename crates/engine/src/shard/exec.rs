@@ -14,9 +14,9 @@ use pantala_resp::{ArgRange, Args, Reply};
 use crate::acl::Context;
 use crate::command::Command;
 use crate::faults::{self, Fault};
-use crate::shard::executor::{Call, Executor, has_news};
+use crate::shard::executor::{Call, Executor, has_pending_events};
 use crate::shard::ownership::Ownership;
-use crate::shard::request::{Parcel, Request, Task};
+use crate::shard::request::{Request, RequestNode, Task};
 use crate::shard::transaction::{Queued, Transaction, Watching, discarded};
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
@@ -92,7 +92,7 @@ impl Executor<'_> {
             self.keyspace().show(exec.command, &Args::new(&exec.name, &args), client, db);
         }
         request.exec = Some(exec);
-        if has_news(self.keyspace(), owned) {
+        if has_pending_events(self.keyspace(), owned) {
             self.serve(owned, request.now_ms);
         }
         !is_torn
@@ -101,9 +101,9 @@ impl Executor<'_> {
     /// Runs the commands. Returns whether [`Fault::TornExec`] has interrupted the transaction.
     fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut [Ownership]) -> bool {
         let (session, now_ms) = (request.session, self.time_of(request.now_ms, owned));
-        let is_begun = exec.heading_bytes > 0;
+        let has_started = exec.heading_bytes > 0;
         let flags = exec.transaction.flags();
-        if !is_begun && self.keyspace().tuning.is_limited() && !self.has_room(flags, owned, now_ms) {
+        if !has_started && self.keyspace().tuning.is_limited() && !self.has_room(flags, owned, now_ms) {
             Reply::new(&mut request.reply, session.version).error_bytes(&discarded(OUT_OF_MEMORY.as_bytes()));
             return false;
         }
@@ -114,7 +114,7 @@ impl Executor<'_> {
             return false;
         }
         let queue = exec.transaction.queue();
-        if !is_begun {
+        if !has_started {
             Reply::new(&mut request.reply, session.version).array(queue.len());
             exec.heading_bytes = request.reply.len();
         }
@@ -124,7 +124,7 @@ impl Executor<'_> {
         let changed = self.keyspace().changed_rules(&session);
         for (at, queued) in queue.iter().enumerate().skip(exec.ran.len()) {
             faults::pause(Fault::PauseHolding);
-            if !is_begun && at + 1 == queue.len() && faults::hits(Fault::TornExec) {
+            if !has_started && at + 1 == queue.len() && faults::hits(Fault::TornExec) {
                 return true;
             }
             let is_found = exec.transaction.find_shards(queued, &mut shards);
@@ -158,9 +158,9 @@ impl Executor<'_> {
     /// Implements [`Fault::TornExec`]: releases the shards, and makes the transaction acquire them
     /// again for its last command.
     #[cold]
-    pub(crate) fn tear(&mut self, mut parcel: Parcel, owned: Vec<Ownership>) {
+    pub(crate) fn tear(&mut self, mut parcel: RequestNode, owned: Vec<Ownership>) {
         parcel.value.task = Task::Exec;
-        self.give_back(owned, parcel.value.now_ms);
+        self.release_shards(owned, parcel.value.now_ms);
         faults::stall();
         self.to_start.push(parcel);
     }

@@ -28,13 +28,13 @@ use crate::acl::{Context, Denied};
 use crate::clients::waiter::{Origin, Waiter, Woken};
 use crate::command::{Command, Flags, Handler, KeyPlace, Route, SessionView};
 use crate::effect::{Seen, Stream, Unit};
-use crate::events::tracking::{Changer, KeyName, News, Reader};
+use crate::events::tracking::{Changer, KeyName, Notification, Reader};
 use crate::faults::{self, Fault};
 use crate::shard::access::Access;
 use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::ownership::{Freed, Gate, Ownership};
-use crate::shard::request::{Parcel, Request, Task};
+use crate::shard::request::{Request, RequestNode, Task};
 use crate::shard::telling::{remember, set_changer};
 use crate::store::eviction::Weights;
 
@@ -54,8 +54,8 @@ pub enum Ran {
     Done,
     /// The command ran. Its reply is in the buffer. In addition, waiters were served
     /// ([`Executor::take_served`]), or invalidations for this worker's connections must be sent
-    /// after the reply ([`Executor::take_told`]).
-    DoneTold,
+    /// after the reply ([`Executor::take_invalidations`]).
+    DoneWithEvents,
     /// The command is in flight. Its reply will arrive as
     /// [`Message::Answer`](crate::shard::message::Message::Answer) or through
     /// [`Executor::take_answers`].
@@ -100,21 +100,21 @@ pub struct Executor<'k> {
     /// Shards to release.
     pub(crate) to_free: Vec<Ownership>,
     /// Deferred shards: this worker continues to run their pending requests in its next turn.
-    put_off: Vec<Ownership>,
+    deferred_shards: Vec<Ownership>,
     /// Replies to requests of this worker's own connections.
-    answers: Vec<Parcel>,
+    answers: Vec<RequestNode>,
     /// Requests of this worker's own connections that have acquired their shards.
-    brought: Vec<Parcel>,
+    brought: Vec<RequestNode>,
     /// Requests to start when the held shards are released.
-    pub(crate) to_start: Vec<Parcel>,
+    pub(crate) to_start: Vec<RequestNode>,
     /// The waiter of the last command, if it blocked.
     pub(crate) blocked: Option<Arc<Waiter>>,
     /// Replies to waiters of this worker's own connections.
     pub(crate) woken: Vec<Woken>,
     /// Invalidations for this worker's own connections.
-    pub(crate) told: Vec<News>,
+    pub(crate) told: Vec<Notification>,
     /// Changed keys for clients that track prefixes, with the client that last changed each key.
-    /// Sent once per turn ([`Executor::tell_changed`]).
+    /// Sent once per turn ([`Executor::send_prefix_invalidations`]).
     pub(crate) changed: BTreeMap<KeyName, u64>,
     /// Chooses the shards to evict from.
     pub(crate) weights: Weights,
@@ -140,7 +140,7 @@ impl<'k> Executor<'k> {
             has_served: false,
             owned: Vec::new(),
             to_free: Vec::new(),
-            put_off: Vec::new(),
+            deferred_shards: Vec::new(),
             answers: Vec::new(),
             brought: Vec::new(),
             to_start: Vec::new(),
@@ -179,7 +179,7 @@ impl<'k> Executor<'k> {
             let owned = std::slice::from_mut(&mut ownership);
             let now_ms = self.time_of(call.now_ms, owned);
             let blocked = self.execute_counted(call, now_ms, self.worker, owned, Blocking::Allowed, reply);
-            if cell.state(&mut ownership).waiters.has_news() {
+            if cell.state(&mut ownership).waiters.has_pending_events() {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
             }
@@ -216,7 +216,7 @@ impl<'k> Executor<'k> {
         }
         let now_ms = self.time_of(call.now_ms, &mut owned);
         let blocked = self.execute(call, now_ms, self.worker, &mut owned, Blocking::Allowed, reply);
-        if has_news(keyspace, &mut owned) {
+        if has_pending_events(keyspace, &mut owned) {
             self.finish(owned, call.now_ms);
             return self.ran(blocked, self.done());
         }
@@ -256,8 +256,8 @@ impl<'k> Executor<'k> {
     /// # Errors
     /// If not all shards could be taken, returns a request that holds those taken (none with
     /// `--execution owner`). Pass it to [`Executor::resume`]. Later it arrives, with all shards, as
-    /// [`Message::Brought`](crate::shard::message::Message::Brought) or through
-    /// [`Executor::take_brought`]. With `may_be_refused` it may instead arrive rejected. If the
+    /// [`Message::Gathered`](crate::shard::message::Message::Gathered) or through
+    /// [`Executor::take_gathered`]. With `may_be_rejected` it may instead arrive rejected. If the
     /// caller attaches a transaction to it ([`Request::run_exec`]), the thread that takes the last
     /// shard runs the transaction. The request then arrives as an answer.
     pub fn gather(
@@ -266,29 +266,29 @@ impl<'k> Executor<'k> {
         session: SessionView,
         connection: u64,
         now_ms: i64,
-        may_be_refused: bool,
-    ) -> Result<Vec<Ownership>, Parcel> {
+        may_be_rejected: bool,
+    ) -> Result<Vec<Ownership>, RequestNode> {
         let owned = self.take_in_order(shards);
         if owned.len() == self.shards.len() {
             return Ok(owned);
         }
         let mut request = Request::new(session, self.worker, connection, now_ms);
-        request.may_be_refused = may_be_refused;
+        request.may_be_rejected = may_be_rejected;
         request.shards.extend_from_slice(&self.shards);
         request.owned = owned;
-        request.task = Task::Bring;
+        request.task = Task::Gather;
         self.keyspace.count_contended(self.worker);
         Err(Node::new(request))
     }
 
     /// Gathers the given shards for a connection of this worker, which waits for them. Even if all
     /// shards are free, they arrive as described for [`Executor::gather`].
-    pub fn bring(&mut self, shards: &[u32], session: SessionView, connection: u64, now_ms: i64, may_be_refused: bool) {
-        match self.gather(shards, session, connection, now_ms, may_be_refused) {
+    pub fn bring(&mut self, shards: &[u32], session: SessionView, connection: u64, now_ms: i64, may_be_rejected: bool) {
+        match self.gather(shards, session, connection, now_ms, may_be_rejected) {
             Err(parcel) => self.resume(parcel),
             Ok(owned) => {
                 let mut request = Request::new(session, self.worker, connection, now_ms);
-                request.may_be_refused = may_be_refused;
+                request.may_be_rejected = may_be_rejected;
                 request.shards.extend_from_slice(&self.shards);
                 request.owned = owned;
                 self.brought.push(Node::new(request));
@@ -333,7 +333,7 @@ impl<'k> Executor<'k> {
     }
 
     /// Releases a transaction's shards, after serving the clients blocked on keys that it changed.
-    pub fn give_back(&mut self, owned: Vec<Ownership>, now_ms: i64) {
+    pub fn release_shards(&mut self, owned: Vec<Ownership>, now_ms: i64) {
         self.finish(owned, now_ms);
     }
 
@@ -362,12 +362,12 @@ impl<'k> Executor<'k> {
     }
 
     /// Returns the replies to this worker's own requests that ran on this worker.
-    pub fn take_answers(&mut self) -> Vec<Parcel> {
+    pub fn take_answers(&mut self) -> Vec<RequestNode> {
         std::mem::take(&mut self.answers)
     }
 
     /// Returns this worker's own requests that have acquired their shards.
-    pub fn take_brought(&mut self) -> Vec<Parcel> {
+    pub fn take_gathered(&mut self) -> Vec<RequestNode> {
         std::mem::take(&mut self.brought)
     }
 
@@ -377,7 +377,7 @@ impl<'k> Executor<'k> {
     }
 
     /// Returns whether [`Executor::take_answers`], [`Executor::take_woken`],
-    /// [`Executor::take_brought`] or [`Executor::take_told`] would return anything.
+    /// [`Executor::take_gathered`] or [`Executor::take_invalidations`] would return anything.
     #[inline]
     pub fn has_answers(&self) -> bool {
         // One branch instead of four: each turn checks often, and usually all lists are empty.
@@ -587,8 +587,8 @@ fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
 }
 
 /// Returns whether held shards have ready keys or pending invalidations.
-pub(crate) fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
-    owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_news())
+pub(crate) fn has_pending_events(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
+    owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_pending_events())
 }
 
 mod hand_over;

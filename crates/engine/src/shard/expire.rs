@@ -22,7 +22,7 @@ const ACCEPTABLE_STALE_PERCENT: u64 = 10;
 
 /// Minimum number of visited entries in a shard before a small share of expired ones ends the
 /// visit. Redis also samples 20.
-const ENTRIES_TO_JUDGE_BY: u64 = 20;
+const SAMPLED_ENTRIES_MIN: u64 = 20;
 
 /// Number of turns between two measurements of the memory of a worker's shards.
 const TURNS_PER_MEASURE: u32 = 10;
@@ -98,7 +98,7 @@ impl ActiveExpiry {
                 entries += seen.entries;
                 let few_stale = seen.stale * 100 <= seen.entries * stale_max && fields_expired == 0;
                 // If few keys have a TTL, a round may end before enough entries were visited.
-                let enough = entries >= ENTRIES_TO_JUDGE_BY || seen.is_round;
+                let enough = entries >= SAMPLED_ENTRIES_MIN || seen.is_round;
                 if few_stale && enough || began.elapsed() > budget {
                     break;
                 }

@@ -54,7 +54,7 @@ impl Executor<'_> {
         let (bytes, ranges) = joined(words);
         let mut owned = vec![ownership];
         self.run_held(&with_args(call, Args::new(&bytes, &ranges)), &[shard], &mut owned, &mut Vec::new());
-        self.give_back(owned, call.now_ms);
+        self.release_shards(owned, call.now_ms);
         true
     }
 }

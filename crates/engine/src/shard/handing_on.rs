@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::shard::executor::Executor;
-use crate::shard::request::{Parcel, Task};
+use crate::shard::request::{RequestNode, Task};
 
 /// Initial time in ms for which a request keeps its gathered shards while its worker runs a script.
 const PATIENCE_MS: i64 = 5;
@@ -28,7 +28,7 @@ const PATIENCE_MS: i64 = 5;
 const DOUBLINGS_MAX: u32 = 20;
 
 /// Maximum time for which one check of a running script serves requests for deferred shards.
-const PUT_OFF_TIME_MAX: Duration = Duration::from_millis(1);
+const DEFERRED_TIME_MAX: Duration = Duration::from_millis(1);
 
 /// How often a request was reset, and when it may be reset next. See the head of this module.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,36 +53,36 @@ impl Patience {
 impl Executor<'_> {
     /// Serves the requests of deferred shards while a script runs, until no shard is deferred or a
     /// time limit is reached.
-    pub fn go_on_within(&mut self) {
+    pub fn serve_deferred_within(&mut self) {
         let began = Instant::now();
-        while self.has_put_off() && began.elapsed() < PUT_OFF_TIME_MAX {
-            self.go_on();
+        while self.has_deferred() && began.elapsed() < DEFERRED_TIME_MAX {
+            self.serve_deferred();
         }
     }
 
     /// Resets the requests in `brought` that hold their shards and may be reset at `now_ms`
     /// (monotonic clock). Called while the worker runs a script. Returns these requests, for
     /// [`Executor::resume`] in the worker's next turn. The others stay in `brought`.
-    pub fn set_back(&mut self, brought: &mut VecDeque<Parcel>, now_ms: i64) -> Vec<Parcel> {
-        let is_set_back = |parcel: &mut Parcel| {
+    pub fn reset_gathered(&mut self, brought: &mut VecDeque<RequestNode>, now_ms: i64) -> Vec<RequestNode> {
+        let is_reset = |parcel: &mut RequestNode| {
             let request = &mut parcel.value;
             !request.owned.is_empty() && request.patience.is_over(now_ms)
         };
-        let (mut set_back, mut stay) = (Vec::new(), VecDeque::new());
+        let (mut reset_gathered, mut stay) = (Vec::new(), VecDeque::new());
         for mut parcel in brought.drain(..) {
-            if is_set_back(&mut parcel) {
+            if is_reset(&mut parcel) {
                 let request = &mut parcel.value;
                 self.to_free.append(&mut request.owned);
-                request.task = Task::Bring;
+                request.task = Task::Gather;
                 request.patience.double();
-                set_back.push(parcel);
+                reset_gathered.push(parcel);
             } else {
                 stay.push_back(parcel);
             }
         }
         *brought = stay;
         self.free_all();
-        set_back
+        reset_gathered
     }
 
     /// Releases the shards from which keys were evicted while others were held

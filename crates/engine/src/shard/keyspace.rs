@@ -46,7 +46,7 @@ const ALL_HELD_LONG: Duration = Duration::from_micros(100);
 
 /// Time in ms after the end of such a script during which another one is expected. It is many times
 /// the gap between two scripts of a connection that sends only scripts.
-const ALL_HELD_LATELY_MS: i64 = 10;
+const ALL_HELD_RECENTLY_MS: i64 = 10;
 
 /// State that belongs to the owner of a shard.
 #[repr(C)]
@@ -187,7 +187,7 @@ pub struct Keyspace {
     tickets: CachePadded<AtomicU64>,
     /// Number of pending requests (`Task::Serve`) that will serve a client blocked in `BLMOVE` or
     /// similar. Such a request takes two shards: those of the source and of the destination.
-    served_later: AtomicI64,
+    deferred_waiters: AtomicI64,
     /// Number of snapshots that have started.
     snapshots: CachePadded<AtomicU64>,
     /// The file storage, if the server has one.
@@ -251,7 +251,7 @@ impl Keyspace {
             ports,
             all_held_ms: CachePadded::new(AtomicI64::new(i64::MIN / 2)),
             tickets: CachePadded::new(AtomicU64::new(0)),
-            served_later: AtomicI64::new(0),
+            deferred_waiters: AtomicI64::new(0),
             snapshots: CachePadded::new(AtomicU64::new(0)),
             storage: OnceLock::new(),
         }
@@ -296,7 +296,7 @@ impl Keyspace {
     /// Adds `by` to the number of pending requests that will serve blocked clients. Called while a
     /// shard is held.
     pub(crate) fn count_served_later(&self, by: i64) {
-        self.served_later.fetch_add(by, Relaxed);
+        self.deferred_waiters.fetch_add(by, Relaxed);
     }
 
     /// Returns whether a pending request will serve blocked clients. Exact for a caller that holds
@@ -305,14 +305,14 @@ impl Keyspace {
         // Relaxed: every write is made while some shard is held. A caller that holds all shards has
         // acquired that shard after the write, so the shard's gate orders the write before this
         // load.
-        self.served_later.load(Relaxed) > 0
+        self.deferred_waiters.load(Relaxed) > 0
     }
 
     /// Returns whether a script has recently held all shards for long, so that another one is
     /// expected.
     #[inline]
     pub fn were_all_held(&self, now_ms: i64) -> bool {
-        now_ms - self.all_held_ms.load(Relaxed) < ALL_HELD_LATELY_MS
+        now_ms - self.all_held_ms.load(Relaxed) < ALL_HELD_RECENTLY_MS
     }
 
     /// Returns the statistics of a shard. Any thread may read them at any time.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::clients::primary::NewPrimary;
 use crate::clients::waiter::{Waiter, Woken};
 use crate::events::pubsub::{Listener, Published};
-use crate::events::tracking::News;
+use crate::events::tracking::Notification;
 use crate::shard::ownership::Ownership;
-use crate::shard::request::Parcel;
+use crate::shard::request::RequestNode;
 
 /// `CLIENT UNBLOCK` of a blocked client.
 pub struct Unblock {
@@ -21,16 +21,16 @@ pub struct Unblock {
 /// A message to a worker.
 pub enum Message {
     /// The reply to a request of one of its connections.
-    Answer(Parcel),
+    Answer(RequestNode),
     /// The shards that one of its connections has requested. The connection's transaction or script
     /// can run now.
-    Brought(Parcel),
+    Gathered(RequestNode),
     /// The reply to a blocked command of one of its connections.
     Woken(Woken),
     /// Unblocks a client of one of its connections.
     Unblock(Unblock),
     /// A request to run on this worker, which is the home of the next shard that it needs.
-    Run(Parcel),
+    Run(RequestNode),
     /// A shard with pending requests. Its last owner has run as many as it may in succession. This
     /// worker, the shard's home, continues.
     Shard(Ownership),
@@ -45,7 +45,7 @@ pub enum Message {
     /// A connection (token) that follows the stream of effects has more to read.
     Effects(u64),
     /// Invalidations for connections of this worker.
-    Told(Vec<News>),
+    Told(Vec<Notification>),
     /// Asks the worker to send [`Message::Settled`] to a connection of another worker once no
     /// command is running. That connection then replies that its pause has started.
     Settle(Listener),

@@ -39,7 +39,7 @@ pub(crate) enum Task {
     /// shard, which the request holds too (`BLMOVE`).
     Serve(u32, ReadyKey),
     /// Sends the shards to the worker of its connection.
-    Bring,
+    Gather,
     /// Runs the transaction ([`Request::exec`]) and replies.
     Exec,
 }
@@ -80,10 +80,10 @@ pub struct Request {
     /// The work to do once all shards are taken.
     pub(crate) task: Task,
     /// Whether the request may be rejected while a script holds one of its shards for too long.
-    pub(crate) may_be_refused: bool,
+    pub(crate) may_be_rejected: bool,
     /// Whether the request has released its shards, because a script holds one that it waits for.
     /// When the turn of such a request comes, it takes all its shards again, in ascending order.
-    pub(crate) is_set_back: bool,
+    pub(crate) is_reset: bool,
     /// How often the request was reset after it had gathered its shards, and when it may be reset
     /// next (`shard::handing_on`).
     pub(crate) patience: Patience,
@@ -124,8 +124,8 @@ impl Request {
             shards: Vec::new(),
             owned: Vec::new(),
             task: Task::Commands,
-            may_be_refused: true,
-            is_set_back: false,
+            may_be_rejected: true,
+            is_reset: false,
             patience: Patience::default(),
             refused: None,
             exec: None,
@@ -192,7 +192,7 @@ impl Request {
         first..self.ranges.len()
     }
 
-    /// Takes the gathered shards ([`crate::shard::message::Message::Brought`]).
+    /// Takes the gathered shards ([`crate::shard::message::Message::Gathered`]).
     pub fn take_owned(&mut self) -> Vec<Ownership> {
         std::mem::take(&mut self.owned)
     }
@@ -204,8 +204,8 @@ impl Request {
 }
 
 /// A request node. It moves through gates and mailboxes without being copied.
-pub type Parcel = Box<Node<Request>>;
+pub type RequestNode = Box<Node<Request>>;
 
 /// Requests that a shard's owner has taken from the gate, and to which the shard was not granted
 /// yet. Accessible with the shard's ownership.
-pub type Backlog = VecDeque<Parcel>;
+pub type Backlog = VecDeque<RequestNode>;

@@ -68,8 +68,8 @@ impl Executor<'_> {
                 // The waiter is served once both shards are free. The queue stops until then, so
                 // that the waiters after it cannot overtake it.
                 let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) else { return };
-                keyspace.shard(&mut owned[index]).waiters.stand_still(key, true);
-                return self.serve_later(&waiter, shard, destination.shard, key.clone(), now_ms);
+                keyspace.shard(&mut owned[index]).waiters.set_stopped(key, true);
+                return self.serve_when_free(&waiter, shard, destination.shard, key.clone(), now_ms);
             }
             faults::pause(Fault::PauseHolding);
             if self.wake(owned, &waiter, key, now_ms) {
@@ -134,7 +134,7 @@ impl Executor<'_> {
         if self.may_take(shard) { self.take_spinning(shard) } else { None }
     }
 
-    fn serve_later(&mut self, waiter: &Waiter, shard: u32, destination: u32, key: ReadyKey, now_ms: i64) {
+    fn serve_when_free(&mut self, waiter: &Waiter, shard: u32, destination: u32, key: ReadyKey, now_ms: i64) {
         let mut request = Request::new(waiter.session, self.worker(), waiter.connection, now_ms);
         request.shards.extend([shard.min(destination), shard.max(destination)]);
         request.task = Task::Serve(shard, key);
@@ -142,11 +142,11 @@ impl Executor<'_> {
         self.to_start.push(Node::new(request));
     }
 
-    /// Serves a queue that [`Executor::serve_later`] has stopped. The request holds both shards.
+    /// Serves a queue that [`Executor::serve_when_free`] has stopped. The request holds both shards.
     pub(crate) fn serve_now(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
         if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let waiters = &mut self.keyspace().shard(&mut owned[index]).waiters;
-            waiters.stand_still(key, false);
+            waiters.set_stopped(key, false);
             waiters.note(key.0, &key.1);
         }
         self.serve(owned, now_ms);
@@ -186,7 +186,7 @@ impl Executor<'_> {
     pub(crate) fn free_after_removals(&mut self, mut ownership: Ownership, now_ms: i64) {
         self.commit_deletions(std::slice::from_mut(&mut ownership));
         let waiters = &mut self.keyspace().shard(&mut ownership).waiters;
-        if waiters.is_empty() && !waiters.has_news() {
+        if waiters.is_empty() && !waiters.has_pending_events() {
             return self.free(ownership);
         }
         waiters.note_gone();

@@ -8,8 +8,8 @@ use crate::faults::{self, Fault};
 use crate::shard::executor::Executor;
 use crate::shard::message::Message;
 use crate::shard::whole::Whole;
-use crate::store::snapshot::{Beginning, Step, walk};
 pub use crate::store::snapshot::{Encoder, Input, Next, Part, Progress};
+use crate::store::snapshot::{SnapshotStart, Step, walk};
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +33,7 @@ impl Whole<'_> {
     /// # Panics
     /// If the previous snapshot has not ended, so that its input still expects parts.
     pub fn begin_snapshot(&mut self, encoder: Box<dyn Encoder>) -> Input {
-        let (beginning, input) = Beginning::new(encoder);
+        let (beginning, input) = SnapshotStart::new(encoder);
         let keyspace = self.keyspace();
         for ownership in self.owned() {
             beginning.begin(keyspace, keyspace.shard(ownership));

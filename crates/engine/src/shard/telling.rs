@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::command::{Command, Flags, for_each_key};
 use crate::events::pubsub::Listener;
 use crate::events::tracking::keys::{Pending, TrackedKeys};
-use crate::events::tracking::{Changer, Invalid, KeyName, News, Reader, Subject, listener};
+use crate::events::tracking::{Changer, Invalid, KeyName, Notification, Reader, Subject, listener};
 use crate::shard::executor::{Call, Executor, Ran};
 use crate::shard::keyspace::{Execution, Keyspace};
 use crate::shard::message::Message;
@@ -79,14 +79,14 @@ fn publish(keyspace: &Keyspace, shard: u32, tracked: &TrackedKeys) {
 }
 
 /// Invalidations to send, by worker.
-struct Telling<'k> {
+struct InvalidationBatch<'k> {
     keyspace: &'k Keyspace,
-    by_worker: Vec<Vec<News>>,
+    by_worker: Vec<Vec<Notification>>,
 }
 
-impl<'k> Telling<'k> {
+impl<'k> InvalidationBatch<'k> {
     fn new(keyspace: &'k Keyspace) -> Self {
-        Telling { keyspace, by_worker: Vec::new() }
+        InvalidationBatch { keyspace, by_worker: Vec::new() }
     }
 
     /// Adds an invalidation for a reader, or for the client to which the reader redirects
@@ -99,10 +99,10 @@ impl<'k> Telling<'k> {
             }
             Some(client) => (listener(&client), Subject::Redirected(what)),
         };
-        self.push(to, News { connection: to.connection, reader, subject });
+        self.push(to, Notification { connection: to.connection, reader, subject });
     }
 
-    fn push(&mut self, to: Listener, news: News) {
+    fn push(&mut self, to: Listener, news: Notification) {
         if self.by_worker.is_empty() {
             self.by_worker.resize_with(self.keyspace.ports().len(), Vec::new);
         }
@@ -113,7 +113,7 @@ impl<'k> Telling<'k> {
         for invalidated in pending.invalidated {
             let (name, client) = (Arc::clone(&invalidated.name), invalidated.client);
             invalidated.for_each_reader(|reader| {
-                if reader.wants_news_of(client) {
+                if reader.wants_invalidations_by(client) {
                     self.tell(reader, Invalid::Key(Arc::clone(&name)));
                 }
             });
@@ -134,11 +134,11 @@ impl<'k> Telling<'k> {
 
 impl Executor<'_> {
     /// Invalidates cached copies of keys that were changed in held shards. For clients that track
-    /// prefixes (`BCAST`), only collects the keys: [`Executor::tell_changed`] sends them at the end
+    /// prefixes (`BCAST`), only collects the keys: [`Executor::send_prefix_invalidations`] sends them at the end
     /// of the turn.
     pub(crate) fn tell(&mut self, owned: &mut [Ownership]) {
         let keyspace = self.keyspace();
-        let mut telling = Telling::new(keyspace);
+        let mut telling = InvalidationBatch::new(keyspace);
         let mut flushes = 0;
         for ownership in owned {
             let shard = ownership.shard();
@@ -159,7 +159,7 @@ impl Executor<'_> {
         telling.send(self);
     }
 
-    /// Returns whether [`Executor::tell_changed`] has anything to do.
+    /// Returns whether [`Executor::send_prefix_invalidations`] has anything to do.
     #[inline]
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
@@ -167,33 +167,33 @@ impl Executor<'_> {
 
     /// Sends the invalidations to clients that track prefixes. Must be called at the end of a turn,
     /// before its replies are sent.
-    pub fn tell_changed(&mut self) {
+    pub fn send_prefix_invalidations(&mut self) {
         if self.changed.is_empty() {
             return;
         }
         let changed = std::mem::take(&mut self.changed);
         let keyspace = self.keyspace();
-        let mut telling = Telling::new(keyspace);
+        let mut telling = InvalidationBatch::new(keyspace);
         keyspace.tracking().prefixes().tell(&changed, |reader, what| telling.tell(Arc::clone(reader), what));
         telling.send(self);
     }
 
     /// Takes the invalidations for connections of this worker.
-    pub fn take_told(&mut self) -> Vec<News> {
+    pub fn take_invalidations(&mut self) -> Vec<Notification> {
         std::mem::take(&mut self.told)
     }
 
-    /// Takes the invalidations like [`Executor::take_told`], or none if a reply is pending that
+    /// Takes the invalidations like [`Executor::take_invalidations`], or none if a reply is pending that
     /// must precede them.
-    pub fn take_told_unless_answers(&mut self) -> Vec<News> {
-        if self.answers_first() { Vec::new() } else { self.take_told() }
+    pub fn take_invalidations_unless_answers(&mut self) -> Vec<Notification> {
+        if self.answers_first() { Vec::new() } else { self.take_invalidations() }
     }
 
-    /// Returns the result of a command that has run: [`Ran::DoneTold`] if its worker must send
+    /// Returns the result of a command that has run: [`Ran::DoneWithEvents`] if its worker must send
     /// invalidations or read the clock again, and otherwise [`Ran::Done`].
     #[inline]
     pub fn done(&self) -> Ran {
-        if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneTold }
+        if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneWithEvents }
     }
 
     /// Returns whether blocked clients were served since the last call. They may have seen a later

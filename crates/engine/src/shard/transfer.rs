@@ -4,7 +4,7 @@ use pantala_types::OutOfMemory;
 
 use crate::effect::change::Change;
 use crate::shard::access::Access;
-use crate::store::db::Spot;
+use crate::store::db::DatabaseKey;
 use crate::store::db::transfer::Content;
 
 impl Access<'_> {
@@ -16,8 +16,8 @@ impl Access<'_> {
     /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
     pub fn move_value(
         &mut self,
-        from: Spot<'_>,
-        to: Spot<'_>,
+        from: DatabaseKey<'_>,
+        to: DatabaseKey<'_>,
         left: Change,
         arrived: Change,
     ) -> Result<bool, OutOfMemory> {
@@ -50,7 +50,12 @@ impl Access<'_> {
     ///
     /// # Errors
     /// [`OutOfMemory`] if the allocator fails. Nothing has changed then.
-    pub fn copy_value(&mut self, from: Spot<'_>, to: Spot<'_>, arrived: Change) -> Result<bool, OutOfMemory> {
+    pub fn copy_value(
+        &mut self,
+        from: DatabaseKey<'_>,
+        to: DatabaseKey<'_>,
+        arrived: Change,
+    ) -> Result<bool, OutOfMemory> {
         let Some(load) = self.db_at(from.db, &from.key).load(&from.key, true)? else { return Ok(false) };
         let mut destination = self.db_at(to.db, &to.key);
         destination.unload(&to.key, load)?;

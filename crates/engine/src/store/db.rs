@@ -32,7 +32,7 @@ pub use collections::Missing;
 use expired::{Expired, Looks, expired};
 pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_inline, payload_of};
 pub use strings::EditError;
-pub use transfer::Spot;
+pub use transfer::DatabaseKey;
 
 /// Number of new keys between two updates of the dictionary's memory statistics. Recomputing them
 /// for each key would be too expensive.

@@ -7,7 +7,7 @@
 
 use crate::command::Key;
 use crate::effect::blocking::Waiters;
-use crate::effect::change::{Change, commit, is_heard};
+use crate::effect::change::{Change, commit, has_sink};
 use crate::store::Store;
 use crate::store::db::{Db, forget};
 use crate::store::state::{Shard, ShardStats};
@@ -32,7 +32,7 @@ pub(crate) struct Seen {
 
 /// Returns whether a shard has keys or hash fields with a TTL.
 pub(crate) fn has_expiring(store: &Store, shard: u32) -> bool {
-    store.shard_figures(shard).any(|figures| figures.expires.get() + figures.timed_hashes.get() > 0)
+    store.database_stats_of_shard(shard).any(|figures| figures.expires.get() + figures.timed_hashes.get() > 0)
 }
 
 /// Walks some buckets of each database of a shard and deletes the expired keys in them.
@@ -117,7 +117,7 @@ pub(crate) fn visit_own(store: &Store, stats: &ShardStats, shard: &mut Shard, nu
 fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &[u8], now_ms: i64) {
     waiters.note_expired(now_ms);
     let change = Change::expired_actively();
-    if is_heard(store, waiters, &change) {
+    if has_sink(store, waiters, &change) {
         let key = Key { bytes: key, place: store.place(key) };
         commit(store, waiters, db, &key, change);
     }

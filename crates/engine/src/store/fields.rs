@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_meets_every_key_and_drops_what_is_not_kept() {
+    fn a_walk_visits_every_key_and_removes_rejected_keys() {
         let figures = DatabaseStats::default();
         let mut watched = Watched::default();
         for number in 0..200 {

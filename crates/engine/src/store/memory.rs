@@ -34,7 +34,7 @@ use crate::store::state::{Database, DatabaseStats, Shard};
 /// All unflushed changes together are at most this fraction of the limit, given as a shift: an
 /// 8,192nd. (This assumes one database per partition. Each database has its own step, so more
 /// databases raise the bound.)
-const UNTOLD_SHIFT: u32 = 13;
+const UNFLUSHED_SHIFT: u32 = 13;
 
 /// Maximum of the step: unflushed bytes of one database in one shard.
 const STEP_BYTES_MAX: u64 = 64 * 1024;
@@ -81,7 +81,7 @@ pub struct Memory {
     /// All other memory. May be negative too.
     other_bytes: AtomicU64,
     /// Number of the current time slice in which the workers share the eviction (see
-    /// [`Memory::begin_span`]).
+    /// [`Memory::start_span`]).
     span: AtomicI64,
     /// Bytes evicted in this time slice, by workers that evict only from their own shards.
     freed_bytes: AtomicU64,
@@ -130,14 +130,14 @@ impl Memory {
 
     /// Returns whether usage is at most the ceiling. Eviction may then stop at its time limit
     /// although usage is above the limit, because the excess is small or has not grown.
-    pub(crate) fn is_bearable(&self) -> bool {
+    pub(crate) fn is_excess_tolerated(&self) -> bool {
         self.used_bytes() <= self.ceiling_bytes.load(Relaxed)
     }
 
     /// Returns whether a command may run although all keys to evict are in shards held by other
     /// threads.
-    pub(crate) fn is_bearable_while_busy(&self) -> bool {
-        self.is_bearable() || self.excess_bytes() <= self.limit_bytes() >> BUSY_EXCESS_SHIFT
+    pub(crate) fn is_excess_tolerated_while_busy(&self) -> bool {
+        self.is_excess_tolerated() || self.excess_bytes() <= self.limit_bytes() >> BUSY_EXCESS_SHIFT
     }
 
     /// Returns the number of bytes by which usage exceeds the limit.
@@ -153,7 +153,7 @@ impl Memory {
 
     /// Starts the time slice `span`, unless another worker has started it. A race may count bytes
     /// in the wrong slice. That only makes the workers' shares of eviction slightly uneven.
-    pub(crate) fn begin_span(&self, span: i64) {
+    pub(crate) fn start_span(&self, span: i64) {
         if self.span.load(Relaxed) < span && self.span.fetch_max(span, Relaxed) < span {
             self.freed_bytes.store(0, Relaxed);
         }
@@ -166,7 +166,7 @@ impl Memory {
     /// After an eviction, lowers the ceiling to the current usage (but at least to the limit plus a
     /// sixteenth), so that an excess that has shrunk cannot grow again.
     pub(crate) fn lower_ceiling(&self) {
-        let bearable = bearable_bytes(self.limit_bytes());
+        let bearable = tolerated_bytes(self.limit_bytes());
         self.ceiling_bytes.fetch_min(self.used_bytes().max(bearable), Relaxed);
     }
 
@@ -223,7 +223,7 @@ impl Memory {
 }
 
 /// Returns the minimum of the ceiling for a memory limit.
-fn bearable_bytes(limit_bytes: u64) -> u64 {
+fn tolerated_bytes(limit_bytes: u64) -> u64 {
     limit_bytes.saturating_add(limit_bytes >> EXCESS_SHIFT)
 }
 
@@ -240,20 +240,20 @@ impl Store {
             // Without a limit, shards flush only about once a second, so the counter may be out of
             // date.
             (0..self.partition_count())
-                .flat_map(|shard| self.shard_figures(shard))
-                .for_each(|figures| self.tell_memory(figures));
+                .flat_map(|shard| self.database_stats_of_shard(shard))
+                .for_each(|figures| self.flush_memory(figures));
         }
-        let step_bytes = (limit_bytes >> UNTOLD_SHIFT) / u64::from(self.partition_count());
+        let step_bytes = (limit_bytes >> UNFLUSHED_SHIFT) / u64::from(self.partition_count());
         memory.step_bytes.store(step_bytes.min(STEP_BYTES_MAX), Relaxed);
-        memory.ceiling_bytes.store(memory.used_bytes().max(bearable_bytes(limit_bytes)), Relaxed);
+        memory.ceiling_bytes.store(memory.used_bytes().max(tolerated_bytes(limit_bytes)), Relaxed);
         self.tuning.set_limited(limit_bytes > 0);
     }
 
     /// Flushes the memory usage of a database of a shard.
-    pub(crate) fn tell_memory(&self, figures: &DatabaseStats) {
+    pub(crate) fn flush_memory(&self, figures: &DatabaseStats) {
         let now = figures.dict_bytes.get() + figures.heap_bytes.get();
-        if figures.told_bytes.load(Relaxed) != now {
-            let before = figures.told_bytes.swap(now, Relaxed);
+        if figures.flushed_bytes.load(Relaxed) != now {
+            let before = figures.flushed_bytes.swap(now, Relaxed);
             self.memory().data_bytes.fetch_add(now.wrapping_sub(before), Relaxed);
         }
     }
@@ -267,8 +267,8 @@ impl Store {
             let figures = self.figures(number, physical);
             figures.dict_bytes.set(database.dict.allocated_bytes() as u64);
             let now = figures.dict_bytes.get() + figures.heap_bytes.get();
-            if now.abs_diff(figures.told_bytes.load(Relaxed)) > step_bytes {
-                self.tell_memory(figures);
+            if now.abs_diff(figures.flushed_bytes.load(Relaxed)) > step_bytes {
+                self.flush_memory(figures);
             }
         };
         match db.map(|db| self.physical(db)) {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_is_ahead_of_what_it_is_of_is_none() {
+    fn a_negative_sum_counts_as_zero() {
         let memory = Memory::new();
         memory.add_other(-5);
         assert_eq!(memory.used_bytes(), 0);

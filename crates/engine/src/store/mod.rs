@@ -74,7 +74,7 @@ impl Store {
     pub(crate) fn new(layout: Layout, workers: Arc<dyn Workers>) -> Self {
         let places = layout.databases as usize * layout.partitions as usize;
         Store {
-            figures: zeroed_figures(places),
+            figures: zeroed_stats(places),
             roots: Roots::new(places),
             homes: (0..layout.partitions).map(|partition| layout.home(partition)).collect(),
             used: (0..layout.databases).map(|_| AtomicBool::new(false)).collect(),
@@ -155,12 +155,12 @@ impl Store {
 
     /// Returns the statistics of a shard's databases that are in use in any shard. The statistics
     /// of other databases are zero.
-    pub fn shard_figures(&self, shard: u32) -> impl Iterator<Item = &DatabaseStats> {
+    pub fn database_stats_of_shard(&self, shard: u32) -> impl Iterator<Item = &DatabaseStats> {
         self.used().map(move |physical| self.figures(shard, physical))
     }
 
     /// Returns the statistics of a database in all shards, in order.
-    fn database_figures(&self, db: u32) -> &[DatabaseStats] {
+    fn database_stats(&self, db: u32) -> &[DatabaseStats] {
         let physical = self.physical(db);
         &self.figures[self.place_of(0, physical)..][..self.layout.partitions as usize]
     }
@@ -180,7 +180,7 @@ impl Store {
 
     /// Returns the statistics of a database in a shard, for tests that modify them.
     #[doc(hidden)]
-    pub fn invented_figures(&self, db: u32, shard: u32) -> &DatabaseStats {
+    pub fn database_stats_for_tests(&self, db: u32, shard: u32) -> &DatabaseStats {
         self.used[self.physical(db)].store(true, Relaxed);
         self.figures(shard, self.physical(db))
     }
@@ -193,7 +193,7 @@ impl Store {
 
     /// Returns the number of keys and the number of keys with a TTL in a database, over all shards.
     pub fn database_size(&self, db: u32) -> (u64, u64) {
-        self.database_figures(db)
+        self.database_stats(db)
             .iter()
             .fold((0, 0), |(keys, expires), figures| (keys + figures.keys.get(), expires + figures.expires.get()))
     }
@@ -211,7 +211,7 @@ impl Store {
     /// Returns the memory usage of a database over all shards, in bytes: first that of its
     /// dictionaries, then that of values outside of them.
     pub fn memory_bytes(&self, db: u32) -> (u64, u64) {
-        self.database_figures(db)
+        self.database_stats(db)
             .iter()
             .fold((0, 0), |(dict, heap), figures| (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get()))
     }
@@ -228,7 +228,7 @@ impl Store {
     /// Returns the mean remaining TTL that active expiry last saw in a database, in ms; 0 if it saw
     /// none.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
-        let (sum, samples) = self.database_figures(db).iter().fold((0u64, 0), |(sum, samples), figures| {
+        let (sum, samples) = self.database_stats(db).iter().fold((0u64, 0), |(sum, samples), figures| {
             (sum.saturating_add(figures.ttl_sum_ms.get()), samples + figures.ttl_samples.get())
         });
         sum.checked_div(samples).unwrap_or(0)
@@ -285,7 +285,7 @@ impl Store {
 }
 
 /// Returns statistics that are all zero. Large zeroed memory is not resident until it is written.
-fn zeroed_figures(count: usize) -> Box<[DatabaseStats]> {
+fn zeroed_stats(count: usize) -> Box<[DatabaseStats]> {
     let layout = std::alloc::Layout::array::<DatabaseStats>(count).expect("databases and partitions are bounded");
     // SAFETY: there is at least one database and one partition, so the layout is not empty. The
     // block belongs to the box, and has the layout with which a box frees such a slice. The

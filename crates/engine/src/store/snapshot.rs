@@ -178,17 +178,17 @@ struct Output {
 }
 
 /// Starts a snapshot, shard by shard, while all shards are held.
-pub(crate) struct Beginning {
+pub(crate) struct SnapshotStart {
     output: Arc<Output>,
 }
 
-impl Beginning {
+impl SnapshotStart {
     pub(crate) fn new(encoder: Box<dyn Encoder>) -> (Self, Input) {
         let (full, parts) = unbounded();
         let (recycled, empty) = bounded(BUFFERS_KEPT);
         let progress = Arc::<Progress>::default();
         let output = Output { encoder, parts: full, empty, progress: Arc::clone(&progress) };
-        (Beginning { output: Arc::new(output) }, Input { parts, empty: recycled, progress })
+        (SnapshotStart { output: Arc::new(output) }, Input { parts, empty: recycled, progress })
     }
 
     /// Starts the snapshot of a shard. The walk of the previous snapshot may still be there
@@ -265,11 +265,11 @@ impl DictKeeper {
     /// Encodes a piece of a large entry or, before a change, all remaining pieces. Returns whether
     /// that was the last piece.
     fn keep_large(&mut self, entry: EntryRef<'_, Value>, is_forced: bool) -> bool {
-        let is_begun = self.large.as_ref().is_some_and(|large| *large.key == *entry.key());
+        let has_started = self.large.as_ref().is_some_and(|large| *large.key == *entry.key());
         // Only one entry at a time is encoded piece by piece. Another large entry is encoded as a
         // whole.
-        let is_whole = is_forced || !is_begun && self.large.is_some();
-        let mut large = self.large.take_if(|_| is_begun).unwrap_or_else(|| Large {
+        let is_whole = is_forced || !has_started && self.large.is_some();
+        let mut large = self.large.take_if(|_| has_started).unwrap_or_else(|| Large {
             key: entry.key().into(),
             pieces: Vec::new(),
             at: 0,

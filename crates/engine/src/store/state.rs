@@ -159,7 +159,7 @@ pub struct DatabaseStats {
     pub heap_bytes: Gauge,
     /// Sum of the two preceding fields at the last flush into the global counter
     /// ([`Memory`](crate::store::memory::Memory)).
-    pub(crate) told_bytes: AtomicU64,
+    pub(crate) flushed_bytes: AtomicU64,
 }
 
 impl ShardStats {

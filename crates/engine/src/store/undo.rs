@@ -167,7 +167,7 @@ impl Undo {
             for Noted { db, place, name, image } in &mut self.noted {
                 let key = Key { bytes: &self.bytes[name.clone()], place: *place };
                 match image.take() {
-                    Some(image) => put_back(access, *db, &key, image, &self.bytes),
+                    Some(image) => restore(access, *db, &key, image, &self.bytes),
                     None => {
                         // The event of this deletion is deferred, and dropped with the others.
                         access.db_at(*db, &key).remove(&key, false);
@@ -175,14 +175,14 @@ impl Undo {
                 }
             }
         });
-        self.release(access, Watches::put_back);
+        self.release(access, Watches::restore);
     }
 
     /// Commits the run: publishes the deferred events and raises the watches of changed keys. Must
     /// be called while the run's shards are still held.
     pub fn keep(&mut self, access: &mut impl HeldShards) {
         self.events.drain(..).for_each(|held| access.store().publish_held(&held));
-        self.release(access, Watches::let_go);
+        self.release(access, Watches::commit_held);
     }
 
     fn release(&mut self, access: &mut impl HeldShards, how: fn(&mut Watches, u32, &[u8], HeldWatches)) {
@@ -245,7 +245,7 @@ fn image_of(
     Ok(Some((image, value_bytes)))
 }
 
-fn put_back(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, kept: &[u8]) {
+fn restore(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, kept: &[u8]) {
     let Image { content, flags, access: access_word, expire_at_ms } = image;
     let (payload, flags) = match content {
         Content::Int(value) => (NewPayload::Int(value), flags),

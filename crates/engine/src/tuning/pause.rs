@@ -93,7 +93,7 @@ impl Tuning {
 
     /// Releases a held pause when the reply is sent to its client. The pause's duration counts from
     /// now. Does nothing if a client has ended the pause meanwhile (`CLIENT UNPAUSE`).
-    pub fn tell_paused(&self, pause: &Pause, now_ms: i64) {
+    pub fn start_pause_time(&self, pause: &Pause, now_ms: i64) {
         let own_until_ms = end_of(pause.timeout_ms, now_ms);
         // A pause that was released before this one started keeps its end.
         let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
@@ -104,7 +104,7 @@ impl Tuning {
     }
 
     /// Releases a held pause that was rejected, as if it had never started.
-    pub fn take_pause_back(&self, pause: &Pause) {
+    pub fn cancel_pause(&self, pause: &Pause) {
         let mut pauses = self.pauses();
         if pause.ends != pauses.ends {
             return;
@@ -169,59 +169,59 @@ mod tests {
     }
 
     #[test]
-    fn the_time_counts_from_when_the_client_is_told() {
+    fn a_pause_counts_from_its_reply() {
         let tuning = Tuning::new();
         let pause = tuning.pause(100, false, 1000);
         assert_eq!(state(&tuning), (1100, false));
         tuning.hold_pause(&pause);
         assert!(tuning.is_paused(5000), "a held pause has no end");
-        tuning.tell_paused(&pause, 5000);
+        tuning.start_pause_time(&pause, 5000);
         assert_eq!(state(&tuning), (5100, false));
         // The earlier pause ends later, so its end stays.
         let pause = tuning.pause(10, true, 5000);
         tuning.hold_pause(&pause);
-        tuning.tell_paused(&pause, 5050);
+        tuning.start_pause_time(&pause, 5050);
         assert_eq!(state(&tuning), (5100, true));
         // A pause that a client has ended stays ended.
         let pause = tuning.pause(100, false, 6000);
         tuning.hold_pause(&pause);
         assert!(tuning.end_pause());
-        tuning.tell_paused(&pause, 6000);
+        tuning.start_pause_time(&pause, 6000);
         assert_eq!(state(&tuning), (0, false));
     }
 
     #[test]
-    fn it_lasts_until_all_clients_are_told() {
+    fn a_held_pause_lasts_until_all_replies() {
         let tuning = Tuning::new();
         let first = tuning.pause(300, false, 1000);
         tuning.hold_pause(&first);
         let second = tuning.pause(100, false, 1000);
         tuning.hold_pause(&second);
-        tuning.tell_paused(&first, 1010);
+        tuning.start_pause_time(&first, 1010);
         assert!(tuning.is_paused(9000));
-        tuning.tell_paused(&second, 1100);
+        tuning.start_pause_time(&second, 1100);
         assert_eq!(state(&tuning), (1310, false));
     }
 
     #[test]
-    fn a_pause_that_is_taken_back_leaves_what_was() {
+    fn a_canceled_pause_restores_the_previous_one() {
         let tuning = Tuning::new();
         tuning.pause(100, false, 1000);
         let second = tuning.pause(200, true, 1000);
         tuning.hold_pause(&second);
-        tuning.take_pause_back(&second);
+        tuning.cancel_pause(&second);
         assert_eq!(state(&tuning), (1100, false));
         let only = tuning.pause(200, true, 2000);
         tuning.hold_pause(&only);
-        tuning.take_pause_back(&only);
+        tuning.cancel_pause(&only);
         assert!(!tuning.is_paused(2000));
         // Another pause has started meanwhile.
         let first = tuning.pause(200, true, 3000);
         tuning.hold_pause(&first);
         let second = tuning.pause(50, false, 3000);
         tuning.hold_pause(&second);
-        tuning.tell_paused(&second, 3010);
-        tuning.take_pause_back(&first);
+        tuning.start_pause_time(&second, 3010);
+        tuning.cancel_pause(&first);
         assert!(tuning.is_paused(3059) && !tuning.is_paused(3060));
     }
 
@@ -241,7 +241,7 @@ mod tests {
             for _ in 0..ROUNDS {
                 let pause = tuning.pause(1, false, 1000);
                 tuning.hold_pause(&pause);
-                tuning.tell_paused(&pause, 1000);
+                tuning.start_pause_time(&pause, 1000);
                 if tuning.paused_until_ms.load(Relaxed) == HELD_MS {
                     break;
                 }
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(state(&tuning), (HELD_MS, false));
         let own = tuning.pause(100, false, 2000);
         tuning.hold_pause(&own);
-        tuning.tell_paused(&own, 2010);
+        tuning.start_pause_time(&own, 2010);
         assert!(tuning.is_paused(9000));
         tuning.release_lasting_pause();
         assert_eq!(state(&tuning), (2110, false), "the end of the client's pause");
@@ -277,7 +277,7 @@ mod tests {
         let own = tuning.pause(100, true, 1000);
         tuning.hold_pause(&own);
         assert!(tuning.is_paused_by_clients(9000));
-        tuning.tell_paused(&own, 1010);
+        tuning.start_pause_time(&own, 1010);
         assert!(tuning.is_paused_by_clients(1109) && !tuning.is_paused_by_clients(1110));
         assert!(tuning.is_paused(1110), "writes");
         tuning.release_lasting_pause();
@@ -285,21 +285,21 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_was_ended_does_not_come_back() {
+    fn an_ended_pause_stays_ended() {
         let tuning = Tuning::new();
         tuning.pause(1000, true, 1000);
         tuning.hold_lasting_pause();
         let held = tuning.pause(2000, true, 1000);
         tuning.hold_pause(&held);
         assert!(tuning.end_pause());
-        tuning.tell_paused(&held, 1010);
+        tuning.start_pause_time(&held, 1010);
         tuning.release_lasting_pause();
         assert!(!tuning.is_paused(1010));
         // The pause was ended before it was held.
         let late = tuning.pause(2000, true, 1000);
         assert!(tuning.end_pause());
         tuning.hold_pause(&late);
-        tuning.take_pause_back(&late);
+        tuning.cancel_pause(&late);
         assert!(!tuning.is_paused(1010));
     }
 
@@ -309,7 +309,7 @@ mod tests {
         tuning.pause(i64::MAX, false, 1000);
         let held = tuning.pause(5, false, 1000);
         tuning.hold_pause(&held);
-        tuning.tell_paused(&held, 1000);
+        tuning.start_pause_time(&held, 1000);
         assert!(tuning.is_paused(5000), "the longer pause applies");
     }
 }

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_are_what_their_bits_say() {
+    fn policies_round_trip_through_bits() {
         let ranked = RANKS.iter().flat_map(|&rank| [EvictionPolicy::Volatile(rank), EvictionPolicy::All(rank)]);
         for policy in ranked.chain([EvictionPolicy::Nothing]) {
             assert_eq!(EvictionPolicy::from_bits(policy.bits()), policy);

@@ -180,7 +180,7 @@ impl Manifest {
     }
 
     /// Leaves out the numbers that another list has used, so that no file of it is overwritten.
-    pub fn leave_out(&mut self, other: &Manifest) {
+    pub fn exclude_time(&mut self, other: &Manifest) {
         self.base_seq = self.base_seq.max(other.base_seq);
         self.increment_seq = self.increment_seq.max(other.increment_seq);
     }

@@ -141,7 +141,7 @@ fn damage_is_located() {
 }
 
 #[test]
-fn commands_for_replicas_are_left_out() {
+fn commands_only_for_replicas_are_removed() {
     let (ping, publish) = (&b"*1\r\n$4\r\nPING\r\n"[..], &b"*3\r\n$7\r\npublish\r\n$1\r\nc\r\n$1\r\nm\r\n"[..]);
     let kept = |parts: &[&[u8]]| {
         let part = parts.concat();
@@ -165,7 +165,7 @@ fn times_are_read_from_annotations() {
 }
 
 #[test]
-fn transactions_are_whole() {
+fn commands_are_assigned_to_transactions() {
     let mut transactions = Transactions::default();
     for (offset, name, found, open) in [
         (0, "set", Found::Alone, None),

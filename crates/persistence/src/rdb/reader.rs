@@ -370,9 +370,9 @@ impl Reader {
         let unread = &self.buffer[self.at..];
         let Some(header) = unread.get(..HEADER_BYTES) else {
             // A few wrong bytes mean a file that isn't an RDB file, rather than a truncated one.
-            let is_begun = MAGIC_REDIS.starts_with(&unread[..unread.len().min(MAGIC_REDIS.len())])
+            let has_started = MAGIC_REDIS.starts_with(&unread[..unread.len().min(MAGIC_REDIS.len())])
                 || MAGIC_VALKEY.starts_with(&unread[..unread.len().min(MAGIC_VALKEY.len())]);
-            return Err(if is_begun { Stop::Needs(HEADER_BYTES as u64) } else { Fault::Signature.into() });
+            return Err(if has_started { Stop::Needs(HEADER_BYTES as u64) } else { Fault::Signature.into() });
         };
         let (dialect, digits) = if let Some(digits) = header.strip_prefix(MAGIC_REDIS) {
             (Dialect::Redis, digits)

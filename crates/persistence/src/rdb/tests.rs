@@ -146,7 +146,7 @@ fn written_files_are_read_in_any_pieces() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_is_no_file() {
+fn a_truncated_file_is_rejected() {
     let file = file_of(Version::Redis7_4, &[values().swap_remove(2), values().swap_remove(6), expiring_hash()]);
     for len in 0..file.len() {
         for knows_len in [true, false] {
@@ -157,7 +157,7 @@ fn a_file_that_is_cut_off_is_no_file() {
 }
 
 #[test]
-fn each_byte_counts() {
+fn any_changed_byte_is_detected() {
     let file = file_of(Version::Redis7_4, &[values().swap_remove(2), values().swap_remove(6), expiring_hash()]);
     for at in 0..file.len() {
         for bits in [1, 0x80, 0xff] {

@@ -72,7 +72,7 @@ enum State {
 
 /// The command that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Registration {
     Auth,
     Option(&'static str),
 }
@@ -83,7 +83,7 @@ pub struct Handshake {
     identity: Identity,
     position: Option<Position>,
     state: State,
-    asked: Vec<Asked>,
+    asked: Vec<Registration>,
     notes: Vec<String>,
     outcome: Option<Outcome>,
     has_asked: bool,
@@ -173,20 +173,20 @@ impl Handshake {
     /// Takes a line of the primary, without its end. Returns the commands to be sent at once.
     pub fn hear(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         match self.state {
-            State::PingReply => self.hear_pong(line),
+            State::PingReply => self.handle_pong(line),
             State::Replies(missing) => {
-                self.hear_reply(line, missing);
+                self.handle_option_reply(line, missing);
                 None
             }
             State::PsyncReply => {
-                self.hear_psync(line);
+                self.handle_psync_reply(line);
                 None
             }
             State::Ping | State::Psync | State::Sync | State::Over => None,
         }
     }
 
-    fn hear_pong(&mut self, line: &[u8]) -> Option<Vec<u8>> {
+    fn handle_pong(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         // A primary that requires a password rejects the PING. The handshake continues with AUTH.
         let is_alive = line.first() == Some(&b'+')
             || [&b"-NOAUTH"[..], b"-NOPERM", b"-ERR operation not permitted"].iter().any(|it| line.starts_with(it));
@@ -202,28 +202,28 @@ impl Handshake {
             } else {
                 command(&mut bytes, &[b"AUTH", user, password]);
             }
-            self.asked.push(Asked::Auth);
+            self.asked.push(Registration::Auth);
         }
         command(&mut bytes, &[b"REPLCONF", b"listening-port", self.identity.port.to_string().as_bytes()]);
-        self.asked.push(Asked::Option("listening-port"));
+        self.asked.push(Registration::Option("listening-port"));
         if !self.identity.ip.is_empty() {
             command(&mut bytes, &[b"REPLCONF", b"ip-address", self.identity.ip.as_bytes()]);
-            self.asked.push(Asked::Option("ip-address"));
+            self.asked.push(Registration::Option("ip-address"));
         }
         command(&mut bytes, &[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
-        self.asked.push(Asked::Option("capa"));
+        self.asked.push(Registration::Option("capa"));
         self.state = State::Replies(self.asked.len());
         Some(bytes)
     }
 
-    fn hear_reply(&mut self, line: &[u8], missing: usize) {
+    fn handle_option_reply(&mut self, line: &[u8], missing: usize) {
         let asked = self.asked[self.asked.len() - missing];
         if line.first() == Some(&b'-') {
             match asked {
-                Asked::Auth => {
+                Registration::Auth => {
                     return self.end(Outcome::Failed(format!("Unable to AUTH to MASTER: {}", shown(line))));
                 }
-                Asked::Option(name) => {
+                Registration::Option(name) => {
                     let reply = shown(line);
                     self.note(format!("(Non critical) Master does not understand REPLCONF {name}: {reply}"));
                 }
@@ -242,7 +242,7 @@ impl Handshake {
         }
     }
 
-    fn hear_psync(&mut self, line: &[u8]) {
+    fn handle_psync_reply(&mut self, line: &[u8]) {
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
         match words.as_slice() {
             // An empty line keeps the link alive while the primary prepares its reply.
@@ -260,7 +260,7 @@ impl Handshake {
                     None => self.end(Outcome::Failed("Master replied with wrong +FULLRESYNC syntax.".to_owned())),
                 }
             }
-            [b"+CONTINUE", rest @ ..] => self.hear_continue(rest.first().copied()),
+            [b"+CONTINUE", rest @ ..] => self.handle_continue(rest.first().copied()),
             _ if self.identity.fails_over => self.end(Outcome::Failed(format!("Rejected PSYNC: {}", shown(line)))),
             [b"-NOMASTERLINK" | b"-LOADING", ..] => {
                 let why = format!("Master is currently unable to PSYNC but should be in the future: {}", shown(line));
@@ -279,7 +279,7 @@ impl Handshake {
         }
     }
 
-    fn hear_continue(&mut self, id: Option<&[u8]>) {
+    fn handle_continue(&mut self, id: Option<&[u8]>) {
         let Some(asked) = self.position else {
             return self.end(Outcome::Failed("Master continues a stream that was not asked for".to_owned()));
         };
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failover_is_asked_for_and_not_tried_otherwise() {
+    fn a_failover_sends_its_request_and_never_falls_back_to_sync() {
         let position = Some(Position { id: id(1), offset: 99 });
         let identity = Identity { fails_over: true, ..plain() };
         let lines = ["+PONG", "+OK", "+OK", "-ERR unknown command"];

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_ends_a_snapshot_however_it_arrives() {
+    fn a_mark_ends_a_snapshot_in_any_pieces() {
         let mark = "0123456789abcdefghijklmnopqrstuvwxyz-+*/";
         for (snapshot, piece) in [("", 1), ("x", 40), ("long enough", 7), ("0123456789", 1), ("a", 1000)] {
             let bytes = [snapshot, mark].concat();

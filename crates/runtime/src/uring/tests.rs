@@ -119,7 +119,7 @@ fn a_blocked_quiet_send_does_not_prolong_the_wait() {
 /// that place may be in use by the kernel.
 #[test]
 #[should_panic(expected = "a chunk of another loop")]
-fn a_chunk_of_another_loop_is_refused() {
+fn a_chunk_of_another_loop_is_rejected() {
     let other = UringLoop::new(Doorbell::new().unwrap()).unwrap();
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
     let (here, mut there) = UnixStream::pair().unwrap();

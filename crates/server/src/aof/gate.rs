@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn with_always_reads_of_what_is_not_synced_wait_too() {
+    fn with_always_reads_of_unsynced_effects_wait_too() {
         let gate = Gate::default();
         assert!(!gate.set(true, true));
         assert!(waits(&gate, WRITTEN) && waits(&gate, READ) && !gate.is_behind());

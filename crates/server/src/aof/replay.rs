@@ -19,7 +19,7 @@ use pantala_resp::{ArgRange, Args, Reply};
 use crate::host::Server;
 
 /// Maximum number of command errors that are logged.
-const ERRORS_TOLD: u64 = 10;
+const ERRORS_LOGGED: u64 = 10;
 
 /// Number of replayed commands after which the effects that they have recorded are dropped.
 const EFFECTS_DROPPED_EVERY: u64 = 1024;
@@ -150,7 +150,7 @@ impl<'r, 'k> Replay<'r, 'k> {
             self.executor.drop_effects();
         }
         if self.reply.first() == Some(&b'-') {
-            self.tell_error(command);
+            self.log_error(command);
         }
     }
 
@@ -177,9 +177,9 @@ impl<'r, 'k> Replay<'r, 'k> {
     }
 
     #[cold]
-    fn tell_error(&mut self, command: &Command) {
+    fn log_error(&mut self, command: &Command) {
         self.errors += 1;
-        if self.errors <= ERRORS_TOLD {
+        if self.errors <= ERRORS_LOGGED {
             let error = self.reply.strip_prefix(b"-").unwrap_or(&self.reply).trim_ascii_end().escape_ascii();
             tracing::warn!("'{}' failed while loading the append only file: {error}", command.full_name);
         }

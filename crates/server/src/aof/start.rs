@@ -38,7 +38,7 @@ pub fn start(server: &Arc<Server>) -> Result<(), String> {
     let failed = |error: io::Error| format!("Can't open the append-only file: {error}");
     let mut access = executor.look(&view, &mut owned, server.now_ms());
     open(server, &mut access.whole(), files).map_err(failed)?;
-    executor.give_back(owned, now_ms);
+    executor.release_shards(owned, now_ms);
     Ok(())
 }
 

@@ -237,7 +237,7 @@ impl Aof {
     /// Records that a write has failed with this error number, or succeeded again (0).
     pub(super) fn set_write_error(&self, server: &Server, number: i32) {
         self.written.error.store(number, Relaxed);
-        refuse_writes_on_error(server);
+        reject_writes_on_error(server);
         self.set_gate(server);
     }
 
@@ -313,7 +313,7 @@ pub fn tune(server: &Server, settings: &AofSettings) {
 }
 
 /// Makes writes fail while the file can't be written, and succeed otherwise.
-fn refuse_writes_on_error(server: &Server) {
+fn reject_writes_on_error(server: &Server) {
     let number = server.snapshots().aof.written.error.load(Relaxed);
     let is_full = number == rustix::io::Errno::NOSPC.raw_os_error();
     let tuning = &server.keyspace().tuning;

@@ -37,10 +37,10 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if let Some(deadline_us) = deadline_us {
             self.deadlines.insert((deadline_us, waiter.ticket(), index));
         }
-        let early = connection.waits.woken_early.take();
+        let early = connection.waits.woken_before_blocking.take();
         connection.waits.blocked = Some(Blocked { waiter, deadline_us, took });
         if !connection.awaits_answer() {
-            connection.release_news();
+            connection.release_messages();
         }
         publish_blocked(self.reactor.stats, 1, self.deadlines.len());
         // The peer may have disconnected already. The end of the turn then closes the connection.
@@ -64,7 +64,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 self.unblock(index, false, &mut |output, _| output.extend_from_slice(&woken.reply));
             }
             // A reply that arrived before the client was registered as blocked.
-            None if connection.state == State::Parked => connection.waits.woken_early = Some(woken),
+            None if connection.state == State::Parked => connection.waits.woken_before_blocking = Some(woken),
             _ => {}
         }
     }
@@ -96,12 +96,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     #[inline(always)]
     pub fn time_out(&mut self) {
         if !self.deadlines.is_empty() {
-            self.look_at_deadlines();
+            self.check_deadlines();
         }
     }
 
     #[cold]
-    fn look_at_deadlines(&mut self) {
+    fn check_deadlines(&mut self) {
         let now_us = self.reactor.server.monotonic_us();
         while let Some(&(deadline_us, ticket, index)) = self.deadlines.first()
             && deadline_us <= now_us
@@ -140,7 +140,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
         connection.end_reply(before);
-        connection.release_news();
+        connection.release_messages();
         hold_unsynced(&mut self.reactor, index);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };
         let added_bytes = connection.output.len() - before.min(connection.output.len());

@@ -2,7 +2,7 @@
 
 use pantala_runtime::{ConnId, Event, EventLoop};
 
-use super::following::follow_on;
+use super::following::continue_stream_to_follower;
 use super::frozen::Deferred;
 use super::{Abandon, Clients, State};
 use crate::reactor::Happened;
@@ -70,5 +70,5 @@ fn after_change<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index
     if clients.limits.weighing.is_on {
         clients.weigh(index);
     }
-    follow_on(clients, index);
+    continue_stream_to_follower(clients, index);
 }

@@ -29,13 +29,13 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             return self.frozen.defer(Deferred::Effects(wanted));
         }
         self.has_followers = true;
-        follow_on(self, index);
+        continue_stream_to_follower(self, index);
     }
 }
 
 /// Checks a follower periodically. Closes it if `timed_out` has a reason, otherwise sends it more
 /// of the stream.
-pub fn look_at_follower<L: EventLoop, H: Abandon>(
+pub fn check_follower<L: EventLoop, H: Abandon>(
     clients: &mut Clients<'_, L, H>,
     index: u32,
     timed_out: Option<String>,
@@ -45,13 +45,13 @@ pub fn look_at_follower<L: EventLoop, H: Abandon>(
             tracing::warn!("{why}");
             clients.close(index);
         }
-        None => follow_on(clients, index),
+        None => continue_stream_to_follower(clients, index),
     }
 }
 
 /// Adds more of the stream to a connection's output, if the connection follows the stream and has
 /// less than [`WINDOW_BYTES`] of pending output.
-pub(super) fn follow_on<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
+pub(super) fn continue_stream_to_follower<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
     let mut room = WINDOW_BYTES.saturating_sub(connection.pending_bytes());
     let Some(follower) = &mut connection.session.follows else { return };

@@ -6,7 +6,7 @@
 //! dropped, and the connection will be closed. (The soft limit and `maxmemory-clients` apply again
 //! when the script has ended.) See [`crate::dispatch`] for the turns within a script.
 
-use pantala_engine::tracking::News;
+use pantala_engine::tracking::Notification;
 use pantala_runtime::{Event, EventLoop, Outgoing};
 
 use super::output::output_limit;
@@ -22,7 +22,7 @@ pub enum Deferred {
     /// such messages and invalidations.
     Output(u64, Outgoing),
     /// An invalidation.
-    News(News),
+    Notification(Notification),
     /// Deferred output for the connection with this token has exceeded its output limit and was
     /// dropped.
     OverLimit(u64),
@@ -37,7 +37,7 @@ impl Deferred {
     fn is_output_of(&self, wanted: u64) -> bool {
         match self {
             Deferred::Output(token, _) => *token == wanted,
-            Deferred::News(news) => news.connection == wanted,
+            Deferred::Notification(news) => news.connection == wanted,
             Deferred::Event(_) | Deferred::OverLimit(_) | Deferred::Kill(..) | Deferred::Effects(_) => false,
         }
     }
@@ -177,7 +177,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                     }
                 }
                 Deferred::Kill(wanted, client) => self.kill(wanted, client),
-                Deferred::News(news) => self.tell_all(vec![news]),
+                Deferred::Notification(news) => self.send_invalidations(vec![news]),
                 Deferred::Effects(wanted) => self.follow(wanted),
                 Deferred::Output(wanted, output) => {
                     if let Some(index) = self.reactor.find_token(wanted) {

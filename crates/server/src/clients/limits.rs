@@ -8,7 +8,7 @@
 //!
 //! Within a turn the sum is therefore that of the end of the last turn, except for connections with
 //! much output. The error per connection is limited to the input that a turn receives plus
-//! [`UNWEIGHED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within it accounts
+//! [`UNACCOUNTED_OUTPUT_BYTES_MAX`] of output. While a script is busy, each turn within it accounts
 //! for all connections except the script's own.
 //!
 //! Without a limit, accounting costs a branch for each connection of a turn and for each send.
@@ -29,33 +29,33 @@ use crate::host::Server;
 /// Maximum pending output of a connection that need not be accounted for within a turn, bytes.
 /// Applies while client memory is limited. Redis checks before each command; Pantala accounts for
 /// less output than this only at the end of the turn.
-const UNWEIGHED_OUTPUT_BYTES_MAX: u64 = 16 * 1024;
+const UNACCOUNTED_OUTPUT_BYTES_MAX: u64 = 16 * 1024;
 
 /// Maximum change that this worker has not added to the sum, bytes. It is small compared with the
 /// minimum limit.
-const UNADDED_BYTES_MAX: u64 = 1024;
+const UNFLUSHED_BYTES_MAX: u64 = 1024;
 
 /// Minimum interval between warnings that no client is left to be closed, ms.
 const WARN_EVERY_MS: i64 = 1000;
 
 /// A worker's client memory accounting.
-pub(super) struct Weighing {
+pub(super) struct MemoryAccounting {
     /// Whether client memory is limited.
     pub(super) is_on: bool,
     /// Change in the memory usage of the worker's connections that isn't added to the sum yet,
     /// bytes.
-    unadded_bytes: i64,
+    unflushed_bytes: i64,
     /// Whether a connection was accounted for in this turn.
-    has_weighed: bool,
+    has_accounted: bool,
     /// Whether the sum was too large at the end of the last turn, and that turn accounted for a
     /// connection. (If it accounted for none, the sum would be the same as before.)
     is_due: bool,
     last_warning_ms: i64,
 }
 
-impl Weighing {
+impl MemoryAccounting {
     pub fn new(is_on: bool) -> Self {
-        Weighing { is_on, unadded_bytes: 0, has_weighed: false, is_due: false, last_warning_ms: 0 }
+        MemoryAccounting { is_on, unflushed_bytes: 0, has_accounted: false, is_due: false, last_warning_ms: 0 }
     }
 
     /// Returns whether the next turn must start without waiting.
@@ -95,7 +95,7 @@ impl OutputAlarm {
     pub fn new(settings: &Settings, weighs: bool) -> Self {
         let alarm = |limit: &OutputLimit| {
             let hard_bytes = if limit.hard_bytes == 0 { u64::MAX } else { limit.hard_bytes };
-            let bytes = if weighs { hard_bytes.min(UNWEIGHED_OUTPUT_BYTES_MAX) } else { hard_bytes };
+            let bytes = if weighs { hard_bytes.min(UNACCOUNTED_OUTPUT_BYTES_MAX) } else { hard_bytes };
             usize::try_from(bytes).unwrap_or(usize::MAX)
         };
         let normal_bytes = alarm(&settings.output_limit_normal);
@@ -113,7 +113,7 @@ impl OutputAlarm {
 
 /// The limits on the output of each client and on the memory of all clients.
 pub struct Limits {
-    pub(super) weighing: Weighing,
+    pub(super) weighing: MemoryAccounting,
     pub alarm: OutputAlarm,
 }
 
@@ -121,17 +121,17 @@ impl Limits {
     /// Creates the limits from the settings. `weighs` means that the memory of all clients is
     /// limited.
     pub fn new(settings: &Settings, weighs: bool) -> Self {
-        Limits { weighing: Weighing::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
+        Limits { weighing: MemoryAccounting::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
     }
 
     /// Ends a turn. All its connections must have been accounted for.
     pub fn end_turn(&mut self, server: &Server) {
         let memory = server.keyspace().clients().memory();
-        if self.weighing.unadded_bytes.unsigned_abs() >= UNADDED_BYTES_MAX {
-            memory.add(std::mem::take(&mut self.weighing.unadded_bytes));
+        if self.weighing.unflushed_bytes.unsigned_abs() >= UNFLUSHED_BYTES_MAX {
+            memory.add(std::mem::take(&mut self.weighing.unflushed_bytes));
         }
         self.weighing.is_due =
-            std::mem::take(&mut self.weighing.has_weighed) && memory.is_too_much(self.weighing.unadded_bytes);
+            std::mem::take(&mut self.weighing.has_accounted) && memory.is_too_much(self.weighing.unflushed_bytes);
     }
 
     /// Closes clients if the sum was too large at the end of the last turn, and is still too large
@@ -149,7 +149,7 @@ impl Limits {
     #[cold]
     fn evict(&mut self, server: &Server, now_ms: i64) {
         let memory = server.keyspace().clients().memory();
-        memory.add(std::mem::take(&mut self.weighing.unadded_bytes));
+        memory.add(std::mem::take(&mut self.weighing.unflushed_bytes));
         for client in memory.evict() {
             tracing::info!(
                 "Evicting client: id={} addr={} name={} tot-mem={}",
@@ -169,7 +169,7 @@ impl Limits {
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Applies the settings for clients' memory and output.
-    pub fn reload_weighing(&mut self) {
+    pub fn reload_memory_accounting(&mut self) {
         let was_on = self.limits.weighing.is_on;
         self.limits.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
         if self.limits.weighing.is_on && !was_on {
@@ -185,17 +185,17 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Updates the accounted memory of a connection.
     pub fn weigh(&mut self, index: u32) {
         let Some(connection) = &self.reactor.connections[index as usize] else { return };
-        connection.tell_buffers(&self.reactor.io);
+        connection.publish_buffers(&self.reactor.io);
         let memory = self.executor.keyspace().clients().memory();
-        self.limits.weighing.unadded_bytes += memory.weigh(&connection.session.client);
-        self.limits.weighing.has_weighed = true;
+        self.limits.weighing.unflushed_bytes += memory.weigh(&connection.session.client);
+        self.limits.weighing.has_accounted = true;
     }
 
     /// Accounts for a connection with much output, within a turn. Closes clients if the sum then
     /// exceeds the limit. Returns whether this connection must be closed.
     pub fn evicts_for(&mut self, index: u32) -> bool {
         self.weigh(index);
-        if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unadded_bytes) {
+        if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unflushed_bytes) {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
         // The connection may have been chosen to be closed by this call, or by an earlier one on

@@ -30,9 +30,9 @@ pub struct Memory {
     /// Whether to purge again in the next round of periodic work.
     purges_again: bool,
     /// The part of the global counter that stands for this worker's connections, bytes.
-    told_bytes: u64,
-    /// When `told_bytes` was last updated, Unix time in ms.
-    told_ms: i64,
+    flushed_bytes: u64,
+    /// When `flushed_bytes` was last updated, Unix time in ms.
+    refreshed_ms: i64,
 }
 
 impl Memory {
@@ -88,8 +88,8 @@ impl Memory {
         let mut room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
         // Clients may have freed memory since they were last counted, for example at the end of a
         // transaction.
-        if room == Room::None && self.told_ms != clients.reactor.clock.now_ms {
-            self.tell_clients(clients);
+        if room == Room::None && self.refreshed_ms != clients.reactor.clock.now_ms {
+            self.publish_client_memory(clients);
             room = clients.executor.make_room(held, clients.reactor.clock.now_ms);
         }
         if was_over {
@@ -97,11 +97,11 @@ impl Memory {
             clients.reactor.read_clock();
         }
         self.is_out = room == Room::None;
-        self.is_behind |= clients.executor.goes_on_evicting();
+        self.is_behind |= clients.executor.must_continue_evicting();
     }
 
     /// Adds the change in memory usage of this worker's connections to the global counter.
-    pub fn tell_clients<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
+    pub fn publish_client_memory<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let mut clients_bytes = 0;
         for connection in clients.reactor.connections.iter().flatten() {
             clients_bytes += connection.session.client.unshared_bytes();
@@ -109,46 +109,46 @@ impl Memory {
         if clients.reactor.number == 0 {
             clients_bytes += clients.reactor.server.kept_messages().load(Relaxed);
         }
-        let told_bytes = std::mem::replace(&mut self.told_bytes, clients_bytes);
-        self.told_ms = clients.reactor.clock.now_ms;
-        clients.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(told_bytes) as i64);
+        let flushed_bytes = std::mem::replace(&mut self.flushed_bytes, clients_bytes);
+        self.refreshed_ms = clients.reactor.clock.now_ms;
+        clients.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(flushed_bytes) as i64);
     }
 
     /// Updates clients' memory usage at the end of a turn if memory exceeds its limit. No command
     /// is then rejected because of memory that clients have freed in the meantime.
     #[inline]
-    pub fn tell_clients_if_over<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
+    pub fn publish_client_memory_if_over<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         let keyspace = clients.executor.keyspace();
         if keyspace.tuning.is_limited() && keyspace.memory().is_over() {
-            self.tell_clients(clients);
+            self.publish_client_memory(clients);
         }
     }
 
     /// Updates the global memory counter and evicts keys if it exceeds the limit. Called
     /// periodically.
     pub fn look_after<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
-        self.tell_clients(clients);
+        self.publish_client_memory(clients);
         if clients.executor.keyspace().tuning.is_limited() {
             clients.executor.measure();
-            self.go_on_evicting(clients);
+            self.continue_eviction(clients);
         }
     }
 
     /// Evicts keys for at most the time of one turn.
-    pub fn go_on_evicting<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
+    pub fn continue_eviction<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         self.is_behind = false;
         if clients.executor.keyspace().tuning.is_limited() {
             let is_out = self.is_out;
             self.make_room(clients, &mut []);
             self.is_out = is_out;
-            clients.tell_own();
+            clients.send_own_invalidations();
         }
     }
 
     /// Continues the eviction of keys and the freeing of closed connections' output.
     #[cold]
-    pub fn go_on<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
+    pub fn serve_deferred<L: EventLoop, H: Abandon>(&mut self, clients: &mut Clients<'_, L, H>) {
         clients.garbage.free();
-        self.go_on_evicting(clients);
+        self.continue_eviction(clients);
     }
 }

@@ -29,7 +29,7 @@ use crate::host::Server;
 use crate::reactor::{Connection, Reactor};
 use crate::stats::Tally;
 pub use close::Garbage;
-pub use following::look_at_follower;
+pub use following::check_follower;
 use frozen::Frozen;
 use limits::Limits;
 pub use memory::Memory;

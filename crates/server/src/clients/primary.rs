@@ -149,7 +149,7 @@ pub(super) fn is_kept<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>,
 }
 
 /// Disconnects blocked clients with an error when the server has become a replica.
-pub fn unblock_demoted<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
+pub fn unblock_after_demotion<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
     for index in 0..clients.reactor.connections.len() as u32 {
         let Some(connection) = &clients.reactor.connections[index as usize] else { continue };
         let claims = connection.waits.blocked.as_ref().is_some_and(|blocked| blocked.waiter.claim());

@@ -24,7 +24,7 @@ pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Delivers published messages to this worker's subscribers, and clears the list. Messages are
     /// encoded once per protocol version. All of them must have the same subscribers
-    /// ([`Published::goes_with`]).
+    /// ([`Published::can_combine_with`]).
     pub fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
         let Some(first) = published.first() else { return };
         let keyspace = self.executor.keyspace();

@@ -96,8 +96,8 @@ impl Stopwatch {
 
     /// Returns whether a command with this number of arguments is timed when it runs on another
     /// worker.
-    pub fn times_on_its_way(&self, command: &Command, arguments: usize) -> bool {
-        WATCHING && (self.times_all || command.is_timed_on_its_way(arguments))
+    pub fn times_requests(&self, command: &Command, arguments: usize) -> bool {
+        WATCHING && (self.times_all || command.is_timed_individually(arguments))
     }
 
     /// Returns the duration of the command that has just ended. It counts from `began`, or from the

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::message::Message;
-use pantala_engine::tracking::{CHANNEL, Invalid, News, Subject};
+use pantala_engine::tracking::{CHANNEL, Invalid, Notification, Subject};
 use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
@@ -66,15 +66,15 @@ fn encode(what: &Invalid, form: Form, bytes: &mut Vec<u8>) {
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Sends invalidations to connections of this worker.
     #[cold]
-    pub fn tell_all(&mut self, news: Vec<News>) {
+    pub fn send_invalidations(&mut self, news: Vec<Notification>) {
         let mut encoded = Encoded::default();
         for news in news {
-            self.tell_one(news, &mut encoded);
+            self.send_invalidation(news, &mut encoded);
         }
     }
 
-    fn tell_one(&mut self, news: News, encoded: &mut Encoded) {
-        let News { connection: wanted, reader, subject } = news;
+    fn send_invalidation(&mut self, news: Notification, encoded: &mut Encoded) {
+        let Notification { connection: wanted, reader, subject } = news;
         if !reader.is_live() {
             return;
         }
@@ -87,7 +87,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             // The client to which invalidations were redirected has disconnected in the meantime.
             if matches!(subject, Subject::Redirected(_)) {
                 let (worker, connection) = (reader.client().worker, reader.client().connection.load(Relaxed));
-                let broken = vec![News { connection, subject: Subject::Broken, reader }];
+                let broken = vec![Notification { connection, subject: Subject::Broken, reader }];
                 self.reactor.server.port(worker).send(Message::Told(broken));
             }
             return;
@@ -99,8 +99,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 }
                 Subject::Broken => 0,
             };
-            let news = News { connection: wanted, reader, subject };
-            return self.defer_output(Deferred::News(news), bytes + size_of::<News>());
+            let news = Notification { connection: wanted, reader, subject };
+            return self.defer_output(Deferred::Notification(news), bytes + size_of::<Notification>());
         }
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let before_bytes = connection.pending_bytes();
@@ -140,12 +140,12 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// the executor are pending, the invalidations are sent after the window, so that they follow
     /// those replies.
     #[cold]
-    pub fn tell_own(&mut self) {
+    pub fn send_own_invalidations(&mut self) {
         // The clients that the command served may have read a later time than the command.
         if self.executor.take_served() {
             self.reactor.read_clock();
         }
-        let news = self.executor.take_told_unless_answers();
-        self.tell_all(news);
+        let news = self.executor.take_invalidations_unless_answers();
+        self.send_invalidations(news);
     }
 }

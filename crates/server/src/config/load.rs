@@ -214,7 +214,7 @@ struct Loader<'a> {
     asked: Values,
     /// Lines of directives that aren't supported, in order. Only the last line of each directive in
     /// the table is kept.
-    unserved: Vec<Unserved>,
+    unserved: Vec<UnsupportedLine>,
     warnings: Vec<Warning>,
     renames: Vec<Rename>,
     users: Vec<Line>,
@@ -222,7 +222,7 @@ struct Loader<'a> {
 }
 
 /// A line of a directive that isn't supported.
-struct Unserved {
+struct UnsupportedLine {
     /// The index of the directive in the table; `None` for `loadmodule`.
     index: Option<usize>,
     /// The name or alias that the line uses, as the table spells it.
@@ -358,7 +358,7 @@ impl Loader<'_> {
         line: &[u8],
     ) {
         self.unserved.retain(|before| index.is_none() || before.index != index);
-        self.unserved.push(Unserved { index, name, unsafe_to_ignore, number, line: line.to_vec() });
+        self.unserved.push(UnsupportedLine { index, name, unsafe_to_ignore, number, line: line.to_vec() });
     }
 
     /// Adds a warning for each directive whose last value isn't supported.
@@ -366,9 +366,9 @@ impl Loader<'_> {
     /// # Errors
     ///
     /// The first such directive that is unsafe to ignore, unless `ignore-unsupported` is set.
-    fn check_unserved(&mut self) -> Result<(), LoadError> {
+    fn check_unsupported(&mut self) -> Result<(), LoadError> {
         let ignores = self.values.bool("ignore-unsupported");
-        for Unserved { index, name, unsafe_to_ignore, number, line } in std::mem::take(&mut self.unserved) {
+        for UnsupportedLine { index, name, unsafe_to_ignore, number, line } in std::mem::take(&mut self.unserved) {
             if index.is_some_and(|index| self.asked.at(index) == self.values.at(index)) {
                 continue;
             }
@@ -409,7 +409,7 @@ impl Loader<'_> {
     /// Completes the configuration after the last line. Checks that the log file can be opened, and
     /// sets the defaults that depend on the host or on other values.
     fn finish(mut self, defaults: HostDefaults, file: Option<PathBuf>) -> Result<Loaded, LoadError> {
-        self.check_unserved()?;
+        self.check_unsupported()?;
         normalize(&mut self.values);
         let logfile = self.values.text("logfile");
         if !logfile.is_empty() {

@@ -228,7 +228,7 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
         text.split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect()
     };
     let value = values.parse(found.index, &words, false)?;
-    if values.is_unserved(found.index, &value) {
+    if values.is_unsupported_value(found.index, &value) {
         return Err(format!("Pantala doesn't serve '{}' yet: it stays as it is", found.name()));
     }
     // A directive that isn't supported keeps its default and doesn't count as configured.

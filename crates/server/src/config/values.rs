@@ -74,7 +74,7 @@ impl Values {
     }
 
     /// Returns whether `value` is unavailable because the directive isn't supported.
-    pub fn is_unserved(&self, index: usize, value: &Value) -> bool {
+    pub fn is_unsupported_value(&self, index: usize, value: &Value) -> bool {
         DIRECTIVES[index].state == State::Known && *value != self.values[index]
     }
 

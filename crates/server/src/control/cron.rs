@@ -9,7 +9,7 @@ use pantala_session::State;
 
 use super::Control;
 use crate::aof::rewrite_if_due;
-use crate::clients::{look_at_follower, output_limit, primary};
+use crate::clients::{check_follower, output_limit, primary};
 use crate::config::Settings;
 use crate::dispatch::{Connection, Dispatcher};
 use crate::snapshot::save_if_due;
@@ -31,7 +31,7 @@ impl Control {
             return;
         }
         self.limit_tracked(dispatcher);
-        look_after_clients(dispatcher);
+        check_clients(dispatcher);
         dispatcher.memory.look_after(&mut dispatcher.clients);
         let has_purged = dispatcher.memory.purge_again();
         let (server, number) = (dispatcher.clients.reactor.server, dispatcher.clients.reactor.number);
@@ -64,7 +64,7 @@ impl Control {
     }
 }
 
-fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
+fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
     let mut has_followers = false;
     for index in 0..dispatcher.clients.reactor.connections.len() {
         // The connection that runs a script is checked when the script has ended.
@@ -73,11 +73,11 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
         }
         let reactor = &mut dispatcher.clients.reactor;
         let Some(connection) = &mut reactor.connections[index] else { continue };
-        connection.tell_buffers(&reactor.io);
+        connection.publish_buffers(&reactor.io);
         if let Some(following) = &mut connection.session.follows {
             has_followers = true;
             let why = following.timed_out();
-            look_at_follower(&mut dispatcher.clients, index as u32, why);
+            check_follower(&mut dispatcher.clients, index as u32, why);
             if dispatcher.clients.reactor.connections[index].is_none() {
                 continue;
             }

@@ -72,7 +72,7 @@ impl Control {
         dispatcher.reload();
         self.settings_generation.set(generation);
         self.limit_tracked(dispatcher);
-        dispatcher.clients.reload_weighing();
+        dispatcher.clients.reload_memory_accounting();
         dispatcher.memory.look_after(&mut dispatcher.clients);
     }
 

@@ -45,7 +45,7 @@ const REPEAT_MS_MAX: i64 = 64_000;
 /// Decides when a purge is due.
 #[derive(Default)]
 pub(super) struct Watch {
-    next_look_ms: i64,
+    next_check_ms: i64,
     /// Checks skipped in a row.
     skipped: u32,
     /// Resident but unaccounted memory before the last purge, bytes; 0: nothing to purge.
@@ -59,10 +59,10 @@ pub(super) struct Watch {
 impl Watch {
     /// Makes all threads purge if a purge is due. The first worker calls it a few times a second.
     pub(super) fn look(&mut self, server: &Server, now_ms: i64) {
-        if now_ms < self.next_look_ms {
+        if now_ms < self.next_check_ms {
             return;
         }
-        self.next_look_ms = now_ms + WATCH_MS;
+        self.next_check_ms = now_ms + WATCH_MS;
         if self.is_skipped(server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0) {
             return;
         }

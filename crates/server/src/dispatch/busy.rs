@@ -22,11 +22,11 @@
 //!   states.
 //! * A request for a shard that the script holds waits at the shard's gate, whichever worker makes
 //!   the request. The hook takes such requests from the gates and rejects them with `-BUSY`
-//!   ([`pantala_engine::executor::Executor::refuse_waiting`]).
+//!   ([`pantala_engine::executor::Executor::reject_waiting`]).
 //!
 //! Before the threshold, and always if the threshold is 0, there are no turns within. Instead, at
 //! the same interval, the hook passes the shards that the script doesn't hold from its worker to
-//! others ([`Mail::hand_on_shards`](super::mail::Mail::hand_on_shards)). This touches no
+//! others ([`Mail::pass_on_shards`](super::mail::Mail::pass_on_shards)). This touches no
 //! connection. Replies, messages and requests that were reset wait for the next turn, which may be
 //! one within a script.
 
@@ -48,7 +48,7 @@ pub struct Suspended {
     /// Index of the running command.
     pub at: usize,
     /// Whether the window is abandoned, and the commands behind the running one are held back.
-    pub is_given_up: bool,
+    pub is_abandoned: bool,
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
@@ -58,7 +58,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // There is no window if the script has waited for its shards. If the script became busy in
         // its first run too, its window is already abandoned and the positions are stale.
         if let Some(suspended) = self.suspended.last_mut()
-            && !std::mem::replace(&mut suspended.is_given_up, true)
+            && !std::mem::replace(&mut suspended.is_abandoned, true)
         {
             let reactor = &mut self.clients.reactor;
             for (at, entry) in suspended.window.first_of_each() {
@@ -81,16 +81,16 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // Lets the journal's current epoch end, although the script's unit is not committed yet.
         self.clients.executor.flush_stream();
         self.clients.executor.keyspace().journal().attend(self.clients.reactor.number);
-        self.clients.executor.refuse_waiting(owned, why);
+        self.clients.executor.reject_waiting(owned, why);
         above.turn_within(self, owned);
         self.clients.executor.resume_unit(unit);
         self.above = Some(above);
     }
 
     /// Rejects requests for the shards that the busy script holds.
-    pub fn refuse_waiting(&mut self, owned: &mut [Ownership]) {
+    pub fn reject_waiting(&mut self, owned: &mut [Ownership]) {
         if let Some(why) = self.clients.frozen.reply() {
-            self.clients.executor.refuse_waiting(owned, why);
+            self.clients.executor.reject_waiting(owned, why);
         }
     }
 }

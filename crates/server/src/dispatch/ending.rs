@@ -23,7 +23,7 @@ use crate::snapshot::save_before_end;
 pub(super) const ENDING: u64 = u64::MAX;
 
 /// The session under which the server's own work runs.
-pub(super) const NO_SESSION: SessionView = SessionView {
+pub(super) const SERVER_SESSION: SessionView = SessionView {
     client: 0,
     db: 0,
     version: Version::Resp2,
@@ -37,7 +37,7 @@ const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
 /// Acquires all shards for a client's `SHUTDOWN` with a snapshot, or its `DEBUG LOADAOF`.
 #[cold]
-pub fn take_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work: AllShards) -> Ran {
+pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work: AllShards) -> Ran {
     if matches!(work, AllShards::Shutdown(_)) {
         tracing::warn!("User requested shutdown...");
     }
@@ -47,10 +47,10 @@ pub fn take_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work: A
 }
 
 /// Acquires all shards after a signal.
-pub(super) fn take_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
+pub(super) fn acquire_all_for_end<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    d.clients.executor.bring(&d.shards, NO_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
+    d.clients.executor.bring(&d.shards, SERVER_SESSION, ENDING, d.clients.reactor.clock.now_ms, false);
 }
 
 /// Saves the dataset and stops the server, for the `SHUTDOWN` of the connection at `index` or,
@@ -82,9 +82,9 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
     // The file is first synced up to this point. For this the journal's current epoch must end, so
     // the worker counts as asleep meanwhile.
     journal.rest(reactor.number);
-    let loaded = reload(reactor.server, executor, &mut owned, NO_SESSION);
+    let loaded = reload(reactor.server, executor, &mut owned, SERVER_SESSION);
     journal.attend(reactor.number);
-    executor.give_back(owned, reactor.clock.now_ms);
+    executor.release_shards(owned, reactor.clock.now_ms);
     if let Some(connection) = &mut reactor.connections[index as usize] {
         let mut reply = Reply::new(&mut connection.output, connection.session.version);
         match loaded {
@@ -98,13 +98,13 @@ pub(super) fn load_aof<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, mut 
 /// Saves the dataset and stops the server. Returns whether it stops.
 fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown, mut owned: Vec<Ownership>) -> bool {
     let (server, now_ms) = (clients.reactor.server, clients.reactor.clock.now_ms);
-    let is_over = save_before_end(server, &mut clients.executor.look(&NO_SESSION, &mut owned, now_ms).whole(), how);
+    let is_over = save_before_end(server, &mut clients.executor.look(&SERVER_SESSION, &mut owned, now_ms).whole(), how);
     if is_over {
         // The shards are never released, see the head of this module.
         drop(owned);
         server.stop();
     } else {
-        clients.executor.give_back(owned, now_ms);
+        clients.executor.release_shards(owned, now_ms);
         server.replication().resume_writes(server);
     }
     is_over

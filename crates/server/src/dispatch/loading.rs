@@ -9,7 +9,7 @@ use pantala_engine::ownership::Ownership;
 use pantala_runtime::EventLoop;
 
 use super::Dispatcher;
-use super::ending::NO_SESSION;
+use super::ending::SERVER_SESSION;
 
 /// The token of the loading thread's requests for all shards. No connection has it.
 pub(super) const LOADING: u64 = u64::MAX - 2;
@@ -18,7 +18,7 @@ pub(super) const LOADING: u64 = u64::MAX - 2;
 pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    d.clients.executor.bring(&d.shards, NO_SESSION, LOADING, d.clients.reactor.clock.now_ms, false);
+    d.clients.executor.bring(&d.shards, SERVER_SESSION, LOADING, d.clients.reactor.clock.now_ms, false);
 }
 
 /// Hands the shards over to the thread.

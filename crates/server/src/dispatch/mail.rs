@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use pantala_engine::executor::Executor;
 use pantala_engine::message::Message;
-use pantala_engine::request::Parcel;
+use pantala_engine::request::RequestNode;
 
 use crate::host::Server;
 
@@ -12,14 +12,14 @@ use crate::host::Server;
 #[derive(Default)]
 pub struct Mail {
     /// Requests of this worker's connections that have their shards but have not run yet.
-    pub brought: VecDeque<Parcel>,
-    /// Requests that were reset during a script ([`Executor::set_back`]). They have released their
+    pub brought: VecDeque<RequestNode>,
+    /// Requests that were reset during a script ([`Executor::reset_gathered`]). They have released their
     /// shards, and acquire them again in the next turn.
-    pub set_back: Vec<Parcel>,
+    pub reset_gathered: Vec<RequestNode>,
     /// Messages that were received during a turn and are handled in the next.
     pub received: Vec<Message>,
     /// Number of messages at the front of `received` that are known to carry no shards, so that
-    /// [`Mail::hand_on_shards`] skips them.
+    /// [`Mail::pass_on_shards`] skips them.
     pub without_shards: usize,
 }
 
@@ -33,37 +33,37 @@ impl Mail {
     /// Returns whether any requests are pending.
     #[inline]
     pub fn has_requests(&self) -> bool {
-        !self.brought.is_empty() | !self.set_back.is_empty()
+        !self.brought.is_empty() | !self.reset_gathered.is_empty()
     }
 
     /// Passes shards to other workers during a script that isn't busy (yet). These are shards that
     /// this worker holds, or that were sent to it, and that the script does not hold. Other
     /// messages are kept for the next turn.
-    pub fn hand_on_shards(&mut self, server: &Server, number: u32, executor: &mut Executor<'_>) {
+    pub fn pass_on_shards(&mut self, server: &Server, number: u32, executor: &mut Executor<'_>) {
         let unseen = self.received.split_off(self.without_shards).into_iter();
         for message in unseen.chain(server.port(number).mailbox().receive().map(|node| node.value)) {
             match message {
                 Message::Shard(ownership) => executor.adopt(ownership),
                 // With `--execution owner` the request may hold shards of other homes.
                 Message::Run(parcel) => executor.resume(parcel),
-                Message::Brought(parcel) => self.brought.push_back(parcel),
+                Message::Gathered(parcel) => self.brought.push_back(parcel),
                 other => self.received.push(other),
             }
         }
         self.without_shards = self.received.len();
-        executor.go_on_within();
-        self.brought.extend(executor.take_brought());
+        executor.serve_deferred_within();
+        self.brought.extend(executor.take_gathered());
         if !self.brought.is_empty() {
-            let set_back = executor.set_back(&mut self.brought, server.monotonic_ms());
-            self.set_back.extend(set_back);
+            let reset_gathered = executor.reset_gathered(&mut self.brought, server.monotonic_ms());
+            self.reset_gathered.extend(reset_gathered);
         }
     }
 
     /// Makes requests that were reset acquire their shards again.
     #[inline]
-    pub fn resume_set_back(&mut self, executor: &mut Executor<'_>) {
-        if !self.set_back.is_empty() {
-            for parcel in std::mem::take(&mut self.set_back) {
+    pub fn resume_reset(&mut self, executor: &mut Executor<'_>) {
+        if !self.reset_gathered.is_empty() {
+            for parcel in std::mem::take(&mut self.reset_gathered) {
                 executor.resume(parcel);
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pantala_engine::client::ReplyMode;
 use pantala_engine::message::Message;
 use pantala_engine::pubsub::Published;
-use pantala_engine::request::Parcel;
+use pantala_engine::request::RequestNode;
 use pantala_engine::slowlog::Sender;
 use pantala_resp::is_aborted;
 use pantala_runtime::EventLoop;
@@ -33,7 +33,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let (mut published, mut is_late) = (Vec::new(), false);
         // Requests that were reset resume before this worker reports that it has settled, because
         // they were admitted before (`super::pause`).
-        self.mail.resume_set_back(&mut self.clients.executor);
+        self.mail.resume_reset(&mut self.clients.executor);
         self.mail.without_shards = 0;
         let left = std::mem::take(&mut self.mail.received).into_iter();
         for message in left.chain(
@@ -41,7 +41,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         ) {
             // Consecutive messages on one channel are delivered to their subscribers together.
             if let Message::Published(next) = message {
-                if published.last().is_some_and(|last: &Arc<Published>| !last.goes_with(&next)) {
+                if published.last().is_some_and(|last: &Arc<Published>| !last.can_combine_with(&next)) {
                     self.clients.deliver(&mut published);
                 }
                 published.push(next);
@@ -50,13 +50,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             self.clients.deliver(&mut published);
             // The clock must not be behind that of the senders. All messages were sent before the
             // first is handled, so one reading suffices.
-            if !is_late && matches!(message, Message::Answer(_) | Message::Brought(_) | Message::Woken(_)) {
+            if !is_late && matches!(message, Message::Answer(_) | Message::Gathered(_) | Message::Woken(_)) {
                 is_late = true;
                 self.clients.reactor.read_clock();
             }
             match message {
                 Message::Answer(parcel) => self.answer(parcel),
-                Message::Brought(parcel) => self.mail.brought.push_back(parcel),
+                Message::Gathered(parcel) => self.mail.brought.push_back(parcel),
                 Message::Woken(woken) => self.clients.woken(woken),
                 Message::Unblock(unblock) => self.clients.unblocked(&unblock),
                 Message::Run(parcel) => self.clients.executor.resume(parcel),
@@ -68,7 +68,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Published(_) => unreachable!("handled above"),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
                 Message::Effects(wanted) => self.clients.follow(wanted),
-                Message::Told(news) => self.clients.tell_all(news),
+                Message::Told(news) => self.clients.send_invalidations(news),
                 Message::Kill(wanted, client) => self.clients.kill(wanted, client),
                 // This runs between two windows, so the worker has settled.
                 Message::Settle(to) => {
@@ -92,21 +92,21 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::TakeAll => loading::take_all(self),
                 Message::Release(owned) => {
                     let now_ms = self.clients.reactor.clock.now_ms;
-                    self.clients.executor.give_back(owned, now_ms);
+                    self.clients.executor.release_shards(owned, now_ms);
                 }
-                Message::Demoted => primary::unblock_demoted(&mut self.clients),
-                Message::Save => ending::take_all_for_end(self),
+                Message::Demoted => primary::unblock_after_demotion(&mut self.clients),
+                Message::Save => ending::acquire_all_for_end(self),
                 Message::Stop => self.is_stopping = true,
             }
         }
         self.clients.deliver(&mut published);
-        self.run_brought();
-        self.receive_own_answers();
+        self.run_gathered();
+        self.receive_own_replies();
     }
 
     /// Runs requests whose shards have arrived. Called only after all messages have been taken from
     /// the mailbox, because a script that becomes busy takes further messages before it ends.
-    fn run_brought(&mut self) {
+    fn run_gathered(&mut self) {
         while let Some(parcel) = self.mail.brought.pop_front() {
             self.brought(parcel);
         }
@@ -114,36 +114,36 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// Handles replies to requests of this worker's connections that this worker ran itself.
     #[inline]
-    pub fn receive_own_answers(&mut self) {
+    pub fn receive_own_replies(&mut self) {
         if self.clients.executor.has_answers() {
-            self.take_own_answers();
+            self.handle_own_replies();
         }
     }
 
     #[cold]
-    fn take_own_answers(&mut self) {
+    fn handle_own_replies(&mut self) {
         while self.clients.executor.has_answers() {
             self.clients.reactor.read_clock();
             for parcel in self.clients.executor.take_answers() {
                 self.answer(parcel);
             }
-            self.mail.brought.extend(self.clients.executor.take_brought());
+            self.mail.brought.extend(self.clients.executor.take_gathered());
             let mut woken = self.clients.executor.take_woken().into_iter();
             while let Some(next) = woken.next() {
                 self.clients.reactor.fetch_ahead(woken.as_slice(), |later| Some(index_of(later.waiter.connection)));
                 self.clients.woken(next);
             }
-            self.run_brought();
+            self.run_gathered();
             // Invalidations follow all replies, because replies may contain values that have
             // changed since.
-            let news = self.clients.executor.take_told();
-            self.clients.tell_all(news);
+            let news = self.clients.executor.take_invalidations();
+            self.clients.send_invalidations(news);
         }
     }
 
     /// Handles the reply to a request. When the last reply of a pipeline has arrived, the replies
     /// are written in the order of the commands.
-    fn answer(&mut self, mut parcel: Parcel) {
+    fn answer(&mut self, mut parcel: RequestNode) {
         self.clients.executor.observe_clock(parcel.value.effect_clock);
         // The connection may have closed meanwhile. As in Redis, its commands have run
         // nevertheless.
@@ -170,7 +170,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let [parcel] = answers.as_slice()
             && let Some(exec) = &parcel.value.exec
         {
-            self.answer_exec(index, exec, &parcel.value.reply);
+            self.write_exec_replies(index, exec, &parcel.value.reply);
         }
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let mut replies = Vec::new();
@@ -217,7 +217,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if connection.session.close_after_reply {
             connection.state = State::Closing;
         }
-        connection.release_news();
+        connection.release_messages();
         if self.clients.closed_over_limit(index, 0) {
             return;
         }
@@ -231,7 +231,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// neither subscribes nor monitors. May close the connection for exceeding its output limit,
     /// but not within a transaction, whose reply comes first.
     #[cold]
-    pub fn hand_out_before_leaving(&mut self, index: u32) {
+    pub fn deliver_before_unsubscribing(&mut self, index: u32) {
         let listens =
             |connection: &Connection| connection.session.subscriptions.is_some() || connection.session.monitors;
         if !self.clients.reactor.connections[index as usize].as_ref().is_some_and(listens) {
@@ -250,10 +250,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// Invalidates the keys that the turn has changed, for clients that track prefixes.
     #[inline]
-    pub fn tell_changed(&mut self) {
+    pub fn send_prefix_invalidations(&mut self) {
         if self.clients.executor.has_changed() {
-            self.clients.executor.tell_changed();
+            self.clients.executor.send_prefix_invalidations();
         }
-        self.receive_own_answers();
+        self.receive_own_replies();
     }
 }

@@ -12,9 +12,9 @@
 //!    it has run. Gates and mailboxes are FIFO, so earlier requests are served earlier. But two
 //!    kinds of requests release their shards and queue again:
 //!    - requests whose shards a busy script has released
-//!      ([`pantala_engine::executor::Executor::refuse_waiting`]): they change nothing or are among
+//!      ([`pantala_engine::executor::Executor::reject_waiting`]): they change nothing or are among
 //!      the work in 3;
-//!    - requests that a script has reset (`Executor::set_back`): they return to their gates before
+//!    - requests that a script has reset (`Executor::reset_gathered`): they return to their gates before
 //!      their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
 //! 3. Two kinds of work acquire shards again after they have released theirs. A script that is
 //!    rerun with all shards is checked again, and is deferred if the pause holds it back. Its first
@@ -40,7 +40,7 @@ use crate::host::Server;
 use crate::reactor::hold_unsynced;
 
 /// The pending reply to `CLIENT PAUSE`, or to a transaction with it.
-pub struct PauseAnswer {
+pub struct PauseReply {
     pause: Pause,
     /// Workers that haven't settled yet.
     unsettled: usize,
@@ -48,14 +48,14 @@ pub struct PauseAnswer {
     reply: Vec<u8>,
     /// The command to be timed and its number of arguments, unless its time is already recorded.
     timed: Option<(&'static Command, usize)>,
-    may_be_refused: bool,
+    may_be_rejected: bool,
 }
 
-impl PauseAnswer {
-    /// Returns the pending reply of a pause. `may_be_refused` must be false for a transaction,
+impl PauseReply {
+    /// Returns the pending reply of a pause. `may_be_rejected` must be false for a transaction,
     /// because it has already run.
-    pub fn new(pause: Pause, timed: Option<(&'static Command, usize)>, may_be_refused: bool) -> Self {
-        PauseAnswer { pause, unsettled: 0, reply: Vec::new(), timed, may_be_refused }
+    pub fn new(pause: Pause, timed: Option<(&'static Command, usize)>, may_be_rejected: bool) -> Self {
+        PauseReply { pause, unsettled: 0, reply: Vec::new(), timed, may_be_rejected }
     }
 
     fn pause(&self) -> &Pause {
@@ -64,20 +64,20 @@ impl PauseAnswer {
 
     /// Rolls back the pause because a busy script holds shards.
     pub(super) fn refuse(&self, server: &Server) {
-        server.keyspace().tuning.take_pause_back(&self.pause);
-        look_at_pause(server);
+        server.keyspace().tuning.cancel_pause(&self.pause);
+        wake_for_pause(server);
     }
 
     /// Marks the pause as announced, when the reply is sent to its client or the client has
     /// disconnected. The pause's duration counts from this moment.
     pub(super) fn tell(&self, server: &Server) {
-        server.keyspace().tuning.tell_paused(&self.pause, server.now_ms());
-        look_at_pause(server);
+        server.keyspace().tuning.start_pause_time(&self.pause, server.now_ms());
+        wake_for_pause(server);
     }
 }
 
 /// Wakes the workers, so that they check again when the pause ends.
-fn look_at_pause(server: &Server) {
+fn wake_for_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }
 
@@ -85,7 +85,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Holds back the reply to a pause, which is the output from `before` on, until all commands
     /// admitted before the pause have run.
     #[cold]
-    pub fn answer_paused(&mut self, index: u32, before: usize, mut answer: Box<PauseAnswer>) -> Ran {
+    pub fn hold_pause_reply(&mut self, index: u32, before: usize, mut answer: Box<PauseReply>) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         answer.reply = connection.output.split_off(before);
         answer.unsettled = self.clients.reactor.server.keyspace().ports().len() - 1;
@@ -100,7 +100,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             self.clients.reactor.server.port(worker).send(Message::Settle(to));
         }
         if is_alone {
-            self.take_all_for_pause(index);
+            self.acquire_all_for_pause(index);
         }
         Ran::Parked
     }
@@ -112,26 +112,26 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let Some(Held::Pause(answer)) = &mut connection.socket.held else { return };
         answer.unsettled -= 1;
         if answer.unsettled == 0 {
-            self.take_all_for_pause(index);
+            self.acquire_all_for_pause(index);
         }
     }
 
-    pub(super) fn take_all_for_pause(&mut self, index: u32) {
+    pub(super) fn acquire_all_for_pause(&mut self, index: u32) {
         // Requests that were reset were admitted before the pause started.
-        self.mail.resume_set_back(&mut self.clients.executor);
+        self.mail.resume_reset(&mut self.clients.executor);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.held else { return };
-        let (may_be_refused, view, token) =
-            (answer.may_be_refused, connection.session.view(), connection.socket.token());
+        let (may_be_rejected, view, token) =
+            (answer.may_be_rejected, connection.session.view(), connection.socket.token());
         self.shards.clear();
         self.shards.extend(0..self.clients.executor.keyspace().partition_count());
-        self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_refused);
+        self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
     /// Writes the reply, unless a waiter is still to be served later. In that case parks the
     /// connection, and the caller releases the shards and acquires them again. The caller holds all
     /// shards.
-    pub(super) fn end_pause_answer(&mut self, index: u32, answer: Box<PauseAnswer>) -> Ran {
+    pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>) -> Ran {
         let keyspace = self.clients.executor.keyspace();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         if keyspace.serves_later() {
@@ -151,10 +151,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Defers a command until the pause has ended.
-    pub fn put_off(&mut self, index: u32, command: &'static Command) {
+    pub fn deferred_shards(&mut self, index: u32, command: &'static Command) {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         connection.state = State::Paused;
-        connection.release_news();
+        connection.release_messages();
         connection.session.client.set_command(command);
         connection.session.client.paused.store(true, Relaxed);
         self.clients.reactor.stats.paused.add(1);

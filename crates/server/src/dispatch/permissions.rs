@@ -18,7 +18,7 @@ use crate::clients::Clients;
 use crate::reactor::Reactor;
 
 /// Rejects a connection's command that waited for shards.
-pub(super) fn refuse_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, index: u32, why: &str) {
+pub(super) fn reject_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, index: u32, why: &str) {
     let Some(connection) = &mut reactor.connections[index as usize] else { return };
     let (session, output) = (&mut connection.session, &mut connection.output);
     match connection.socket.held.take() {
@@ -38,7 +38,7 @@ pub(super) fn refuse_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, inde
 impl<L: EventLoop> Dispatcher<'_, L> {
     /// Rejects a queued command if its client's user may no longer run it. Returns whether it was
     /// rejected.
-    pub(super) fn denies_queued(&mut self, index: u32, transaction: &Transaction, queued: &Queued) -> bool {
+    pub(super) fn rejects_queued(&mut self, index: u32, transaction: &Transaction, queued: &Queued) -> bool {
         let (keyspace, now_ms) = (self.clients.executor.keyspace(), self.clients.reactor.clock.now_ms);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return true };
         let session = &mut connection.session;
@@ -56,19 +56,19 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Updates the cached rules of a session. The caller does so at the start of a transaction, and
     /// after each of its commands that may change users. Other clients' changes in between are
     /// ignored, so that they don't take effect in the middle of the transaction.
-    pub(super) fn follow_rules(&mut self, index: u32) {
+    pub(super) fn refresh_rules(&mut self, index: u32) {
         let users = self.clients.executor.keyspace().users();
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
-            connection.session.follow_rules(users);
+            connection.session.refresh_rules(users);
         }
     }
 
     /// Rejects a connection's command that waited for shards if it may no longer run. Returns
     /// whether it was rejected.
-    pub(super) fn refuses_held(&mut self, index: u32, has_room: bool) -> bool {
-        let why = if has_room { why_held_is_denied(&mut self.clients, index) } else { Some(OUT_OF_MEMORY.to_owned()) };
+    pub(super) fn rejects_held(&mut self, index: u32, has_room: bool) -> bool {
+        let why = if has_room { rejection_of_held(&mut self.clients, index) } else { Some(OUT_OF_MEMORY.to_owned()) };
         if let Some(why) = &why {
-            refuse_held(&mut self.clients.reactor, index, why);
+            reject_held(&mut self.clients.reactor, index, why);
         }
         why.is_some()
     }
@@ -76,7 +76,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
 /// Returns the error for a `WATCH` or a script whose permission was revoked while it waited. A
 /// transaction's commands are checked one by one as they run.
-fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32) -> Option<String> {
+fn rejection_of_held<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32) -> Option<String> {
     let (keyspace, now_ms) = (clients.executor.keyspace(), clients.reactor.clock.now_ms);
     let users = keyspace.users();
     let connection = clients.reactor.connections[index as usize].as_mut()?;
@@ -92,7 +92,7 @@ fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u
         Some(Held::Exec(..) | Held::Pause(_) | Held::All(_)) | None => return None,
     };
     let args = Args::new(&bytes, &ranges);
-    let checked = if session.follow_rules(users) { session.check(command, &args) } else { Err(Denied::Command) };
+    let checked = if session.refresh_rules(users) { session.check(command, &args) } else { Err(Denied::Command) };
     let denied = checked.err()?;
     keyspace.note_denied(&session.client, denied, Context::TopLevel, command, &args, now_ms);
     Some(denied.message(command.full_name))

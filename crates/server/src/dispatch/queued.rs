@@ -23,7 +23,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         };
         let view = session.view();
         let (transaction, watching) = (session.transaction.take(), session.watching.take());
-        session.tell_transaction();
+        session.publish_transaction();
         let Some(transaction) = transaction else { return };
         let is_intact =
             watching.is_none_or(|watching| watching.is_intact(&mut self.clients.executor.look(&view, owned, now_ms)));
@@ -34,19 +34,19 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
             connection.begin_exec();
         }
-        self.follow_rules(index);
+        self.refresh_rules(index);
         self.clients.executor.begin_unit();
         for (at, queued) in transaction.queue().iter().enumerate() {
             faults::pause(Fault::PauseHolding);
             if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
                 let mut needed = Vec::new();
                 if transaction.find_shards(queued, &mut needed) {
-                    self.take_anew(&needed, owned);
+                    self.reacquire(&needed, owned);
                 }
             }
             self.run_queued(index, &transaction, queued, owned, now_ms);
             if queued.command.flags.contains(Flags::ADMIN) {
-                self.follow_rules(index);
+                self.refresh_rules(index);
             }
         }
         self.clients.executor.end_unit(owned);
@@ -59,18 +59,18 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Releases shards, handles this worker's messages, and acquires `needed` (ascending) after
     /// other requests have run on them. Only fault injection calls this.
     #[cold]
-    pub(super) fn take_anew(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
-        self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
+    pub(super) fn reacquire(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
+        self.clients.executor.release_shards(std::mem::take(owned), self.clients.reactor.clock.now_ms);
         faults::stall();
         loop {
             owned.extend(needed.iter().map_while(|shard| self.clients.executor.try_take(*shard)));
             if owned.len() == needed.len() {
                 return;
             }
-            self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
+            self.clients.executor.release_shards(std::mem::take(owned), self.clients.reactor.clock.now_ms);
             // The holders of the missing shards may wait for this worker.
             self.receive_messages();
-            self.clients.executor.go_on();
+            self.clients.executor.serve_deferred();
             faults::stall();
         }
     }
@@ -85,11 +85,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         now_ms: i64,
     ) {
         let command = queued.command;
-        if self.denies_queued(index, transaction, queued) {
+        if self.rejects_queued(index, transaction, queued) {
             return;
         }
         if command.flags.contains(Flags::UNSUBSCRIBES) {
-            self.hand_out_before_leaving(index);
+            self.deliver_before_unsubscribing(index);
         }
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();
@@ -97,7 +97,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let (args, before) = (transaction.args(queued), connection.output.len());
         match command.handler {
             Handler::Local(handler) => {
-                connection.tell_buffers(&self.clients.reactor.io);
+                connection.publish_buffers(&self.clients.reactor.io);
                 let Connection { session, output, confirmed, .. } = connection;
                 let (keyspace, host, version) =
                     (self.clients.executor.keyspace(), self.clients.reactor.server, session.version);

@@ -18,7 +18,7 @@ use pantala_engine::exec::Exec;
 use pantala_engine::executor::Ran;
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
-use pantala_engine::request::Parcel;
+use pantala_engine::request::RequestNode;
 use pantala_engine::slowlog::Sender;
 use pantala_engine::transaction::{Queued, discarded};
 use pantala_engine::tuning::WATCHING;
@@ -28,8 +28,8 @@ use pantala_session::replies::replies_wanted;
 
 use super::ending::{self, ENDING};
 use super::loading::{self, LOADING};
-use super::pause::PauseAnswer;
-use super::permissions::refuse_held;
+use super::pause::PauseReply;
+use super::permissions::reject_held;
 use super::scripts::{ScriptCall, copied};
 use super::whole::{self, WHOLE};
 
@@ -52,7 +52,7 @@ pub enum Held {
     /// Runs a script.
     Script(Box<ScriptCall>),
     /// Replies to `CLIENT PAUSE` when the pause is in force.
-    Pause(Box<PauseAnswer>),
+    Pause(Box<PauseReply>),
     /// Does work that needs all shards.
     All(AllShards),
 }
@@ -96,17 +96,17 @@ fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     }
     let transaction = session.transaction.take_if(|transaction| transaction.can_travel())?;
     let watching = session.watching.take();
-    session.tell_transaction();
+    session.publish_transaction();
     connection.socket.held = None;
     Some(Box::new(Exec::new(transaction, watching, command, name)))
 }
 
 /// Takes the pause that a finished transaction has started.
-fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: bool) -> Option<Box<PauseAnswer>> {
+fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: bool) -> Option<Box<PauseReply>> {
     let pause = connection.session.pause.take()?;
     // If the transaction has waited, its time is already recorded.
     let timed = (!has_waited).then_some((exec, 1));
-    Some(Box::new(PauseAnswer::new(*pause, timed, false)))
+    Some(Box::new(PauseReply::new(*pause, timed, false)))
 }
 
 /// Returns whether a connection has requested shards for a script, or for a transaction with one.
@@ -137,7 +137,7 @@ fn watch<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32, keys: &[B
     let watching = session.watching.get_or_insert_default();
     let now_ms = clients.executor.time_of(clients.reactor.clock.now_ms, owned);
     watching.add(&mut clients.executor.look(&view, owned, now_ms), keys);
-    session.client.tell_watch(watching.watch());
+    session.client.publish_watch(watching.watch());
     Reply::new(output, view.version).ok();
 }
 
@@ -236,12 +236,17 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         // Rejecting `WATCH` would let its transaction run unprotected, which is worse than waiting.
         // Commands of the primary must not be lost.
-        let may_be_refused = !matches!(held, Held::Watch(..)) && connection.session.primary.is_none();
+        let may_be_rejected = !matches!(held, Held::Watch(..)) && connection.session.primary.is_none();
         let mut argument_bytes = held.argument_bytes();
         connection.socket.held = Some(held);
         let (view, token) = (connection.session.view(), connection.socket.token());
-        match self.clients.executor.gather(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_refused)
-        {
+        match self.clients.executor.gather(
+            &self.shards,
+            view,
+            token,
+            self.clients.reactor.clock.now_ms,
+            may_be_rejected,
+        ) {
             Ok(owned) => self.run_held(index, owned, has_waited),
             Err(mut parcel) => {
                 if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
@@ -259,7 +264,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Handles the replies of a transaction that ran on the thread that released its last shard.
-    pub(super) fn answer_exec(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
+    pub(super) fn write_exec_replies(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
         self.clients.tally.begin_window();
         for (queued, ran, part) in exec.replies(reply) {
             if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
@@ -305,7 +310,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Handles a request of this worker whose shards have arrived.
-    pub(super) fn brought(&mut self, mut parcel: Parcel) {
+    pub(super) fn brought(&mut self, mut parcel: RequestNode) {
         let owned = parcel.value.take_owned();
         if parcel.value.connection == ENDING {
             let how = self.clients.reactor.server.snapshots().ending();
@@ -321,7 +326,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // If the connection has closed, none of its queued commands runs, as if it had never sent
         // `EXEC`.
         let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
-            return self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
+            return self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);
         };
         let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         let before = connection.output.len();
@@ -331,7 +336,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             _ => None,
         };
         match parcel.value.refused {
-            Some(why) => refuse_held(&mut self.clients.reactor, index, why),
+            Some(why) => reject_held(&mut self.clients.reactor, index, why),
             None => {
                 let ran = self.run_held(index, owned, true);
                 note_unsynced(&mut self.clients, index);
@@ -348,7 +353,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             self.clients.tally.count_late_failure(command);
         }
         connection.end_reply(before);
-        connection.release_news();
+        connection.release_messages();
         if connection.session.close_after_reply {
             connection.state = State::Closing;
         }
@@ -368,14 +373,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some(why) = self.clients.frozen.reply()
             && self.clients.reactor.connections[index as usize].as_ref().is_some_and(would_run_script)
         {
-            self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
-            refuse_held(&mut self.clients.reactor, index, why);
+            self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);
+            reject_held(&mut self.clients.reactor, index, why);
             return Ran::Done;
         }
         if has_waited {
-            let has_room = self.has_room_for_held(index, &mut owned);
-            if self.refuses_held(index, has_room) {
-                self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
+            let has_room = self.make_room_for_held(index, &mut owned);
+            if self.rejects_held(index, has_room) {
+                self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);
                 return Ran::Done;
             }
         }
@@ -387,8 +392,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let began = (has_waited && WATCHING).then(Instant::now);
         match held {
             Some(Held::Script(call)) if is_paused(&self.clients.reactor, index, &call) => {
-                self.clients.executor.give_back(owned, now_ms);
-                self.put_off(index, call.command());
+                self.clients.executor.release_shards(owned, now_ms);
+                self.deferred_shards(index, call.command());
                 if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
                     connection.socket.held = Some(Held::Script(call));
                 }
@@ -398,21 +403,21 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             Some(Held::All(AllShards::LoadAof)) => return ending::load_aof(self, index, owned),
             Some(Held::All(AllShards::Pending)) => return whole::run_at_rest(self, index, owned),
             Some(Held::Pause(answer)) => {
-                let ran = self.end_pause_answer(index, answer);
-                self.clients.executor.give_back(owned, now_ms);
+                let ran = self.end_pause_reply(index, answer);
+                self.clients.executor.release_shards(owned, now_ms);
                 if ran == Ran::Parked {
-                    self.take_all_for_pause(index);
+                    self.acquire_all_for_pause(index);
                 }
                 return ran;
             }
             Some(Held::Script(call)) if call.is_too_narrow(self.clients.executor.keyspace()) => {
-                self.clients.executor.give_back(owned, now_ms);
+                self.clients.executor.release_shards(owned, now_ms);
                 return self.gather_for_script(index, call.widened(), has_waited);
             }
             Some(Held::Script(call)) => {
                 let scripted = self.run_script(index, &call, &mut owned, now_ms);
                 let took = began.map(|began| began.elapsed());
-                self.clients.executor.give_back(owned, now_ms);
+                self.clients.executor.release_shards(owned, now_ms);
                 match scripted {
                     None => return self.gather_for_script(index, call.widened(), has_waited),
                     Some(scripted) if scripted.is_counted => self.clients.tally.expect_counted(),
@@ -441,13 +446,13 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.end_held(index, command, || copied(std::iter::once(name.as_slice())), began);
                 let connection = self.clients.reactor.connections[index as usize].as_mut();
                 if let Some(answer) = connection.and_then(|connection| take_pause(connection, command, has_waited)) {
-                    self.clients.executor.give_back(owned, now_ms);
-                    return self.answer_paused(index, before, answer);
+                    self.clients.executor.release_shards(owned, now_ms);
+                    return self.hold_pause_reply(index, before, answer);
                 }
             }
             None => {}
         }
-        self.clients.executor.give_back(owned, now_ms);
+        self.clients.executor.release_shards(owned, now_ms);
         self.clients.executor.done()
     }
 
@@ -474,7 +479,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// Makes room ([`Memory::make_room`](crate::clients::Memory::make_room)) for a command whose
     /// requested shards have arrived. Returns whether the command may run.
-    pub(super) fn has_room_for_held(&mut self, index: u32, held: &mut [Ownership]) -> bool {
+    pub(super) fn make_room_for_held(&mut self, index: u32, held: &mut [Ownership]) -> bool {
         if !self.clients.executor.keyspace().tuning.is_limited() {
             return true;
         }

@@ -11,7 +11,7 @@ use pantala_engine::ownership::Ownership;
 use pantala_runtime::EventLoop;
 
 use super::Dispatcher;
-use super::ending::NO_SESSION;
+use super::ending::SERVER_SESSION;
 use super::transactions::Held;
 use crate::clients::primary;
 
@@ -28,7 +28,7 @@ pub(super) fn take_all<L: EventLoop>(d: &mut Dispatcher<'_, L>) {
     }
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());
-    d.clients.executor.bring(&d.shards, NO_SESSION, WHOLE, d.clients.reactor.clock.now_ms, false);
+    d.clients.executor.bring(&d.shards, SERVER_SESSION, WHOLE, d.clients.reactor.clock.now_ms, false);
 }
 
 /// Acquires all shards for the link at `index`, none of whose commands is in flight.
@@ -52,7 +52,7 @@ pub(super) fn run_at_rest<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, o
 pub(super) fn run_jobs<L: EventLoop>(d: &mut Dispatcher<'_, L>, mut owned: Vec<Ownership>) {
     let (server, now_ms) = (d.clients.reactor.server, d.clients.reactor.clock.now_ms);
     for job in server.snapshots().background.take_jobs() {
-        job(server, &mut d.clients.executor.look(&NO_SESSION, &mut owned, now_ms).whole());
+        job(server, &mut d.clients.executor.look(&SERVER_SESSION, &mut owned, now_ms).whole());
     }
-    d.clients.executor.give_back(owned, now_ms);
+    d.clients.executor.release_shards(owned, now_ms);
 }

@@ -183,7 +183,7 @@ impl Window {
 pub fn classify(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     match recent.find(args) {
         Some(command) => single(keyspace, db, command, args.at(Recent::KEY)),
-        None => classify_anew(keyspace, renames, recent, db, args),
+        None => classify_uncached(keyspace, renames, recent, db, args),
     }
 }
 
@@ -197,7 +197,7 @@ fn single(keyspace: &Keyspace, db: u32, command: &'static Command, key: &[u8]) -
 
 /// Resolves a call that is not cached, and prefetches the buckets of its keys.
 #[inline(never)]
-fn classify_anew(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
+fn classify_uncached(keyspace: &Keyspace, renames: &Renames, recent: &mut Recent, db: u32, args: &Args<'_>) -> What {
     if args.is_empty() {
         return What::Nothing;
     }

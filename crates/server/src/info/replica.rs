@@ -6,13 +6,13 @@ use crate::replication::{Phase, Shown, Transfer};
 
 /// Writes the fields of a replica. Returns whether the server is a replica.
 pub(super) fn replica(text: &mut Text, server: &Server) -> bool {
-    let Some(Shown { primary, phase, transfer, down_s, heard_ms, offsets }) = server.replication().replica.shown()
+    let Some(Shown { primary, phase, transfer, down_s, received_ms, offsets }) = server.replication().replica.shown()
     else {
         text.field("role", "master");
         return false;
     };
     let settings = server.config().settings();
-    let silent_s = (server.now_ms() - heard_ms).max(0) / 1000;
+    let silent_s = (server.now_ms() - received_ms).max(0) / 1000;
     let (is_up, is_syncing) = (phase == Phase::Connected, phase == Phase::Sync);
     text.field("role", "slave");
     text.field("master_host", &primary.host);

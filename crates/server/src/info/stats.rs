@@ -54,7 +54,7 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     text.field("pubsub_channels", pubsub.channels(Kind::Channel).len());
     text.field("pubsub_patterns", pubsub.pattern_count());
     text.field("pubsubshard_channels", pubsub.channels(Kind::Shard).len());
-    text.zeros(&NOT_THERE_YET);
+    text.zeros(&UNIMPLEMENTED_FIELDS);
     let (tracked_keys, readers) = server.keyspace().tracked();
     text.field("tracking_total_keys", tracked_keys);
     text.field("tracking_total_items", readers);
@@ -72,7 +72,7 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     ]);
 }
 
-const NOT_THERE_YET: [&str; 10] = [
+const UNIMPLEMENTED_FIELDS: [&str; 10] = [
     "latest_fork_usec",
     "total_forks",
     "migrate_cached_sockets",

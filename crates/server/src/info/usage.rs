@@ -17,7 +17,7 @@ pub(super) struct CpuTime {
 pub(super) fn process() -> CpuTime {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let sum_us = u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000;
-    share_out(sum_us, ticks("/proc/self/stat").unwrap_or((0, 0)))
+    split_in_proportion(sum_us, ticks("/proc/self/stat").unwrap_or((0, 0)))
 }
 
 /// Returns the CPU time of the initial thread, which starts the workers and waits for them.
@@ -28,7 +28,7 @@ pub(super) fn main_thread() -> CpuTime {
     CpuTime { user_us: user * us_per_tick, system_us: system * us_per_tick }
 }
 
-fn share_out(sum_us: u64, (user, system): (u64, u64)) -> CpuTime {
+fn split_in_proportion(sum_us: u64, (user, system): (u64, u64)) -> CpuTime {
     // Before the first tick the proportion is unknown, so the sum is halved.
     let user_us = match user + system {
         0 => sum_us / 2,
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn shares_add_up_to_the_sum() {
-        assert_eq!(share_out(1_000, (3, 1)), CpuTime { user_us: 750, system_us: 250 });
-        assert_eq!(share_out(1_001, (0, 0)), CpuTime { user_us: 500, system_us: 501 });
-        assert_eq!(share_out(7, (1, 2)), CpuTime { user_us: 2, system_us: 5 });
+        assert_eq!(split_in_proportion(1_000, (3, 1)), CpuTime { user_us: 750, system_us: 250 });
+        assert_eq!(split_in_proportion(1_001, (0, 0)), CpuTime { user_us: 500, system_us: 501 });
+        assert_eq!(split_in_proportion(7, (1, 2)), CpuTime { user_us: 2, system_us: 5 });
     }
 
     #[test]

@@ -6,7 +6,7 @@ use signal_hook::iterator::Signals;
 use std::io;
 
 /// Exit code after a second SIGINT.
-const INSISTED: i32 = 1;
+const SECOND_INTERRUPT: i32 = 1;
 
 /// A signal that stops the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub fn watch(stop: impl Fn(Ending) + Send + 'static) -> io::Result<()> {
             match signal {
                 SIGINT if is_interrupted => {
                     tracing::warn!("You insist... exiting now.");
-                    std::process::exit(INSISTED);
+                    std::process::exit(SECOND_INTERRUPT);
                 }
                 SIGINT => {
                     is_interrupted = true;

@@ -308,7 +308,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     pub fn shut(&mut self, mut connection: Connection<H>) -> Option<Ahead> {
         connection.input.discard(&mut self.io);
         if let Some(layer) = connection.socket.tls.take() {
-            self.say_goodbye(connection.socket.id, *layer);
+            self.notify_close(connection.socket.id, *layer);
         }
         self.io.close(connection.socket.id);
         self.server.client_left(&connection.session.client);

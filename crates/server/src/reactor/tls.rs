@@ -215,7 +215,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
         let begin = Moment::now();
         let mut plain = std::mem::take(&mut self.handshakes.plain);
-        let shaken = layer.connection.shake_hands(&mut Out { plain: &mut plain, reply: &mut layer.reply });
+        let shaken = layer.connection.perform_handshake(&mut Out { plain: &mut plain, reply: &mut layer.reply });
         self.handshakes.spent.1 += begin.elapsed();
         connection.eof |= layer.connection.peer_has_closed();
         if !plain.is_empty() {
@@ -293,7 +293,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
 
     /// Sends a close notification to the peer of a connection that is being closed, if all output
     /// was sent and the socket takes the notification at once.
-    pub(super) fn say_goodbye(&self, id: ConnId, mut layer: Layer) {
+    pub(super) fn notify_close(&self, id: ConnId, mut layer: Layer) {
         if layer.in_flight_bytes == 0 && layer.piece.is_none() && !layer.connection.is_handshaking() {
             send_at_once(&self.io, id, &layer.connection.close());
         }

@@ -139,7 +139,7 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
     drop(role);
     tracing::info!("FAILOVER requested{}.", replication.failovers.shown_target());
     hold_writes(server);
-    replication.settle_pings(server);
+    replication.update_pings(server);
     let timeout = Duration::from_millis(wanted.timeout_ms.unsigned_abs());
     let until = (wanted.timeout_ms > 0).then(|| Instant::now() + timeout);
     let run = Run { server: shared, number, until, is_forced: wanted.is_forced };
@@ -216,7 +216,7 @@ fn end(server: &Server, number: u64) {
         (failover.stage, failover.target) = (Stage::None, None);
     }
     release_writes(server);
-    replication.settle_pings(server);
+    replication.update_pings(server);
 }
 
 const FORCE_NEEDS: &str = "ERR FAILOVER with force option requires both a timeout and target HOST and IP.";
@@ -330,7 +330,7 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     let replication = server.replication();
     let replica = &replication.replica;
     if !replication.state().has_backlog {
-        replica.know_own(term, || None);
+        replica.record_own_end(term, || None);
         return None;
     }
     let (sender, receiver) = mpsc::channel();
@@ -351,12 +351,12 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
             _ if !is_recorded || !state.has_backlog => None,
             // Nothing was written since, and no replica has the current ID: another server knows
             // the stream by its former one.
-            Some((former, end)) if end == held.end + 1 && !state.has_told_id && !is_failover => {
+            Some((former, end)) if end == held.end + 1 && !state.has_announced_id && !is_failover => {
                 Some((former, state.former_db))
             }
             // Another primary selects a database first.
             _ => Some((state.history.id(), 0)),
         }
     };
-    replica.know_own(term, || place.map(|(id, db)| Known { db, ..Known::at(id, hold_stream(server)) }))
+    replica.record_own_end(term, || place.map(|(id, db)| Known { db, ..Known::at(id, hold_stream(server)) }))
 }

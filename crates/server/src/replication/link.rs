@@ -124,7 +124,7 @@ impl Attempt<'_> {
         tracing::info!("MASTER <-> REPLICA sync started");
         self.enter(Phase::Handshake)?;
         let mut wire = Wire { stream, buffer: Vec::new(), at: 0, heard: Instant::now() };
-        match self.shake_hands_or_abort(&mut wire)? {
+        match self.perform_handshake_or_abort(&mut wire)? {
             Outcome::Failed(why) | Outcome::NotYet(why) => Err(End::Failed(why)),
             Outcome::Continues(id) => {
                 let Some(Known { position, db }) = self.known else { return Err(End::Unwanted) };
@@ -191,9 +191,9 @@ impl Attempt<'_> {
     }
 
     /// Performs the handshake. In a failover, the reply to `PSYNC` decides how the failover ends.
-    fn shake_hands_or_abort(&self, wire: &mut Wire) -> Result<Outcome, End> {
+    fn perform_handshake_or_abort(&self, wire: &mut Wire) -> Result<Outcome, End> {
         let mut handshake = self.handshake();
-        let outcome = self.shake_hands(wire, &mut handshake);
+        let outcome = self.perform_handshake(wire, &mut handshake);
         let Some(number) = self.failover else { return outcome };
         match outcome {
             Ok(Outcome::Continues(_) | Outcome::Full(_)) => failover::succeed(self.server, number),
@@ -220,7 +220,7 @@ impl Attempt<'_> {
         Handshake::new(identity, self.known.map(|known| known.position))
     }
 
-    fn shake_hands(&self, wire: &mut Wire, handshake: &mut Handshake) -> Result<Outcome, End> {
+    fn perform_handshake(&self, wire: &mut Wire, handshake: &mut Handshake) -> Result<Outcome, End> {
         loop {
             for note in handshake.take_notes() {
                 tracing::info!("{note}");

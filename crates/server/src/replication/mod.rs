@@ -108,7 +108,7 @@ pub struct State {
     /// The connections that have asked for data during a promotion.
     deferred: Vec<Asker>,
     /// Whether a replica has attached since the history got its ID.
-    has_told_id: bool,
+    has_announced_id: bool,
     /// The ID that the history gets at the end of a promotion.
     next_id: Option<ReplId>,
     /// The database that the stream of the former ID has selected at its end.
@@ -135,7 +135,7 @@ impl State {
     fn shift(&mut self, own: ReplId, offset: u64, db: u32) {
         self.history.shift(own, offset);
         self.former_db = db;
-        self.has_told_id = false;
+        self.has_announced_id = false;
     }
 }
 
@@ -164,7 +164,7 @@ impl Replication {
             waits: Vec::new(),
             promotions: 0,
             deferred: Vec::new(),
-            has_told_id: false,
+            has_announced_id: false,
             next_id: None,
             former_db: 0,
             has_backlog: false,

@@ -127,16 +127,16 @@ fn resume(server: &Server, term: u64) -> bool {
 /// Holds back writes, regardless of what clients do.
 pub(super) fn hold_writes(server: &Server) {
     server.keyspace().tuning.hold_lasting_pause();
-    look_at_pause(server);
+    wake_for_pause(server);
 }
 
 /// Lets writes run again.
 pub(super) fn release_writes(server: &Server) {
     server.keyspace().tuning.release_lasting_pause();
-    look_at_pause(server);
+    wake_for_pause(server);
 }
 
 /// Wakes the workers, so that they check again when a pause ends.
-fn look_at_pause(server: &Server) {
+fn wake_for_pause(server: &Server) {
     server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }

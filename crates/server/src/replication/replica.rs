@@ -82,7 +82,7 @@ pub struct Shown {
     /// For how long the link has been down, s.
     pub down_s: u64,
     /// When bytes last arrived, Unix time in ms; 0 if none have arrived.
-    pub heard_ms: i64,
+    pub received_ms: i64,
     /// Offsets up to which the stream was applied and received.
     pub offsets: (u64, u64),
 }
@@ -249,7 +249,7 @@ impl Replica {
             phase: state.phase,
             transfer: state.transfer,
             down_s: if is_up { 0 } else { state.down_since.elapsed().as_secs() },
-            heard_ms: self.progress.heard_ms.load(Relaxed),
+            received_ms: self.progress.received_ms.load(Relaxed),
             offsets: (self.progress.applied.load(Relaxed), self.progress.received.load(Relaxed)),
         })
     }
@@ -325,7 +325,7 @@ impl Replica {
         if is_promoted {
             promotion::begin(server);
         }
-        self.settle_role(server);
+        self.publish_role(server);
         self.end_link(server);
         if is_promoted {
             // The promotion replies to the former primary, which has asked to be served. By then
@@ -363,11 +363,11 @@ impl Replica {
 
     /// Publishes the role to the places where commands read it: whether this server expires keys,
     /// and which commands it rejects.
-    pub fn settle_role(&self, server: &Server) {
+    pub fn publish_role(&self, server: &Server) {
         self.tune(server, &server.config().settings());
     }
 
-    /// Publishes the role as [`Replica::settle_role`] does, with these settings.
+    /// Publishes the role as [`Replica::publish_role`] does, with these settings.
     pub fn tune(&self, server: &Server, settings: &Settings) {
         let _publishing = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         let (is_replica, is_connected) = {
@@ -434,13 +434,13 @@ impl Replica {
 
     /// Publishes how much of a snapshot was received.
     pub(super) fn show_transfer(&self, term: u64, transfer: Transfer, now_ms: i64) {
-        self.progress.heard_ms.store(now_ms, Relaxed);
+        self.progress.received_ms.store(now_ms, Relaxed);
         self.in_term(term, |state| state.transfer = Some(transfer));
     }
 
     /// Records that bytes have arrived.
     pub(super) fn hear(&self, now_ms: i64) {
-        self.progress.heard_ms.store(now_ms, Relaxed);
+        self.progress.received_ms.store(now_ms, Relaxed);
     }
 
     /// Returns the counters of the link.
@@ -458,7 +458,7 @@ impl Replica {
         if !is_current {
             return false;
         }
-        self.settle_role(server);
+        self.publish_role(server);
         admit_link(server);
         server.port(server.facts().first_io_worker).send(Message::Primary(Box::new(link)));
         true
@@ -493,7 +493,7 @@ impl Replica {
         self.changed.notify_all();
         if was_lost {
             tracing::warn!("Connection with master lost.");
-            self.settle_role(server);
+            self.publish_role(server);
         }
     }
 

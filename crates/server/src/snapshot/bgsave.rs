@@ -99,7 +99,7 @@ impl Saves {
     /// Records whether the last background snapshot failed.
     fn set_failed(&self, server: &Server, has_failed: bool) {
         self.has_failed.store(has_failed, Relaxed);
-        refuse_writes_on_error(server, &server.config().settings());
+        reject_writes_on_error(server, &server.config().settings());
     }
 
     pub(super) fn set_saved_changes(&self, changes: u64) {
@@ -117,7 +117,7 @@ impl Saves {
 
 /// Rejects writes if the last background snapshot failed and the settings require it. Otherwise
 /// admits them.
-pub fn refuse_writes_on_error(server: &Server, settings: &Settings) {
+pub fn reject_writes_on_error(server: &Server, settings: &Settings) {
     let is_expected = settings.stop_writes_on_bgsave_error && !settings.save_points.is_empty();
     let is_unsaved = is_expected && server.snapshots().saves.has_failed();
     server.keyspace().tuning.set_refusals(Refusals::UNSAVED, is_unsaved);
@@ -177,7 +177,7 @@ fn start_now(server: &Server, whole: &mut Whole<'_>) -> Result<(), NotStarted> {
     let shared =
         server.snapshots().background.server().ok_or_else(|| NotStarted::Thread(io::ErrorKind::Other.into()))?;
     let changes = server.snapshots().all_changes(server.keyspace());
-    let place = server.replication().saved_place(server);
+    let place = server.replication().saved_position(server);
     let consumer = Saving { server: shared, changes, place, target: Target::of(&settings, 1), file: None };
     match start(server, whole, Purpose::Save, None, Box::new(consumer)) {
         Ok(_) => {

@@ -37,7 +37,7 @@ const LOADERS_MAX: usize = 8;
 /// Length up to which strings are loaded regardless of `proto-max-bulk-len`, bytes.
 const STRING_BYTES_MIN: u64 = 512 * 1024 * 1024;
 /// Maximum number of empty keys that the log names.
-const EMPTY_KEYS_TOLD: u64 = 10;
+const EMPTY_KEYS_LOGGED: u64 = 10;
 
 /// The reason why a file was not loaded.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ pub fn load_at_start(server: &Server) -> Result<(), String> {
     let place = *counts.place.lock().unwrap_or_else(PoisonError::into_inner);
     if let Place { id: Some(id), offset: Some(offset), db } = place {
         let db = db.filter(|db| *db < server.keyspace().databases()).unwrap_or(0);
-        server.replication().continue_saved(server, id, offset, db);
+        server.replication().continue_saved_history(server, id, offset, db);
     }
     tracing::info!("DB loaded from disk: {:.3} seconds", began.elapsed().as_secs_f64());
     Ok(())
@@ -255,7 +255,7 @@ fn read_all(
                 Err(error) => return Err(error.into()),
             },
             Next::Piece(_, Piece::Aux(name, value)) => {
-                tell_aux(name, value);
+                log_aux(name, value);
                 counts.note_place(name, value);
             }
             Next::Piece(_, Piece::Database(_)) => {}
@@ -277,7 +277,7 @@ fn read_all(
 }
 
 /// Logs the file's auxiliary fields about its origin, as Redis does.
-fn tell_aux(name: &[u8], value: &[u8]) {
+fn log_aux(name: &[u8], value: &[u8]) {
     let number = || std::str::from_utf8(value).ok()?.parse::<i64>().ok();
     match name {
         b"redis-ver" => tracing::info!("Loading RDB produced by version {}", value.escape_ascii()),
@@ -388,7 +388,7 @@ impl Loader<'_> {
 
     fn take(&self, part: &mut Part<'_>, entry: &Entry<'_>) -> Result<(), Error> {
         let Some(loaded) = entry.decode(&self.limits, self.now_ms)? else {
-            if self.counts.empty.fetch_add(1, Relaxed) < EMPTY_KEYS_TOLD {
+            if self.counts.empty.fetch_add(1, Relaxed) < EMPTY_KEYS_LOGGED {
                 tracing::warn!("Skipping empty key: {}", entry.key.escape_ascii());
             }
             return Ok(());

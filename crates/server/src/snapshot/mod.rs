@@ -42,7 +42,7 @@ pub use background::{
     Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Running, Written, start, start_filtered,
     with_all_shards,
 };
-pub use bgsave::{Saves, refuse_writes_on_error, save_if_due};
+pub use bgsave::{Saves, reject_writes_on_error, save_if_due};
 pub use check::{Arguments, check_rdb, check_start};
 pub use load::{Duty, LoadError, Loaded, load, load_at_start, restore_libraries};
 pub use save::facts;

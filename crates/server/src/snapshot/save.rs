@@ -43,7 +43,7 @@ pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
 }
 
 fn write(server: &Server, whole: &mut Whole<'_>, target: Target) -> Result<Version, Failed> {
-    let more = server.replication().saved_place(server);
+    let more = server.replication().saved_position(server);
     let facts = Facts { keeps_expired: !more.is_empty(), more, ..facts(server, false) };
     std::thread::scope(|scope| {
         let (full, chunks) = mpsc::sync_channel(CHUNKS_MAX);

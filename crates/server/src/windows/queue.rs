@@ -38,7 +38,7 @@ impl Runner {
     /// Rejects an `EXEC` whose commands have keys in several slots of a cluster, and ends the
     /// transaction.
     #[cold]
-    pub(super) fn refuse_exec<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry) {
+    pub(super) fn reject_exec<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry) {
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };
         let What::Local(command) = entry.what else { return };
         let before = connection.output.len();

@@ -51,7 +51,7 @@ impl Runner {
 
     /// Rejects a command that can't or may not run.
     #[cold]
-    pub(super) fn refuse_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {
+    pub(super) fn reject_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };
         let bytes = connection.input.bytes(&d.clients.reactor.io);
         // A protocol error has no range in the input.
@@ -90,7 +90,7 @@ impl Runner {
             }
             // The reply to an unauthenticated client is the authentication error, for any command
             // that exists in Redis.
-            What::Unresolved(Unresolved::NotBuilt(_)) if !session.is_authenticated() => {
+            What::Unresolved(Unresolved::Unimplemented(_)) if !session.is_authenticated() => {
                 Reply::new(output, session.version).error(NO_AUTH);
             }
             What::Unresolved(why) => {

@@ -29,7 +29,7 @@ impl Runner {
         }
         d.memory.make_room(&mut d.clients, &mut []);
         // Invalidations of evicted keys are sent before the reply.
-        d.clients.tell_own();
+        d.clients.send_own_invalidations();
         if !d.memory.is_out() {
             return true;
         }

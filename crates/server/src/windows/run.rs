@@ -27,10 +27,10 @@ use crate::clients::note_unsynced;
 use crate::clients::primary::{self, note_error};
 use crate::clients::slow::LARGE_BYTES;
 use crate::config::Settings;
-use crate::dispatch::ending::take_all_for;
+use crate::dispatch::ending::acquire_all_for;
 use crate::dispatch::whole::rest;
 use crate::dispatch::window::{Entry, What, Window, classify};
-use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseAnswer, flags_of};
+use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseReply, flags_of};
 use crate::reactor::token;
 use crate::stats::Outcome;
 
@@ -61,7 +61,7 @@ impl Windows {
     /// Runs the commands of connections with input, window by window.
     pub fn run_ready<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) {
         d.clients.executor.begin_turn();
-        d.clients.executor.go_on();
+        d.clients.executor.serve_deferred();
         let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
@@ -75,7 +75,7 @@ impl Windows {
             d.clients.reactor.make_ready(index);
         }
         d.clients.reactor.keep_ready(ready);
-        d.receive_own_answers();
+        d.receive_own_replies();
     }
 
     /// Parses a connection's input into the window, and runs the window whenever it is full.
@@ -288,7 +288,7 @@ impl Runner {
     fn run_one<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) -> bool {
         let users = d.clients.executor.keyspace().users();
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return false };
-        if connection.state == State::Open && !connection.session.follow_rules(users) {
+        if connection.state == State::Open && !connection.session.refresh_rules(users) {
             // The connection's user was deleted: no more of its commands run.
             connection.state = State::Closing;
             return false;
@@ -299,7 +299,7 @@ impl Runner {
         if let What::Local(command) = entry.what
             && command.flags.contains(Flags::UNSUBSCRIBES)
         {
-            d.hand_out_before_leaving(entry.connection);
+            d.deliver_before_unsubscribing(entry.connection);
         }
         let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return false };
         if connection.state != State::Open {
@@ -309,7 +309,7 @@ impl Runner {
             connection.renew_output(&mut d.clients.reactor.spare);
         }
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else {
-            self.refuse_entry(d, entry, ranges);
+            self.reject_entry(d, entry, ranges);
             return false;
         };
         if connection.session.primary.is_some() {
@@ -324,7 +324,7 @@ impl Runner {
         if is_restricted(session, users) || command.flags.contains(Flags::PROTECTED) {
             let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
             if forbidden(command, &args, session, users, d.clients.reactor.server).is_some() {
-                self.refuse_entry(d, entry, ranges);
+                self.reject_entry(d, entry, ranges);
                 return is_cached;
             }
         }
@@ -340,7 +340,7 @@ impl Runner {
                 &Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges),
             )
         }) {
-            d.put_off(entry.connection, command);
+            d.deferred_shards(entry.connection, command);
             return false;
         }
         if let Some(transaction) = &session.transaction {
@@ -349,7 +349,7 @@ impl Runner {
                 return false;
             }
             if is_exec && d.clients.reactor.server.keyspace().is_cluster() && transaction.slots() == Slots::Several {
-                self.refuse_exec(d, entry);
+                self.reject_exec(d, entry);
                 return is_cached;
             }
         }
@@ -380,20 +380,20 @@ impl Runner {
     ) {
         if matches!(ran, Ran::Parked | Ran::Blocked) {
             d.clients.tally.count(command, Outcome::Ok);
-            if ran == Ran::Blocked || d.stopwatch.times_on_its_way(command, ranges.len()) {
+            if ran == Ran::Blocked || d.stopwatch.times_requests(command, ranges.len()) {
                 d.clients.tally.expect_time();
             }
             if let Some(waiter) = d.clients.executor.take_blocked() {
                 let took = if WATCHING { d.stopwatch.end(began) } else { Duration::ZERO };
                 d.clients.tally.time_blocked(command, took);
-                d.clients.tally.leave_out(took);
+                d.clients.tally.exclude_time(took);
                 d.clients.block(entry.connection, waiter, took);
             }
             return;
         }
         self.settle(d, entry, ranges, command, before, began);
-        if ran == Ran::DoneTold {
-            d.clients.tell_own();
+        if ran == Ran::DoneWithEvents {
+            d.clients.send_own_invalidations();
         }
     }
 
@@ -415,7 +415,7 @@ impl Runner {
         let now_ms = d.clients.reactor.clock.now_ms;
         let ran = match (&entry.what, command.handler) {
             (What::Local(_), Handler::Local(handler)) => {
-                connection.tell_buffers(&d.clients.reactor.io);
+                connection.publish_buffers(&d.clients.reactor.io);
                 let (keyspace, host) = (d.clients.executor.keyspace(), d.clients.reactor.server);
                 let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
@@ -434,9 +434,9 @@ impl Runner {
                     connection.input.done(entry.end);
                     // A pause that holds back nothing belongs to a change of role that has already
                     // happened, so it can't be rejected.
-                    let may_be_refused = pause.lasts();
-                    let answer = PauseAnswer::new(*pause, Some((command, ranges.len())), may_be_refused);
-                    return d.answer_paused(entry.connection, before, Box::new(answer));
+                    let may_be_rejected = pause.lasts();
+                    let answer = PauseReply::new(*pause, Some((command, ranges.len())), may_be_rejected);
+                    return d.hold_pause_reply(entry.connection, before, Box::new(answer));
                 }
                 if let Some(wait) = connection.session.awaits.take() {
                     let (session, token) = (connection.session.view(), token(connection.socket.id));
@@ -448,7 +448,7 @@ impl Runner {
                 }
                 if let Some(work) = connection.session.needs_all.take() {
                     connection.input.done(entry.end);
-                    return take_all_for(d, entry.connection, work);
+                    return acquire_all_for(d, entry.connection, work);
                 }
                 Ran::Done
             }

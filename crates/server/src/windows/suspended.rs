@@ -23,10 +23,10 @@ impl Runner {
         let Entry { connection, db, begin, end, is_inline, first_arg, args, .. } = window.entries[at];
         let entry = Entry { connection, db, begin, end, is_inline, first_arg, args, what: What::Local(command) };
         let ranges: Vec<ArgRange> = window.ranges_of(&entry).to_vec();
-        d.suspended.push(Suspended { window, at, is_given_up: false });
+        d.suspended.push(Suspended { window, at, is_abandoned: false });
         self.run_entry(d, &entry, &ranges);
-        let Suspended { window, at, is_given_up } = d.suspended.pop()?;
-        if !is_given_up {
+        let Suspended { window, at, is_abandoned } = d.suspended.pop()?;
+        if !is_abandoned {
             return Some(window);
         }
         // The commands of other connections are held back already. Those of the script's connection

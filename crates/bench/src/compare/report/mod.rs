@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_first() {
+    fn missing_measurements_are_reported_first() {
         let mut results = results();
         let told = |results: &Results| {
             let texts = [markdown::report(results), html::report(results).unwrap()];
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_tells_every_peer() {
+    fn each_file_contains_all_peers() {
         let results = results();
         let out = tempfile::tempdir().unwrap();
         let folder = out.path().join("a/b");

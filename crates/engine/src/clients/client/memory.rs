@@ -87,16 +87,16 @@ impl ClientMemory {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// Sets the limit, bytes; 0: no limit. If there was no limit before, `weigh_all` must update
+    /// Sets the limit, bytes; 0: no limit. If there was no limit before, `account_all` must update
     /// the weights of all clients, and no client may be removed meanwhile.
-    pub(super) fn set_limit(&self, limit_bytes: u64, weigh_all: impl FnOnce(&dyn Fn(&Arc<Client>))) {
+    pub(super) fn set_limit(&self, limit_bytes: u64, account_all: impl FnOnce(&dyn Fn(&Arc<Client>))) {
         let limit_bytes = if limit_bytes == 0 { 0 } else { limit_bytes.max(LIMIT_BYTES_MIN) };
         let before = self.limit_bytes.swap(limit_bytes, Relaxed);
         if limit_bytes == 0 {
             let mut buckets = self.lock();
             std::mem::take(&mut buckets.by_place).into_values().for_each(|client| client.place.store(0, Relaxed));
         } else if before == 0 {
-            weigh_all(&|client| self.add(self.weigh(client)));
+            account_all(&|client| self.add(self.weigh(client)));
         }
     }
 
@@ -113,23 +113,23 @@ impl ClientMemory {
         if bucket != (place != 0).then_some(place >> BUCKET_SHIFT) {
             self.lock().put(client, bucket);
         }
-        if client.weight_bytes.load(Relaxed) == bytes {
+        if client.accounted_bytes.load(Relaxed) == bytes {
             return 0;
         }
-        let before = client.weight_bytes.swap(bytes, SeqCst);
+        let before = client.accounted_bytes.swap(bytes, SeqCst);
         // Another thread may evict the client at this moment. Then one of the two threads must
         // subtract the weight that was just stored. With sequentially consistent accesses, at least
         // one sees the other's write, and `swap(0)` gives the weight to only one of them.
-        let taken_back = if client.killed.load(SeqCst) {
+        let subtracted = if client.killed.load(SeqCst) {
             // The evicting thread subtracts the weight under the lock. If this thread took the
             // weight first, the sum would stay too high until it is changed, and another client
             // would be evicted.
             let _evicted = self.lock();
-            client.weight_bytes.swap(0, SeqCst)
+            client.accounted_bytes.swap(0, SeqCst)
         } else {
             0
         };
-        bytes.wrapping_sub(before).wrapping_sub(taken_back) as i64
+        bytes.wrapping_sub(before).wrapping_sub(subtracted) as i64
     }
 
     /// Adds a difference to the sum.
@@ -158,7 +158,7 @@ impl ClientMemory {
         {
             client.place.store(0, Relaxed);
             let is_closing = client.killed.swap(true, SeqCst);
-            self.add((client.weight_bytes.swap(0, SeqCst) as i64).wrapping_neg());
+            self.add((client.accounted_bytes.swap(0, SeqCst) as i64).wrapping_neg());
             if !is_closing {
                 self.evicted.fetch_add(1, Relaxed);
                 evicted.push(client);
@@ -172,7 +172,7 @@ impl ClientMemory {
         if client.place.load(Relaxed) != 0 {
             self.lock().put(client, None);
         }
-        self.add((client.weight_bytes.swap(0, Relaxed) as i64).wrapping_neg());
+        self.add((client.accounted_bytes.swap(0, Relaxed) as i64).wrapping_neg());
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_go_first_and_as_few_as_need_be() {
+    fn the_largest_clients_are_evicted_first() {
         let clients = clients(&[100, 3 * MIB, 200 * KIB, MIB, 3 * MIB + 500 * KIB, 50 * KIB]);
         assert_eq!(evicted(&clients, 8 * MIB), []);
         // Both clients are in one bucket. The client that entered it first is evicted first,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_is_too_much_and_one_byte_less_is_not() {
+    fn the_limit_is_exclusive() {
         let one = clients(&[MIB]);
         let taken = MIB + size_of::<Client>() as u64;
         assert_eq!(evicted(&one, taken + 1), []);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_to_be_evicted_counts_and_stays() {
+    fn protected_clients_count_but_are_not_evicted() {
         let clients = clients(&[3 * MIB, MIB, 100]);
         let protected = clients.find(1).expect("it was added");
         protected.no_evict.store(true, Relaxed);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_that_of_who_is_there() {
+    fn the_sum_is_that_of_connected_clients() {
         let all = clients(&[MIB, MIB, MIB]);
         assert_eq!(evicted(&all, 4 * MIB), []);
         let first = all.find(1).expect("it was added");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_weighed_while_it_is_evicted_takes_nobody_along() {
+    fn concurrent_accounting_evicts_no_other_client() {
         const ROUNDS: usize = 2000;
         for round in 0..ROUNDS {
             let all = clients(&[3 * MIB, 100 * KIB]);

@@ -68,9 +68,9 @@ fn queues_serve_matching_waiters_in_ticket_order() {
     assert_eq!(tickets(&waiters, "a", None), [9], "a deleted key wakes only waiters for any change");
     assert_eq!(tickets(&waiters, "b", Some(WakesOn::List)), [5, 8]);
     assert_eq!(tickets(&waiters, "elsewhere", Some(WakesOn::List)), [0; 0], "another shard owns its queue");
-    waiters.stand_still(&key("a"), true);
+    waiters.set_stopped(&key("a"), true);
     assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [0; 0]);
-    waiters.stand_still(&key("a"), false);
+    waiters.set_stopped(&key("a"), false);
     waiters.remove(SHARD, &all[0]);
     assert!(!all[0].is_queued() && all[2].is_queued());
     assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [8, 9]);
@@ -95,7 +95,7 @@ fn a_key_named_twice_has_one_queue_entry() {
 }
 
 #[test]
-fn keys_become_ready_once_and_only_when_somebody_waits() {
+fn keys_with_waiters_become_ready_once() {
     let mut waiters = Waiters::default();
     waiters.note(2, b"a");
     assert!(!waiters.has_ready(), "there are no waiters");

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::effect::log::{Aftermath, Log, NotHeld, ReaderId, Start, Wake};
+use crate::effect::log::{DeferredWork, Log, NotHeld, ReaderId, Start, Wake};
 
 /// A log of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,17 +118,17 @@ impl Logs {
     }
 
     /// Removes the reader that keeps the backlog.
-    pub(super) fn stop_keeping(&mut self) -> Aftermath {
+    pub(super) fn stop_keeping(&mut self) -> DeferredWork {
         match self.keeper.take() {
             Some(id) => self.stream.leave(id),
-            None => Aftermath::default(),
+            None => DeferredWork::default(),
         }
     }
 
     /// Records that an epoch ends next.
-    pub(super) fn end_of_epoch_comes(&mut self) {
-        self.effects.end_of_epoch_comes();
-        self.stream.end_of_epoch_comes();
+    pub(super) fn note_epoch_ending(&mut self) {
+        self.effects.note_epoch_ending();
+        self.stream.note_epoch_ending();
         if self.source == Source::Joining(false) {
             self.source = Source::Joining(true);
         }
@@ -146,7 +146,7 @@ impl Logs {
 
     /// Appends the whole units of an epoch, and starts those that joined before it ended. Returns
     /// whether anything started.
-    pub(super) fn append(&mut self, units: Vec<Vec<u8>>) -> (bool, Aftermath) {
+    pub(super) fn append(&mut self, units: Vec<Vec<u8>>) -> (bool, DeferredWork) {
         let (units, streamed) = self.share(units);
         let (has_reader, mut aftermath) = self.effects.append(units);
         let (has_replica, of_stream) = self.stream.append(streamed);
@@ -159,7 +159,7 @@ impl Logs {
     }
 
     /// Appends the whole units up to a cut, and starts the readers that wait for this cut.
-    pub(super) fn append_to_cut(&mut self, units: Vec<Vec<u8>>, stamp: u64) -> Aftermath {
+    pub(super) fn append_to_cut(&mut self, units: Vec<Vec<u8>>, stamp: u64) -> DeferredWork {
         let (units, streamed) = self.share(units);
         let starts_stream = self.stream.next_cut() == Some(stamp);
         let mut aftermath = self.effects.append_to_cut(units, stamp);
@@ -172,10 +172,10 @@ impl Logs {
     }
 
     /// Appends a command of the journal itself to the stream, unless it is relayed.
-    pub(super) fn append_own(&mut self, command: &[u8]) -> Aftermath {
+    pub(super) fn append_own(&mut self, command: &[u8]) -> DeferredWork {
         match self.source {
             Source::Own => self.stream.append(vec![command.to_vec()]).1,
-            Source::Joining(_) | Source::Relayed => Aftermath::default(),
+            Source::Joining(_) | Source::Relayed => DeferredWork::default(),
         }
     }
 
@@ -195,7 +195,7 @@ impl Logs {
         self.stream.cut_off(if self.source == Source::Own { pending_bytes } else { 0 });
     }
 
-    pub(super) fn free(&mut self) -> Aftermath {
+    pub(super) fn free(&mut self) -> DeferredWork {
         let mut aftermath = self.effects.free();
         aftermath.add(self.stream.free());
         aftermath
@@ -209,22 +209,22 @@ impl Logs {
 
     /// Makes the stream that of a primary from `offset` on. What it holds stays if it is the same
     /// stream and ends there.
-    pub(super) fn relay_from(&mut self, offset: u64, is_same: bool) -> Aftermath {
+    pub(super) fn relay_from(&mut self, offset: u64, is_same: bool) -> DeferredWork {
         self.source = Source::Relayed;
         self.keep();
         let (held, is_recorded) = self.held();
         match is_same && is_recorded && held.end == offset {
-            true => Aftermath::default(),
+            true => DeferredWork::default(),
             false => self.stream.reset(offset),
         }
     }
 
     /// Appends bytes of the primary.
-    pub(super) fn relay(&mut self, bytes: Vec<u8>) -> Aftermath {
+    pub(super) fn relay(&mut self, bytes: Vec<u8>) -> DeferredWork {
         debug_assert_eq!(self.source, Source::Relayed, "the link has ended before the stream is resumed");
         match self.source {
             Source::Relayed => self.stream.append(vec![bytes]).1,
-            Source::Own | Source::Joining(_) => Aftermath::default(),
+            Source::Own | Source::Joining(_) => DeferredWork::default(),
         }
     }
 
@@ -252,7 +252,7 @@ mod tests {
     }
 
     fn epoch(logs: &mut Logs, unit: &str) {
-        logs.end_of_epoch_comes();
+        logs.note_epoch_ending();
         logs.append(vec![unit.as_bytes().to_vec()]).1.settle();
     }
 

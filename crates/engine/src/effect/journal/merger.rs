@@ -9,7 +9,7 @@ use pantala_base::ThreadHeap;
 use super::{
     ATTENDANCE_POLL, Control, EPOCH_SHIFT, EPOCH_TIME, GET_ACK, Mark, PING, POLLS_PER_BOUND, Shared, Which, lock,
 };
-use crate::effect::log::Aftermath;
+use crate::effect::log::DeferredWork;
 use crate::effect::merge::merge;
 use crate::effect::segment::Segment;
 
@@ -118,7 +118,7 @@ impl<'s> Merger<'s> {
         // may contain only some of the commands that were running when the reader joined.
         {
             let mut control = lock(&self.shared.control);
-            control.logs.end_of_epoch_comes();
+            control.logs.note_epoch_ending();
             control.marks.iter_mut().for_each(|mark| mark.is_due = true);
         }
         let epoch = self.shared.epoch.fetch_add(1, Ordering::SeqCst) + 1;
@@ -211,7 +211,7 @@ impl<'s> Merger<'s> {
             }
             let end = control.logs.held().0.end;
             let asks = reached.iter().any(|mark| mark.asks);
-            let aftermath = if asks { control.logs.append_own(GET_ACK) } else { Aftermath::default() };
+            let aftermath = if asks { control.logs.append_own(GET_ACK) } else { DeferredWork::default() };
             (reached, end, aftermath)
         };
         // Called before the readers are woken, and so before the replicas can answer.

@@ -8,7 +8,7 @@
 //! | reader | a client that tracks keys, from `CLIENT TRACKING ON` to `OFF` ([`Reader`]) |
 //! | tracked key | a key with its readers ([`keys`]). As in Redis, a name stands for keys in any database |
 //! | pending | invalidations by a command in a shard, until the command's reply is written |
-//! | notification | an event about keys for one connection ([`News`]) |
+//! | notification | an event about keys for one connection ([`Notification`]) |
 //! | prefix | the start of keys for which a client receives invalidations without reading them (`BCAST`) |
 //!
 //! # Ownership
@@ -123,7 +123,7 @@ impl Reader {
     }
 
     /// Returns whether the reader receives invalidations of changes by `client`.
-    pub(crate) fn wants_news_of(&self, client: u64) -> bool {
+    pub(crate) fn wants_invalidations_by(&self, client: u64) -> bool {
         self.is_live() && !(client == self.client.id && self.no_loop.load(Relaxed))
     }
 
@@ -173,7 +173,7 @@ impl Invalid {
 }
 
 /// A notification for one connection.
-pub struct News {
+pub struct Notification {
     /// Token of the connection in its worker.
     pub connection: u64,
     /// Client that reads the keys.

@@ -23,7 +23,7 @@ fn told(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
     for invalidated in pending.invalidated {
         let (name, client, mut clients) = (text(&invalidated.name), invalidated.client, Vec::new());
         invalidated.for_each_reader(|reader| {
-            if reader.wants_news_of(client) {
+            if reader.wants_invalidations_by(client) {
                 clients.push(reader.client.id);
             }
         });
@@ -34,7 +34,7 @@ fn told(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
 }
 
 #[test]
-fn a_change_tells_each_reader_once() {
+fn a_change_invalidates_each_reader_once() {
     let (one, two) = (reader(1), reader(2));
     let mut keys = TrackedKeys::default();
     for who in [&one, &two, &one] {
@@ -94,7 +94,7 @@ fn readers_that_are_no_longer_live_are_removed_without_a_change() {
 }
 
 #[test]
-fn many_readers_of_one_key_are_all_told() {
+fn all_of_many_readers_are_invalidated() {
     let mut keys = TrackedKeys::default();
     let readers: Vec<_> = (1..=1000).map(reader).collect();
     for _ in 0..2 {

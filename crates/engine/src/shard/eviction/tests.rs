@@ -88,7 +88,7 @@ fn nothing_is_evicted_within_the_limit_or_without_candidates() {
 }
 
 #[test]
-fn busy_shards_are_passed_over() {
+fn busy_shards_are_skipped() {
     let keyspace = filled(Execution::Inline, 1);
     let mut executor = Executor::new(&keyspace, 0);
     let mut held: Vec<Ownership> = (0..3).filter_map(|shard| executor.try_take(shard)).collect();
@@ -141,7 +141,7 @@ fn homes_evict_their_shares() {
     let its_keys = keys(&keyspace);
     assert_eq!(executors[0].make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), its_keys);
-    assert!(!executors[0].goes_on_evicting());
+    assert!(!executors[0].must_continue_evicting());
     executors[1].make_room(&mut [], NOW_MS);
     executors[0].make_room(&mut [], NOW_MS);
     let left = keys(&keyspace);
@@ -169,7 +169,7 @@ fn readers_get_invalidations_of_keys_evicted_from_a_shard_about_to_be_released()
     assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
     let evicted = KEYS - keys(&keyspace)[3];
     assert!(evicted > 0);
-    assert_eq!(executor.take_told().len() as u64, evicted);
+    assert_eq!(executor.take_invalidations().len() as u64, evicted);
     let mut shard = executor.try_take(3).expect("it was released");
-    assert!(!has_news(&keyspace, std::slice::from_mut(&mut shard)));
+    assert!(!has_pending_events(&keyspace, std::slice::from_mut(&mut shard)));
 }

@@ -119,10 +119,10 @@ enum Work {
     /// order.
     Exec(&'static [u32]),
     /// A transaction like [`Work::Exec`] that only its own worker can run.
-    Brought(&'static [u32]),
-    /// Like [`Work::Brought`], but must not be rejected.
+    Gathered(&'static [u32]),
+    /// Like [`Work::Gathered`], but must not be rejected.
     Stubborn(&'static [u32]),
-    /// Like [`Work::Brought`]. Rejects requests that wait for its shards, and may be rejected
+    /// Like [`Work::Gathered`]. Rejects requests that wait for its shards, and may be rejected
     /// itself.
     Busy(&'static [u32]),
     /// Adds an item to a shard.
@@ -151,7 +151,7 @@ struct Model {
     /// Replies by connection. The lock is not one of loom's, because nothing depends on its order.
     answers: Mutex<Vec<(u64, Answer)>>,
     /// Whether a request that must not be rejected had to release shards.
-    set_back: AtomicBool,
+    reset_gathered: AtomicBool,
 }
 
 impl Model {
@@ -171,7 +171,7 @@ impl Model {
             keyspace: Keyspace::new(layout, ports),
             work,
             answers: Mutex::default(),
-            set_back: AtomicBool::default(),
+            reset_gathered: AtomicBool::default(),
         }
     }
 
@@ -227,9 +227,9 @@ impl Model {
                 executor.start(request);
                 Ran::Parked
             }
-            Work::Exec(shards) | Work::Brought(shards) | Work::Stubborn(shards) | Work::Busy(shards) => {
-                let may_be_refused = !matches!(work, Work::Stubborn(_));
-                match executor.gather(shards, call.session, connection, 0, may_be_refused) {
+            Work::Exec(shards) | Work::Gathered(shards) | Work::Stubborn(shards) | Work::Busy(shards) => {
+                let may_be_rejected = !matches!(work, Work::Stubborn(_));
+                match executor.gather(shards, call.session, connection, 0, may_be_rejected) {
                     Ok(owned) => {
                         self.run_held(executor, connection, owned);
                         Ran::Parked
@@ -250,7 +250,7 @@ impl Model {
                 let waiter = executor.take_blocked().expect("it waits");
                 self.blocked(executor, &waiter);
             }
-            Ran::Done | Ran::DoneTold => {
+            Ran::Done | Ran::DoneWithEvents => {
                 assert_eq!(reply, b"+OK\r\n");
                 self.answer(connection, Answer::Ran);
             }
@@ -286,7 +286,7 @@ impl Model {
     /// Runs a connection's work on its own worker with the shards that were gathered for it.
     fn run_held(&self, executor: &mut Executor<'_>, connection: u64, mut owned: Vec<Ownership>) {
         let work = self.work[connection as usize];
-        let (Work::Exec(shards) | Work::Brought(shards) | Work::Stubborn(shards) | Work::Busy(shards)) = work else {
+        let (Work::Exec(shards) | Work::Gathered(shards) | Work::Stubborn(shards) | Work::Busy(shards)) = work else {
             unreachable!("nothing else asks for shards")
         };
         self.with_call(connection, |call| {
@@ -295,17 +295,17 @@ impl Model {
             }
         });
         if matches!(work, Work::Busy(_)) {
-            executor.refuse_waiting(&mut owned, BUSY);
+            executor.reject_waiting(&mut owned, BUSY);
             for ownership in &mut owned {
                 let backlog = self.keyspace.backlog(ownership);
-                self.set_back.fetch_or(backlog.iter().any(|parcel| parcel.value.is_set_back), Relaxed);
+                self.reset_gathered.fetch_or(backlog.iter().any(|parcel| parcel.value.is_reset), Relaxed);
             }
         }
         self.answer(connection, Answer::Ran);
-        executor.give_back(owned, 0);
+        executor.release_shards(owned, 0);
     }
 
-    fn answered(&self, executor: &mut Executor<'_>, parcel: &Parcel) {
+    fn answered(&self, executor: &mut Executor<'_>, parcel: &RequestNode) {
         let request = &parcel.value;
         if let Some(waiter) = &request.blocked {
             return self.blocked(executor, waiter);
@@ -315,7 +315,7 @@ impl Model {
         self.answer(request.connection, if is_refused { Answer::Refused } else { Answer::Ran });
     }
 
-    fn brought(&self, executor: &mut Executor<'_>, mut parcel: Parcel) {
+    fn brought(&self, executor: &mut Executor<'_>, mut parcel: RequestNode) {
         let connection = parcel.value.connection;
         if parcel.value.refused.is_some() {
             assert!(parcel.value.take_owned().is_empty(), "a rejected request brings no shards");
@@ -332,7 +332,7 @@ impl Model {
             is_idle = false;
             match node.value {
                 Message::Answer(parcel) => self.answered(executor, &parcel),
-                Message::Brought(parcel) => self.brought(executor, parcel),
+                Message::Gathered(parcel) => self.brought(executor, parcel),
                 Message::Woken(woken) => self.woken(executor, &woken),
                 Message::Run(parcel) => executor.resume(parcel),
                 Message::Shard(ownership) => executor.adopt(ownership),
@@ -341,14 +341,14 @@ impl Model {
         }
         while executor.has_work() || executor.has_answers() {
             is_idle = false;
-            executor.go_on();
+            executor.serve_deferred();
             for parcel in executor.take_answers() {
                 self.answered(executor, &parcel);
             }
             for woken in executor.take_woken() {
                 self.woken(executor, &woken);
             }
-            for parcel in executor.take_brought() {
+            for parcel in executor.take_gathered() {
                 self.brought(executor, parcel);
             }
         }
@@ -390,7 +390,7 @@ impl Model {
                     Work::Put(of) | Work::Single(of) => usize::from(of as usize == shard),
                     Work::Many(shards)
                     | Work::Exec(shards)
-                    | Work::Brought(shards)
+                    | Work::Gathered(shards)
                     | Work::Stubborn(shards)
                     | Work::Busy(shards)
                     | Work::Unordered(shards) => shards.iter().filter(|of| **of as usize == shard).count(),
@@ -425,7 +425,7 @@ struct Seen {
     /// A shard was handed over to its home.
     handed_over: AtomicU64,
     refused: AtomicU64,
-    set_back: AtomicU64,
+    reset_gathered: AtomicU64,
 }
 
 impl Seen {
@@ -438,7 +438,7 @@ impl Seen {
         self.ran_elsewhere.fetch_add(u64::from(sum_of(|stats| stats.combined.get()) > 0), Relaxed);
         self.handed_over.fetch_add(u64::from(sum_of(|stats| stats.handovers.get()) > 0), Relaxed);
         self.refused.fetch_add(u64::from(was_refused), Relaxed);
-        self.set_back.fetch_add(u64::from(model.set_back.load(Relaxed)), Relaxed);
+        self.reset_gathered.fetch_add(u64::from(model.reset_gathered.load(Relaxed)), Relaxed);
     }
 }
 
@@ -488,7 +488,7 @@ fn is_seen(count: &AtomicU64) -> bool {
 }
 
 use Execution::{Inline, Owner};
-use Work::{Brought, Busy, Exec as Transacts, Many, Put, Single, Stubborn, Take, TakeAny, TakeNow, Unordered};
+use Work::{Busy, Exec as Transacts, Gathered, Many, Put, Single, Stubborn, Take, TakeAny, TakeNow, Unordered};
 
 #[test]
 fn two_commands_over_the_same_shards() {
@@ -496,7 +496,7 @@ fn two_commands_over_the_same_shards() {
 }
 
 #[test]
-fn overlapping_commands_and_a_single_one_behind() {
+fn overlapping_commands_before_a_single_one() {
     assert!(is_seen(&explore(Inline, 3, &[&[Many(&[0, 1])], &[Many(&[1, 2])], &[Single(1)]]).ran_elsewhere));
 }
 
@@ -520,7 +520,7 @@ fn a_shard_that_is_handed_over_is_one_of_several() {
 }
 
 #[test]
-fn a_transaction_runs_where_its_last_shard_is_freed() {
+fn a_transaction_runs_on_the_thread_that_frees_its_last_shard() {
     assert!(is_seen(&explore(Inline, 2, &[&[Transacts(&[0, 1, 0])], &[Many(&[0, 1])]]).ran_elsewhere));
     assert!(is_seen(&explore(Inline, 2, &[&[Transacts(&[0, 1, 0])], &[Single(1)], &[Single(0)]]).ran_elsewhere));
 }
@@ -531,13 +531,13 @@ fn two_transactions_over_the_same_shards() {
 }
 
 #[test]
-fn shards_are_brought_to_the_requesting_worker() {
-    explore(Inline, 2, &[&[Brought(&[0, 1, 0])], &[Many(&[0, 1])]]);
-    explore(Inline, 2, &[&[Brought(&[0, 1])], &[Transacts(&[0, 1, 0])]]);
+fn gathered_shards_are_sent_to_the_requesting_worker() {
+    explore(Inline, 2, &[&[Gathered(&[0, 1, 0])], &[Many(&[0, 1])]]);
+    explore(Inline, 2, &[&[Gathered(&[0, 1])], &[Transacts(&[0, 1, 0])]]);
 }
 
 #[test]
-fn who_waits_for_a_busy_script_is_refused_or_runs() {
+fn a_request_behind_a_busy_script_is_rejected_or_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[0, 1])], &[Many(&[0, 1])]]).refused));
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Transacts(&[0, 1])], &[Single(0)]]).refused));
 }
@@ -546,8 +546,8 @@ fn who_waits_for_a_busy_script_is_refused_or_runs() {
 /// this shard, and acquires both shards when the script has ended.
 #[test]
 fn a_request_that_must_not_be_rejected_is_reset_and_runs() {
-    assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])], &[Single(0)]]).set_back));
-    assert!(is_seen(&explore(Owner, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])]]).set_back));
+    assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])], &[Single(0)]]).reset_gathered));
+    assert!(is_seen(&explore(Owner, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])]]).reset_gathered));
 }
 
 #[test]
@@ -564,7 +564,7 @@ fn a_waiter_is_served_even_if_its_destination_is_busy() {
 }
 
 #[test]
-fn who_waits_on_two_shards_is_served_once() {
+fn a_waiter_on_two_shards_is_served_once() {
     explore(Inline, 2, &[&[TakeAny(&[0, 1])], &[Put(0)], &[Put(1)]]);
 }
 

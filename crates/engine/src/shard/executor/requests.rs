@@ -8,14 +8,14 @@ use pantala_base::Clock;
 use pantala_base::mailbox::Node;
 use pantala_resp::Reply;
 
-use super::{Call, Executor, has_news};
+use super::{Call, Executor, has_pending_events};
 use crate::acl::Context;
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Execution;
 use crate::shard::message::Message;
 use crate::shard::ownership::{Freed, Ownership, Taken};
-use crate::shard::request::{Parcel, Request, Step, Task};
+use crate::shard::request::{Request, RequestNode, Step, Task};
 use crate::shard::transaction::discarded;
 use crate::store::eviction::OUT_OF_MEMORY;
 use crate::tuning::WATCHING;
@@ -36,7 +36,7 @@ impl Executor<'_> {
     /// Some must not be rejected: those without a client, those of a replica's primary, and those
     /// that gather shards and have not allowed it. They stay queued but release the shards that
     /// they already hold. So other requests for those shards need not wait until the script ends.
-    pub fn refuse_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
+    pub fn reject_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
         let mut refused = Vec::new();
         for ownership in owned {
             let arrived = self.keyspace.gate(ownership.shard()).waiting(ownership);
@@ -45,7 +45,7 @@ impl Executor<'_> {
             let is_refused = |request: &Request| match request.task {
                 // The commands of a replica's primary must not be lost.
                 Task::Commands | Task::Exec => !request.session.of_primary,
-                Task::Bring => request.may_be_refused,
+                Task::Gather => request.may_be_rejected,
                 _ => false,
             };
             for mut parcel in std::mem::take(backlog) {
@@ -53,7 +53,7 @@ impl Executor<'_> {
                     refused.push(parcel);
                     continue;
                 }
-                parcel.value.is_set_back |= !parcel.value.owned.is_empty();
+                parcel.value.is_reset |= !parcel.value.owned.is_empty();
                 self.to_free.append(&mut parcel.value.owned);
                 backlog.push_back(parcel);
             }
@@ -70,10 +70,10 @@ impl Executor<'_> {
             if request.exec.is_some() {
                 Reply::new(&mut request.reply, version).error_bytes(&discarded(why.as_bytes()));
             }
-            let (worker, is_bring) = (request.worker, matches!(request.task, Task::Bring));
+            let (worker, is_bring) = (request.worker, matches!(request.task, Task::Gather));
             match (is_bring, worker == self.worker) {
                 (true, true) => self.brought.push(parcel),
-                (true, false) => self.keyspace.port(worker).send(Message::Brought(parcel)),
+                (true, false) => self.keyspace.port(worker).send(Message::Gathered(parcel)),
                 (false, true) => self.answers.push(parcel),
                 (false, false) => self.keyspace.port(worker).send(Message::Answer(parcel)),
             }
@@ -88,7 +88,7 @@ impl Executor<'_> {
     }
 
     /// Continues a request that arrived as a message or came from [`Executor::gather`].
-    pub fn resume(&mut self, parcel: Parcel) {
+    pub fn resume(&mut self, parcel: RequestNode) {
         self.advance(parcel);
         self.free_all();
     }
@@ -101,9 +101,9 @@ impl Executor<'_> {
     }
 
     /// Serves the requests of deferred shards. Called once a turn.
-    pub fn go_on(&mut self) {
-        if !self.put_off.is_empty() {
-            self.to_free.append(&mut self.put_off);
+    pub fn serve_deferred(&mut self) {
+        if !self.deferred_shards.is_empty() {
+            self.to_free.append(&mut self.deferred_shards);
             self.free_all();
         }
     }
@@ -112,12 +112,12 @@ impl Executor<'_> {
     /// shards.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.has_answers() | self.has_put_off()
+        self.has_answers() | self.has_deferred()
     }
 
     /// Returns whether shards are deferred.
-    pub(crate) fn has_put_off(&self) -> bool {
-        !self.put_off.is_empty()
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred_shards.is_empty()
     }
 
     pub(super) fn request(&mut self, call: &Call<'_>) -> Request {
@@ -150,7 +150,7 @@ impl Executor<'_> {
 
     /// Takes the next shards of a request while they are free. Runs the request once it holds all
     /// shards. Adds shards to be freed to `to_free`.
-    fn advance(&mut self, mut parcel: Parcel) {
+    fn advance(&mut self, mut parcel: RequestNode) {
         if parcel.value.worker == self.worker {
             parcel.value.effect_clock = self.effect_clock();
         }
@@ -177,7 +177,7 @@ impl Executor<'_> {
     }
 
     /// Runs a request that holds all its shards, and sends the reply.
-    fn complete(&mut self, parcel: Parcel) {
+    fn complete(&mut self, parcel: RequestNode) {
         // `seen` says on which units the replies of this worker's connections depend. What the
         // request makes or reads belongs to the request's own reply.
         let own_seen = self.take_seen();
@@ -185,7 +185,7 @@ impl Executor<'_> {
         self.seen = own_seen;
     }
 
-    fn complete_alone(&mut self, mut parcel: Parcel) {
+    fn complete_alone(&mut self, mut parcel: RequestNode) {
         let mut owned = std::mem::take(&mut parcel.value.owned);
         parcel.value.catch_up(self.clock.now_ms());
         // The request's effects must have higher stamps than earlier effects of its connection,
@@ -207,13 +207,13 @@ impl Executor<'_> {
                 self.tell(&mut owned);
                 return self.to_free.append(&mut owned);
             }
-            Task::Bring => {
+            Task::Gather => {
                 parcel.value.owned = owned;
                 let worker = parcel.value.worker;
                 if worker == self.worker {
                     self.brought.push(parcel);
                 } else {
-                    self.keyspace.port(worker).send(Message::Brought(parcel));
+                    self.keyspace.port(worker).send(Message::Gathered(parcel));
                 }
                 return;
             }
@@ -224,10 +224,10 @@ impl Executor<'_> {
             }
         }
         self.run_steps(&mut parcel.value, &mut owned);
-        if has_news(self.keyspace, &mut owned) {
+        if has_pending_events(self.keyspace, &mut owned) {
             self.tell(&mut owned);
             // A client that has received its reply may rely on having been sent all invalidations.
-            self.tell_changed();
+            self.send_prefix_invalidations();
         }
         self.commit_deletions(&mut owned);
         parcel.value.effect_clock = self.effect_clock();
@@ -267,7 +267,7 @@ impl Executor<'_> {
             if self.keyspace.tuning.is_limited() && !self.has_room(step.command.flags, owned, request.now_ms) {
                 Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
                 step.reply_end = reply.len();
-                if has_news(self.keyspace, owned) {
+                if has_pending_events(self.keyspace, owned) {
                     self.serve(owned, request.now_ms);
                 }
                 continue;
@@ -288,7 +288,8 @@ impl Executor<'_> {
                 continue;
             }
             let is_timed = WATCHING
-                && (call.command.is_timed_on_its_way(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed));
+                && (call.command.is_timed_individually(call.args.len())
+                    || self.keyspace.tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
             let now_ms = self.time_of(call.now_ms, owned);
             let blocked = self.execute(&call, now_ms, request.worker, owned, Blocking::Allowed, &mut reply);
@@ -299,7 +300,7 @@ impl Executor<'_> {
             }
             step.reply_end = reply.len();
             // Blocked clients are served before the next command of the pipeline runs.
-            if has_news(self.keyspace, owned) {
+            if has_pending_events(self.keyspace, owned) {
                 self.serve(owned, request.now_ms);
             }
         }
@@ -330,7 +331,7 @@ impl Executor<'_> {
             loop {
                 let backlog = self.keyspace.backlog(&mut ownership);
                 if let Some(mut parcel) = backlog.pop_front() {
-                    if std::mem::take(&mut parcel.value.is_set_back) {
+                    if std::mem::take(&mut parcel.value.is_reset) {
                         // The request has released its other shards while a script ran. It takes
                         // all shards again after this loop.
                         self.to_start.push(parcel);
@@ -341,7 +342,7 @@ impl Executor<'_> {
                         backlog.push_front(parcel);
                         let home = self.keyspace.home(shard);
                         if home == self.worker {
-                            self.put_off.push(ownership);
+                            self.deferred_shards.push(ownership);
                         } else {
                             self.keyspace.shard_stats(shard).handovers.add(1);
                             self.keyspace.port(home).send(Message::Shard(ownership));

@@ -80,7 +80,7 @@ fn ended(input: &Input) -> Vec<String> {
 /// The thread of a snapshot sees its end before the shards have removed their walks. The next
 /// snapshot may start in between.
 #[test]
-fn a_walk_that_has_ended_is_replaced_by_the_next_ones_beginning() {
+fn an_ended_walk_is_replaced_by_the_next_snapshot() {
     let keyspace = keyspace();
     set(&keyspace, "a");
     let first = begin(&keyspace);

@@ -7,7 +7,7 @@ use pantala_types::{Hash, Value};
 
 use super::{Change, Db, Expire, Held, Holds, WrongType, fits_inline, uncount};
 use crate::command::Key;
-use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
+use crate::effect::change::{CHECKED_BYTES_MAX, UNREPORTED_CHANGE};
 use crate::store::state::DatabaseStats;
 
 /// What a change does if the collection's key does not exist.
@@ -106,7 +106,7 @@ impl Db<'_> {
         if change.is_none() {
             debug_assert!(
                 matches!((entry.as_ref().held(), collection.packed()), (Held::Packed(_, was), Some((_, is))) if was == is),
-                "{UNTOLD}"
+                "{UNREPORTED_CHANGE}"
             );
             *self.scratch = collection.into_packed().unwrap_or_default();
             return Ok(Some(result));
@@ -175,7 +175,7 @@ fn change_on_heap<C: Collection, R>(
     figures.heap_bytes.sub(before as u64);
     figures.heap_bytes.add(after as u64);
     let has_first_times = !had_times && has_times(value);
-    debug_assert!(!change.is_none() || image_before.is_none() || image_before == image(value), "{UNTOLD}");
+    debug_assert!(!change.is_none() || image_before.is_none() || image_before == image(value), "{UNREPORTED_CHANGE}");
     if is_gone {
         uncount(figures, &entry.remove());
     }

@@ -7,7 +7,7 @@ use pantala_types::{OutOfMemory, RawString, Value};
 
 use super::{Change, Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline};
 use crate::command::Key;
-use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
+use crate::effect::change::{CHECKED_BYTES_MAX, UNREPORTED_CHANGE};
 
 /// The reason why a string was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +155,6 @@ fn checked<R>(
     let is_checked = cfg!(debug_assertions) && string.len() <= CHECKED_BYTES_MAX;
     let before = is_checked.then(|| string.as_bytes().to_vec());
     let (change, result) = work(string)?;
-    debug_assert!(!change.is_none() || before.is_none_or(|before| before == string.as_bytes()), "{UNTOLD}");
+    debug_assert!(!change.is_none() || before.is_none_or(|before| before == string.as_bytes()), "{UNREPORTED_CHANGE}");
     Ok((change, result))
 }

@@ -84,7 +84,7 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, members: usize) {
     assert_eq!(added, Ok(Some(())));
 }
 
-fn remove_and_deny(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+fn remove_unreported(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
     let key = key(access, args);
     let removed = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| (Change::none(), set.remove(b"m1")));
     assert_eq!(removed, Ok(Some(true)));
@@ -98,7 +98,7 @@ fn look_by_changing(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>)
     assert_eq!(other, Err(WrongType));
 }
 
-fn append_and_deny(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+fn append_unreported(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
     let key = key(access, args);
     let done: Result<(), EditError> = access.db(&key).edit_string(&key, |string| {
         string.try_append(b"x")?;
@@ -122,31 +122,31 @@ fn remove_at_random(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>)
     assert_eq!(removed, Ok(Some(true)));
 }
 
-fn remove_at_random_and_say_which(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+fn remove_at_random_and_propagate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     remove_at_random(access, args, reply);
     access.propagate(&[b"SREM", args.at(0), b"m0"]);
 }
 
 #[test]
-fn a_change_that_its_command_denies_is_noticed() {
+fn an_unreported_change_is_detected() {
     for (name, handlers) in [
-        ("packed", [add_few as KeyedHandler, remove_and_deny]),
-        ("on the heap", [add_many, remove_and_deny]),
-        ("a string", [fail_to_append, append_and_deny]),
+        ("packed", [add_few as KeyedHandler, remove_unreported]),
+        ("on the heap", [add_many, remove_unreported]),
+        ("a string", [fail_to_append, append_unreported]),
     ] {
         let panic = panic_of(&keyspace(), &handlers);
-        assert_eq!(panic.contains(change::UNTOLD), cfg!(debug_assertions), "{name}: {panic}");
+        assert_eq!(panic.contains(change::UNREPORTED_CHANGE), cfg!(debug_assertions), "{name}: {panic}");
     }
     assert_eq!(panic_of(&keyspace(), &[add_few, look_by_changing]), "");
     assert_eq!(panic_of(&keyspace(), &[add_many, look_by_changing]), "");
 }
 
 #[test]
-fn a_random_change_must_say_what_it_did() {
+fn a_random_change_must_be_propagated_deterministically() {
     let keyspace = keyspace();
     assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random]), "", "the journal is off");
     keyspace.tuning.set_journaled(true);
-    assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random_and_say_which]), "");
+    assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random_and_propagate]), "");
     let panic = panic_of(&keyspace, &[add_few, remove_at_random]);
     assert_eq!(panic.contains("random"), cfg!(debug_assertions), "{panic}");
 }

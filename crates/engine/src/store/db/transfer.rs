@@ -8,7 +8,7 @@ use crate::command::Key;
 
 /// A key in a database.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot<'k> {
+pub struct DatabaseKey<'k> {
     /// The database.
     pub db: u32,
     /// The key.

@@ -42,14 +42,14 @@ pub(crate) struct Weights {
     span: i64,
     /// Whether `sums` counts only keys with a TTL.
     pub(crate) is_volatile: bool,
-    pub(crate) told_ms: i64,
+    pub(crate) refreshed_ms: i64,
     /// Time of the last search for emptied dictionaries that found none.
     pub(crate) release_failed_ms: i64,
     /// Number of dictionaries that commands could have checked since then. The next search starts
     /// when it reaches the number of all dictionaries.
     pub(crate) release_credit: u64,
     /// Whether the last eviction ran out of time, so that the next one should follow soon.
-    pub(crate) goes_on: bool,
+    pub(crate) has_more_to_evict: bool,
 }
 
 impl Weights {
@@ -61,17 +61,17 @@ impl Weights {
             freed_bytes: 0,
             span: 0,
             is_volatile: false,
-            told_ms: i64::MIN / 2,
+            refreshed_ms: i64::MIN / 2,
             release_failed_ms: i64::MIN,
             release_credit: 0,
-            goes_on: false,
+            has_more_to_evict: false,
         }
     }
 
     /// Recomputes the numbers of keys in all shards. `worker` is the worker that evicts.
     pub(crate) fn tell(&mut self, store: &Store, worker: u32, is_volatile: bool, now_ms: i64) {
         self.sums.clear();
-        (self.others, self.is_volatile, self.told_ms) = (0, is_volatile, now_ms);
+        (self.others, self.is_volatile, self.refreshed_ms) = (0, is_volatile, now_ms);
         let is_inline = store.layout().execution == Execution::Inline;
         let mut sum = 0;
         for shard in 0..store.partition_count() {
@@ -90,9 +90,9 @@ impl Weights {
     }
 
     /// Starts a time slice if `now_ms` is not in the current one.
-    pub(crate) fn begin_span(&mut self, memory: &Memory, now_ms: i64) {
+    pub(crate) fn start_span(&mut self, memory: &Memory, now_ms: i64) {
         let span = now_ms / SHARED_MS;
-        memory.begin_span(span);
+        memory.start_span(span);
         if std::mem::replace(&mut self.span, span) != span {
             self.freed_bytes = 0;
         }
@@ -100,7 +100,7 @@ impl Weights {
 
     /// Returns whether this worker has evicted its share of this time slice. The homes of other
     /// shards evict the rest.
-    pub(crate) fn has_done_its_share(&self, memory: &Memory) -> bool {
+    pub(crate) fn has_evicted_its_share(&self, memory: &Memory) -> bool {
         if self.others == 0 {
             return false;
         }
@@ -127,7 +127,7 @@ pub(crate) fn release_emptied_of(store: &Store, shard: &mut Shard, number: u32) 
             has_released = true;
             let figures = store.figures(number, physical);
             figures.dict_bytes.set(dict.allocated_bytes() as u64);
-            store.tell_memory(figures);
+            store.flush_memory(figures);
         }
     }
     has_released
@@ -163,7 +163,7 @@ pub(crate) fn evict_in(
     // shards would exceed the memory for keys.
     dict.release_if_empty();
     figures.dict_bytes.set(dict.allocated_bytes() as u64);
-    store.tell_memory(figures);
+    store.flush_memory(figures);
     let (db, place) = (store.logical(physical), KeyPlace { hash, shard: number });
     commit(store, waiters, db, &Key { bytes: &bytes, place }, Change::evicted());
     Some(bytes_before.saturating_sub(figures.dict_bytes.get() + figures.heap_bytes.get()))

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Number of entries sampled per unit of `maxmemory-samples`. More than Redis samples, because LFU
 /// counters are often equal, and because neighbours in the dictionary are cheap to sample.
-const LOOKS_PER_SAMPLE: u32 = 3;
+const ENTRIES_PER_SAMPLE: u32 = 3;
 
 /// Number of keys in a shard's pool, as in Redis.
 const POOL_KEYS: usize = 16;
@@ -84,7 +84,7 @@ impl Pool {
             self.candidates.clear();
         }
         let samples = store.tuning.maxmemory_samples.load(Relaxed).max(1);
-        let wanted = if rank == Rank::Random { 1 } else { samples.saturating_mul(LOOKS_PER_SAMPLE) };
+        let wanted = if rank == Rank::Random { 1 } else { samples.saturating_mul(ENTRIES_PER_SAMPLE) };
         let from = if self.cursor == 0 { random.next_u64() } else { self.cursor };
         let mut seen = 0;
         let mut last = None;
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_has_the_best_in_order_and_each_once() {
+    fn a_pool_keeps_the_best_candidates_without_duplicates() {
         let mut random = Random::from_seed(7);
         let mut pool = Vec::new();
         let mut scores = Vec::new();

@@ -110,7 +110,7 @@ fn repeated_lines_add_up_where_redis_adds() {
 }
 
 #[test]
-fn unserved_directives_cause_one_warning_and_keep_their_default() {
+fn unsupported_directives_cause_one_warning_and_keep_their_default() {
     let text = "save 60 5\nsave 900 1\nactivedefrag yes\nappendfsync everysec\ndbfilename x\nrepl-diskless-load swapdb\n\
         io-threads 4\nset-proc-title no\nlua-replicate-commands yes\ndbfilename dump.rdb";
     let loaded = load_text(text).expect("a configuration");
@@ -185,7 +185,7 @@ fn users_are_read_and_their_rules_are_not_shown() {
 }
 
 #[test]
-fn bad_values_of_unserved_directives_are_rejected() {
+fn bad_values_of_unsupported_directives_are_rejected() {
     assert!(load_text("activedefrag maybe").is_err());
     assert!(load_text("slave-priority x").is_err());
     assert!(load_text("foo.bar 1").is_err());

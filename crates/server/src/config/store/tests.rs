@@ -88,7 +88,7 @@ fn errors_of_set_match_redis() {
 }
 
 #[test]
-fn directives_may_be_set_to_their_current_value_even_if_unserved() {
+fn unsupported_directives_may_be_set_to_their_current_value() {
     let store = store("");
     for (name, value) in [("save", ""), ("activedefrag", "no"), ("maxmemory", "0"), ("notify-keyspace-events", "")] {
         assert_eq!(set(&store, &[(name, value)]), Ok(()), "{name}");

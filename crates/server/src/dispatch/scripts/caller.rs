@@ -43,7 +43,7 @@ use crate::stats::Outcome;
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
 
 /// Returns whether a stream command has the option `BLOCK`.
-fn asks_to_wait(args: &Args<'_>) -> bool {
+fn has_block_option(args: &Args<'_>) -> bool {
     args.iter()
         .skip(1)
         .take_while(|arg| !arg.eq_ignore_ascii_case(b"streams"))
@@ -88,7 +88,7 @@ pub(super) struct Pace {
     /// When the worker next serves its other connections, in ms of the monotonic clock.
     next_turn_ms: i64,
     /// When the worker next passes shards to other workers, in ms of the monotonic clock.
-    next_look_ms: i64,
+    next_check_ms: i64,
     /// Time spent in commands since shards were last passed to other workers. A few Lua
     /// instructions may call long commands, so the hook alone is not enough.
     called: Duration,
@@ -118,7 +118,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         let began = WATCHING.then(Instant::now);
         let ran = match command.handler {
             Handler::Local(_) => self.run_local(command, args, reply),
-            Handler::Keyed(_) if self.undo.is_some() => self.run_to_be_undone(command, args, reply),
+            Handler::Keyed(_) if self.undo.is_some() => self.run_with_undo(command, args, reply),
             Handler::Keyed(_) => self.run_keyed(command, args, reply),
             // Rejected by `resolve`.
             Handler::Transaction(_) | Handler::Container => Ok(()),
@@ -140,7 +140,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         slow::note(keyspace, sender, command, args, took, self.now_ms);
         self.pace.called += took;
         if self.pace.called >= LOOK_EVERY {
-            self.hand_on_shards();
+            self.pass_on_shards();
         }
         Called::Replied
     }
@@ -149,7 +149,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         match self.dispatcher.clients.reactor.server.renames().resolve(args) {
             Ok(command) | Err(Unresolved::WrongArity(command)) => Some(self.check(command, args).is_ok()),
             // A command that is not implemented needs no permission.
-            Err(Unresolved::NotBuilt(_)) => Some(true),
+            Err(Unresolved::Unimplemented(_)) => Some(true),
             Err(_) => None,
         }
     }
@@ -180,8 +180,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             if self.running().is_killed() {
                 return Interrupt::Kill;
             }
-        } else if now_ms >= self.pace.next_look_ms {
-            self.hand_on_shards();
+        } else if now_ms >= self.pace.next_check_ms {
+            self.pass_on_shards();
         }
         Interrupt::Continue
     }
@@ -234,10 +234,10 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
 
     /// Passes on shards that other workers have requested and that the script does not hold.
     #[cold]
-    fn hand_on_shards(&mut self) {
+    fn pass_on_shards(&mut self) {
         let Dispatcher { mail, clients, .. } = &mut *self.dispatcher;
-        mail.hand_on_shards(clients.reactor.server, clients.reactor.number, &mut clients.executor);
-        self.pace.next_look_ms = self.dispatcher.clients.reactor.server.monotonic_ms() + TURN_EVERY_MS;
+        mail.pass_on_shards(clients.reactor.server, clients.reactor.number, &mut clients.executor);
+        self.pace.next_check_ms = self.dispatcher.clients.reactor.server.monotonic_ms() + TURN_EVERY_MS;
         self.pace.called = Duration::ZERO;
     }
 
@@ -344,12 +344,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
 
     /// Runs a keyed command in a run that may be rolled back. Its keyspace events are held until
     /// the run is committed.
-    fn run_to_be_undone(
-        &mut self,
-        command: &'static Command,
-        args: &Args<'_>,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), Halt> {
+    fn run_with_undo(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
         let (ran, events) = hold_events(|| self.run_keyed(command, args, reply));
         let held = match &mut self.undo {
             Some(undo) if !events.is_empty() => undo.hold(events),
@@ -361,7 +356,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
 
     /// Runs a keyed command.
     fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
-        if command.flags.contains(Flags::BLOCK_OPTION) && asks_to_wait(args) {
+        if command.flags.contains(Flags::BLOCK_OPTION) && has_block_option(args) {
             let text = [b"ERR ", args.at(0), b" command is not allowed with BLOCK option from scripts"].concat();
             Reply::new(reply, self.view.version).error_bytes(&text);
             self.show(command, args);
@@ -384,7 +379,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         // This comes before the undo log grows, so that a killed script has nothing to roll back.
         self.note_write(command)?;
         if self.undo.is_some() {
-            self.prepare_to_undo(command, args, first_key)?;
+            self.record_undo(command, args, first_key)?;
         }
         let dispatcher = &mut *self.dispatcher;
         let call = Call {
@@ -428,7 +423,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
 
     /// Checks that the shards of a command are held, and adds the values of its keys to the undo
     /// log if it writes.
-    fn prepare_to_undo(
+    fn record_undo(
         &mut self,
         command: &'static Command,
         args: &Args<'_>,
@@ -492,7 +487,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     fn tear(&mut self) {
         self.keep();
         let shards: Vec<u32> = self.owned.iter().map(Ownership::shard).collect();
-        self.dispatcher.take_anew(&shards, self.owned);
+        self.dispatcher.reacquire(&shards, self.owned);
     }
 
     fn roll_back(&mut self) {

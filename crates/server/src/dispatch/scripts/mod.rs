@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::SessionView;
-use pantala_engine::command::{Command, Flags, Handler, ScriptForm, ScriptNamed, TransactionPart};
+use pantala_engine::command::{Command, Flags, Handler, ScriptForm, ScriptReference, TransactionPart};
 use pantala_engine::executor::Ran;
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::ownership::Ownership;
@@ -27,7 +27,7 @@ use super::transactions::Held;
 use crate::clients::slow::Words;
 use crate::host::Server;
 use crate::reactor::Reactor;
-use crate::scripting::{Kind, Named, put_back_state, take_state};
+use crate::scripting::{Kind, Named, return_state, take_state};
 use caller::{Pace, ScriptCaller, slots_of_keys};
 
 /// The error of `EVALSHA` for an unknown script.
@@ -153,9 +153,9 @@ pub fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
     let Handler::Transaction(TransactionPart::Script(form)) = command.handler else { return command.flags };
     let scripting = server.scripting();
     let declared = match form.named {
-        ScriptNamed::Text => ScriptFlags::of(args.at(1)),
-        ScriptNamed::Sha => sha_from(args.at(1)).and_then(|sha| Some(scripting.scripts.find(&sha)?.flags)),
-        ScriptNamed::Function => {
+        ScriptReference::Text => ScriptFlags::of(args.at(1)),
+        ScriptReference::Sha => sha_from(args.at(1)).and_then(|sha| Some(scripting.scripts.find(&sha)?.flags)),
+        ScriptReference::Function => {
             scripting.libraries.table().function(args.at(1)).map(|(library, index)| library.functions[index].flags)
         }
     };
@@ -180,8 +180,8 @@ fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
 
 /// Compiles a script that this worker's Lua state lacks. Another worker has loaded it, or the call
 /// contains its text.
-fn compile(state: &mut State, scripts: &Scripts, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
-    let is_text = named == ScriptNamed::Text;
+fn compile(state: &mut State, scripts: &Scripts, named: ScriptReference, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
+    let is_text = named == ScriptReference::Text;
     let sha = if is_text { Some(sha_of(name)) } else { sha_from(name) };
     let script = match sha.map(|sha| (sha, scripts.find(&sha))) {
         Some((_, Some(script))) => script,
@@ -200,21 +200,21 @@ fn find_function(server: &Server, name: &[u8]) -> Result<Program, Vec<u8>> {
     let mut state = take_state(Kind::Function);
     state.drop_old(libraries);
     let loaded = state.load_again(&library);
-    put_back_state(Kind::Function, state);
+    return_state(Kind::Function, state);
     loaded.map_err(|why| [b"ERR ", &*why].concat())?;
     Ok(Program::Function(library, index))
 }
 
 /// Finds the script that a call names and compiles it in this worker's Lua state.
-fn find_script(server: &Server, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
+fn find_script(server: &Server, named: ScriptReference, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
     let scripts = &server.scripting().scripts;
     let mut state = take_state(Kind::Script);
     let known = match named {
-        ScriptNamed::Text => state.find_text(scripts, name),
+        ScriptReference::Text => state.find_text(scripts, name),
         _ => sha_from(name).and_then(|sha| state.find(scripts, &sha)),
     };
     let found = known.map_or_else(|| compile(&mut state, scripts, named, name), Ok);
-    put_back_state(Kind::Script, state);
+    return_state(Kind::Script, state);
     found
 }
 
@@ -236,7 +236,7 @@ fn find_call(
 ) -> Result<Box<ScriptCall>, Vec<u8>> {
     let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
     // The order of the two checks is Redis's.
-    let (program, keys) = if form.named == ScriptNamed::Function {
+    let (program, keys) = if form.named == ScriptReference::Function {
         let program = find_function(server, args.at(1))?;
         (program, count("ERR Bad number of keys provided")?)
     } else {
@@ -307,7 +307,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let connection = self.clients.reactor.connections[index as usize].as_mut()?;
         let session = &mut connection.session;
         // The caller has already checked whether the user may run the script.
-        session.follow_rules(users);
+        session.refresh_rules(users);
         let view = SessionView { in_script: true, ..session.view() };
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
         let (reads_as, rules) = (session.reads_as.clone(), session.restricting_rules());
@@ -367,7 +367,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             server.keyspace().note_all_held(began.elapsed(), server.monotonic_ms());
         }
         let (is_large, undo) = (caller.is_large, caller.undo.take());
-        self.clients.tally.let_go(ended != Ended::Abandoned);
+        self.clients.tally.commit_held(ended != Ended::Abandoned);
         if let Some(mut undo) = undo {
             undo.clear();
             self.undo = undo;
@@ -384,7 +384,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             connection.session.select_shown();
         }
         if ended == Ended::Abandoned {
-            put_back_state(kind, state);
+            return_state(kind, state);
             // A script that has changed a large value isn't marked wide, because its next call may
             // change smaller values.
             if !is_large {
@@ -399,7 +399,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             scripted.is_counted = state.answer(call.program.name(), &mut reply);
         }
         let bytes = state.used_bytes();
-        put_back_state(kind, state);
+        return_state(kind, state);
         self.memory.purge_after_script(bytes_before, bytes);
         Some(scripted)
     }
@@ -442,7 +442,7 @@ impl ScriptCall {
         let (own, keys) = (Args::new(&self.bytes, &self.ranges), self.keys.to_string());
         let is_text = matches!(
             self.command.handler,
-            Handler::Transaction(TransactionPart::Script(ScriptForm { named: ScriptNamed::Text, .. }))
+            Handler::Transaction(TransactionPart::Script(ScriptForm { named: ScriptReference::Text, .. }))
         );
         let named = match &self.program {
             Program::Script(script) if is_text => script.body(),

@@ -31,12 +31,12 @@ impl Replication {
                 );
             }
             state.alone_since_ms = None;
-            state.has_told_id = true;
+            state.has_announced_id = true;
             state.replicas.add(replica);
             state.links.push(link);
         }
-        self.settle_pings(server);
-        self.look_at_good_replicas(server);
+        self.update_pings(server);
+        self.check_good_replicas(server);
         true
     }
 
@@ -48,7 +48,7 @@ impl Replication {
 
     /// Decides whether the stream has a `PING` from time to time: it must not grow while a replica
     /// is to receive all of it.
-    pub(in crate::replication) fn settle_pings(&self, server: &Server) {
+    pub(in crate::replication) fn update_pings(&self, server: &Server) {
         // The lock ensures that the last decision is stored last.
         let state = self.state();
         let is_closing = self.failovers.is_running() || state.drain.is_some();
@@ -61,7 +61,7 @@ impl Replication {
             replica.state = ReplicaState::Online;
             replica.acked_ms = server.monotonic_ms();
         }
-        self.look_at_good_replicas(server);
+        self.check_good_replicas(server);
     }
 
     /// Removes a replica whose connection has closed.
@@ -74,8 +74,8 @@ impl Replication {
                 state.alone_since_ms = Some(server.monotonic_ms());
             }
         }
-        self.settle_pings(server);
-        self.look_at_good_replicas(server);
+        self.update_pings(server);
+        self.check_good_replicas(server);
     }
 
     /// Frees the backlog if there has been no replica for `repl-backlog-ttl`. The history then has
@@ -103,7 +103,7 @@ impl Replication {
     /// Runs the periodic work of replication. The first worker calls it a few times a second.
     pub fn look_after(&self, server: &Server) {
         self.sync_if_due(server);
-        self.look_at_good_replicas(server);
+        self.check_good_replicas(server);
         self.end_backlog_if_due(server);
     }
 
@@ -125,11 +125,11 @@ impl Replication {
     }
 
     /// Rejects or admits writes, depending on the number of good replicas.
-    pub fn look_at_good_replicas(&self, server: &Server) {
+    pub fn check_good_replicas(&self, server: &Server) {
         self.require_good_replicas(server, server.config().settings().primary);
     }
 
-    /// Does the same as [`Replication::look_at_good_replicas`], with settings that are being
+    /// Does the same as [`Replication::check_good_replicas`], with settings that are being
     /// applied.
     pub fn require_good_replicas(&self, server: &Server, settings: PrimarySettings) {
         // A replica doesn't check this, because its primary has admitted the writes.

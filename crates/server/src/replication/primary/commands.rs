@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_base::number::parse_i64;
 use pantala_engine::client::{Endpoint, Failover, Replicator, Session};
 use pantala_engine::effect::log::Start;
-use pantala_replication::{Asked, Handshake, Heard, NotContinued, Replica, ReplicaState};
+use pantala_replication::{Handshake, Heard, NotContinued, Registration, Replica, ReplicaState};
 use pantala_resp::Reply;
 
 use super::following::LinkReader;
@@ -157,14 +157,14 @@ impl Replicator for Server {
 
 impl Replication {
     /// Returns the place at which a replica may continue the stream.
-    fn continued(&self, server: &Server, asked: Asked<'_>) -> Result<Place, NotContinued> {
+    fn continued(&self, server: &Server, asked: Registration<'_>) -> Result<Place, NotContinued> {
         let state = self.state();
         let (held, is_recorded) = self.held(server);
         let offset = state.history.continues(asked, (is_recorded && state.has_backlog).then_some(held))?;
         Ok(Place { offset, id: state.history.id() })
     }
 
-    fn log_not_continued(&self, name: &str, asked: Asked<'_>, why: &NotContinued) {
+    fn log_not_continued(&self, name: &str, asked: Registration<'_>, why: &NotContinued) {
         let own = self.state().history.clone();
         let asked_id = asked.id.escape_ascii();
         match why {
@@ -195,13 +195,13 @@ impl Replication {
     pub(in crate::replication) fn attach(&self, server: &Server, asker: Asker) -> std::io::Result<()> {
         let Asker { link, replica, name, asked } = asker;
         if let Some((id, offset)) = &asked {
-            let asked = Asked { id, offset: *offset };
+            let asked = Registration { id, offset: *offset };
             match self.continued(server, asked) {
                 Ok(place) => {
                     let online = Replica { state: ReplicaState::Online, ..replica.clone() };
                     if self.continue_at(server, &link, online, place) {
                         self.syncs.partial_ok.fetch_add(1, Relaxed);
-                        self.forget_gone(server, &link);
+                        self.remove_if_closed(server, &link);
                         return Ok(());
                     }
                     tracing::info!("Unable to partial resync with replica {name} for lack of backlog");
@@ -213,12 +213,12 @@ impl Replication {
         server.keyspace().keep_journal(true)?;
         self.syncs.full.fetch_add(1, Relaxed);
         self.added(server, replica, Arc::clone(&link), None);
-        self.forget_gone(server, &link);
+        self.remove_if_closed(server, &link);
         Ok(())
     }
 
     /// Removes a replica whose connection has closed before it was added.
-    fn forget_gone(&self, server: &Server, link: &Link) {
+    fn remove_if_closed(&self, server: &Server, link: &Link) {
         if link.part().is_gone {
             self.removed(server, link.client);
         }
@@ -276,6 +276,6 @@ impl Replication {
             }
         }
         self.answer_waits(server);
-        self.look_at_good_replicas(server);
+        self.check_good_replicas(server);
     }
 }

@@ -75,7 +75,7 @@ impl Replication {
         tuning.hold_pause(&pause);
         self.state().drain = Some(pause);
         server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
-        self.settle_pings(server);
+        self.update_pings(server);
         let (sender, receiver) = mpsc::channel();
         // The receiver may have stopped waiting.
         quiesce(server, true, move |offset| _ = sender.send(offset));
@@ -103,8 +103,8 @@ impl Replication {
             state.drain.take()
         };
         if let Some(pause) = pause {
-            server.keyspace().tuning.tell_paused(&pause, server.now_ms());
-            self.settle_pings(server);
+            server.keyspace().tuning.start_pause_time(&pause, server.now_ms());
+            self.update_pings(server);
             server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
         }
     }
@@ -139,7 +139,7 @@ impl Replication {
     /// Returns the auxiliary fields that allow a server to continue this history after it has
     /// loaded the snapshot. None unless the offset of the dataset is known: the stream is complete,
     /// or on a replica no command of its link is in flight.
-    pub fn saved_place(&self, server: &Server) -> Vec<(&'static str, String)> {
+    pub fn saved_position(&self, server: &Server) -> Vec<(&'static str, String)> {
         let fields = |id: ReplId, offset: u64, db: u32| {
             vec![("repl-stream-db", db.to_string()), ("repl-id", id.to_string()), ("repl-offset", offset.to_string())]
         };
@@ -157,7 +157,7 @@ impl Replication {
     /// Continues the history of the snapshot loaded at startup, so that replicas that have all of
     /// it need no full sync, nor does this server if it is a replica. `db` is the database that
     /// the stream has selected. Must be called before any worker runs.
-    pub fn continue_saved(&self, server: &Server, id: ReplId, offset: u64, db: u32) {
+    pub fn continue_saved_history(&self, server: &Server, id: ReplId, offset: u64, db: u32) {
         server.keyspace().journal().continue_at(offset);
         if server.keyspace().keep_journal(true).is_err() {
             return;

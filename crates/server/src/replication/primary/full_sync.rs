@@ -194,7 +194,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         let links = state.links.iter().filter(|link| clients.contains(&link.client));
         (links.map(Arc::clone).collect::<Vec<_>>(), is_direct, filter)
     };
-    let put_back = |links: &[Arc<Link>]| {
+    let restore = |links: &[Arc<Link>]| {
         let mut state = server.replication().state();
         for link in links {
             if let Some(replica) = state.replicas.find(link.client) {
@@ -205,7 +205,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     };
     let target = match is_direct {
         true => Ok(Target::Direct(Arc::new(SharedFeed::new()))),
-        false => nameless_file(server).map(Target::File),
+        false => unnamed_file(server).map(Target::File),
     };
     let target = match target {
         Ok(target) if !links.is_empty() => target,
@@ -232,16 +232,16 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
             anchor.started.notify_all();
         }
         // `sync_if_due` retries a few times a second.
-        Err(NotStarted::Running(_)) => put_back(&links),
+        Err(NotStarted::Running(_)) => restore(&links),
         Err(NotStarted::Thread(error)) => {
             tracing::warn!("Can't start a snapshot for replicas: {error}");
-            put_back(&links);
+            restore(&links);
         }
     }
 }
 
 /// Opens a temporary file and removes its name, so that the file ends with its last user.
-fn nameless_file(server: &Server) -> io::Result<File> {
+fn unnamed_file(server: &Server) -> io::Result<File> {
     let path: PathBuf =
         server.config().settings().dir.join(format!("temp-repl-{}-{}.rdb", server.monotonic_ms(), std::process::id()));
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&path)?;

@@ -63,7 +63,11 @@ impl Replica {
 
     /// Notes where the stream of this server ends, of which the dataset is part. Returns it if the
     /// term is still the current one.
-    pub(in crate::replication) fn know_own(&self, term: u64, end: impl FnOnce() -> Option<Known>) -> Option<Known> {
+    pub(in crate::replication) fn record_own_end(
+        &self,
+        term: u64,
+        end: impl FnOnce() -> Option<Known>,
+    ) -> Option<Known> {
         let mut known = None;
         self.in_term(term, |state| {
             known = end();
