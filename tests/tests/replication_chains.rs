@@ -85,8 +85,11 @@ fn under_load(server: &Server, scene: impl FnOnce()) {
 /// Waits until all servers of a tree have the whole stream of its root, under one ID.
 #[track_caller]
 fn assert_one_history(root: &Server, others: &[&Server]) {
-    // A write is in the stream a moment after its reply.
-    assert!(matches!(root.connect().call("WAIT 1 10000"), Reply::Integer(1..)), "{}", root.log());
+    // A write is in the stream a moment after its reply. `WAIT` waits for what was there before the
+    // last command of its connection.
+    let mut client = root.connect();
+    client.call("PING");
+    assert!(matches!(client.call("WAIT 1 10000"), Reply::Integer(1..)), "{}", root.log());
     let id = info(root, "replication", "master_replid");
     for other in others {
         eventually("it has the whole stream", || {
@@ -356,6 +359,31 @@ fn a_promotion_that_is_undone_continues_the_stream() {
             }
             replica.assert_sound();
         }
+    });
+}
+
+/// A `PING` that is due when a replica is promoted does not move the end of the former history.
+#[test]
+fn a_promotion_after_the_ping_period_continues_the_stream() {
+    for_each_backend(|backend| {
+        let args = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
+        // Its `PING`s are rare, so that the offsets stand still.
+        let Some(primary) = start(Kind::Redis, backend) else { return };
+        let replica = Server::pantala(backend, &[&args[..], &["--workers", "2"]].concat());
+        let other = start(Kind::Pantala, backend).expect("it starts");
+        follow(&replica, &primary);
+        follow(&other, &replica);
+        set(&mut primary.connect(), "a", "1");
+        wait_until_applied(&replica, &primary);
+        let id = info(&primary, "replication", "master_replid");
+        std::thread::sleep(Duration::from_secs(2));
+        assert_eq!(replica.connect().call("REPLICAOF NO ONE"), Reply::ok());
+        eventually("the history continues", || info(&replica, "replication", "master_replid") != id);
+        assert_eq!(info(&replica, "replication", "master_replid2"), id, "{}", replica.log());
+        set(&mut replica.connect(), "b", "1");
+        wait_for_link(&other);
+        assert_same(&other, &replica);
+        assert_eq!(counter(&replica, "sync_full"), 1, "{}", replica.log());
     });
 }
 

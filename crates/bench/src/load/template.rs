@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(twice.matches("key:8").count(), 2, "{twice}");
         let template = Template::compile(&words("ZADD z __key__ m__same_key__"), b"").unwrap();
         assert_eq!(template.keys, 1);
-        assert!(Template::compile(&words("GET __same_key__"), b"").unwrap_err().contains("before the first"));
+        assert!(Template::compile(&words("GET __same_key__"), b"").unwrap_err().contains("precedes the first"));
     }
 
     #[test]

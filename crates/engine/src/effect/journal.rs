@@ -165,6 +165,8 @@ impl Journal {
 
     /// Sets whether there are replicas. If there are, the stream contains periodic `PING`s.
     pub fn set_replicas(&self, are_there: bool) {
+        // With the lock held, the thread cannot miss the change between its check and its wait.
+        let _control = lock(&self.shared.control);
         self.shared.has_replicas.store(are_there, Ordering::Relaxed);
         self.shared.work.notify_one();
     }

@@ -178,13 +178,13 @@ impl<D: Disk> Writing<D> {
     }
 
     /// Continues with the next increment, once all effects before the cut are written. Returns its
-    /// name. `is_new`: the files have no base yet, so no list has the increment until they do.
+    /// name.
     ///
     /// # Errors
     /// The system's. The current increment is continued, and the snapshot can't become the base.
-    pub fn rotate(&mut self, place: Option<&mut Place<D>>, is_new: bool, now_s: Option<i64>) -> io::Result<Vec<u8>> {
+    pub fn rotate(&mut self, place: Option<&mut Place<D>>, now_s: Option<i64>) -> io::Result<Vec<u8>> {
         // A lost file must stay the last of its list: effects behind it would follow a gap.
-        let is_unlisted = is_new || self.awaits_base || !self.output.is_open();
+        let is_unlisted = self.is_unlisted || self.awaits_base || !self.output.is_open();
         let opened = self.open_next(place, is_unlisted);
         self.is_rotated = true;
         let rotated = match opened {
@@ -208,6 +208,9 @@ impl<D: Disk> Writing<D> {
         let Some(place) = place else { return Err(io::ErrorKind::NotFound.into()) };
         let (file, name) = if is_unlisted {
             let name = names::temporary_increment(place.directory.prefix());
+            // A former thread may still write to a file of this name. An error is ignored: usually
+            // there is none.
+            let _ = place.directory.remove(&name);
             (place.directory.open_to_append(&name, true)?, name)
         } else {
             self.sync()?;
@@ -221,19 +224,14 @@ impl<D: Disk> Writing<D> {
     ///
     /// # Errors
     /// The reason why it is not.
-    pub fn install(
-        &mut self,
-        place: Option<&mut Place<D>>,
-        base: NewBase<'_>,
-        is_new: bool,
-    ) -> Result<Option<u64>, String> {
+    pub fn install(&mut self, place: Option<&mut Place<D>>, base: NewBase<'_>) -> Result<Option<u64>, String> {
         if let Some(error) = self.rotation_error.take() {
             return Err(error);
         }
         // Once the base is installed, the files before it may be deleted.
         self.sync().map_err(|error| format!("a sync of its increment failed: {error}"))?;
         let Some(place) = place else { return Err("it was turned off".to_owned()) };
-        place.install(base, is_new || self.is_unlisted, 1).map_err(|error| error.to_string())?;
+        place.install(base, self.is_unlisted, 1).map_err(|error| error.to_string())?;
         (self.awaits_base, self.is_unlisted) = (false, false);
         Ok(self.is_written().then_some(self.read_before))
     }

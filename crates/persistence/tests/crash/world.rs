@@ -187,9 +187,8 @@ impl<'t> World<'t> {
         let awaits_base = self.one_in(6);
         let opened = if awaits_base {
             directory.create().and_then(|()| {
-                let file = directory.open_to_append(&names::temporary_increment(PREFIX), true)?;
-                let place = Place { directory, manifest, others_bytes: 0 };
-                Ok((place, Writing::new(file, 0)))
+                directory.open_to_append(&names::temporary_increment(PREFIX), true)?;
+                Ok((Place { directory, manifest, others_bytes: 0 }, Writing::at_cut()))
             })
         } else {
             Place::open(directory, manifest, || (Vec::new(), false))
@@ -220,6 +219,7 @@ impl<'t> World<'t> {
         };
         if awaits_base {
             self.snapshot(&mut life, None);
+            self.rotate(&mut life);
         }
         Ok(Some(life))
     }
@@ -411,7 +411,7 @@ impl<'t> World<'t> {
 
     fn rotate(&mut self, life: &mut Life) {
         let now_s = (life.now_s > 0).then_some(life.now_s);
-        let rotated = life.writing.rotate(Some(&mut life.place), life.awaits_base, now_s);
+        let rotated = life.writing.rotate(Some(&mut life.place), now_s);
         if let Some(rewrite) = &mut life.rewrite {
             rewrite.cut = None;
             if rotated.is_err() {
@@ -424,7 +424,7 @@ impl<'t> World<'t> {
         let path = Path::new(ROOT).join(TEMPORARY_BASE);
         let installed = rewrite.ended.unwrap_or(Err(String::new())).and_then(|number| {
             let base = NewBase { path: &path, is_rdb: false, bytes: number };
-            life.writing.install(Some(&mut life.place), base, life.awaits_base)
+            life.writing.install(Some(&mut life.place), base)
         });
         let Ok(durable_before) = installed else {
             let _ = self.disk.remove(&path);

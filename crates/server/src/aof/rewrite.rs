@@ -136,8 +136,8 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     // The snapshot must not end before the writer thread has received the cut.
     let starting = lock(&started);
     let uses_rdb = server.config().settings().aof.uses_rdb || whole.has_expiring_fields();
-    let consumer = Rewriting::new(&shared, uses_rdb, Arc::clone(&inbox), Arc::clone(&started));
     let is_written = aof.state() != State::Off;
+    let consumer = Rewriting::new(&shared, uses_rdb, is_written, Arc::clone(&inbox), Arc::clone(&started));
     let journal =
         is_written.then(|| JournalStart { which: Which::Effects, bytes_max: unbounded(), wake: waking(&inbox) });
     let reader = match start_snapshot(server, whole, Purpose::Rewrite, journal, Box::new(consumer)) {
@@ -227,6 +227,8 @@ pub struct Rewriting {
     inbox: Arc<Inbox>,
     /// Locked until the writer thread has received the cut.
     started: Arc<Mutex<()>>,
+    /// Whether the stream was cut, because the append-only file was on.
+    has_cut: bool,
     /// The file, once the thread of the snapshot has opened it.
     file: Option<(PathBuf, File)>,
     /// Translates the snapshot to commands, unless the base is an RDB file.
@@ -240,7 +242,7 @@ pub struct Rewriting {
 }
 
 impl Rewriting {
-    fn new(server: &Arc<Server>, uses_rdb: bool, inbox: Arc<Inbox>, started: Arc<Mutex<()>>) -> Self {
+    fn new(server: &Arc<Server>, uses_rdb: bool, has_cut: bool, inbox: Arc<Inbox>, started: Arc<Mutex<()>>) -> Self {
         let settings = server.config().settings();
         let commands =
             (!uses_rdb).then(|| Commands::new(server.keyspace().databases(), settings.proto_max_bulk_len_bytes));
@@ -249,6 +251,7 @@ impl Rewriting {
             server: Arc::clone(server),
             inbox,
             started,
+            has_cut,
             file: None,
             commands,
             has_checksums: settings.aof.checksums,
@@ -327,7 +330,10 @@ impl Consumer for Rewriting {
         drop(handle);
         let installed = ended.and_then(|base| {
             let installed = match (is_written, aof.place().as_mut()) {
-                (false, Some(place)) => place.install(base.described(), false, 0).map_err(|error| error.to_string()),
+                // Effects behind a cut are in increments, which a base alone would replace.
+                (false, Some(place)) if !self.has_cut => {
+                    place.install(base.described(), false, 0).map_err(|error| error.to_string())
+                }
                 _ => Err("the append-only file was turned off".to_owned()),
             };
             installed.inspect_err(|_| base.discard())

@@ -135,7 +135,8 @@ pub fn reload<'k>(
 /// They can't. The log has the reason.
 pub fn prepare(settings: &Settings) -> Result<Place, &'static str> {
     let place = rewrite::place_of(settings).and_then(|place| {
-        // The rewrite creates this file again.
+        // The rewrite creates this file again. A former thread may still write to it.
+        let _ = place.directory.remove(&names::temporary_increment(place.directory.prefix()));
         place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)?;
         Ok(place)
     });

@@ -197,10 +197,6 @@ impl Aof {
             self.asking.fetch_add(1, SeqCst);
             return self.set_gates(server);
         }
-        let others = |asking: u64| asking.checked_sub(1).filter(|others| *others > 0);
-        if self.asking.fetch_update(SeqCst, SeqCst, others).is_ok() {
-            return;
-        }
         // Replies of its earlier commands may wait, so the thread lets go only after the next sync.
         match &*lock(&self.writer) {
             Some(handle) => handle.inbox.order(Order::Unask),

@@ -18,7 +18,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -111,6 +111,11 @@ impl Inbox {
         orders.has_more = false;
         std::mem::take(&mut orders.orders)
     }
+
+    /// Returns the orders that have arrived.
+    fn take(&self) -> VecDeque<Order> {
+        std::mem::take(&mut lock(&self.orders).orders)
+    }
 }
 
 /// A running writer thread.
@@ -166,8 +171,24 @@ pub fn start(
         awaited: Vec::new(),
         is_ending: false,
     };
-    let thread = std::thread::Builder::new().name("pantala-aof".into()).spawn(move || writer.run())?;
-    Ok(Handle { inbox, behind, thread })
+    // Sent to the thread once it runs: if it can't be started, the reader must leave the journal.
+    let (hand_over, taken) = channel::<Writer>();
+    let run = move || {
+        if let Ok(writer) = taken.recv() {
+            writer.run();
+        }
+    };
+    match std::thread::Builder::new().name("pantala-aof".into()).spawn(run) {
+        Ok(thread) => {
+            // Can't fail: the thread waits for it.
+            let _ = hand_over.send(writer);
+            Ok(Handle { inbox, behind, thread })
+        }
+        Err(error) => {
+            server.keyspace().leave_journal(&writer.reader);
+            Err(error)
+        }
+    }
 }
 
 /// The state of the writer thread.
@@ -219,6 +240,10 @@ impl Writer {
                 // Last: the journal warns of no reader that has left.
                 aof.written.pending_bytes.store(0, Relaxed);
                 aof.note_unwritten(&server, 0);
+                if aof.state() == State::Off {
+                    // Its last error must not reject writes.
+                    aof.set_write_error(&server, 0);
+                }
                 if is_rewriting {
                     rewrite::note_ended(&server, &Err("the append-only file was turned off".to_owned()));
                 }
@@ -290,6 +315,10 @@ impl Writer {
                 Ok(()) => self.note_well(server),
                 Err((what, error)) => {
                     self.note_failed(server, what, &error);
+                    // A lost file can't be synced again, but the next one is not lost.
+                    if self.writing.is_lost() && self.writing.is_written() && self.is_at_cut() {
+                        self.rotate(server);
+                    }
                     break;
                 }
             }
@@ -308,9 +337,14 @@ impl Writer {
     }
 
     /// Reads the next part of the stream into the batch. Returns whether there is more.
-    fn read(&mut self, server: &Server) -> bool {
+    fn read(&mut self, server: &Arc<Server>) -> bool {
         let mut parts = Vec::new();
         let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
+        // A cut is ordered before any effect behind it is committed, so an order for a cut within
+        // these parts has arrived by now, perhaps since this turn began.
+        for order in self.inbox.take() {
+            self.obey(server, order);
+        }
         self.writing.take(Taken {
             parts,
             end: self.reader.position().unwrap_or_default(),
@@ -336,7 +370,8 @@ impl Writer {
     /// Syncs the file if `appendfsync`, a waiting caller or the end of the thread requires a sync.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
-        let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked();
+        // The sync of a lost file fails, which keeps writes rejected until there is a new base.
+        let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked() || self.writing.is_lost();
         match aof.fsync() {
             AppendFsync::Always => {}
             _ if is_wanted => {}
@@ -397,13 +432,12 @@ impl Writer {
     }
 
     /// Continues with a new increment when the reader has reached the cut.
-    fn rotate(&mut self, server: &Server) {
+    fn rotate(&mut self, server: &Arc<Server>) {
         if let Some(cut) = self.cut.take() {
             server.keyspace().leave_journal(&cut);
         }
-        let aof = &server.snapshots().aof;
-        let is_new = aof.state() == State::AwaitsBase;
-        let rotated = self.writing.rotate(aof.place().as_mut(), is_new, annotated_s(server));
+        let was_lost = self.writing.is_lost();
+        let rotated = self.writing.rotate(server.snapshots().aof.place().as_mut(), annotated_s(server));
         match rotated {
             Ok(name) => {
                 tracing::info!("Creating AOF incr file {} on background rewrite", name.escape_ascii());
@@ -412,6 +446,9 @@ impl Writer {
             Err(error) => {
                 tracing::warn!("Can't open a new AOF increment: {error}");
                 server.snapshots().background.abort(|purpose| purpose == Purpose::Rewrite);
+                if self.writing.is_lost() && !was_lost {
+                    self.note_failed(server, "sync", &error);
+                }
             }
         }
     }
@@ -419,19 +456,29 @@ impl Writer {
     /// Makes a snapshot the base.
     fn install(&mut self, server: &Arc<Server>, base: Result<Base, String>) {
         let aof = &server.snapshots().aof;
-        let is_new = aof.state() == State::AwaitsBase;
+        let is_current = lock(&aof.writer).as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox));
         let installed = base.and_then(|base| {
-            let installed = self.writing.install(aof.place().as_mut(), base.described(), is_new);
+            // A thread that is ending must not touch the files of the next one.
+            let installed = if is_current || aof.state() == State::Off {
+                self.writing.install(aof.place().as_mut(), base.described())
+            } else {
+                Err("the append-only file was turned off".to_owned())
+            };
             installed.inspect_err(|_| base.discard())
         });
         if let Ok(durable_before) = installed {
-            if is_new {
+            if is_current && aof.state() == State::AwaitsBase {
                 aof.set_state(server, State::On);
             }
             if let Some(before) = durable_before {
                 aof.note_synced(server, before);
             }
-            self.note_well(server);
+            if self.writing.is_written() {
+                self.note_well(server);
+            }
+        } else if self.writing.awaits_base() {
+            // Writes are rejected until there is a base.
+            aof.rewrites.is_scheduled.store(true, Relaxed);
         }
         rewrite::note_ended(server, &installed.map(drop));
     }

@@ -136,9 +136,10 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
         failover.target = target;
         failover.number
     };
+    // Before another client can abort the failover, which lets writes run again.
+    hold_writes(server);
     drop(role);
     tracing::info!("FAILOVER requested{}.", replication.failovers.shown_target());
-    hold_writes(server);
     replication.update_pings(server);
     let timeout = Duration::from_millis(wanted.timeout_ms.unsigned_abs());
     let until = (wanted.timeout_ms > 0).then(|| Instant::now() + timeout);

@@ -27,6 +27,8 @@ use crate::host::Server;
 
 /// Interval between checks for the start of the stream.
 const LOOK: Duration = Duration::from_micros(500);
+/// Time between two attempts to start the journal's thread.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Handles `PSYNC … FAILOVER` of the primary: takes its place.
 ///
@@ -46,6 +48,8 @@ pub(super) fn begin(server: &Server) {
         state.promotions += 1;
         state.next_id = Some(state.new_id());
     }
+    // A `PING` would move the end of the stream, at which the former history ends.
+    server.replication().update_pings(server);
     hold_writes(server);
 }
 
@@ -64,6 +68,7 @@ pub(super) fn run(server: &Server, term: u64) {
     };
     if let Err(error) = std::thread::Builder::new().name("pantala-promotion".into()).spawn(run) {
         tracing::warn!("Can't start a thread: {error}. Replicas need a full sync.");
+        server.replication().start_history("the stream could not be continued");
         end(server);
     }
 }
@@ -87,6 +92,7 @@ fn end(server: &Server) {
         state.promotions -= 1;
         if state.promotions > 0 { Vec::new() } else { std::mem::take(&mut state.deferred) }
     };
+    replication.update_pings(server);
     release_writes(server);
     for asker in deferred {
         let link = asker.link();
@@ -107,12 +113,15 @@ fn is_unchanged(server: &Server) -> bool {
 /// server follows a primary by then, or stops.
 fn resume(server: &Server, term: u64) -> bool {
     let (replica, journal) = (&server.replication().replica, server.keyspace().journal());
-    match replica.resume_stream(server, term) {
-        Ok(true) => {}
-        Ok(false) => return false,
-        Err(error) => {
-            tracing::warn!("Can't record the stream: {error}. Replicas need a full sync.");
-            return false;
+    loop {
+        match replica.resume_stream(server, term) {
+            Ok(true) => break,
+            Ok(false) => return false,
+            Err(_) if replica.term() != term || server.is_stopping() => return false,
+            Err(error) => {
+                tracing::warn!("Can't record the stream: {error}. Trying again.");
+                std::thread::sleep(RETRY_AFTER);
+            }
         }
     }
     while !journal.has_own_stream() {

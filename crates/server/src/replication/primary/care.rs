@@ -51,7 +51,7 @@ impl Replication {
     pub(in crate::replication) fn update_pings(&self, server: &Server) {
         // The lock ensures that the last decision is stored last.
         let state = self.state();
-        let is_closing = self.failovers.is_running() || state.drain.is_some();
+        let is_closing = self.failovers.is_running() || state.drain.is_some() || state.promotions > 0;
         server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
     }
 
@@ -94,9 +94,10 @@ impl Replication {
             state.history.change(id);
             self.set_backlog(server, &mut state, false);
             state.alone_since_ms = None;
+            // Under the lock, so that no replica that attaches now loses the stream. Can't fail:
+            // ending the stream starts no thread.
+            let _ = server.keyspace().keep_journal(false);
         }
-        // Can't fail: ending the stream starts no thread.
-        let _ = server.keyspace().keep_journal(false);
         tracing::info!("Replication backlog freed after {} seconds without connected replicas.", ttl_ms / 1000);
     }
 

@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pantala_base::Outgoing;
-use pantala_engine::effect::log::Start;
+use pantala_engine::effect::log::{Ahead, Start};
 use pantala_engine::effect::{Reader, Which};
 use pantala_engine::whole::Whole;
 use pantala_replication::{Feed, FeedAhead, FeedReader, Filter, Framing, Replica, ReplicaState};
@@ -127,6 +127,11 @@ impl Anchor {
         loop {
             if let Some(offset) = reader.as_ref().and_then(Reader::position) {
                 return Ok(offset);
+            }
+            if let Some(reader) = reader.as_mut()
+                && matches!(reader.read(0, &mut Vec::new()), Ahead::CutOff(_))
+            {
+                return Err(io::Error::other("the stream has left the snapshot behind"));
             }
             if server.is_stopping() {
                 return Err(io::Error::other("the server is stopping"));
