@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use pantala_tests::waiting::eventually;
 use pantala_tests::{Reply, Server, for_each_backend};
 
 /// Longer than any of these commands takes on a busy host.
@@ -145,7 +146,8 @@ fn strangers_who_do_not_read_are_closed() {
                 let requests = request.repeat(PINGS);
                 let is_closed = (0..WRITES).any(|_| stranger.try_send_raw(requests.as_bytes()).is_err());
                 assert!(is_closed, "{request:?} after {requires_login}");
-                assert!(known.call("CLIENT LIST").text().lines().count() <= 2, "{request:?}");
+                // A busy server may still run what it has received.
+                eventually("it is closed", || known.call("CLIENT LIST").text().lines().count() <= 2);
             }
             let log = server.log();
             assert_eq!(log.matches("overcoming of output buffer limits").count(), 5, "{log}");

@@ -348,8 +348,9 @@ fn peaks_are_at_most_those_of_redis() {
         let piece = vec![b'x'; 200 * KIB as usize];
         while !client.command(&[command.as_bytes(), b"k", &piece]).is_error() {}
     }
-    // The last number: the allowed peak, in percent of that of redis-server.
-    let scenes: [(&str, &[&str], fn(&mut Client), u64); 3] = [
+    /// Name, arguments of the servers, commands, and the allowed peak in percent of redis-server's.
+    type Scene = (&'static str, &'static [&'static str], fn(&mut Client), u64);
+    let scenes: [Scene; 3] = [
         (
             "SET",
             &[],

@@ -52,6 +52,7 @@ fn config_get_names_and_defaults_equal() {
         "ignore-unsupported",
         "unauthenticated-timeout",
         "replica-refuse-empty-primary",
+        "aof-checksums",
         // On by default in Redis; Pantala has no such feature.
         "activerehashing",
         "crash-log-enabled",

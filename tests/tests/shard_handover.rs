@@ -1,6 +1,7 @@
 //! Shards that arrive at a worker while it runs a script are released immediately, because the
 //! worker can't use them before the script ends. No script in these tests becomes busy before
-//! `kill_function` (`busy-reply-threshold 0`), so a shard that isn't released would be held forever.
+//! `kill_function` (`busy-reply-threshold 0`), so a shard that isn't released would be held
+//! forever.
 
 use std::time::Duration;
 

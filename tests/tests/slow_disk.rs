@@ -194,7 +194,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         let began = Instant::now();
         for number in 0..20 {
             assert_eq!(asking.call(&format!("SET a {number}")), Reply::ok());
-            assert_eq!(asking.call("GET a"), Reply::bulk(&number.to_string()));
+            assert_eq!(asking.call("GET a"), Reply::bulk(number.to_string()));
         }
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         stick(&mut client, true);

@@ -102,8 +102,8 @@ impl Watches {
     }
 
     /// Replaces a key's watches by substitutes, because changes of the key may be rolled back.
-    /// Returns the watches, for [`Watches::commit_held`] or [`Watches::restore`], or `None` if there
-    /// are none.
+    /// Returns the watches, for [`Watches::commit_held`] or [`Watches::restore`], or `None` if
+    /// there are none.
     pub(crate) fn hold(&mut self, db: u32, key: &[u8]) -> Option<HeldWatches> {
         let watches = self.by_database.get_mut(&db)?.get_mut(key)?;
         let instead: [Arc<Watch>; 2] = Default::default();

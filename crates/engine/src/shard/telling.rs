@@ -134,8 +134,8 @@ impl<'k> InvalidationBatch<'k> {
 
 impl Executor<'_> {
     /// Invalidates cached copies of keys that were changed in held shards. For clients that track
-    /// prefixes (`BCAST`), only collects the keys: [`Executor::send_prefix_invalidations`] sends them at the end
-    /// of the turn.
+    /// prefixes (`BCAST`), only collects the keys: [`Executor::send_prefix_invalidations`] sends
+    /// them at the end of the turn.
     pub(crate) fn tell(&mut self, owned: &mut [Ownership]) {
         let keyspace = self.keyspace();
         let mut telling = InvalidationBatch::new(keyspace);
@@ -183,14 +183,14 @@ impl Executor<'_> {
         std::mem::take(&mut self.told)
     }
 
-    /// Takes the invalidations like [`Executor::take_invalidations`], or none if a reply is pending that
-    /// must precede them.
+    /// Takes the invalidations like [`Executor::take_invalidations`], or none if a reply is pending
+    /// that must precede them.
     pub fn take_invalidations_unless_answers(&mut self) -> Vec<Notification> {
         if self.answers_first() { Vec::new() } else { self.take_invalidations() }
     }
 
-    /// Returns the result of a command that has run: [`Ran::DoneWithEvents`] if its worker must send
-    /// invalidations or read the clock again, and otherwise [`Ran::Done`].
+    /// Returns the result of a command that has run: [`Ran::DoneWithEvents`] if its worker must
+    /// send invalidations or read the clock again, and otherwise [`Ran::Done`].
     #[inline]
     pub fn done(&self) -> Ran {
         if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneWithEvents }

@@ -34,8 +34,7 @@ pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_
 pub use strings::EditError;
 pub use transfer::DatabaseKey;
 
-/// Number of new keys between two updates of the dictionary's memory statistics. Recomputing them
-/// for each key would be too expensive.
+/// Number of new keys between two updates of the dictionary's memory statistics, which are costly.
 const PUBLISH_EVERY_KEYS: u64 = 64;
 
 /// The effect of a write on the key's TTL.

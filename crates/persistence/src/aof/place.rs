@@ -53,7 +53,7 @@ impl<D: Disk> Place<D> {
     /// The system's.
     pub fn open(
         directory: Directory<D>,
-        manifest: Manifest,
+        manifest: &Manifest,
         empty_base: impl FnOnce() -> (Vec<u8>, bool),
     ) -> io::Result<(Self, Opened<D::File>)> {
         directory.create()?;
@@ -79,7 +79,7 @@ impl<D: Disk> Place<D> {
         }
         file.sync()?;
         directory.sync()?;
-        if next != manifest {
+        if next != *manifest {
             directory.write_manifest(&next)?;
         }
         let all_bytes: u64 = next.to_load().map(|listed| directory.size_of(listed)).sum();

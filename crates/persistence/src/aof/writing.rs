@@ -74,8 +74,8 @@ impl<D: Disk> Writing<D> {
         }
     }
 
-    /// Starts at a cut. Effects are discarded until [`Self::rotate`] opens the first increment, which
-    /// no list has until its base is installed.
+    /// Starts at a cut. Effects are discarded until [`Self::rotate`] opens the first increment,
+    /// which no list has until its base is installed.
     pub fn at_cut() -> Self {
         Writing { is_rotated: false, ..Self::with(Output::none()) }
     }

@@ -191,7 +191,7 @@ impl<'t> World<'t> {
                 Ok((Place { directory, manifest, others_bytes: 0 }, Writing::at_cut()))
             })
         } else {
-            Place::open(directory, manifest, || (Vec::new(), false))
+            Place::open(directory, &manifest, || (Vec::new(), false))
                 .map(|(place, opened)| (place, Writing::new(opened.file, opened.len)))
         };
         if self.disk.is_crashed() {

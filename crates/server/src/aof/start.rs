@@ -37,17 +37,17 @@ pub fn start(server: &Arc<Server>) -> Result<(), String> {
     let files = load::load(server, &mut Target { executor: &mut executor, owned: &mut owned, view })?;
     let failed = |error: io::Error| format!("Can't open the append-only file: {error}");
     let mut access = executor.look(&view, &mut owned, server.now_ms());
-    open(server, &mut access.whole(), files).map_err(failed)?;
+    open(server, &mut access.whole(), &files).map_err(failed)?;
     executor.release_shards(owned, now_ms);
     Ok(())
 }
 
 /// Opens the last increment or creates the first files, and starts the writer thread.
-fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: Files) -> io::Result<()> {
+fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: &Files) -> io::Result<()> {
     let aof = &server.snapshots().aof;
     let directory = directory_of(&server.config().settings());
     let is_empty = files.manifest.is_empty();
-    let (mut place, opened) = Place::open(directory, files.manifest, || empty_base(server, whole))?;
+    let (mut place, opened) = Place::open(directory, &files.manifest, || empty_base(server, whole))?;
     if let (true, Some(base)) = (is_empty, place.manifest.base()) {
         tracing::info!("Creating AOF base file {} on server start", base.name.escape_ascii());
     }

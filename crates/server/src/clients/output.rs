@@ -59,23 +59,6 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         }
     }
 
-    /// Limits the output of a client after a command that ran before authentication. Above
-    /// [`STRANGER_OUTPUT_BYTES_MAX`] the output is sent first, and the connection's later commands
-    /// run in the next turn. If the peer has not taken the output sent before, it is closed.
-    #[cold]
-    pub fn limit_stranger(&mut self, index: u32) {
-        let users = self.executor.keyspace().users();
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
-        if connection.pending_bytes() <= STRANGER_OUTPUT_BYTES_MAX || !must_log_in(&connection.session, users) {
-            return;
-        }
-        if connection.sending.bytes > 0 {
-            self.close_over_limit(index);
-        } else if connection.state == State::Open {
-            connection.state = State::Yielding;
-        }
-    }
-
     #[cold]
     fn closed_at_alarm(&mut self, index: u32) -> bool {
         let Some(connection) = &self.reactor.connections[index as usize] else { return true };
@@ -109,4 +92,21 @@ fn end_piece<H>(connection: &mut Connection<H>, settings: &Settings, reply_bytes
     let hard_bytes = output_limit(connection, settings).hard_bytes;
     let is_bounded = (1..=PIECE_BYTES as u64).contains(&hard_bytes);
     !is_bounded && connection.end_piece(reply_bytes)
+}
+
+/// Limits the output of a client after a command that ran before authentication. Above
+/// [`STRANGER_OUTPUT_BYTES_MAX`] the output is sent first, and the connection's later commands run
+/// in the next turn. If the peer has not taken the output sent before, it is closed.
+#[cold]
+pub fn limit_stranger<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32) {
+    let users = clients.executor.keyspace().users();
+    let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
+    if connection.pending_bytes() <= STRANGER_OUTPUT_BYTES_MAX || !must_log_in(&connection.session, users) {
+        return;
+    }
+    if connection.sending.bytes > 0 {
+        clients.close_over_limit(index);
+    } else if connection.state == State::Open {
+        connection.state = State::Yielding;
+    }
 }

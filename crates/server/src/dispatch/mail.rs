@@ -13,8 +13,8 @@ use crate::host::Server;
 pub struct Mail {
     /// Requests of this worker's connections that have their shards but have not run yet.
     pub brought: VecDeque<RequestNode>,
-    /// Requests that were reset during a script ([`Executor::reset_gathered`]). They have released their
-    /// shards, and acquire them again in the next turn.
+    /// Requests that were reset during a script ([`Executor::reset_gathered`]). They have released
+    /// their shards, and acquire them again in the next turn.
     pub reset_gathered: Vec<RequestNode>,
     /// Messages that were received during a turn and are handled in the next.
     pub received: Vec<Message>,

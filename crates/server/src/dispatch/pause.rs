@@ -14,8 +14,8 @@
 //!    - requests whose shards a busy script has released
 //!      ([`pantala_engine::executor::Executor::reject_waiting`]): they change nothing or are among
 //!      the work in 3;
-//!    - requests that a script has reset (`Executor::reset_gathered`): they return to their gates before
-//!      their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
+//!    - requests that a script has reset (`Executor::reset_gathered`): they return to their gates
+//!      before their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
 //! 3. Two kinds of work acquire shards again after they have released theirs. A script that is
 //!    rerun with all shards is checked again, and is deferred if the pause holds it back. Its first
 //!    run was rolled back. A waiter whose destination was busy (`BLMOVE`) is served later. While

@@ -114,7 +114,7 @@ fn delete_former_file(server: &Server) {
     let path = settings.dir.join(&settings.dbfilename);
     match std::fs::remove_file(&path) {
         Ok(()) => {
-            tracing::info!("Removing the RDB file obtained from the master. This replica has persistence disabled")
+            tracing::info!("Removing the RDB file obtained from the master. This replica has persistence disabled");
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => tracing::warn!("Can't remove the file {}: {error}", path.display()),

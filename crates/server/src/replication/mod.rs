@@ -41,8 +41,8 @@
 //! | the right to change the role ([`replica`]) | a lock of its own, taken before all others |
 //!
 //! No thread holds two of these locks at a time, except that the right to change the role may be
-//! held when another is taken, [`Replication`]'s when that of the log or of a failover is taken, and
-//! [`Replica`]'s when that of the log or [`Replication`]'s is taken.
+//! held when another is taken, [`Replication`]'s when that of the log or of a failover is taken,
+//! and [`Replica`]'s when that of the log or [`Replication`]'s is taken.
 //!
 //! # Offsets
 //!

@@ -287,7 +287,7 @@ impl Replica {
         own: Option<Known>,
         check: impl FnOnce(&State) -> Result<(), E>,
     ) -> Result<(), E> {
-        let is_replica = primary.is_some();
+        let (is_replica, setting) = (primary.is_some(), primary.clone());
         let mut is_promoted = false;
         let term;
         {
@@ -313,12 +313,12 @@ impl Replica {
                 state.known = own.or(state.former.take());
                 state.is_own = state.known.is_none();
             }
-            state.primary.clone_from(&primary);
+            state.primary = primary;
             state.phase = Phase::Connect;
             state.transfer = None;
             state.down_since = Instant::now();
         }
-        server.config().note_replica_of(primary.as_ref().map(|it| (it.host.as_str(), it.port)));
+        server.config().note_replica_of(setting.as_ref().map(|it| (it.host.as_str(), it.port)));
         process::set_log_role(is_replica);
         // If this fails, the log has the reason. As in Redis, the role changes nevertheless.
         process::adjust_oom_score(&server.config().settings().process, is_replica);

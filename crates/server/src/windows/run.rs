@@ -23,9 +23,9 @@ use pantala_session::{Parsed, State};
 use super::hand_over::HANDED_BYTES_MIN;
 use super::waits::wait_for_replicas;
 use super::{Runner, Windows};
-use crate::clients::note_unsynced;
 use crate::clients::primary::{self, note_error};
 use crate::clients::slow::LARGE_BYTES;
+use crate::clients::{limit_stranger, note_unsynced};
 use crate::config::Settings;
 use crate::dispatch::ending::acquire_all_for;
 use crate::dispatch::whole::rest;
@@ -96,7 +96,7 @@ impl Windows {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
                     d.clients.reactor.touch(index);
-                    d.clients.limit_stranger(index);
+                    limit_stranger(&mut d.clients, index);
                 }
                 Fill::TurnOver => return true,
                 Fill::Broken => {

@@ -179,8 +179,8 @@ impl Logs {
         }
     }
 
-    /// Notes that all units with stamps below `before` are in the logs, as [`Log::complete`] does. A
-    /// relayed stream has none.
+    /// Notes that all units with stamps below `before` are in the logs, as [`Log::complete`] does.
+    /// A relayed stream has none.
     pub(super) fn complete(&mut self, before: u64) -> Vec<Wake> {
         let mut wakes = self.effects.complete(before);
         if self.source == Source::Own {
