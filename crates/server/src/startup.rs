@@ -169,11 +169,12 @@ fn run_workers(
 ) -> Result<(), String> {
     let cpus = process::allowed_cpus();
     let failed = AtomicBool::new(false);
-    // No worker serves a client before the sandbox is entered.
+    // No worker serves a client before the sandbox is entered. Without one, each serves as soon as
+    // it can, in the order of their numbers: the kernel gives connections to those that wait first.
     let barrier = RwLock::new(());
     std::thread::scope(|scope| {
         let (ready, started) = mpsc::channel();
-        let closed = barrier.write().unwrap_or_else(PoisonError::into_inner);
+        let closed = sandbox.map(|_| barrier.write().unwrap_or_else(PoisonError::into_inner));
         for (number, doorbell) in doorbells.into_iter().enumerate() {
             let number = number as u32;
             let cpu = settings.pin_threads.then(|| cpus[number as usize % cpus.len()]);

@@ -37,7 +37,7 @@ const UNUSED_SHARE: u64 = 20;
 /// With `WATCH_MS`, a server that always runs scripts still checks within 600 ms.
 const SKIPS_MAX: u32 = 2;
 
-/// Minimum and maximum interval after a purge that changed little, ms.
+/// Minimum interval after a purge that changed little, ms.
 const REPEAT_MS: i64 = 2 * WATCH_MS;
 /// Maximum interval after a purge that changed little, ms.
 const REPEAT_MS_MAX: i64 = 64_000;
