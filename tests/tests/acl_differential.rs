@@ -101,7 +101,7 @@ const LATER: [&str; 12] = [
     "httl",
 ];
 
-/// What is compared of the replies to a command.
+/// The part of a reply that is compared.
 #[derive(Clone, Copy)]
 enum Compared {
     /// Everything.

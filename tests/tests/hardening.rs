@@ -1,4 +1,4 @@
-//! What limits the damage of a flaw: the sandbox, and permissions of files.
+//! Limits to the damage of a flaw: the sandbox, and permissions of files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

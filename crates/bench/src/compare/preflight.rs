@@ -24,7 +24,7 @@ const NAMED_MAX: usize = 6;
 pub(super) struct Finding {
     pub(super) what: &'static str,
     pub(super) found: String,
-    /// What to change. `None`: nothing.
+    /// Advice, or `None` if nothing should change.
     pub(super) advice: Option<String>,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Preset {
     pub(super) workloads: &'static [&'static str],
     /// Length of a round.
     pub(super) seconds: u64,
-    /// What the source has and this preset does not, on any host.
+    /// Features of the source that this preset lacks on any host.
     missing: &'static str,
 }
 

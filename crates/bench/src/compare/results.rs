@@ -45,9 +45,9 @@ impl Results {
 pub(super) struct PresetReport {
     pub(super) name: &'static str,
     pub(super) source: &'static str,
-    /// What is smaller here than published, or left out.
+    /// Sizes and peers that are smaller here than published, or left out.
     pub(super) scaled_down: Vec<String>,
-    /// What differs on every host.
+    /// Differences from the published run that exist on every host.
     pub(super) differences: Vec<String>,
     /// How servers and generator were placed.
     pub(super) placement: Vec<String>,

@@ -28,7 +28,7 @@ pub(super) struct Cpu {
 pub(super) struct Split {
     pub(super) server: Vec<usize>,
     pub(super) client: Vec<usize>,
-    /// What the two sides share.
+    /// Caches and cores that the two sides share.
     pub(super) notes: Vec<String>,
 }
 

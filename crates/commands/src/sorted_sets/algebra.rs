@@ -211,7 +211,7 @@ fn keys_of<'k>(
     Some((first..first + count).map(|index| access.key(args, index)).collect())
 }
 
-/// What the command does with the result.
+/// Use of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Reply,

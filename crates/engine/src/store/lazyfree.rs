@@ -8,8 +8,8 @@ use crossbeam::channel::{Sender, unbounded};
 use pantala_dict::Dict;
 use pantala_types::Value;
 
-/// What the thread frees. The statistics count a value as one object, and a dictionary as one
-/// object per key.
+/// Memory for the thread to free. The statistics count a value as one object, and a dictionary as
+/// one object per key.
 pub enum Garbage {
     /// A large value.
     Value(Value),

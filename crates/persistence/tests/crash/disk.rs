@@ -132,7 +132,7 @@ struct State {
     pending_names: Vec<NameChange>,
 }
 
-/// What the calls of a disk do besides their work.
+/// Behaviour of the disk at crashes and errors.
 #[derive(Debug)]
 struct Rules {
     broken: Option<Broken>,

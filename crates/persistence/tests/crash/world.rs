@@ -19,7 +19,7 @@ const LIVES_MAX: u32 = 12;
 /// Steps of one life.
 const STEPS_MAX: u64 = 60;
 
-/// What happened in the worlds so far.
+/// Counts of the events in all worlds so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Crashes of the machine.
@@ -50,7 +50,7 @@ struct Rewrite {
     number: u64,
     /// The offset of the cut in the stream, until the writer has reached it.
     cut: Option<u64>,
-    /// What is not written of the base.
+    /// The unwritten rest of the base.
     text: Vec<u8>,
     file: Option<SimulatedFile>,
     /// The base is durable, or could not be written.

@@ -60,7 +60,7 @@ pub enum Order {
     Stop,
 }
 
-/// What waits until all effects with earlier stamps are synced.
+/// A party that waits until all effects with earlier stamps are synced.
 enum Awaiting {
     /// A caller.
     Caller(Sender<bool>),
@@ -145,8 +145,8 @@ impl Handle {
     }
 }
 
-/// Starts the thread. Without an output, the reader starts at the cut of a rewrite, and the thread
-/// opens the first increment.
+/// Starts the thread. If `writing` has no output, the reader starts at the cut of a rewrite, and
+/// the thread opens the first increment.
 ///
 /// # Errors
 /// The system has no more threads.

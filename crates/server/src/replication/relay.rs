@@ -10,7 +10,7 @@ use super::Replication;
 use super::replica::Known;
 use crate::host::Server;
 
-/// What a link starts with.
+/// Position at which a link starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     /// The position of the dataset in the primary's stream; `None` if that can't be continued.

@@ -26,7 +26,7 @@ pub enum Which {
     Stream,
 }
 
-/// What the stream consists of.
+/// Origin of the stream's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// The units of this server.
