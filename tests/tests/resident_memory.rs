@@ -254,7 +254,7 @@ fn new_strings_take_their_length() {
             assert_eq!(client.call("STRLEN k"), Reply::Integer(100_000));
             let bytes = client.call("MEMORY USAGE k").integer();
             // redis-server 7.0.15 uses 114,736 bytes.
-            assert!((100_000..101_000).contains(&bytes), "{command}: {bytes} bytes");
+            assert!((100_000..=114_736).contains(&bytes), "{command}: {bytes} bytes");
         }
     });
 }
@@ -338,8 +338,9 @@ fn large_values_are_stored_without_a_copy() {
 }
 
 /// A value of 530 MB, and a string that grows until it reaches `maxmemory`, peak at most as high as
-/// in redis-server. A list of elements of 200 KiB peaks higher: `used_memory` counts the elements
-/// without the unused rest of the allocator's blocks, which redis-server includes.
+/// in redis-server. A list of elements of 200 KiB peaks higher: both servers stop at the same
+/// number of elements, but in Pantala the unused ends of the elements' blocks are resident (huge
+/// pages), and so is a free block in each page of the allocator.
 #[test]
 #[ignore = "takes half a gigabyte in each of two servers: run by .ci/nightly"]
 fn peaks_are_at_most_those_of_redis() {
@@ -361,7 +362,7 @@ fn peaks_are_at_most_those_of_redis() {
             100,
         ),
         ("APPEND", LIMITED, |client| grow(client, "APPEND"), 100),
-        ("RPUSH", LIMITED, |client| grow(client, "RPUSH"), 140),
+        ("RPUSH", LIMITED, |client| grow(client, "RPUSH"), 125),
     ];
     for (what, args, scene, percent_max) in scenes {
         let peak = |server: &Server| {
@@ -407,7 +408,8 @@ fn values_that_are_not_copied_behave_like_others() {
             assert_eq!(run(&[b"SET", b"k", large]), Reply::ok());
             assert_eq!(other.call("GET k"), stored);
             let bytes = other.call("MEMORY USAGE k").integer();
-            assert!((len as i64..len as i64 * 65 / 64 + 1024).contains(&bytes), "{bytes} for {len}");
+            // A block is at most a quarter larger than requested.
+            assert!((len as i64..len as i64 * 5 / 4 + 1024).contains(&bytes), "{bytes} for {len}");
             assert_eq!(other.call("OBJECT ENCODING k").text(), "raw");
             let slow = other.call("SLOWLOG GET 20");
             let logged = slow

@@ -19,8 +19,7 @@ use core::ptr::{NonNull, null_mut};
 use mimalloc::MiMalloc;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
 
-/// Minimum size of a block with a mapping of its own, in bytes: 8 MiB.
-pub const MAPPED_BYTES_MIN: usize = 8 * 1024 * 1024;
+use crate::block::MAPPED_BYTES_MIN;
 
 /// Minimum alignment of a mapping, in bytes: no supported platform has smaller pages.
 const PAGE_BYTES_MIN: usize = 4096;
@@ -245,6 +244,26 @@ mod tests {
             unsafe {
                 let block = Allocator.alloc_zeroed(layout);
                 assert!((0..bytes).all(|i| block.add(i).read() == 0));
+                Allocator.dealloc(block, layout);
+            }
+        }
+    }
+
+    unsafe extern "C" {
+        /// Returns the usable size of a block. Defined by mimalloc.
+        fn mi_usable_size(block: *const u8) -> usize;
+    }
+
+    /// mimalloc's size classes are its own choice, so another version of it may need other ones in
+    /// [`crate::block`].
+    #[test]
+    fn blocks_count_as_what_mimalloc_takes_for_them() {
+        for bytes in [32 * 1024, 40_000, 50_000, 70_000, 100_000, 131_073, 200 * 1024, 300_000, 400_000, 524_288] {
+            let layout = Layout::from_size_align(bytes, 1).expect("a power of two");
+            // SAFETY: the block has this layout and is mimalloc's, because it is not mapped.
+            unsafe {
+                let block = Allocator.alloc(layout);
+                assert_eq!(crate::block_bytes(bytes), mi_usable_size(block), "{bytes}");
                 Allocator.dealloc(block, layout);
             }
         }

@@ -4,6 +4,7 @@
 //! | module | contents | cost |
 //! | --- | --- | --- |
 //! | [`allocator`] | the global allocator: mimalloc, `mmap` for large blocks | a compare per call |
+//! | [`block`] | the memory that a heap block takes | a compare for small blocks |
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
 //! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
 //! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
@@ -26,6 +27,7 @@
 
 #[cfg(not(miri))]
 pub mod allocator;
+pub mod block;
 pub mod clock;
 pub mod counter;
 pub mod crc16;
@@ -47,6 +49,7 @@ pub mod sync;
 #[cfg(not(miri))]
 pub mod title;
 
+pub use block::block_bytes;
 pub use clock::{Clock, ManualClock, Moment, SystemClock};
 pub use counter::Counter;
 pub use crc16::{crc16, key_slot};

@@ -94,11 +94,11 @@ impl RawString {
         self.bytes.is_empty()
     }
 
-    /// Returns the size of its heap memory, bytes, including spare capacity but not the allocator's
-    /// own overhead.
+    /// Returns the size of its heap memory, bytes, including spare capacity and what the allocator
+    /// adds to a large block.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
-        self.bytes.capacity()
+        pantala_base::block_bytes(self.bytes.capacity())
     }
 
     /// Appends `tail` (APPEND).
@@ -202,7 +202,7 @@ mod tests {
             let mut string = RawString::try_from_slice(&vec![b'a'; len]).unwrap();
             string.try_append(b"b").unwrap();
             assert_eq!(string.len(), len + 1);
-            assert_eq!(string.allocated_bytes(), expected, "appending to {len} bytes");
+            assert_eq!(string.bytes.capacity(), expected, "appending to {len} bytes");
         }
     }
 
@@ -211,11 +211,12 @@ mod tests {
         for (offset, patch) in [(0, 100_000), (99_999, 1), (5 * MIB, 1)] {
             let mut string = RawString::default();
             string.try_set_range(offset, &vec![b'a'; patch]).unwrap();
-            assert_eq!(string.allocated_bytes(), offset + patch);
+            assert_eq!(string.bytes.capacity(), offset + patch);
         }
         let mut grown = RawString::try_from_slice(b"0123456789").unwrap();
         grown.try_set_range(99_999, b"a").unwrap();
-        assert_eq!(grown.allocated_bytes(), 200_000);
+        assert_eq!(grown.bytes.capacity(), 200_000);
+        assert_eq!(grown.allocated_bytes(), 229_376, "a size class of the allocator");
     }
 
     #[test]

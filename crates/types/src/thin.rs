@@ -79,6 +79,12 @@ impl ThinBytes {
     /// Returns the size of its heap memory, bytes.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
+        pantala_base::block_bytes(self.layout_bytes())
+    }
+
+    /// Returns the size with which its block was allocated, bytes.
+    #[inline]
+    fn layout_bytes(&self) -> usize {
         let (len, head_len) = self.len();
         len + head_len
     }
@@ -166,7 +172,7 @@ impl crate::table::Item for ThinBytes {
 impl Drop for ThinBytes {
     #[inline]
     fn drop(&mut self) {
-        let layout = layout(self.allocated_bytes());
+        let layout = layout(self.layout_bytes());
         // SAFETY: `from_parts` allocated it with this layout, since its length hasn't changed, and
         // `self` is its only owner.
         unsafe { dealloc(self.at.as_ptr(), layout) };
@@ -211,7 +217,7 @@ mod tests {
             } else {
                 3
             };
-            assert_eq!(thin.allocated_bytes(), len + head);
+            assert_eq!(thin.layout_bytes(), len + head);
             assert_eq!(thin.at.as_ptr() as usize % ALIGN, 0);
             assert_eq!(thin.clone(), thin);
             if let Some(last) = thin.as_mut_slice().last_mut() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::block_bytes;
 use pantala_base::random::Random;
 use pantala_engine::executor::Executor;
 
@@ -102,7 +103,7 @@ fn rename_between_shards() {
         ("STRLEN b", ":50000"),
         ("EXISTS big", ":0"),
     ]);
-    assert_eq!(server.heap_bytes(), 50_000);
+    assert_eq!(server.heap_bytes(), block_bytes(50_000) as u64);
     server.check_counts(1, 0);
 }
 

@@ -1,5 +1,7 @@
 //! Replies were compared with those of redis-server 7.0.15.
 
+use pantala_base::block_bytes;
+
 use crate::errors::NOT_AN_INTEGER;
 use crate::testing::{START_MS, TestServer};
 
@@ -150,7 +152,7 @@ fn commands_on_several_keys() {
         ("STRLEN f", ":100000"),
         ("GET e", "5"),
     ]);
-    assert_eq!(server.heap_bytes(), 200_000);
+    assert_eq!(server.heap_bytes(), 2 * block_bytes(100_000) as u64);
     server.expect(&[("MSET a 1 f 2", "+OK")]);
     assert_eq!(server.heap_bytes(), 0);
 }

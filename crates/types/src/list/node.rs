@@ -152,7 +152,7 @@ impl Node {
     /// Returns the size of its heap memory, bytes.
     #[inline]
     pub(super) fn allocated_bytes(&self) -> usize {
-        self.bytes.capacity()
+        pantala_base::block_bytes(self.bytes.capacity())
     }
 
     /// Returns the entries as a pack without its count, at positions from [`Self::first`] to

@@ -430,7 +430,7 @@ impl<W: Direction> Pack<W> {
 
     /// Returns its bytes of heap.
     pub fn allocated_bytes(&self) -> usize {
-        self.bytes.capacity()
+        pantala_base::block_bytes(self.bytes.capacity())
     }
 
     /// Releases its spare capacity.

@@ -309,7 +309,7 @@ impl Node {
 
     /// Returns the size of its heap memory, bytes.
     pub(super) fn allocated_bytes(&self) -> usize {
-        self.bytes.capacity()
+        pantala_base::block_bytes(self.bytes.capacity())
     }
 
     /// Returns the size of its listpack in Redis, in bytes.
