@@ -167,14 +167,14 @@ fn a_contended_shard_starves_no_client() {
 
 /// A client that sends one byte per second isn't rejected and blocks no other client.
 #[test]
-fn a_command_may_arrive_at_one_byte_per_second() {
+fn a_command_may_arrive_over_several_seconds() {
     for_all_backends(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
         let (mut slow, mut other) = (server.connect(), server.connect());
         for byte in b"*1\r\n$4\r\nPING\r\n" {
             slow.send_raw(&[*byte]);
             let start = Instant::now();
-            while start.elapsed() < Duration::from_secs(1) {
+            while start.elapsed() < Duration::from_millis(400) {
                 assert_eq!(other.call("PING").text(), "PONG");
                 std::thread::sleep(Duration::from_millis(50));
             }
