@@ -1,0 +1,388 @@
+//! Replication under faults: three servers with clients, while replicas stop, die and restart,
+//! links break, chains change, and the role of the primary moves. Afterwards all servers have the
+//! same dataset, no write that `WAIT` confirmed is lost, and no client has ever seen half of a
+//! transaction.
+//!
+//! Each scene follows from its seed, up to the timing of its threads.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use pantala_tests::client::encode;
+use pantala_tests::server::free_port;
+use pantala_tests::{Backend, Client, Random, Reply, Server};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+/// Servers of a scene: a primary and two replicas.
+const NODES: usize = 3;
+
+/// Clients that write during a scene.
+const WRITERS: usize = 3;
+
+/// Scenes of the long run; `PANTALA_CHAOS_SCENES` overrides it.
+const LONG_RUN_SCENES: usize = 2000;
+
+/// Time within which the servers must be equal after the last fault.
+const SETTLES_WITHIN: Duration = Duration::from_secs(40);
+
+/// Maximum time for a reply of a server that may be stopped.
+const REPLY_MAX: Duration = Duration::from_secs(5);
+
+/// Sends a command on a new connection. Returns its reply; `None` if the server is not there or
+/// closes the connection.
+fn ask(port: u16, words: &[&str]) -> Option<Reply> {
+    let mut client = Client::try_tcp(port).ok()?;
+    client.set_read_timeout(REPLY_MAX);
+    try_call(&mut client, words)
+}
+
+fn try_call(client: &mut Client, words: &[&str]) -> Option<Reply> {
+    client.try_send_raw(&encode(words)).ok()?;
+    client.try_receive().ok().map(|(reply, _)| reply)
+}
+
+/// Returns a field of `INFO replication`, or an empty text.
+fn replication(port: u16, field: &str) -> String {
+    let text = ask(port, &["INFO", "replication"]).map_or_else(String::new, |reply| reply.text());
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(str::to_owned));
+    value.unwrap_or_default()
+}
+
+/// A server that keeps its port and its data when it restarts.
+struct Node {
+    server: Option<Server>,
+    port: u16,
+    backend: Backend,
+    args: Vec<String>,
+    _data: TempDir,
+}
+
+impl Node {
+    fn start(backend: Backend, extra: &[&str]) -> Node {
+        let data = tempfile::tempdir().expect("a folder for the data");
+        let mut args: Vec<String> =
+            ["--workers", "2", "--enable-debug-command", "yes", "--dir"].map(String::from).into();
+        args.push(data.path().display().to_string());
+        args.extend(extra.iter().map(ToString::to_string));
+        let mut node = Node { server: None, port: 0, backend, args, _data: data };
+        while node.server.is_none() {
+            node.port = free_port();
+            node.restart();
+        }
+        node
+    }
+
+    /// Starts the server if its port is free.
+    fn restart(&mut self) {
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        match Server::pantala_at(self.port, self.backend, &args) {
+            Ok(server) => self.server = Some(server),
+            Err(why) => assert!(why.contains("Address already in use"), "{why}"),
+        }
+    }
+
+    fn server(&mut self) -> &mut Server {
+        self.server.as_mut().expect("it runs")
+    }
+}
+
+/// The clients' view of a scene.
+struct Shared {
+    is_over: AtomicBool,
+    primary: AtomicU16,
+    ports: Vec<u16>,
+    /// By writer: the largest value of its counter that both replicas have acknowledged.
+    confirmed: Vec<Mutex<i64>>,
+}
+
+/// Writes commands of many kinds to the primary until the scene is over.
+fn write(shared: &Shared, number: usize, mut random: Random) {
+    let keys = ["a", "l", "c", "s"].map(|name| format!("{{{number}}}{name}"));
+    let [a, list, count, set] = keys.each_ref().map(String::as_str);
+    let (b, waited, stream) = (format!("b{number}"), format!("w{number}"), format!("x{number}"));
+    while !shared.is_over.load(Relaxed) {
+        let Ok(mut client) = Client::try_tcp(shared.primary.load(Relaxed)) else { continue };
+        client.set_read_timeout(REPLY_MAX);
+        // Connects again from time to time, because the primary changes.
+        for _ in 0..20 {
+            let text = "x".repeat(random.below(2000));
+            let key = format!("k{}", random.below(200));
+            let id = random.below(1000).to_string();
+            let script = "redis.call('INCR', KEYS[1]) return redis.call('SADD', KEYS[2], ARGV[1])";
+            let commands: Vec<Vec<&str>> = match random.below(7) {
+                // Two keys of different shards have the same number.
+                0 | 1 => {
+                    vec![vec!["MULTI"], vec!["INCR", a], vec!["RPUSH", list, &text], vec!["INCR", &b], vec!["EXEC"]]
+                }
+                2 => vec![vec!["SET", &key, &text, "PX", *random.pick(&["20", "200", "100000"])]],
+                3 => vec![vec!["EVAL", script, "2", count, set, &id]],
+                4 => vec![vec!["DEL", &key]],
+                5 => vec![vec!["XADD", &stream, "MAXLEN", "~", "100", "*", "field", &text]; 10],
+                _ => vec![vec!["INCR", &waited], vec!["WAIT", "2", "300"]],
+            };
+            let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
+            if client.try_send_raw(&bytes).is_err() {
+                break;
+            }
+            let replies: Vec<Reply> =
+                commands.iter().map_while(|_| client.try_receive().ok().map(|(reply, _)| reply)).collect();
+            if replies.len() < commands.len() {
+                break;
+            }
+            if let [Reply::Integer(value), Reply::Integer(2)] = replies[..] {
+                let mut confirmed = shared.confirmed[number].lock().expect("no writer panics");
+                *confirmed = value.max(*confirmed);
+            }
+        }
+    }
+}
+
+/// Reads both keys of a writer's transactions, on all servers, until the scene is over.
+///
+/// # Panics
+/// If their numbers differ.
+fn read(shared: &Shared, mut random: Random) {
+    while !shared.is_over.load(Relaxed) {
+        let Ok(mut client) = Client::try_tcp(*random.pick(&shared.ports)) else { continue };
+        client.set_read_timeout(REPLY_MAX);
+        for _ in 0..20 {
+            let number = random.below(WRITERS);
+            let reply = try_call(&mut client, &["MGET", &format!("{{{number}}}a"), &format!("b{number}")]);
+            let Some(Reply::Array(pair)) = reply else { break };
+            assert_eq!(pair[0], pair[1], "half of a transaction is visible");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// A fault, or a change of roles.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Stop,
+    Kill,
+    CutReplicas,
+    CutPrimary,
+    Chain,
+    Failover,
+    Promote,
+    Save,
+    Restart,
+}
+
+const EVENTS: [Event; 9] = [
+    Event::Stop,
+    Event::Kill,
+    Event::CutReplicas,
+    Event::CutPrimary,
+    Event::Chain,
+    Event::Failover,
+    Event::Promote,
+    Event::Save,
+    Event::Restart,
+];
+
+struct Scene {
+    nodes: Vec<Node>,
+    primary: usize,
+    random: Random,
+    /// What happened, for the message of a failure.
+    report: Vec<String>,
+}
+
+impl Scene {
+    fn follow(&self, replica: usize, primary: usize) {
+        let port = self.nodes[primary].port.to_string();
+        let _ = ask(self.nodes[replica].port, &["REPLICAOF", "127.0.0.1", &port]);
+    }
+
+    /// Returns a server that is not the primary.
+    fn replica(&mut self) -> usize {
+        (self.primary + 1 + self.random.below(NODES - 1)) % NODES
+    }
+
+    fn pause(&mut self, ms_max: usize) {
+        std::thread::sleep(Duration::from_millis(self.random.below(ms_max) as u64));
+    }
+
+    fn play(&mut self, event: Event, shared: &Shared) {
+        let replica = self.replica();
+        let other = NODES - self.primary - replica;
+        self.report.push(format!("{event:?}: primary {}, replica {replica}", self.primary));
+        match event {
+            Event::Stop => {
+                self.nodes[replica].server().signal(Signal::STOP);
+                self.pause(1000);
+                self.nodes[replica].server().signal(Signal::CONT);
+            }
+            Event::Kill => {
+                self.nodes[replica].server.take().expect("it runs").kill();
+                self.come_back(replica);
+            }
+            Event::CutReplicas => _ = ask(self.nodes[self.primary].port, &["CLIENT", "KILL", "TYPE", "replica"]),
+            Event::CutPrimary => _ = ask(self.nodes[replica].port, &["CLIENT", "KILL", "TYPE", "master"]),
+            Event::Chain => {
+                let of = if self.random.below(2) == 0 { self.primary } else { replica };
+                self.follow(replica, self.primary);
+                self.follow(other, of);
+            }
+            Event::Failover => self.fail_over(replica),
+            Event::Promote => {
+                let _ = ask(self.nodes[replica].port, &["REPLICAOF", "NO", "ONE"]);
+                self.primary = replica;
+                shared.primary.store(self.nodes[replica].port, Relaxed);
+                self.pause(200);
+                (0..NODES).filter(|&node| node != replica).for_each(|node| self.follow(node, replica));
+            }
+            Event::Save => _ = ask(self.nodes[self.random.below(NODES)].port, &["BGSAVE"]),
+            Event::Restart => {
+                let node = self.random.below(NODES);
+                self.report.push(format!("  of {node}"));
+                let _ = ask(self.nodes[node].port, &["SHUTDOWN"]);
+                self.nodes[node].server().wait_exit(Duration::from_secs(30));
+                self.nodes[node].server = None;
+                self.come_back(node);
+            }
+        }
+        shared.primary.store(self.nodes[self.primary].port, Relaxed);
+    }
+
+    /// Restarts a server, which forgets whom it followed.
+    fn come_back(&mut self, node: usize) {
+        let began = Instant::now();
+        while self.nodes[node].server.is_none() {
+            assert!(began.elapsed() < SETTLES_WITHIN, "the port stays taken");
+            self.nodes[node].restart();
+        }
+        if node != self.primary {
+            self.follow(node, self.primary);
+        }
+    }
+
+    fn fail_over(&mut self, to: usize) {
+        let (from, port) = (self.nodes[self.primary].port, self.nodes[to].port.to_string());
+        let reply = ask(from, &["FAILOVER", "TO", "127.0.0.1", &port, "TIMEOUT", "1000"]);
+        self.report.push(format!("  {reply:?}"));
+        if reply == Some(Reply::ok()) {
+            let began = Instant::now();
+            while replication(from, "master_failover_state") != "no-failover" {
+                assert!(began.elapsed() < SETTLES_WITHIN, "the failover does not end");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if replication(from, "role") == "slave" {
+                self.primary = to;
+            }
+        }
+    }
+
+    /// Makes all servers follow one primary, and waits until they are equal.
+    fn settle(&mut self) {
+        let primary = self.nodes[self.primary].port;
+        for node in (0..NODES).filter(|&node| node != self.primary) {
+            self.follow(node, self.primary);
+        }
+        let began = Instant::now();
+        loop {
+            let _ = ask(primary, &["INCR", "last"]);
+            std::thread::sleep(Duration::from_millis(50));
+            let ports = self.nodes.iter().map(|node| node.port);
+            let states: Vec<_> =
+                ports.map(|port| (replication(port, "master_repl_offset"), ask(port, &["DEBUG", "DIGEST"]))).collect();
+            if states.iter().all(|state| *state == states[0]) {
+                break;
+            }
+            assert!(began.elapsed() < SETTLES_WITHIN, "the servers differ: {states:?}");
+        }
+    }
+}
+
+/// Plays one scene.
+///
+/// # Panics
+/// If an invariant is broken. The message has the scene's events.
+fn play(seed: u64) {
+    let mut random = Random::from_seed(seed);
+    let backlog = *random.pick(&["16384", "65536", "1048576"]);
+    let ping = *random.pick(&["1", "3600"]);
+    let common =
+        ["--repl-backlog-size", backlog, "--repl-ping-replica-period", ping, "--repl-diskless-sync-delay", "0"];
+    let more = *random.pick(&[
+        &["--save", "3600 1"][..],
+        &["--save", "3600 1", "--repl-diskless-sync", "no"],
+        &["--save", "3600 1", "--repl-diskless-load", "swapdb"],
+        &["--save", "", "--appendonly", "yes", "--appendfsync", "always"],
+    ]);
+    let args = [&common[..], more].concat();
+    let nodes: Vec<Node> = (0..NODES).map(|_| Node::start(*random.pick(Backend::all()), &args)).collect();
+    let mut scene = Scene { nodes, primary: 0, random, report: vec![format!("{args:?}")] };
+    scene.follow(1, 0);
+    let of = scene.random.below(2);
+    scene.follow(2, of);
+    let ports: Vec<u16> = scene.nodes.iter().map(|node| node.port).collect();
+    let shared = Shared {
+        is_over: AtomicBool::new(false),
+        primary: AtomicU16::new(ports[0]),
+        ports,
+        confirmed: (0..WRITERS).map(|_| Mutex::new(0)).collect(),
+    };
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        std::thread::scope(|scope| {
+            let shared = &shared;
+            for number in 0..WRITERS {
+                let random = Random::from_seed(scene.random.next_u64());
+                scope.spawn(move || write(shared, number, random));
+            }
+            let random = Random::from_seed(scene.random.next_u64());
+            scope.spawn(move || read(shared, random));
+            let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                for _ in 0..3 + scene.random.below(5) {
+                    scene.pause(500);
+                    let event = *scene.random.pick(&EVENTS);
+                    scene.play(event, shared);
+                }
+                scene.pause(200);
+            }));
+            shared.is_over.store(true, Relaxed);
+            played.unwrap_or_else(|cause| std::panic::resume_unwind(cause));
+        });
+        scene.settle();
+        for (number, confirmed) in shared.confirmed.iter().enumerate() {
+            let confirmed = *confirmed.lock().expect("no writer panics");
+            let reply = ask(scene.nodes[scene.primary].port, &["GET", &format!("w{number}")]);
+            let value = reply.map_or(0, |reply| reply.text().parse().unwrap_or(0));
+            assert!(value >= confirmed, "writer {number}: {confirmed} was confirmed, {value} is left");
+        }
+        scene.nodes.iter_mut().for_each(|node| node.server().assert_sound());
+    }));
+    if let Err(cause) = outcome {
+        eprintln!("scene with seed {seed}:\n{}", scene.report.join("\n"));
+        for node in &scene.nodes {
+            let log = node.server.as_ref().map_or_else(String::new, Server::log);
+            let from = log.lines().count().saturating_sub(40);
+            eprintln!("port {}:\n{}", node.port, log.lines().skip(from).collect::<Vec<_>>().join("\n"));
+        }
+        std::panic::resume_unwind(cause);
+    }
+}
+
+#[test]
+fn servers_agree_after_faults() {
+    let seed = Random::seed("servers_agree_after_faults");
+    for number in 0..4 {
+        play(Random::seed_of(seed, &number.to_string()));
+    }
+}
+
+#[test]
+#[ignore = "takes an hour and a half: run by .ci/nightly"]
+fn servers_agree_after_faults_for_long() {
+    let scenes = std::env::var("PANTALA_CHAOS_SCENES").map_or(LONG_RUN_SCENES, |text| text.parse().expect("a number"));
+    let seed = Random::seed("servers_agree_after_faults_for_long");
+    for number in 0..scenes {
+        play(Random::seed_of(seed, &number.to_string()));
+        if number % 50 == 49 {
+            println!("{} scenes", number + 1);
+        }
+    }
+}
