@@ -140,7 +140,10 @@ impl ConfigStore {
         if let Some(found) = find(b"replicaof") {
             values.set(found.index, Value::Text(text));
         }
-        self.publish(Settings::from_values(&values));
+        let mut settings = Settings::from_values(&values);
+        // The certificates are those that were loaded last.
+        settings.tls.options.revision = self.settings().tls.options.revision;
+        self.publish(settings);
     }
 
     fn publish(&self, settings: Settings) {

@@ -4,7 +4,7 @@
 //! behind a stamp is known when the journal's thread has merged its epoch, a millisecond later
 //! ([`offset_behind`](pantala_engine::effect::Journal::offset_behind)). A `WAIT` that comes earlier
 //! waits for the end of the current epoch ([`mark`](pantala_engine::effect::Journal::mark)). The
-//! stream then requests the replicas' offsets.
+//! stream then requests the replicas' offsets, except during a failover.
 
 use std::sync::Arc;
 
@@ -46,8 +46,11 @@ impl Replication {
             state.waits.push(PendingWait { waiter, worker, replicas: wait.replicas, offset });
         }
         let Some(shared) = self.server.get().cloned() else { return };
+        // A request would move the end of the stream, which the target of a failover must have.
+        // Replicas also acknowledge once a second without it.
+        let asks = !self.failovers.is_running();
         server.keyspace().journal().mark(
-            true,
+            asks,
             Box::new(move |offset| {
                 let Some(server) = shared.upgrade() else { return };
                 if let Some(wait) =
