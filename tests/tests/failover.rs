@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::following::{assert_same, follow, info, wait_for_link, wait_until_applied};
 use pantala_tests::waiting::eventually;
-use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Reply, Server, for_all_backends, for_each_backend};
 
 /// Arguments of all servers: full syncs start without delay, and no `PING` advances the offsets.
 const ARGS: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
@@ -317,7 +317,7 @@ fn a_forced_failover_takes_place_after_its_time() {
 /// aborted: as in Redis, the timeout does not count in this state.
 #[test]
 fn a_failover_retries_the_handshake() {
-    for_each_backend(|backend| {
+    for_all_backends(|backend| {
         for (from, to) in [(Kind::Redis, Kind::Redis), (Kind::Pantala, Kind::Redis), (Kind::Pantala, Kind::Pantala)] {
             let (Some(from), Some(to)) = (start(from, backend), start(to, backend)) else { return };
             follow(&to, &from);
