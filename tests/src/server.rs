@@ -240,6 +240,16 @@ impl Server {
         self.memory_bytes("VmRSS:")
     }
 
+    /// Returns the resident memory that the server has allocated, in bytes: without the pages of
+    /// its program, which `used_memory` does not count either.
+    ///
+    /// # Panics
+    /// If the process has ended.
+    #[must_use]
+    pub fn allocated_resident_bytes(&self) -> u64 {
+        self.memory_bytes("RssAnon:") + self.memory_bytes("RssShmem:")
+    }
+
     /// Returns the server's peak resident memory in bytes.
     ///
     /// # Panics

@@ -19,8 +19,8 @@ fn memory_field(client: &mut Client, name: &str) -> u64 {
     line.trim().parse().expect("a number")
 }
 
-/// Returns the allowed resident memory of an empty server: 20 MB and 10% above the accounted
-/// memory.
+/// Returns the allowed resident memory of an empty server, without the pages of its program: 20 MB
+/// and 10% above the accounted memory.
 fn resident_max(client: &mut Client) -> u64 {
     memory_field(client, "used_memory") * 11 / 10 + 20_000_000
 }
@@ -32,7 +32,7 @@ fn words(command: &str) -> Vec<String> {
 /// Waits until memory has been returned to the system. Reads only `/proc` and sends no command:
 /// that would wake the server, which must return memory even while it is idle.
 fn wait_until_returned(server: &Server, resident_max: u64, what: &str) {
-    eventually(what, || server.resident_bytes() <= resident_max);
+    eventually(what, || server.allocated_resident_bytes() <= resident_max);
 }
 
 /// Time within which freed memory is returned.

@@ -66,7 +66,8 @@ impl Watch {
         if self.is_skipped(server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0) {
             return;
         }
-        let Some(resident_bytes) = process::resident_bytes() else { return };
+        // Without the pages of the program, which are not accounted for either.
+        let Some(resident_bytes) = process::allocated_resident_bytes() else { return };
         if resident_bytes >= HUGE_PAGES_FROM_BYTES.max(2 * self.huge_pages_at_bytes) {
             self.huge_pages_at_bytes = resident_bytes;
             allocator::place_huge_pages();
