@@ -12,8 +12,8 @@ const LINES_MAX: usize = 1000;
 /// Violations that a folder still has, by rule. **A budget only decreases:** lower it after
 /// rewriting a folder, and never raise it. A folder without an entry has no budget.
 ///
-/// `cargo test -p pantala-tests --test tidy -- --nocapture` prints the table with the current
-/// numbers.
+/// `cargo test -p pantala-tests --test structure tidy:: -- --nocapture` prints the table with the
+/// current numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Budget {
     /// Lines of prose of more than 100 columns.
