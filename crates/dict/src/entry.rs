@@ -6,6 +6,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
 use crate::record::{Content, Kind, RawPayload, Record, kept_bits};
+use crate::snapshot::Reason;
 use crate::table::Table;
 
 /// The payload of an entry, borrowed.
@@ -228,7 +229,7 @@ impl<'d, V> EntryMut<'d, V> {
     /// Stores the low 3 bits of `flags` as the user flags.
     #[inline]
     pub fn set_user_flags(&mut self, flags: u8) {
-        self.table.before_change(self.slot);
+        self.table.before_change(self.slot, Reason::Change);
         // SAFETY: as in `set_access`.
         unsafe { self.record().set_user_flags(flags) }
     }
@@ -237,7 +238,7 @@ impl<'d, V> EntryMut<'d, V> {
     /// isn't an integer.
     #[inline]
     pub fn set_int(&mut self, value: i64) -> bool {
-        self.table.before_change(self.slot);
+        self.table.before_change(self.slot, Reason::Change);
         // SAFETY: as in `set_access`; an integer payload is 8 bytes at any alignment.
         unsafe {
             let (kind, at, _) = self.record().payload();
@@ -251,7 +252,7 @@ impl<'d, V> EntryMut<'d, V> {
     /// Returns the bytes of a bytes payload, for changes in place.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        self.table.before_change(self.slot);
+        self.table.before_change(self.slot, Reason::Change);
         // SAFETY: as in `set_access`; the borrow is `self`'s.
         unsafe {
             let (kind, at, len) = self.record().payload();
@@ -262,7 +263,7 @@ impl<'d, V> EntryMut<'d, V> {
     /// Returns the heap value, for changes in place.
     #[inline]
     pub fn heap_mut(&mut self) -> Option<&mut V> {
-        self.table.before_change(self.slot);
+        self.table.before_change(self.slot, Reason::Change);
         // SAFETY: as in `set_access`; the pointer is that of a live `V` that only this entry refers
         // to.
         unsafe { self.record().heap().map(|value| value.cast::<V>().as_mut()) }
@@ -284,7 +285,7 @@ impl<'d, V> EntryMut<'d, V> {
         // SAFETY: as in `set_access`.
         let old = unsafe { self.record().heap() };
         let payload = payload.into_raw();
-        self.table.change(self.h, self.slot, |record, slab| {
+        self.table.change(self.h, self.slot, Reason::Removal, |record, slab| {
             // SAFETY: as in `set_access`; the record belongs to this slab, and only the slot, which
             // `change` updates, refers to it. The payload can't lie in the record: the caller
             // couldn't borrow from the entry.
@@ -300,7 +301,7 @@ impl<'d, V> EntryMut<'d, V> {
         if expire_at_ms.is_none() && self.expire_at_ms().is_none() {
             return;
         }
-        self.table.change(self.h, self.slot, |record, slab| {
+        self.table.change(self.h, self.slot, Reason::Change, |record, slab| {
             // SAFETY: as in `set`.
             unsafe { record.set_expire(slab, expire_at_ms) }
         });

@@ -139,4 +139,4 @@ pub use hash::hash_key;
 pub use hint::{BucketHint, Hint, Roots};
 pub use memory::{prefetch, prefetch_all};
 pub use occupancy::Occupancy;
-pub use snapshot::Keeper;
+pub use snapshot::{Keeper, Reason};

@@ -33,13 +33,22 @@ const KEEPS: u8 = 2;
 
 /// Receives the entries of a snapshot, and writes them down or copies them.
 pub trait Keeper<V>: Send {
-    /// Keeps an entry that existed when the snapshot started. Returns whether the entry has been
-    /// kept.
-    ///
-    /// If `is_forced`, the entry is about to change: the keeper must keep the whole entry now, and
-    /// the result is ignored. Otherwise the walk has reached the entry. If the keeper returns
-    /// false, because it has kept only a part, the next step of the walk passes the entry again.
-    fn keep(&mut self, entry: EntryRef<'_, V>, is_forced: bool) -> bool;
+    /// Keeps an entry that existed when the snapshot started. Returns whether the whole entry has
+    /// been kept. If not, it is passed again by its next change and by the walk, until it has been
+    /// kept. After [`Reason::Removal`] it can't be passed again, and the result is ignored.
+    fn keep(&mut self, entry: EntryRef<'_, V>, reason: Reason) -> bool;
+}
+
+/// The reason for which an entry is passed to a [`Keeper`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The walk has reached the entry.
+    Walk,
+    /// The entry is about to change. Its heap value, if it has one, stays the same object and may
+    /// change only in place.
+    Change,
+    /// The entry is about to be removed, or its payload to be replaced.
+    Removal,
 }
 
 /// A [`Keeper`] of a table, which doesn't know the type of its values.
@@ -48,16 +57,16 @@ pub(crate) trait KeepRecord: Send {
     ///
     /// The record is in use in the dictionary that the keeper was given to, and nothing writes it
     /// during the call.
-    unsafe fn keep(&mut self, record: Record, is_forced: bool) -> bool;
+    unsafe fn keep(&mut self, record: Record, reason: Reason) -> bool;
 }
 
 struct Typed<V, K>(K, PhantomData<fn(V)>);
 
 impl<V, K: Keeper<V>> KeepRecord for Typed<V, K> {
-    unsafe fn keep(&mut self, record: Record, is_forced: bool) -> bool {
+    unsafe fn keep(&mut self, record: Record, reason: Reason) -> bool {
         // SAFETY: by the caller's promise; the dictionary is one of `V`, since only
         // `Dict::begin_snapshot` makes such a keeper.
-        self.0.keep(unsafe { EntryRef::new(record) }, is_forced)
+        self.0.keep(unsafe { EntryRef::new(record) }, reason)
     }
 }
 
@@ -65,9 +74,9 @@ impl Table {
     /// Keeps the record of a slot for the running snapshot, if any. Must be called before the
     /// record is changed or removed.
     #[inline(always)]
-    pub(crate) fn before_change(&mut self, slot: NonNull<AtomicU64>) {
+    pub(crate) fn before_change(&mut self, slot: NonNull<AtomicU64>, reason: Reason) {
         if self.epoch & KEEPS != 0 {
-            self.keep(Self::record(slot), true);
+            self.keep(Self::record(slot), reason);
         }
     }
 
@@ -75,18 +84,18 @@ impl Table {
     /// Returns whether the snapshot is done with the record.
     #[cold]
     #[inline(never)]
-    fn keep(&mut self, record: Record, is_forced: bool) -> bool {
+    fn keep(&mut self, record: Record, reason: Reason) -> bool {
         let parity = self.epoch & PARITY;
         // SAFETY: the callers pass records in use of this table, which they hold exclusively.
         unsafe {
             if record.parity() == parity {
                 return true;
             }
-            let is_kept = self.keeper.as_mut().is_none_or(|keeper| keeper.keep(record, is_forced));
-            if is_kept || is_forced {
+            let is_kept = self.keeper.as_mut().is_none_or(|keeper| keeper.keep(record, reason));
+            if is_kept || reason == Reason::Removal {
                 record.set_parity(parity);
             }
-            is_kept || is_forced
+            is_kept
         }
     }
 }
@@ -122,7 +131,7 @@ impl<V> Dict<V> {
             for index in 0..table.stash.len() {
                 let word = table.stash[index].load(Relaxed);
                 // SAFETY: the stash holds slots in use.
-                if !table.keep(unsafe { Record::from_slot(word) }, false) {
+                if !table.keep(unsafe { Record::from_slot(word) }, Reason::Walk) {
                     return Some(0);
                 }
             }
@@ -141,7 +150,7 @@ impl<V> Dict<V> {
                 for word in words.drain(..) {
                     // SAFETY: the slot was in use above, and only bits of records have changed
                     // since.
-                    if !table.keep(unsafe { Record::from_slot(word) }, false) {
+                    if !table.keep(unsafe { Record::from_slot(word) }, Reason::Walk) {
                         return Some(gathered_from);
                     }
                 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::hash::COLLIDING_SEED;
 use crate::testing::{Random, seed};
-use crate::{Dict, Entry, EntryRef, Keeper, NewPayload, Payload, hash_key};
+use crate::{Dict, Entry, EntryRef, Keeper, NewPayload, Payload, Reason, hash_key};
 
 /// Keys, payloads as text, and expiries.
 type Content = BTreeMap<Vec<u8>, (String, Option<i64>)>;
@@ -29,22 +29,30 @@ fn content(dict: &Dict<u64>) -> Content {
 #[derive(Clone, Default)]
 struct Kept {
     all: Arc<Mutex<(Content, usize)>>,
-    /// The key that the walk has reached and that is kept in two pieces.
+    /// A key that is kept in two pieces: at first the walk or a change has passed it.
     half: Option<Vec<u8>>,
+    /// Its content at that time.
+    before: Option<(String, Option<i64>)>,
 }
 
 impl Keeper<u64> for Kept {
-    fn keep(&mut self, entry: EntryRef<'_, u64>, is_forced: bool) -> bool {
+    fn keep(&mut self, entry: EntryRef<'_, u64>, reason: Reason) -> bool {
         let is_half = self.half.as_deref() == Some(entry.key());
-        if !is_forced && !is_half && self.half.is_none() && entry.key().ends_with(b"7") {
+        if reason != Reason::Removal && !is_half && self.half.is_none() && entry.key().ends_with(b"7") {
             self.half = Some(entry.key().to_vec());
+            self.before = Some(content_of(&entry));
             return false;
         }
+        if reason == Reason::Change && is_half {
+            return false;
+        }
+        let before = self.before.take_if(|_| is_half);
         self.half.take_if(|_| is_half);
         let mut kept = self.all.lock().expect("no test panics within");
-        let before = kept.0.insert(entry.key().to_vec(), content_of(&entry));
-        assert_eq!(before, None, "{} was kept twice", entry.key().escape_ascii());
-        kept.1 += usize::from(is_forced);
+        let content = before.unwrap_or_else(|| content_of(&entry));
+        let former = kept.0.insert(entry.key().to_vec(), content);
+        assert_eq!(former, None, "{} was kept twice", entry.key().escape_ascii());
+        kept.1 += usize::from(reason != Reason::Walk);
         true
     }
 }

@@ -14,7 +14,7 @@ use crate::memory::prefetch;
 use crate::record::{Content, Kind, Record};
 use crate::segment::Segment;
 use crate::slab::Slab;
-use crate::snapshot::KeepRecord;
+use crate::snapshot::{KeepRecord, Reason};
 
 /// The directory of a dictionary without segments.
 pub(crate) static NO_DIRECTORY: [AtomicU64; 1] = [AtomicU64::new(0)];
@@ -283,7 +283,7 @@ impl Table {
     /// Empties a slot and returns its record, which is still valid; the caller passes it to
     /// [`Self::free`]. Only the bits of `h` that choose segment and tag are used.
     pub(crate) fn unhook(&mut self, h: u64, slot: NonNull<AtomicU64>) -> Record {
-        self.before_change(slot);
+        self.before_change(slot, Reason::Removal);
         let record = Self::record(slot);
         self.len -= 1;
         self.expiring -= (record.slot() & EXPIRES_BIT) as usize;
@@ -331,9 +331,10 @@ impl Table {
         &mut self,
         h: u64,
         slot: NonNull<AtomicU64>,
+        reason: Reason,
         change: impl FnOnce(Record, &mut Slab) -> Record,
     ) {
-        self.before_change(slot);
+        self.before_change(slot, reason);
         // SAFETY: a slot in use of this table; slots are only ever accessed as atomics.
         let slot_word = unsafe { slot.as_ref() };
         let old = slot_word.load(Relaxed);

@@ -37,6 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pantala_dict::prefetch;
 
 use crate::chunked::Chunked;
+use crate::cut::{Cut, CutCell, CutState};
 
 /// The index that stands for no entry.
 const NONE: u32 = u32::MAX;
@@ -92,7 +93,7 @@ pub fn hash(seed: u64, key: &[u8]) -> u32 {
 }
 
 /// An item of a table.
-pub trait Item {
+pub trait Item: Clone {
     /// Returns its bytes of heap.
     fn allocated_bytes(&self) -> usize;
 
@@ -120,6 +121,8 @@ pub struct Table<T> {
     /// Heap bytes of all items.
     item_bytes: usize,
     seed: u64,
+    /// Its slots are indexes. Items before its position are taken.
+    cut: CutCell<Cut<T, usize>>,
 }
 
 impl<T: Item> Table<T> {
@@ -137,7 +140,14 @@ impl<T: Item> Table<T> {
             buckets.push(NONE);
         }
         entries.reserve(len);
-        Table { buckets, entries, mask: bucket_count.next_power_of_two() - 1, item_bytes: 0, seed }
+        Table {
+            buckets,
+            entries,
+            mask: bucket_count.next_power_of_two() - 1,
+            item_bytes: 0,
+            seed,
+            cut: CutCell::default(),
+        }
     }
 
     /// Returns the number of entries.
@@ -252,6 +262,9 @@ impl<T: Item> Table<T> {
     #[inline]
     pub fn change<R>(&mut self, index: usize, change: impl FnOnce(&mut T) -> R) -> R {
         let item = &mut self.entries.get_mut(index).item;
+        if let Some(cut) = self.cut.get_mut() {
+            cut.keep_from(index, || item.clone());
+        }
         self.item_bytes -= item.allocated_bytes();
         let result = change(item);
         self.item_bytes += item.allocated_bytes();
@@ -265,6 +278,9 @@ impl<T: Item> Table<T> {
     pub fn insert(&mut self, hash: u32, item: T) {
         let index = self.entries.len();
         assert!(index < ENTRIES_MAX, "a table of more than {ENTRIES_MAX} entries");
+        if let Some(cut) = self.cut.get_mut() {
+            cut.take(index);
+        }
         if index >= self.buckets.len() {
             self.split();
         }
@@ -278,6 +294,9 @@ impl<T: Item> Table<T> {
     pub fn remove(&mut self, index: usize) -> Option<T> {
         if index >= self.len() {
             return None;
+        }
+        if self.cut.get_mut().is_some() {
+            self.keep_before_removal(index);
         }
         let (hash, next) = (self.entries.get(index).hash, self.entries.get(index).next);
         self.relink(hash, index as u32, next);
@@ -293,6 +312,51 @@ impl<T: Item> Table<T> {
             }
         }
         Some(removed)
+    }
+
+    /// Starts a cut of the current items.
+    pub fn begin_cut(&self) {
+        *self.cut.lock() = Some(Box::new(Cut::new(self.len(), self.len(), 0)));
+    }
+
+    /// Passes at most `most` items of the cut, as they were at its start, to `read`.
+    pub fn read_cut(&self, most: usize, mut read: impl FnMut(&T)) -> CutState {
+        self.cut.read(|cut| {
+            let visited = cut.drain(most, |item| read(&item));
+            let to = cut.position.saturating_add(most - visited).min(self.len());
+            for index in cut.position..to {
+                if !cut.is_taken(index) {
+                    read(self.get(index));
+                    cut.received(1);
+                }
+            }
+            cut.position = cut.position.max(to);
+            cut.state(cut.position >= self.len())
+        })
+    }
+
+    /// Returns whether a cut runs.
+    pub fn has_cut(&self) -> bool {
+        self.cut.lock().is_some()
+    }
+
+    /// Ends the cut, if one runs.
+    pub fn end_cut(&self) {
+        *self.cut.lock() = None;
+    }
+
+    /// Keeps the item at an index for the cut before it is removed. The last item will take its
+    /// place: if that is one which the reader has passed, keeps the last item as well.
+    #[cold]
+    fn keep_before_removal(&mut self, index: usize) {
+        let last = self.entries.len() - 1;
+        let Some(cut) = self.cut.get_mut() else { return };
+        cut.keep_from(index, || self.entries.get(index).item.clone());
+        if index < cut.position {
+            cut.keep_from(last, || self.entries.get(last).item.clone());
+        } else if !cut.is_taken(last) {
+            cut.untake(index);
+        }
     }
 
     /// Redirects the link to entry `from`, whose hash is `hash`, to entry `to`.
@@ -390,6 +454,15 @@ impl<T: Item> Table<T> {
     /// Iterates over all items with their hashes, unordered.
     pub fn iter_hashed(&self) -> impl Iterator<Item = (u32, &T)> {
         self.entries.iter().map(|entry| (entry.hash, &entry.item))
+    }
+}
+
+impl<T> Cut<T, usize> {
+    /// Keeps the item at an index before it changes, unless the reader has passed it.
+    fn keep_from(&mut self, index: usize, copy: impl FnOnce() -> T) {
+        if index >= self.position {
+            self.keep(index, copy);
+        }
     }
 }
 

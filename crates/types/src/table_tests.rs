@@ -163,7 +163,7 @@ fn a_scan_of_an_unchanged_table_visits_each_item_once() {
 /// The costs in the table at the head of the module.
 #[test]
 fn a_word_costs_twenty_to_twenty_five_bytes() {
-    #[derive(Debug)]
+    #[derive(Clone, Debug)]
     struct Word(#[allow(dead_code)] u64);
     impl Item for Word {
         fn allocated_bytes(&self) -> usize {

@@ -47,8 +47,8 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         }
         if taken == len {
             set.view().for_each(|member| reply_popped(member, reply));
-            *set = Set::empty();
-        } else if (len - taken).saturating_mul(POPPED_PER_KEPT) <= taken && count.is_some() {
+            set.clear();
+        } else if (len - taken).saturating_mul(POPPED_PER_KEPT) <= taken && count.is_some() && !set.has_cut() {
             *set = keep_some(set.view(), len - taken, &mut random, intset_entries_max, |member| {
                 reply_popped(member, reply);
             });

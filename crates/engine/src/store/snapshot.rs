@@ -16,6 +16,7 @@
 //! | --- | --- |
 //! | parts of the walk that the thread has not received | [`QUEUED_BYTES_MAX`], and one part per worker |
 //! | parts forced by changes | the rest of the dataset, because a change does not wait for the disk |
+//! | pieces and kept elements of a large entry | the entry: its pieces are adjacent in the file |
 //! | a dictionary that a flush has taken out | kept until the walk has passed it |
 //!
 //! When the keeper of the last dictionary is dropped, no sender is left. This shows the thread that
@@ -27,8 +28,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use pantala_dict::{Dict, EntryRef, Keeper, Payload};
-use pantala_types::Value;
+use pantala_dict::{Dict, EntryRef, Keeper, Payload, Reason};
+use pantala_types::{CutState, Value};
 
 use crate::faults::{self, Fault};
 use crate::store::Store;
@@ -70,6 +71,16 @@ pub trait Encoder: Send + Sync {
         is_forced: bool,
         part: &mut Vec<u8>,
     ) -> Option<usize>;
+
+    /// Appends the head of an entry and starts a cut of its value. Returns false, without having
+    /// appended anything, if the entry had expired or its value has no cuts.
+    fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool;
+
+    /// Appends a piece of an entry's cut. `is_forced` is true if a command waits for this.
+    fn append_cut(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> CutState;
+
+    /// Ends the cut of an entry's value, if one runs, because the snapshot has failed.
+    fn end_cut(&self, entry: EntryRef<'_, Value>);
 }
 
 /// Encoded entries of one database, or one large entry.
@@ -107,6 +118,7 @@ pub struct Progress {
     forced_bytes: AtomicU64,
     is_discarding: AtomicBool,
     is_abandoned: AtomicBool,
+    is_incomplete: AtomicBool,
 }
 
 impl Progress {
@@ -126,6 +138,12 @@ impl Progress {
     /// walks any more.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Relaxed);
+    }
+
+    /// Returns whether elements of an entry could not be encoded. The snapshot must not be used
+    /// then. This is a bug.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete.load(Relaxed)
     }
 
     /// Returns whether the walk should pause until the snapshot's thread has caught up.
@@ -207,7 +225,7 @@ impl SnapshotStart {
                 continue;
             }
             let (db, output) = (store.logical(physical), Arc::clone(&self.output));
-            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0, large: None });
+            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0, open: Vec::new() });
             walks.push(Walk { place: Place::Live(physical), cursor: 0 });
         }
         if !walks.is_empty() {
@@ -223,27 +241,41 @@ struct DictKeeper {
     db: u32,
     part: Vec<u8>,
     keys: u64,
-    /// A large entry of which the walk has encoded some pieces.
-    large: Option<Large>,
+    /// Large entries of which some pieces are encoded.
+    open: Vec<Large>,
 }
 
 /// A large entry that is encoded in pieces.
 struct Large {
     key: Box<[u8]>,
     pieces: Vec<Vec<u8>>,
-    /// Start of its next piece.
-    at: usize,
+    reader: Reader,
+}
+
+/// How a large entry is read.
+#[derive(Clone, Copy)]
+enum Reader {
+    /// By a cut of its value, which may change meanwhile.
+    Cut,
+    /// From this index on. The index is valid until the value changes.
+    Index(usize),
 }
 
 impl Keeper<Value> for DictKeeper {
-    fn keep(&mut self, entry: EntryRef<'_, Value>, is_forced: bool) -> bool {
+    fn keep(&mut self, entry: EntryRef<'_, Value>, reason: Reason) -> bool {
+        let is_forced = reason != Reason::Walk;
         let Output { encoder, empty, progress, .. } = &*self.output;
+        let open = self.open.iter().position(|large| *large.key == *entry.key());
         if progress.is_discarding.load(Relaxed) || is_forced && faults::hits(Fault::UnkeptEntry) {
+            if open.is_some() {
+                encoder.end_cut(entry);
+            }
             return true;
         }
+        // A value that was large when it was reached may have shrunk since.
         let is_large = matches!(entry.payload(), Payload::Heap(value) if value.allocated_bytes() >= LARGE_BYTES);
-        if is_large && !matches!(entry.payload(), Payload::Heap(Value::String(_))) {
-            return self.keep_large(entry, is_forced);
+        if open.is_some() || is_large && !matches!(entry.payload(), Payload::Heap(Value::String(_))) {
+            return self.keep_large(entry, reason, open);
         }
         if self.part.is_empty() {
             self.part = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(PART_CAPACITY));
@@ -262,35 +294,60 @@ impl Keeper<Value> for DictKeeper {
 }
 
 impl DictKeeper {
-    /// Encodes a piece of a large entry or, before a change, all remaining pieces. Returns whether
-    /// that was the last piece.
-    fn keep_large(&mut self, entry: EntryRef<'_, Value>, is_forced: bool) -> bool {
-        let has_started = self.large.as_ref().is_some_and(|large| *large.key == *entry.key());
-        // Only one entry at a time is encoded piece by piece. Another large entry is encoded as a
-        // whole.
-        let is_whole = is_forced || !has_started && self.large.is_some();
-        let mut large = self.large.take_if(|_| has_started).unwrap_or_else(|| Large {
-            key: entry.key().into(),
-            pieces: Vec::new(),
-            at: 0,
-        });
+    /// Encodes a piece of a large entry, which is in `open` at an index if it has been reached
+    /// before. Encodes all remaining pieces before a removal, and before a change unless the value
+    /// has a cut. Returns whether that was the last piece.
+    fn keep_large(&mut self, entry: EntryRef<'_, Value>, reason: Reason, open: Option<usize>) -> bool {
+        let is_forced = reason != Reason::Walk;
         let Output { encoder, progress, .. } = &*self.output;
-        loop {
-            let mut piece = Vec::new();
-            if large.at == 0 {
-                encoder.select(self.db, &mut piece);
+        let mut large = match open {
+            // A change within a cut is the cut's own business.
+            Some(at) if reason == Reason::Change && matches!(self.open[at].reader, Reader::Cut) => return false,
+            Some(at) => self.open.swap_remove(at),
+            None => {
+                let mut head = Vec::new();
+                encoder.select(self.db, &mut head);
+                let before = head.len();
+                let is_cut = encoder.begin_cut(entry, &mut head);
+                let reader = if is_cut { Reader::Cut } else { Reader::Index(0) };
+                debug_assert!(is_cut || head.len() == before);
+                Large { key: entry.key().into(), pieces: vec![head], reader }
             }
-            let next = encoder.append_piece(entry, large.at, is_forced, &mut piece);
+        };
+        let is_whole = match large.reader {
+            Reader::Cut => reason == Reason::Removal,
+            Reader::Index(_) => is_forced,
+        };
+        loop {
+            if reason == Reason::Change && !is_whole {
+                self.open.push(large);
+                return false;
+            }
+            let mut piece = Vec::new();
+            let has_more = match &mut large.reader {
+                Reader::Cut => {
+                    let state = encoder.append_cut(entry, is_forced, &mut piece);
+                    if state == CutState::Lost {
+                        debug_assert!(false, "a value has lost its cut");
+                        progress.is_incomplete.store(true, Relaxed);
+                    }
+                    state == CutState::More
+                }
+                Reader::Index(at) => {
+                    let next = encoder.append_piece(entry, *at, is_forced, &mut piece);
+                    *at = next.unwrap_or(*at);
+                    next.is_some()
+                }
+            };
             if is_forced {
                 progress.forced_bytes.fetch_add(piece.len() as u64, Relaxed);
             }
             large.pieces.push(piece);
-            match next {
-                None => break,
-                Some(at) => large.at = at,
+            if !has_more {
+                break;
             }
             if !is_whole {
-                self.large = Some(large);
+                self.open.push(large);
                 return false;
             }
         }

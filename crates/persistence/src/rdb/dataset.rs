@@ -10,7 +10,7 @@ use pantala_engine::eviction::Rank;
 use pantala_engine::tuning::Tuning;
 use pantala_engine::whole::Whole;
 use pantala_types::rdb_value::{self, ValueRef, write_piece};
-use pantala_types::{Hash, Value, access};
+use pantala_types::{CutState, Hash, Value, access};
 
 use super::writer::{Attributes, Sink, Version, Writer, append_entry, append_head};
 use super::{MAGIC_REDIS, opcode};
@@ -121,6 +121,30 @@ impl EntryForm {
             append_head(&mut writer, entry.key(), value, attributes);
         }
         write_piece(value, from, most, &mut writer)
+    }
+
+    /// Appends the head of an entry and starts a cut of its value. Returns false, without having
+    /// appended anything, if the entry has expired or its value has no cuts.
+    pub fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
+        let Some((value, attributes)) = self.value(&entry) else { return false };
+        let mut elements = Vec::new();
+        let has_begun = rdb_value::begin_cut(value, &mut rdb_value::Writer::new(&mut elements, self.compresses));
+        if has_begun {
+            append_head(&mut rdb_value::Writer::new(part, self.compresses), entry.key(), value, attributes);
+            part.append(&mut elements);
+        }
+        has_begun
+    }
+
+    /// Appends a piece of an entry's cut.
+    pub fn append_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> CutState {
+        let mut writer = rdb_value::Writer::new(part, self.compresses);
+        entry.held().to_write().map_or(CutState::Lost, |value| rdb_value::write_cut(value, PIECE_ELEMENTS, &mut writer))
+    }
+
+    /// Ends the cut of an entry's value, if one runs.
+    pub fn end_cut(entry: EntryRef<'_, Value>) {
+        entry.held().to_write().into_iter().for_each(rdb_value::end_cut);
     }
 }
 

@@ -25,7 +25,7 @@ use pantala_engine::snapshot::{Encoder, Input, Next, Part, Progress};
 use pantala_engine::whole::Whole;
 use pantala_persistence::rdb::{EntryForm, Head, Tail, Version, append_select};
 use pantala_replication::Filter;
-use pantala_types::Value;
+use pantala_types::{CutState, Value};
 
 use super::save::facts;
 use crate::host::Server;
@@ -349,6 +349,19 @@ impl Encoder for Parts {
         let form = if is_forced { &self.forced } else { &self.walked };
         form.append_piece(entry, from, part)
     }
+
+    fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
+        self.walked.begin_cut(entry, part)
+    }
+
+    fn append_cut(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> CutState {
+        let form = if is_forced { &self.forced } else { &self.walked };
+        form.append_cut(entry, part)
+    }
+
+    fn end_cut(&self, entry: EntryRef<'_, Value>) {
+        EntryForm::end_cut(entry);
+    }
 }
 
 /// Encodes no key.
@@ -364,6 +377,16 @@ impl Encoder for NoKeys {
     fn append_piece(&self, _: EntryRef<'_, Value>, _: usize, _: bool, _: &mut Vec<u8>) -> Option<usize> {
         None
     }
+
+    fn begin_cut(&self, _: EntryRef<'_, Value>, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn append_cut(&self, _: EntryRef<'_, Value>, _: bool, _: &mut Vec<u8>) -> CutState {
+        CutState::Ended
+    }
+
+    fn end_cut(&self, _: EntryRef<'_, Value>) {}
 }
 
 /// The part of a snapshot's work that needs no shards.
@@ -421,6 +444,9 @@ fn write(
             Next::Later => {}
             Next::End => break,
         }
+    }
+    if input.progress().is_incomplete() {
+        return Err(Failure::Io(io::Error::other("elements of a large value were not encoded")));
     }
     take(&mut tail.to_bytes(), None)?;
     Ok(Written { bytes, version: head.version })

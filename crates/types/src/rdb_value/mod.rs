@@ -23,6 +23,8 @@
 //! [`Limits::string_bytes_max`]. Entries with an encoding that Redis wouldn't use (an integer as
 //! text) are reencoded, because equal values must have equal bytes in a pack.
 
+#[cfg(test)]
+mod cut_tests;
 mod error;
 mod extent;
 mod listpack;
@@ -50,7 +52,7 @@ pub use extent::{Extent, extent, string_extent};
 pub use read::{read, read_body};
 pub use read_newer::read_newer;
 pub use reader::Reader;
-pub use write::{kind_of, write, write_body, write_piece};
+pub use write::{begin_cut, end_cut, kind_of, write, write_body, write_cut, write_piece};
 pub use writer::{DRAIN_BYTES, Drain, Writer};
 
 /// The version that is written, and the newest that is read.

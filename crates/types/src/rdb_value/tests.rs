@@ -7,7 +7,7 @@ use crate::stream::{NewId, NodeLimits, StreamId};
 use crate::testing::Random;
 use crate::{Collection, Encoding};
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     string_bytes_max: 1 << 20,
     list_node: NodeLimit { bytes: 8192, entries: usize::MAX, alone_bytes: 1 << 30, plain_depth: 0 },
     hash: HashLimits { entries_max: 128, value_bytes_max: 64 },
@@ -15,7 +15,7 @@ const LIMITS: Limits = Limits {
     sorted_set: PackLimits::DEFAULT,
 };
 
-fn load(bytes: &[u8]) -> Result<Loaded<'_>, Error> {
+pub(super) fn load(bytes: &[u8]) -> Result<Loaded<'_>, Error> {
     read(&mut Reader::new(bytes, LIMITS.string_bytes_max), &LIMITS)
 }
 
@@ -37,7 +37,7 @@ fn value_ref<'a>(loaded: &'a Loaded<'_>) -> ValueRef<'a> {
 }
 
 /// Returns the contents of a value, sorted if it is unordered.
-fn content(loaded: &Loaded<'_>) -> Vec<Vec<u8>> {
+pub(super) fn content(loaded: &Loaded<'_>) -> Vec<Vec<u8>> {
     let mut content = Vec::new();
     match loaded {
         Loaded::String(bytes) => content.push(bytes.to_vec()),

@@ -3,6 +3,7 @@
 use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 
 use super::{LISTPACK_BYTES_MAX, NODE_PACKED, NODE_PLAIN, ValueRef, Writer, kind, listpack};
+use crate::cut::CutState;
 use crate::hash::HashView;
 use crate::list::{ListView, Run};
 use crate::pack::{Element, Pack, TwoWay};
@@ -93,6 +94,66 @@ pub fn write_piece(value: ValueRef<'_>, from: usize, most: usize, writer: &mut W
         _ => {}
     }
     (to < len).then_some(to)
+}
+
+/// Starts a cut of a value's elements and writes the head of the value's body. [`write_cut`] then
+/// writes the rest, even if the value changes. Returns false, without having done anything, for a
+/// value that has no cuts: any but a large hash, set or sorted set, and a hash with fields that
+/// expire.
+pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
+    let len = match value {
+        ValueRef::Hash(HashView::Table(table)) => {
+            table.begin_cut();
+            table.len()
+        }
+        ValueRef::Set(SetView::Table(table)) => {
+            table.begin_cut();
+            table.len()
+        }
+        ValueRef::SortedSet(SortedSetView::Large(set)) => {
+            set.begin_cut();
+            set.len()
+        }
+        _ => return false,
+    };
+    writer.length(len as u64);
+    true
+}
+
+/// Writes at most `most` elements of a value's cut.
+pub fn write_cut(value: ValueRef<'_>, most: usize, writer: &mut Writer<'_>) -> CutState {
+    match value {
+        // Fields may have got expiry times since the cut.
+        ValueRef::Hash(hash) => match hash.plain() {
+            HashView::Table(table) => table.read_cut(most, |pair| {
+                writer.string(pair.field());
+                writer.string(pair.value());
+            }),
+            _ => CutState::Lost,
+        },
+        ValueRef::Set(SetView::Table(table)) => {
+            table.read_cut(most, |member| member.element().with_bytes(|bytes| writer.string(bytes)))
+        }
+        ValueRef::SortedSet(SortedSetView::Large(set)) => set.read_cut(most, |member, score| {
+            writer.string(member);
+            writer.put(&score.to_le_bytes());
+        }),
+        _ => CutState::Lost,
+    }
+}
+
+/// Ends a value's cut, if one runs.
+pub fn end_cut(value: ValueRef<'_>) {
+    match value {
+        ValueRef::Hash(hash) => {
+            if let HashView::Table(table) = hash.plain() {
+                table.end_cut();
+            }
+        }
+        ValueRef::Set(SetView::Table(table)) => table.end_cut(),
+        ValueRef::SortedSet(SortedSetView::Large(set)) => set.end_cut(),
+        _ => {}
+    }
 }
 
 fn write_list(list: ListView<'_>, writer: &mut Writer<'_>) {

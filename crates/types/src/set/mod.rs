@@ -249,6 +249,22 @@ impl Set {
         }
     }
 
+    /// Removes all members.
+    pub fn clear(&mut self) {
+        if self.has_cut() {
+            (0..self.view().len()).rev().for_each(|index| self.remove_nth(index));
+        } else {
+            *self = Set::empty();
+        }
+    }
+
+    /// Returns whether a cut runs. Until it ends, the set must be changed by its methods, not
+    /// replaced by another.
+    #[must_use]
+    pub fn has_cut(&self) -> bool {
+        matches!(self, Set::Table(table) if table.has_cut())
+    }
+
     /// Removes the member at an index (see [`SetView::nth`]). The last member may move to this
     /// index.
     pub fn remove_nth(&mut self, index: usize) {

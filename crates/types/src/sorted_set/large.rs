@@ -4,6 +4,11 @@
 use super::records::Records;
 use super::table::Table;
 use super::tree::{Place, Tree};
+use crate::cut::{Cut, CutCell, CutState};
+
+/// A cut: its slots are ids of records. It is read in descending order, and its position is the
+/// last score and member that were read.
+type SetCut = Cut<(Box<[u8]>, f64), Option<(f64, Box<[u8]>)>>;
 
 /// A large sorted set, as described at the head of this module.
 #[derive(Clone, Debug)]
@@ -12,12 +17,19 @@ pub struct LargeSet {
     table: Table,
     tree: Tree,
     seed: u64,
+    cut: CutCell<SetCut>,
 }
 
 impl LargeSet {
     /// Returns an empty set, with a table for this many members.
     pub(super) fn new(members: usize) -> Self {
-        LargeSet { records: Records::new(), table: Table::new(members), tree: Tree::new(), seed: crate::table::seed() }
+        LargeSet {
+            records: Records::new(),
+            table: Table::new(members),
+            tree: Tree::new(),
+            seed: crate::table::seed(),
+            cut: CutCell::default(),
+        }
     }
 
     /// Returns the size of its heap memory without its own size, bytes, in constant time.
@@ -27,7 +39,13 @@ impl LargeSet {
 
     /// Returns a copy without spare capacity.
     pub(super) fn copy(&self) -> Self {
-        LargeSet { records: self.records.copy(), table: self.table.clone(), tree: self.tree.copy(), seed: self.seed }
+        LargeSet {
+            records: self.records.copy(),
+            table: self.table.clone(),
+            tree: self.tree.copy(),
+            seed: self.seed,
+            cut: CutCell::default(),
+        }
     }
 
     /// Returns the number of members.
@@ -106,11 +124,15 @@ impl LargeSet {
         let LargeSet { records, table, seed, .. } = self;
         let id = records.add(member, score);
         table.insert(hash, id, |id| pantala_dict::hash_key(*seed, records.member(id)));
+        if let Some(cut) = self.cut.get_mut() {
+            cut.take(id as usize);
+        }
         id
     }
 
     /// Changes the score of a record.
     pub(super) fn set_score(&mut self, id: u32, score: f64) {
+        self.keep(id);
         self.tree.remove(id, &self.records);
         self.records.set_score(id, score);
         self.tree.insert(id, &self.records);
@@ -130,10 +152,68 @@ impl LargeSet {
 
     /// Frees a record that is no longer in the tree.
     fn free_record(&mut self, id: u32) {
+        self.keep(id);
         let LargeSet { records, table, seed, .. } = self;
         let hash_of = |id: u32| pantala_dict::hash_key(*seed, records.member(id));
         table.remove(hash_of(id), id, hash_of);
         records.remove(id);
+    }
+
+    /// Keeps a record for the cut, if one runs, before the record changes.
+    #[inline]
+    fn keep(&mut self, id: u32) {
+        if let Some(cut) = self.cut.get_mut() {
+            cut.keep(id as usize, || (self.records.member(id).into(), self.records.score(id)));
+        }
+    }
+
+    /// Starts a cut of the current members and scores.
+    pub fn begin_cut(&self) {
+        *self.cut.lock() = Some(Box::new(Cut::new(self.records.ids(), self.len(), None)));
+    }
+
+    /// Returns whether a cut runs.
+    pub(super) fn has_cut(&self) -> bool {
+        self.cut.lock().is_some()
+    }
+
+    /// Passes at most `most` members of the cut, with their scores at its start, to `read`. Without
+    /// changes, they come in descending order.
+    pub fn read_cut(&self, most: usize, mut read: impl FnMut(&[u8], f64)) -> CutState {
+        self.cut.read(|cut| {
+            let visited = cut.drain(most, |(member, score)| read(&member, score));
+            let end = match &cut.position {
+                Some((score, member)) => {
+                    let before = |other: f64, other_id: u32| {
+                        other < *score || (other == *score && self.records.member(other_id) < &**member)
+                    };
+                    self.tree.partition(before, &self.records).rank
+                }
+                None => self.len(),
+            };
+            let start = end.saturating_sub(most - visited);
+            if start < end {
+                let mut place = self.tree.nth(end - 1);
+                for rank in (start..end).rev() {
+                    if rank < end - 1 {
+                        place = self.tree.previous(place);
+                    }
+                    let id = self.tree.id(place);
+                    if !cut.take(id as usize) {
+                        read(self.records.member(id), self.records.score(id));
+                        cut.received(1);
+                    }
+                }
+                let (member, score) = self.at(place);
+                cut.position = Some((score, member.into()));
+            }
+            cut.state(start == 0)
+        })
+    }
+
+    /// Ends the cut, if one runs.
+    pub fn end_cut(&self) {
+        *self.cut.lock() = None;
     }
 
     /// Continues a scan of the table.

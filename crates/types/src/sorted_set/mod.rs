@@ -335,7 +335,8 @@ impl SortedSet {
     /// Removes the members with these ranks, which must exist.
     pub fn remove_range(&mut self, ranks: std::ops::Range<usize>) {
         match self {
-            SortedSet::Large(set) if ranks.len() == set.len() => *self = Self::empty(),
+            // A cut needs the members.
+            SortedSet::Large(set) if ranks.len() == set.len() && !set.has_cut() => *self = Self::empty(),
             SortedSet::Packed(pack) => packed::remove(pack, ranks.start, ranks.len()),
             SortedSet::Large(set) => {
                 for _ in ranks.clone() {

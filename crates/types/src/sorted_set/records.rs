@@ -69,6 +69,11 @@ impl Records {
         copy
     }
 
+    /// Returns a number that exceeds all current ids.
+    pub(super) fn ids(&self) -> usize {
+        self.chunks.len() << CHUNK_BITS
+    }
+
     #[inline]
     fn record(&self, id: u32) -> &[u8] {
         &self.chunks[(id >> CHUNK_BITS) as usize][(id as usize % CHUNK_UNITS) * UNIT_BYTES..]

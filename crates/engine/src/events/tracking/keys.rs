@@ -12,6 +12,7 @@ use super::{Changer, KeyName, NOBODY, Reader};
 const FEW_READERS_MAX: usize = 16;
 
 /// The readers of a key.
+#[derive(Clone)]
 enum Readers {
     One(Arc<Reader>),
     Few(Vec<Arc<Reader>>),
@@ -73,6 +74,7 @@ fn address(reader: &Arc<Reader>) -> usize {
 }
 
 /// A key and its readers.
+#[derive(Clone)]
 struct Tracked {
     name: KeyName,
     readers: Readers,

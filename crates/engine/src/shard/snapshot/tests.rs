@@ -2,7 +2,7 @@
 //! snapshots of whole servers.
 
 use pantala_dict::EntryRef;
-use pantala_types::Value;
+use pantala_types::{CutState, Value};
 
 use super::*;
 use crate::command::Key;
@@ -26,6 +26,16 @@ impl Encoder for Keys {
     fn append_piece(&self, _: EntryRef<'_, Value>, _: usize, _: bool, _: &mut Vec<u8>) -> Option<usize> {
         None
     }
+
+    fn begin_cut(&self, _: EntryRef<'_, Value>, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn append_cut(&self, _: EntryRef<'_, Value>, _: bool, _: &mut Vec<u8>) -> CutState {
+        CutState::Lost
+    }
+
+    fn end_cut(&self, _: EntryRef<'_, Value>) {}
 }
 
 fn keyspace() -> Keyspace {

@@ -1,0 +1,199 @@
+//! Cuts of hashes, sets and sorted sets that change while they are read.
+
+use super::tests::{LIMITS, content, load};
+use super::*;
+use crate::sorted_set::AddOptions;
+use crate::testing::Random;
+use crate::{Collection, CutState};
+
+/// A collection of numbered members.
+trait Members: Collection {
+    fn loaded(self) -> Loaded<'static>;
+    fn value(&self) -> ValueRef<'_>;
+    fn len(&self) -> usize;
+    /// Adds a member or changes it, if it has anything that can change.
+    fn set(&mut self, member: &[u8], value: u64);
+    fn delete(&mut self, member: &[u8]);
+    fn delete_some(&mut self, random: &mut Random);
+}
+
+impl Members for Hash {
+    fn loaded(self) -> Loaded<'static> {
+        Loaded::Hash(self)
+    }
+
+    fn value(&self) -> ValueRef<'_> {
+        ValueRef::Hash(self.view())
+    }
+
+    fn len(&self) -> usize {
+        self.view().len()
+    }
+
+    fn set(&mut self, member: &[u8], value: u64) {
+        self.set(member, "v".repeat(value as usize % 50).as_bytes(), LIMITS.hash);
+        if value.is_multiple_of(5) {
+            self.set_expiry(member, 1_700_000_000_000);
+        }
+    }
+
+    fn delete(&mut self, member: &[u8]) {
+        self.remove(member);
+    }
+
+    fn delete_some(&mut self, random: &mut Random) {
+        self.expire(1_700_000_000_001, random.below(100) as usize, |_| {});
+    }
+}
+
+impl Members for Set {
+    fn loaded(self) -> Loaded<'static> {
+        Loaded::Set(self)
+    }
+
+    fn value(&self) -> ValueRef<'_> {
+        ValueRef::Set(self.view())
+    }
+
+    fn len(&self) -> usize {
+        self.view().len()
+    }
+
+    fn set(&mut self, member: &[u8], _: u64) {
+        self.add(member, LIMITS.set_intset_entries_max);
+    }
+
+    fn delete(&mut self, member: &[u8]) {
+        self.remove(member);
+    }
+
+    fn delete_some(&mut self, random: &mut Random) {
+        if random.one_in(20) {
+            return self.clear();
+        }
+        for _ in 0..random.below(100).min(self.len() as u64) {
+            self.remove_nth(random.below(self.len() as u64) as usize);
+        }
+    }
+}
+
+impl Members for SortedSet {
+    fn loaded(self) -> Loaded<'static> {
+        Loaded::SortedSet(self)
+    }
+
+    fn value(&self) -> ValueRef<'_> {
+        ValueRef::SortedSet(self.view())
+    }
+
+    fn len(&self) -> usize {
+        self.view().len()
+    }
+
+    fn set(&mut self, member: &[u8], value: u64) {
+        // Few scores, so that many members have the same one.
+        self.add(member, (value % 40) as f64 - 20.0, AddOptions::default(), LIMITS.sorted_set);
+    }
+
+    fn delete(&mut self, member: &[u8]) {
+        self.remove(member);
+    }
+
+    fn delete_some(&mut self, random: &mut Random) {
+        let from = random.below(self.len() as u64 + 1) as usize;
+        let to = (from + random.below(100) as usize).min(self.len());
+        self.remove_range(if random.one_in(20) { 0..self.len() } else { from..to });
+    }
+}
+
+fn member(number: u64) -> Vec<u8> {
+    // Some members don't fit in the record of a sorted set.
+    let long = if number.is_multiple_of(61) { "long".repeat(80) } else { String::new() };
+    format!("member {number}{long}").into_bytes()
+}
+
+fn change<C: Members>(values: &mut C, random: &mut Random, members: u64) {
+    let member = member(random.below(members));
+    match random.below(10) {
+        0..5 => values.set(&member, random.next()),
+        5..9 => values.delete(&member),
+        _ if random.one_in(30) => values.delete_some(random),
+        _ => {}
+    }
+}
+
+/// Reads a cut of a collection to its end, with `changes` random changes after each piece, and
+/// compares it with the collection at its start.
+fn check<C: Members>(random: &mut Random, changes: u64) {
+    let members = 600 + random.below(3000);
+    let mut values = C::empty();
+    // A first long member makes the collection large.
+    let large = [b'x'; 100];
+    values.set(&large, 1);
+    for _ in 0..members {
+        let number = random.below(members);
+        // No field expires: such a hash has no cuts.
+        values.set(&member(number), number / 5 * 5 + 1);
+    }
+    let mut bytes = vec![kind_of(values.value())];
+    assert!(begin_cut(values.value(), &mut Writer::new(&mut bytes, false)));
+    let frozen = content(&values.try_clone().expect("memory").loaded());
+    let mut pieces = 0;
+    loop {
+        (0..changes).for_each(|_| change(&mut values, random, 2 * members));
+        pieces += 1;
+        let most = 1 + random.below(300) as usize;
+        let before = bytes.len();
+        match write_cut(values.value(), most, &mut Writer::new(&mut bytes, false)) {
+            CutState::More => assert!(bytes.len() - before <= most * 450, "a piece is bounded"),
+            CutState::Ended => break,
+            CutState::Lost => panic!("the collection lost its cut"),
+        }
+    }
+    let loaded = load(&bytes).expect("no member is written twice");
+    assert_eq!(content(&loaded), frozen, "{changes} changes between {pieces} pieces");
+}
+
+fn check_all<C: Members>(name: &str) {
+    let mut random = Random::with_printed_seed(name);
+    for round in 0..60 {
+        check::<C>(&mut random, [0, 1, 10, 100, 1000][round % 5]);
+    }
+}
+
+#[test]
+fn a_cut_has_the_fields_at_its_start() {
+    check_all::<Hash>("hash_cut");
+}
+
+#[test]
+fn a_cut_has_the_members_at_its_start() {
+    check_all::<Set>("set_cut");
+}
+
+#[test]
+fn a_cut_has_the_scores_at_its_start() {
+    check_all::<SortedSet>("sorted_set_cut");
+}
+
+#[test]
+fn small_collections_and_strings_have_no_cuts() {
+    let mut set = Set::empty();
+    set.add(b"1", LIMITS.set_intset_entries_max);
+    let mut bytes = Vec::new();
+    for value in [ValueRef::Set(set.view()), ValueRef::String(b"text"), ValueRef::Int(1)] {
+        assert!(!begin_cut(value, &mut Writer::new(&mut bytes, false)));
+        assert_eq!(write_cut(value, 1, &mut Writer::new(&mut bytes, false)), CutState::Lost);
+    }
+    assert_eq!(bytes, b"");
+}
+
+#[test]
+fn a_cut_that_was_ended_is_lost_and_costs_nothing() {
+    let mut set = SortedSet::empty();
+    set.set(&[b'x'; 100], 1);
+    let mut bytes = Vec::new();
+    assert!(begin_cut(set.value(), &mut Writer::new(&mut bytes, false)));
+    end_cut(set.value());
+    assert_eq!(write_cut(set.value(), 1, &mut Writer::new(&mut bytes, false)), CutState::Lost);
+}
