@@ -264,6 +264,42 @@ fn a_snapshot_without_changed_entries_is_detected() {
     });
 }
 
+/// A change to a large collection makes the server encode the changed element at once, not the
+/// whole collection: the number of bytes that changes had to wait for stays small.
+#[test]
+fn changes_of_large_collections_do_not_wait_for_their_encoding() {
+    const ELEMENTS: usize = 30_000;
+    let add = ["ZADD zset 1 element", "SADD set element", "HSET hash element value", "RPUSH list element"];
+    let change = [
+        ["ZADD zset 2 element:7", "ZREM zset element:8", "ZREMRANGEBYRANK zset 0 9", "EXPIRE zset 1000"],
+        ["SADD set other", "SREM set element:7", "SPOP set", "EXPIRE set 1000"],
+        ["HSET hash element:7 other", "HDEL hash element:8", "HPEXPIRE hash 100000 FIELDS 1 element:9", "PERSIST hash"],
+        ["LPUSH list other", "RPOP list", "LTRIM list 10 -10", "LSET list 0 other"],
+    ];
+    for_each_backend(|backend| {
+        let folder = folder();
+        let server = pantala(backend, &folder, &["--save", ""]);
+        let mut client = server.connect();
+        for add in add {
+            let commands: Vec<String> =
+                (0..ELEMENTS).map(|number| add.replace("element", &format!("element:{number}"))).collect();
+            let commands: Vec<Vec<&str>> = commands.iter().map(|command| command.split(' ').collect()).collect();
+            client.pipeline(&commands);
+        }
+        let digest = client.call("DEBUG DIGEST").text();
+        assert_eq!(client.call("DEBUG FAULT slow-walk 900"), Reply::ok());
+        assert_eq!(client.call("BGSAVE").text(), "Background saving started");
+        for call in change.as_flattened() {
+            assert!(!client.call(call).is_error(), "{call}");
+        }
+        assert_eq!(field(&mut client, "rdb_bgsave_in_progress"), "1", "the changes came during the walk");
+        wait_until_saved(&mut client);
+        let forced_bytes: u64 = field(&mut client, "rdb_last_cow_size").parse().expect("a number");
+        assert!(forced_bytes < 2000, "changes had to wait for the encoding of {forced_bytes} bytes");
+        assert_eq!(loaded_digests(backend, &folder), digest);
+    });
+}
+
 /// Adds collections that are so large that the snapshot encodes them in pieces. The writers change
 /// some of them often and some rarely.
 fn add_large(client: &mut Client) {
@@ -304,6 +340,23 @@ fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
                     format!("ZPOPMIN z{name}"),
                     format!("SPOP s{name}"),
                     format!("RPOP l{name}"),
+                    match random.below(40) {
+                        0 => format!("RENAME {0}{name} {0}{1}", ["z", "s", "h", "l"][random.below(4)], random.below(8)),
+                        1 => format!(
+                            "COPY {0}{name} {0}{1} REPLACE",
+                            ["z", "s", "h", "l"][random.below(4)],
+                            random.below(8)
+                        ),
+                        2 => format!("ZREMRANGEBYRANK z{name} 10 {}", random.below(500)),
+                        3 => format!("SPOP s{name} {}", random.below(3000)),
+                        4 => format!("LTRIM l{name} {} -1", random.below(50)),
+                        5 => format!("LREM l{name} 2 {member}"),
+                        6 => format!("LINSERT l{name} BEFORE {member} {member}"),
+                        7 => format!("HINCRBY h{name} counter 1"),
+                        8 => format!("PEXPIRE z{name} 100000"),
+                        9 => format!("ZUNIONSTORE z{name} 2 z{name} z{}", random.below(8)),
+                        _ => format!("HDEL h{name} {member}"),
+                    },
                 ]
             }
             500..750 => vec![format!("SELECT {db}"), format!("MOVE key:{key} {}", (db + 1) % 3)],

@@ -126,8 +126,8 @@ pub fn ltrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let done = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
         let len = list.view().len();
         let (first, count) = resolve_range(start, stop, len);
-        list.cut(End::Right, len - first - count);
-        list.cut(End::Left, first);
+        list.trim(End::Right, len - first - count);
+        list.trim(End::Left, first);
         (Change::event(&Event(EventClass::List, "ltrim")), ())
     });
     match done {

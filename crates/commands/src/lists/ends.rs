@@ -107,7 +107,7 @@ pub(super) fn pop_several(
         }
         let from = if end == End::Left { 0 } else { len - 1 };
         view.visit_count(from, end == End::Right, count, |element| write_element(element, reply));
-        list.cut(end, count);
+        list.trim(end, count);
         (popped(end), count)
     })
 }

@@ -62,16 +62,6 @@ pub trait Encoder: Send + Sync {
     /// was appended. `is_forced` is true if a command waits for this.
     fn append(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> bool;
 
-    /// Appends the piece of an entry that starts at index `from` (0: the first piece). Returns the
-    /// start of the next piece, or `None` after the last one.
-    fn append_piece(
-        &self,
-        entry: EntryRef<'_, Value>,
-        from: usize,
-        is_forced: bool,
-        part: &mut Vec<u8>,
-    ) -> Option<usize>;
-
     /// Appends the head of an entry and starts a cut of its value. Returns false, without having
     /// appended anything, if the entry had expired or its value has no cuts.
     fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool;
@@ -249,22 +239,20 @@ struct DictKeeper {
 struct Large {
     key: Box<[u8]>,
     pieces: Vec<Vec<u8>>,
-    reader: Reader,
 }
 
-/// How a large entry is read.
-#[derive(Clone, Copy)]
-enum Reader {
-    /// By a cut of its value, which may change meanwhile.
-    Cut,
-    /// From this index on. The index is valid until the value changes.
-    Index(usize),
+impl Large {
+    /// Adds an empty piece.
+    fn next_piece(&mut self) -> &mut Vec<u8> {
+        self.pieces.push(Vec::new());
+        self.pieces.last_mut().expect("a piece was added")
+    }
 }
 
 impl Keeper<Value> for DictKeeper {
     fn keep(&mut self, entry: EntryRef<'_, Value>, reason: Reason) -> bool {
         let is_forced = reason != Reason::Walk;
-        let Output { encoder, empty, progress, .. } = &*self.output;
+        let Output { encoder, progress, .. } = &*self.output;
         let open = self.open.iter().position(|large| *large.key == *entry.key());
         if progress.is_discarding.load(Relaxed) || is_forced && faults::hits(Fault::UnkeptEntry) {
             if open.is_some() {
@@ -272,11 +260,14 @@ impl Keeper<Value> for DictKeeper {
             }
             return true;
         }
-        // A value that was large when it was reached may have shrunk since.
+        // An entry that was large when it was reached may have shrunk since.
         let is_large = matches!(entry.payload(), Payload::Heap(value) if value.allocated_bytes() >= LARGE_BYTES);
-        if open.is_some() || is_large && !matches!(entry.payload(), Payload::Heap(Value::String(_))) {
-            return self.keep_large(entry, reason, open);
+        if (open.is_some() || is_large)
+            && let Some(is_kept) = self.keep_in_pieces(entry, reason, open)
+        {
+            return is_kept;
         }
+        let Output { encoder, empty, progress, .. } = &*self.output;
         if self.part.is_empty() {
             self.part = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(PART_CAPACITY));
             encoder.select(self.db, &mut self.part);
@@ -294,66 +285,48 @@ impl Keeper<Value> for DictKeeper {
 }
 
 impl DictKeeper {
-    /// Encodes a piece of a large entry, which is in `open` at an index if it has been reached
-    /// before. Encodes all remaining pieces before a removal, and before a change unless the value
-    /// has a cut. Returns whether that was the last piece.
-    fn keep_large(&mut self, entry: EntryRef<'_, Value>, reason: Reason, open: Option<usize>) -> bool {
-        let is_forced = reason != Reason::Walk;
+    /// Encodes a piece of a large entry, or all remaining pieces before it is removed. The entry is
+    /// in `open` at an index if it has been reached before. Returns whether that was the last piece,
+    /// or `None` if the entry must be encoded as a whole.
+    fn keep_in_pieces(&mut self, entry: EntryRef<'_, Value>, reason: Reason, open: Option<usize>) -> Option<bool> {
         let Output { encoder, progress, .. } = &*self.output;
         let mut large = match open {
-            // A change within a cut is the cut's own business.
-            Some(at) if reason == Reason::Change && matches!(self.open[at].reader, Reader::Cut) => return false,
+            // The cut notices the change.
+            Some(_) if reason == Reason::Change => return Some(false),
             Some(at) => self.open.swap_remove(at),
+            None if reason == Reason::Removal => return None,
             None => {
                 let mut head = Vec::new();
                 encoder.select(self.db, &mut head);
-                let before = head.len();
-                let is_cut = encoder.begin_cut(entry, &mut head);
-                let reader = if is_cut { Reader::Cut } else { Reader::Index(0) };
-                debug_assert!(is_cut || head.len() == before);
-                Large { key: entry.key().into(), pieces: vec![head], reader }
+                if !encoder.begin_cut(entry, &mut head) {
+                    return None;
+                }
+                Large { key: entry.key().into(), pieces: vec![head] }
             }
         };
-        let is_whole = match large.reader {
-            Reader::Cut => reason == Reason::Removal,
-            Reader::Index(_) => is_forced,
-        };
-        loop {
-            if reason == Reason::Change && !is_whole {
-                self.open.push(large);
-                return false;
-            }
-            let mut piece = Vec::new();
-            let has_more = match &mut large.reader {
-                Reader::Cut => {
-                    let state = encoder.append_cut(entry, is_forced, &mut piece);
-                    if state == CutState::Lost {
-                        debug_assert!(false, "a value has lost its cut");
-                        progress.is_incomplete.store(true, Relaxed);
-                    }
-                    state == CutState::More
-                }
-                Reader::Index(at) => {
-                    let next = encoder.append_piece(entry, *at, is_forced, &mut piece);
-                    *at = next.unwrap_or(*at);
-                    next.is_some()
-                }
-            };
-            if is_forced {
+        let state = match reason {
+            Reason::Walk => encoder.append_cut(entry, false, large.next_piece()),
+            Reason::Change => CutState::More,
+            Reason::Removal => loop {
+                let piece = large.next_piece();
+                let state = encoder.append_cut(entry, true, piece);
                 progress.forced_bytes.fetch_add(piece.len() as u64, Relaxed);
-            }
-            large.pieces.push(piece);
-            if !has_more {
-                break;
-            }
-            if !is_whole {
-                self.open.push(large);
-                return false;
-            }
+                if state != CutState::More {
+                    break state;
+                }
+            },
+        };
+        if state == CutState::More {
+            self.open.push(large);
+            return Some(false);
+        }
+        if state == CutState::Lost {
+            debug_assert!(false, "a value has lost its cut");
+            progress.is_incomplete.store(true, Relaxed);
         }
         let mut pieces = large.pieces.into_iter();
         self.send(Part { bytes: pieces.next().unwrap_or_default(), more: pieces.collect(), keys: 1 });
-        true
+        Some(true)
     }
 
     fn hand_over(&mut self) {

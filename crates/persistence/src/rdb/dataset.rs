@@ -9,7 +9,7 @@ use pantala_engine::db::Holds;
 use pantala_engine::eviction::Rank;
 use pantala_engine::tuning::Tuning;
 use pantala_engine::whole::Whole;
-use pantala_types::rdb_value::{self, ValueRef, write_piece};
+use pantala_types::rdb_value::{self, ValueRef};
 use pantala_types::{CutState, Hash, Value, access};
 
 use super::writer::{Attributes, Sink, Version, Writer, append_entry, append_head};
@@ -111,18 +111,6 @@ impl EntryForm {
         true
     }
 
-    /// Appends a piece of an entry, starting at index `from`; 0 is the first. Returns the index of
-    /// the next piece, `None` after the last one.
-    pub fn append_piece(&self, entry: EntryRef<'_, Value>, from: usize, part: &mut Vec<u8>) -> Option<usize> {
-        let (value, attributes) = self.value(&entry)?;
-        let most = if matches!(value, ValueRef::List(_)) { PIECE_NODES } else { PIECE_ELEMENTS };
-        let mut writer = rdb_value::Writer::new(part, self.compresses);
-        if from == 0 {
-            append_head(&mut writer, entry.key(), value, attributes);
-        }
-        write_piece(value, from, most, &mut writer)
-    }
-
     /// Appends the head of an entry and starts a cut of its value. Returns false, without having
     /// appended anything, if the entry has expired or its value has no cuts.
     pub fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
@@ -138,8 +126,9 @@ impl EntryForm {
 
     /// Appends a piece of an entry's cut.
     pub fn append_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> CutState {
-        let mut writer = rdb_value::Writer::new(part, self.compresses);
-        entry.held().to_write().map_or(CutState::Lost, |value| rdb_value::write_cut(value, PIECE_ELEMENTS, &mut writer))
+        let Some(value) = entry.held().to_write() else { return CutState::Lost };
+        let most = if matches!(value, ValueRef::List(_)) { PIECE_NODES } else { PIECE_ELEMENTS };
+        rdb_value::write_cut(value, most, &mut rdb_value::Writer::new(part, self.compresses))
     }
 
     /// Ends the cut of an entry's value, if one runs.

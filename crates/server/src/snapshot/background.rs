@@ -339,17 +339,6 @@ impl Encoder for Parts {
         form.append(entry, part)
     }
 
-    fn append_piece(
-        &self,
-        entry: EntryRef<'_, Value>,
-        from: usize,
-        is_forced: bool,
-        part: &mut Vec<u8>,
-    ) -> Option<usize> {
-        let form = if is_forced { &self.forced } else { &self.walked };
-        form.append_piece(entry, from, part)
-    }
-
     fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
         self.walked.begin_cut(entry, part)
     }
@@ -372,10 +361,6 @@ impl Encoder for NoKeys {
 
     fn append(&self, _: EntryRef<'_, Value>, _: bool, _: &mut Vec<u8>) -> bool {
         false
-    }
-
-    fn append_piece(&self, _: EntryRef<'_, Value>, _: usize, _: bool, _: &mut Vec<u8>) -> Option<usize> {
-        None
     }
 
     fn begin_cut(&self, _: EntryRef<'_, Value>, _: &mut Vec<u8>) -> bool {

@@ -14,6 +14,7 @@
 //! | 20 elements of 13 bytes | packed | 15.1 |
 //! | 100,000 elements of 13 bytes | Quicklist | 15.1 |
 
+mod frozen;
 mod node;
 mod quicklist;
 #[cfg(test)]
@@ -140,10 +141,10 @@ impl List {
     }
 
     /// Removes `count` elements at an end, or all if there are fewer.
-    pub fn cut(&mut self, end: End, count: usize) {
+    pub fn trim(&mut self, end: End, count: usize) {
         let pack = match self {
             List::Packed(pack) => pack,
-            List::Nodes(list) => return list.cut(end, count),
+            List::Nodes(list) => return list.trim(end, count),
         };
         let len = pack.as_ref().len();
         let count = count.min(len);

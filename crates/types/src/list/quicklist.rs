@@ -7,8 +7,10 @@
 
 use std::collections::VecDeque;
 
+use super::frozen::Frozen;
 use super::node::{Node, NodeLimit};
 use crate::OutOfMemory;
+use crate::cut::{CutCell, CutState};
 use crate::pack::{Element, Encoded, PackRef};
 
 /// An end of a list.
@@ -30,6 +32,7 @@ pub struct Quicklist {
     node_bytes: usize,
     /// Number of nodes at either end that stay uncompressed; 0 disables compression.
     plain_depth: u32,
+    cut: CutCell<Frozen>,
 }
 
 impl Quicklist {
@@ -120,7 +123,7 @@ impl Quicklist {
     pub(super) fn copy(&self) -> Result<Self, OutOfMemory> {
         let nodes = self.nodes.iter().map(Node::copy).collect::<Result<VecDeque<_>, _>>()?;
         let node_bytes = nodes.iter().map(Node::allocated_bytes).sum();
-        Ok(Quicklist { nodes, len: self.len, node_bytes, plain_depth: self.plain_depth })
+        Ok(Quicklist { nodes, len: self.len, node_bytes, plain_depth: self.plain_depth, cut: CutCell::default() })
     }
 
     /// Returns the node of an element, and the element's index in the node. The index must be less
@@ -149,6 +152,7 @@ impl Quicklist {
     #[inline]
     pub(super) fn push(&mut self, end: End, value: &[u8], limit: NodeLimit) {
         let entry = Encoded::of(Element::of(value));
+        self.keep_end(end);
         let last = match end {
             End::Left => self.nodes.front_mut(),
             End::Right => self.nodes.back_mut(),
@@ -165,6 +169,35 @@ impl Quicklist {
             _ => self.push_node(end, &entry, limit),
         }
         self.len += 1;
+    }
+
+    /// Starts a cut of the current nodes.
+    pub(super) fn begin_cut(&self) {
+        *self.cut.lock() = Some(Box::new(Frozen::new(self.nodes.len())));
+    }
+
+    /// Passes at most `most` nodes of the cut, in order, to `read`.
+    pub(super) fn read_cut(&self, most: usize, mut read: impl FnMut(&Node)) -> CutState {
+        self.cut.read(|cut| {
+            let mut left = most;
+            while left > 0 && cut.read(&self.nodes, &mut read).is_some() {
+                left -= 1;
+            }
+            if cut.is_read() { CutState::Ended } else { CutState::More }
+        })
+    }
+
+    /// Ends the cut, if one runs.
+    pub(super) fn end_cut(&self) {
+        *self.cut.lock() = None;
+    }
+
+    /// Keeps the node at an end for the cut, if one runs, before the node changes.
+    #[inline]
+    fn keep_end(&mut self, end: End) {
+        if let Some(cut) = self.cut.get_mut() {
+            cut.before_change(&self.nodes, if end == End::Left { 0 } else { self.nodes.len().saturating_sub(1) });
+        }
     }
 
     /// Releases the free space of the last node at an end, because another node is about to be
@@ -190,6 +223,9 @@ impl Quicklist {
             End::Right => node.push_back(entry, limit),
         }
         self.node_bytes += node.allocated_bytes();
+        if let Some(cut) = self.cut.get_mut() {
+            cut.before_insertion(&self.nodes, if end == End::Left { 0 } else { self.nodes.len() });
+        }
         match end {
             End::Left => self.nodes.push_front(node),
             End::Right => self.nodes.push_back(node),
@@ -199,6 +235,7 @@ impl Quicklist {
 
     #[inline]
     pub(super) fn pop<R>(&mut self, end: End, take: impl FnOnce(Element<'_>) -> R) -> Option<R> {
+        self.keep_end(end);
         let node = match end {
             End::Left => self.nodes.front_mut()?,
             End::Right => self.nodes.back_mut()?,
@@ -211,6 +248,9 @@ impl Quicklist {
         let before = node.allocated_bytes();
         if node.len() == 1 {
             self.node_bytes -= before;
+            if let Some(cut) = self.cut.get_mut() {
+                cut.before_removal(&self.nodes, if end == End::Left { 0 } else { self.nodes.len() - 1 });
+            }
             match end {
                 End::Left => self.nodes.pop_front(),
                 End::Right => self.nodes.pop_back(),
@@ -230,6 +270,9 @@ impl Quicklist {
     /// Changes a node after decompressing it, and updates the running sums.
     fn change<R>(&mut self, number: usize, work: impl FnOnce(&mut Node) -> R) -> R {
         self.decompress(number);
+        if let Some(cut) = self.cut.get_mut() {
+            cut.before_change(&self.nodes, number);
+        }
         let node = &mut self.nodes[number];
         let (bytes, len) = (node.allocated_bytes(), node.len());
         let result = work(node);
@@ -241,10 +284,16 @@ impl Quicklist {
     fn insert_node(&mut self, number: usize, node: Node) {
         self.len += node.len();
         self.node_bytes += node.allocated_bytes();
+        if let Some(cut) = self.cut.get_mut() {
+            cut.before_insertion(&self.nodes, number);
+        }
         self.nodes.insert(number, node);
     }
 
     fn remove_node(&mut self, number: usize) {
+        if let Some(cut) = self.cut.get_mut() {
+            cut.before_removal(&self.nodes, number);
+        }
         if let Some(node) = self.nodes.remove(number) {
             self.len -= node.len();
             self.node_bytes -= node.allocated_bytes();
@@ -328,7 +377,7 @@ impl Quicklist {
     }
 
     /// Removes elements at an end.
-    pub(super) fn cut(&mut self, end: End, mut count: usize) {
+    pub(super) fn trim(&mut self, end: End, mut count: usize) {
         while count > 0 {
             let number = match end {
                 End::Left => 0,
@@ -357,6 +406,7 @@ impl Quicklist {
     /// number of removed elements.
     pub(super) fn remove_equal(&mut self, wanted: Element<'_>, most: usize, backward: bool, limit: NodeLimit) -> usize {
         let mut removed = 0;
+        let has_cut = self.cut.get_mut().is_some();
         let mut number = if backward { self.nodes.len() } else { 0 };
         while removed < most {
             if backward {
@@ -368,8 +418,9 @@ impl Quicklist {
                 break;
             }
             let node = &self.nodes[number];
-            // Usually nothing matches, and a compressed node then stays compressed.
-            let count = if node.is_compressed() && !holds(node, wanted) {
+            // Usually nothing matches, and a compressed node then stays compressed, and is not copied
+            // for a cut.
+            let count = if (node.is_compressed() || has_cut) && !holds(node, wanted) {
                 0
             } else {
                 self.change(number, |node| remove_equal_in(node, wanted, most - removed, backward))
@@ -400,13 +451,19 @@ impl Quicklist {
         let (left, right) = (&self.nodes[number - 1], &self.nodes[number]);
         let fits =
             left.entry_bytes() + right.entry_bytes() <= limit.bytes / 2 && left.len() + right.len() <= limit.entries;
-        if fits && let Some(mut right) = self.nodes.remove(number) {
+        if !fits {
+            return false;
+        }
+        if let Some(cut) = self.cut.get_mut() {
+            cut.before_removal(&self.nodes, number);
+        }
+        if let Some(mut right) = self.nodes.remove(number) {
             self.node_bytes -= right.allocated_bytes();
             self.len -= right.len();
             right.decompress();
             self.change(number - 1, |node| node.append(&right));
         }
-        fits
+        true
     }
 }
 

@@ -111,12 +111,12 @@ fn random_change(random: &mut Random, list: &mut List, model: &mut Vec<Vec<u8>>,
         }
         12 if random.one_in(4) => {
             let count = index / 2;
-            list.cut(End::Left, count);
+            list.trim(End::Left, count);
             model.drain(..count.min(model.len()));
         }
         13 if random.one_in(4) => {
             let count = index / 2;
-            list.cut(End::Right, count);
+            list.trim(End::Right, count);
             model.truncate(model.len() - count.min(model.len()));
         }
         _ => {
@@ -182,8 +182,8 @@ fn the_middle_of_a_list_is_compressed() {
         }
         for list in [&mut list, &mut plain] {
             assert_eq!(list.remove_equal(b"element number 2000 of many that are alike", 9, true, limit), 1);
-            list.cut(End::Left, 1234);
-            list.cut(End::Right, 777);
+            list.trim(End::Left, 1234);
+            list.trim(End::Right, 777);
         }
         check(&list);
         assert_eq!(list, plain);
@@ -218,7 +218,7 @@ fn a_queue_keeps_its_memory() {
         // 1,000 elements of 15 bytes plus 2 each, in nodes that are at least half full, and two
         // nodes at the ends.
         assert!(most < 55_000, "{most}");
-        list.cut(End::Left, 997);
+        list.trim(End::Left, 997);
         assert!(list.allocated_bytes() < 9_000, "{}", list.allocated_bytes());
     }
 }

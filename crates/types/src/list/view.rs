@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use super::node::{Node, nth};
 use super::quicklist::Quicklist;
 use crate::Encoding;
+use crate::cut::CutState;
 use crate::pack::{Element, PackRef};
 
 /// A shared view of a [`List`](super::List).
@@ -151,6 +152,34 @@ impl<'a> ListView<'a> {
                 let node = list.nodes().get(number)?;
                 Some(node.with_entries(|pack, first, end| work(Run { pack, first, end, len: node.len() })))
             }
+        }
+    }
+
+    /// Starts a cut of the current runs. Returns false for a packed list, which has no cuts.
+    pub(crate) fn begin_cut(self) -> bool {
+        match self {
+            ListView::Packed(_) => false,
+            ListView::Nodes(list) => {
+                list.begin_cut();
+                true
+            }
+        }
+    }
+
+    /// Passes at most `most` runs of the cut, in order, to `read`.
+    pub(crate) fn read_cut(self, most: usize, mut read: impl FnMut(Run<'_>)) -> CutState {
+        match self {
+            ListView::Packed(_) => CutState::Lost,
+            ListView::Nodes(list) => list.read_cut(most, |node| {
+                node.with_entries(|pack, first, end| read(Run { pack, first, end, len: node.len() }));
+            }),
+        }
+    }
+
+    /// Ends the cut, if one runs.
+    pub(crate) fn end_cut(self) {
+        if let ListView::Nodes(list) = self {
+            list.end_cut();
         }
     }
 

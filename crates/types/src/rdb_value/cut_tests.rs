@@ -2,6 +2,7 @@
 
 use super::tests::{LIMITS, content, load};
 use super::*;
+use crate::list::{End, NodeLimit};
 use crate::sorted_set::AddOptions;
 use crate::testing::Random;
 use crate::{Collection, CutState};
@@ -106,6 +107,47 @@ impl Members for SortedSet {
     }
 }
 
+impl Members for List {
+    fn loaded(self) -> Loaded<'static> {
+        Loaded::List(self)
+    }
+
+    fn value(&self) -> ValueRef<'_> {
+        ValueRef::List(self.view())
+    }
+
+    fn len(&self) -> usize {
+        self.view().len()
+    }
+
+    fn set(&mut self, member: &[u8], value: u64) {
+        let index = value as usize / 8 % (self.len() + 1);
+        match value % 8 {
+            0..3 => self.push(End::Left, member, NODES),
+            3..6 => self.push(End::Right, member, NODES),
+            6 => self.insert(index, member, NODES),
+            _ => _ = List::set(self, index, member, NODES),
+        }
+    }
+
+    fn delete(&mut self, member: &[u8]) {
+        let end = if member.len().is_multiple_of(2) { End::Left } else { End::Right };
+        self.pop(end, |_| ());
+    }
+
+    fn delete_some(&mut self, random: &mut Random) {
+        let end = random.pick(&[End::Left, End::Right]);
+        match random.below(20) {
+            0 => self.trim(end, self.len()),
+            1..10 => self.trim(end, random.below(100) as usize),
+            _ => _ = self.remove_equal(&member(random.below(3000)), 2, random.one_in(2), NODES),
+        }
+    }
+}
+
+/// Small nodes, the middle ones compressed.
+const NODES: NodeLimit = NodeLimit { bytes: 200, plain_depth: 2, ..LIMITS.list_node };
+
 fn member(number: u64) -> Vec<u8> {
     // Some members don't fit in the record of a sorted set.
     let long = if number.is_multiple_of(61) { "long".repeat(80) } else { String::new() };
@@ -128,8 +170,7 @@ fn check<C: Members>(random: &mut Random, changes: u64) {
     let members = 600 + random.below(3000);
     let mut values = C::empty();
     // A first long member makes the collection large.
-    let large = [b'x'; 100];
-    values.set(&large, 1);
+    values.set(&[b'x'; 300], 1);
     for _ in 0..members {
         let number = random.below(members);
         // No field expires: such a hash has no cuts.
@@ -137,6 +178,8 @@ fn check<C: Members>(random: &mut Random, changes: u64) {
     }
     let mut bytes = vec![kind_of(values.value())];
     assert!(begin_cut(values.value(), &mut Writer::new(&mut bytes, false)));
+    let mut whole = vec![kind_of(values.value())];
+    write_body(values.value(), &mut Writer::new(&mut whole, false));
     let frozen = content(&values.try_clone().expect("memory").loaded());
     let mut pieces = 0;
     loop {
@@ -145,11 +188,12 @@ fn check<C: Members>(random: &mut Random, changes: u64) {
         let most = 1 + random.below(300) as usize;
         let before = bytes.len();
         match write_cut(values.value(), most, &mut Writer::new(&mut bytes, false)) {
-            CutState::More => assert!(bytes.len() - before <= most * 450, "a piece is bounded"),
+            CutState::More => assert!(bytes.len() - before <= most * 600, "a piece is bounded"),
             CutState::Ended => break,
             CutState::Lost => panic!("the collection lost its cut"),
         }
     }
+    assert!(changes > 0 || bytes == whole, "without changes the pieces are the body");
     let loaded = load(&bytes).expect("no member is written twice");
     assert_eq!(content(&loaded), frozen, "{changes} changes between {pieces} pieces");
 }
@@ -174,6 +218,11 @@ fn a_cut_has_the_members_at_its_start() {
 #[test]
 fn a_cut_has_the_scores_at_its_start() {
     check_all::<SortedSet>("sorted_set_cut");
+}
+
+#[test]
+fn a_cut_has_the_elements_at_its_start_in_order() {
+    check_all::<List>("list_cut");
 }
 
 #[test]

@@ -470,37 +470,3 @@ fn lengths_in_every_form() {
     }
     assert!(Reader::new(&[0x81, 255, 255, 255, 255, 255, 255, 255, 255], 0).length().is_err());
 }
-
-#[test]
-fn pieces_add_up_to_the_body() {
-    let (mut list, mut set, mut hash, mut sorted) = (List::empty(), Set::empty(), Hash::empty(), SortedSet::empty());
-    for number in 0..700 {
-        let text = format!("element {number} {}", "x".repeat(number % 90));
-        list.push(End::Right, text.as_bytes(), LIMITS.list_node);
-        set.add(text.as_bytes(), LIMITS.set_intset_entries_max);
-        hash.set(text.as_bytes(), b"12", LIMITS.hash);
-        let options = AddOptions::default();
-        sorted.add(text.as_bytes(), number as f64, options, LIMITS.sorted_set);
-    }
-    let values = [
-        ValueRef::List(list.view()),
-        ValueRef::Set(set.view()),
-        ValueRef::Hash(hash.view()),
-        ValueRef::SortedSet(sorted.view()),
-        ValueRef::String(b"text"),
-    ];
-    for value in values {
-        let (mut whole, mut pieces) = (Vec::new(), Vec::new());
-        write_body(value, &mut Writer::new(&mut whole, false));
-        for most in [1, 3, 256, 699, 700, usize::MAX] {
-            let (mut at, mut count) = (Some(0), 0);
-            while let Some(from) = at {
-                at = write_piece(value, from, most, &mut Writer::new(&mut pieces, false));
-                count += 1;
-            }
-            assert_eq!(pieces, whole, "{most}");
-            assert!(count == 1 || most < 700);
-            pieces.clear();
-        }
-    }
-}

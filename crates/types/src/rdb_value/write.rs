@@ -51,57 +51,12 @@ pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     }
 }
 
-/// Writes at most `most` elements of a value's body, starting at index `from`. For index 0 it also
-/// writes the head of the body. Returns the index of the next piece, or `None` after the last one.
-/// If the value has not changed between them, the pieces together equal the output of
-/// [`write_body`].
-///
-/// Lists, hashes, sets and sorted sets in their large forms are written in pieces, and any other
-/// value at once. An index refers to an element or, in a list, to a node.
-pub fn write_piece(value: ValueRef<'_>, from: usize, most: usize, writer: &mut Writer<'_>) -> Option<usize> {
-    let len = match value {
-        ValueRef::List(list) => list.runs(),
-        ValueRef::Hash(hash @ HashView::Table(_)) => hash.len(),
-        ValueRef::Set(set @ SetView::Table(_)) => set.len(),
-        ValueRef::SortedSet(set @ SortedSetView::Large(_)) => set.len(),
-        _ => {
-            write_body(value, writer);
-            return None;
-        }
-    };
-    if from == 0 {
-        writer.length(len as u64);
-    }
-    let to = from.saturating_add(most.max(1)).min(len);
-    match value {
-        ValueRef::List(list) => {
-            for number in from..to {
-                list.with_run(number, |run| write_run(run, writer));
-            }
-        }
-        ValueRef::Hash(hash) => {
-            for (field, value) in (from..to).filter_map(|index| hash.nth(index)) {
-                field.with_bytes(|bytes| writer.string(bytes));
-                value.with_bytes(|bytes| writer.string(bytes));
-            }
-        }
-        ValueRef::Set(set) => {
-            for member in (from..to).filter_map(|index| set.nth(index)) {
-                member.with_bytes(|bytes| writer.string(bytes));
-            }
-        }
-        ValueRef::SortedSet(set) => write_scores(set, len - to..len - from, writer),
-        _ => {}
-    }
-    (to < len).then_some(to)
-}
-
 /// Starts a cut of a value's elements and writes the head of the value's body. [`write_cut`] then
 /// writes the rest, even if the value changes. Returns false, without having done anything, for a
-/// value that has no cuts: any but a large hash, set or sorted set, and a hash with fields that
-/// expire.
+/// value that has no cuts: strings, streams, packed collections, hashes with fields that expire.
 pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
     let len = match value {
+        ValueRef::List(list) if list.begin_cut() => list.runs(),
         ValueRef::Hash(HashView::Table(table)) => {
             table.begin_cut();
             table.len()
@@ -120,9 +75,10 @@ pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
     true
 }
 
-/// Writes at most `most` elements of a value's cut.
+/// Writes at most `most` elements, or nodes of a list, of a value's cut.
 pub fn write_cut(value: ValueRef<'_>, most: usize, writer: &mut Writer<'_>) -> CutState {
     match value {
+        ValueRef::List(list) => list.read_cut(most, |run| write_run(run, writer)),
         // Fields may have got expiry times since the cut.
         ValueRef::Hash(hash) => match hash.plain() {
             HashView::Table(table) => table.read_cut(most, |pair| {
@@ -145,6 +101,7 @@ pub fn write_cut(value: ValueRef<'_>, most: usize, writer: &mut Writer<'_>) -> C
 /// Ends a value's cut, if one runs.
 pub fn end_cut(value: ValueRef<'_>) {
     match value {
+        ValueRef::List(list) => list.end_cut(),
         ValueRef::Hash(hash) => {
             if let HashView::Table(table) = hash.plain() {
                 table.end_cut();

@@ -23,10 +23,6 @@ impl Encoder for Keys {
         true
     }
 
-    fn append_piece(&self, _: EntryRef<'_, Value>, _: usize, _: bool, _: &mut Vec<u8>) -> Option<usize> {
-        None
-    }
-
     fn begin_cut(&self, _: EntryRef<'_, Value>, _: &mut Vec<u8>) -> bool {
         false
     }

@@ -1,0 +1,95 @@
+//! The cut of a long list ([`crate::cut`]): the nodes that it had at one instant, read in order
+//! while it changes.
+//!
+//! ```text
+//! front (copies)  │  rest: numbers of the list's nodes  │  back (copies, the last node first)
+//! ```
+//!
+//! A node at an edge of `rest` is copied to `front` or `back` before it changes, so a change at an
+//! end of the list copies at most one node. A change in the middle copies the nodes up to the
+//! nearer edge.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::node::Node;
+
+/// The unread nodes of a cut, as described at the head of this module.
+#[derive(Debug)]
+pub(super) struct Frozen {
+    front: VecDeque<Node>,
+    rest: Range<usize>,
+    back: Vec<Node>,
+}
+
+impl Frozen {
+    /// Returns the cut of a list of this many nodes.
+    pub(super) fn new(nodes: usize) -> Self {
+        Frozen { front: VecDeque::new(), rest: 0..nodes, back: Vec::new() }
+    }
+
+    /// Passes the next node to `read`. Returns `None` at the end.
+    pub(super) fn read<R>(&mut self, nodes: &VecDeque<Node>, read: impl FnOnce(&Node) -> R) -> Option<R> {
+        if let Some(node) = self.front.pop_front() {
+            return Some(read(&node));
+        }
+        if let Some(number) = self.rest.next() {
+            return nodes.get(number).map(read);
+        }
+        self.back.pop().map(|node| read(&node))
+    }
+
+    /// Returns whether all nodes have been read.
+    pub(super) fn is_read(&self) -> bool {
+        self.front.is_empty() && self.rest.is_empty() && self.back.is_empty()
+    }
+
+    /// Keeps a node before it changes.
+    pub(super) fn before_change(&mut self, nodes: &VecDeque<Node>, number: usize) {
+        if self.rest.contains(&number) {
+            if self.is_near_front(number) {
+                self.keep_front(nodes, number + 1);
+            } else {
+                self.keep_back(nodes, number);
+            }
+        }
+    }
+
+    /// Adjusts the numbers before a node is inserted.
+    pub(super) fn before_insertion(&mut self, nodes: &VecDeque<Node>, number: usize) {
+        if self.rest.start < number && number < self.rest.end {
+            if self.is_near_front(number) {
+                self.keep_front(nodes, number);
+            } else {
+                self.keep_back(nodes, number);
+            }
+        }
+        if number <= self.rest.start {
+            self.rest = self.rest.start + 1..self.rest.end + 1;
+        }
+    }
+
+    /// Keeps a node and adjusts the numbers before the node is removed.
+    pub(super) fn before_removal(&mut self, nodes: &VecDeque<Node>, number: usize) {
+        self.before_change(nodes, number);
+        if number < self.rest.start {
+            self.rest = self.rest.start - 1..self.rest.end - 1;
+        }
+    }
+
+    fn is_near_front(&self, number: usize) -> bool {
+        number - self.rest.start < self.rest.end - number
+    }
+
+    /// Copies the nodes before `to` to the front.
+    fn keep_front(&mut self, nodes: &VecDeque<Node>, to: usize) {
+        self.front.extend(nodes.range(self.rest.start..to).cloned());
+        self.rest.start = to;
+    }
+
+    /// Copies the nodes starting at `from` to the back.
+    fn keep_back(&mut self, nodes: &VecDeque<Node>, from: usize) {
+        self.back.extend(nodes.range(from..self.rest.end).rev().cloned());
+        self.rest.end = from;
+    }
+}
