@@ -269,12 +269,19 @@ fn a_snapshot_without_changed_entries_is_detected() {
 #[test]
 fn changes_of_large_collections_do_not_wait_for_their_encoding() {
     const ELEMENTS: usize = 30_000;
-    let add = ["ZADD zset 1 element", "SADD set element", "HSET hash element value", "RPUSH list element"];
+    let add = [
+        "ZADD zset 1 element",
+        "SADD set element",
+        "HSET hash element value",
+        "RPUSH list element",
+        "XADD stream * field element",
+    ];
     let change = [
         ["ZADD zset 2 element:7", "ZREM zset element:8", "ZREMRANGEBYRANK zset 0 9", "EXPIRE zset 1000"],
         ["SADD set other", "SREM set element:7", "SPOP set", "EXPIRE set 1000"],
         ["HSET hash element:7 other", "HDEL hash element:8", "HPEXPIRE hash 100000 FIELDS 1 element:9", "PERSIST hash"],
         ["LPUSH list other", "RPOP list", "LTRIM list 10 -10", "LSET list 0 other"],
+        ["XADD stream * field other", "XTRIM stream MAXLEN 29000", "XDEL stream 1-1", "XGROUP CREATE stream group $"],
     ];
     for_each_backend(|backend| {
         let folder = folder();
@@ -311,6 +318,7 @@ fn add_large(client: &mut Client) {
             commands.push(format!("SADD s{name} {text}"));
             commands.push(format!("HSET h{name} {text} {number}"));
             commands.push(format!("RPUSH l{name} {text}{text}"));
+            commands.push(format!("XADD x{name} * field {text}"));
         }
         let commands: Vec<Vec<&str>> = commands.iter().map(|command| command.split(' ').collect()).collect();
         client.pipeline(&commands);
@@ -340,11 +348,16 @@ fn change_databases(server: &Server, seed: u64, is_over: &AtomicBool) {
                     format!("ZPOPMIN z{name}"),
                     format!("SPOP s{name}"),
                     format!("RPOP l{name}"),
+                    format!("XADD x{name} MAXLEN ~ 3000 * field {member}"),
                     match random.below(40) {
-                        0 => format!("RENAME {0}{name} {0}{1}", ["z", "s", "h", "l"][random.below(4)], random.below(8)),
+                        0 => format!(
+                            "RENAME {0}{name} {0}{1}",
+                            ["z", "s", "h", "l", "x"][random.below(5)],
+                            random.below(8)
+                        ),
                         1 => format!(
                             "COPY {0}{name} {0}{1} REPLACE",
-                            ["z", "s", "h", "l"][random.below(4)],
+                            ["z", "s", "h", "l", "x"][random.below(5)],
                             random.below(8)
                         ),
                         2 => format!("ZREMRANGEBYRANK z{name} 10 {}", random.below(500)),

@@ -47,7 +47,7 @@ enum Access {
 /// Number of elements in a piece of a large collection; encoding them takes some ten microseconds.
 const PIECE_ELEMENTS: usize = 256;
 
-/// Number of nodes in a piece of a list, each of 8 KiB by default.
+/// Number of nodes in a piece of a list or stream, each of 8 or 4 KiB by default.
 const PIECE_NODES: usize = 4;
 
 /// The form of a file's entries. It doesn't change after the file is started.
@@ -127,7 +127,10 @@ impl EntryForm {
     /// Appends a piece of an entry's cut.
     pub fn append_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> CutState {
         let Some(value) = entry.held().to_write() else { return CutState::Lost };
-        let most = if matches!(value, ValueRef::List(_)) { PIECE_NODES } else { PIECE_ELEMENTS };
+        let most = match value {
+            ValueRef::List(_) | ValueRef::Stream(_) => PIECE_NODES,
+            _ => PIECE_ELEMENTS,
+        };
         rdb_value::write_cut(value, most, &mut rdb_value::Writer::new(part, self.compresses))
     }
 

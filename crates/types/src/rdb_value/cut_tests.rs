@@ -4,8 +4,9 @@ use super::tests::{LIMITS, content, load};
 use super::*;
 use crate::list::{End, NodeLimit};
 use crate::sorted_set::AddOptions;
+use crate::stream::{NewId, NodeLimits, StreamId, Trim};
 use crate::testing::Random;
-use crate::{Collection, CutState};
+use crate::{Collection, CutState, Stream};
 
 /// A collection of numbered members.
 trait Members: Collection {
@@ -145,6 +146,49 @@ impl Members for List {
     }
 }
 
+impl Members for Box<Stream> {
+    fn loaded(self) -> Loaded<'static> {
+        Loaded::Stream(self)
+    }
+
+    fn value(&self) -> ValueRef<'_> {
+        ValueRef::Stream(self)
+    }
+
+    fn len(&self) -> usize {
+        self.length() as usize
+    }
+
+    fn set(&mut self, member: &[u8], value: u64) {
+        let limits = NodeLimits { bytes: 0, entries: 10 };
+        let fields = [(&b"field"[..], member)].into_iter();
+        // Fails if the id would exceed the greatest one.
+        let _ = self.append(NewId::Auto, 1_000, fields, &limits);
+        if value.is_multiple_of(97) {
+            let _ = self.create_group(member, StreamId { ms: 1_000, seq: value % 500 }, 0);
+        }
+    }
+
+    fn delete(&mut self, member: &[u8]) {
+        let ids = self.counters().first_id.seq..self.counters().last_id.seq + 1;
+        let seq =
+            ids.start + member.iter().map(|&byte| u64::from(byte) * 31).sum::<u64>() % (ids.end - ids.start).max(1);
+        Stream::delete(self, &[StreamId { ms: 1_000, seq }]);
+    }
+
+    fn delete_some(&mut self, random: &mut Random) {
+        match random.below(4) {
+            0 => _ = self.trim(Trim::Length(self.length() / 2), random.one_in(2), 0),
+            1 => {
+                // A dead tail and a lower last id: the next node precedes the cut's last one.
+                self.trim(Trim::Length(0), false, 0);
+                self.set_id(StreamId { ms: 1_000, seq: random.below(200) }, None, None);
+            }
+            _ => _ = self.trim(Trim::Length(self.length().saturating_sub(random.below(50))), false, 0),
+        }
+    }
+}
+
 /// Small nodes, the middle ones compressed.
 const NODES: NodeLimit = NodeLimit { bytes: 200, plain_depth: 2, ..LIMITS.list_node };
 
@@ -223,6 +267,11 @@ fn a_cut_has_the_scores_at_its_start() {
 #[test]
 fn a_cut_has_the_elements_at_its_start_in_order() {
     check_all::<List>("list_cut");
+}
+
+#[test]
+fn a_cut_has_the_entries_at_its_start() {
+    check_all::<Box<Stream>>("stream_cut");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::list::{ListView, Run};
 use crate::pack::{Element, Pack, TwoWay};
 use crate::set::SetView;
 use crate::sorted_set::SortedSetView;
-use crate::stream::{Group, Stream, StreamId};
+use crate::stream::{CutPart, Group, Stream, StreamId};
 
 /// Writes a value with its type byte, as Redis 7.0 writes it in the encoding that `OBJECT ENCODING`
 /// shows.
@@ -53,10 +53,16 @@ pub fn write_body(value: ValueRef<'_>, writer: &mut Writer<'_>) {
 
 /// Starts a cut of a value's elements and writes the head of the value's body. [`write_cut`] then
 /// writes the rest, even if the value changes. Returns false, without having done anything, for a
-/// value that has no cuts: strings, streams, packed collections, hashes with fields that expire.
+/// value that has no cuts: strings, packed collections, hashes with fields that expire.
 pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
     let len = match value {
         ValueRef::List(list) if list.begin_cut() => list.runs(),
+        ValueRef::Stream(stream) => {
+            let mut tail = Vec::new();
+            write_stream_tail(stream, &mut Writer::new(&mut tail, false));
+            stream.begin_cut(tail);
+            stream.nodes_len()
+        }
         ValueRef::Hash(HashView::Table(table)) => {
             table.begin_cut();
             table.len()
@@ -75,10 +81,17 @@ pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
     true
 }
 
-/// Writes at most `most` elements, or nodes of a list, of a value's cut.
+/// Writes at most `most` elements, or nodes of a list or stream, of a value's cut.
 pub fn write_cut(value: ValueRef<'_>, most: usize, writer: &mut Writer<'_>) -> CutState {
     match value {
         ValueRef::List(list) => list.read_cut(most, |run| write_run(run, writer)),
+        ValueRef::Stream(stream) => stream.read_cut(most, |part| match part {
+            CutPart::Node(first, listpack) => {
+                writer.string(&raw(first));
+                writer.string(&listpack);
+            }
+            CutPart::Tail(bytes) => writer.put(bytes),
+        }),
         // Fields may have got expiry times since the cut.
         ValueRef::Hash(hash) => match hash.plain() {
             HashView::Table(table) => table.read_cut(most, |pair| {
@@ -102,6 +115,7 @@ pub fn write_cut(value: ValueRef<'_>, most: usize, writer: &mut Writer<'_>) -> C
 pub fn end_cut(value: ValueRef<'_>) {
     match value {
         ValueRef::List(list) => list.end_cut(),
+        ValueRef::Stream(stream) => stream.end_cut(),
         ValueRef::Hash(hash) => {
             if let HashView::Table(table) = hash.plain() {
                 table.end_cut();
@@ -202,6 +216,11 @@ fn write_stream(stream: &Stream, writer: &mut Writer<'_>) {
         writer.string(&raw(first));
         writer.string(&listpack);
     }
+    write_stream_tail(stream, writer);
+}
+
+/// Writes the part of a stream's body behind its nodes.
+fn write_stream_tail(stream: &Stream, writer: &mut Writer<'_>) {
     let counters = stream.counters();
     writer.length(counters.length);
     for id in [counters.last_id, counters.first_id, counters.max_deleted_id] {

@@ -135,7 +135,7 @@ impl Consumer {
 }
 
 /// Returns the listpack that Redis would have for a node.
-fn listpack_of(node: &Node) -> Vec<u8> {
+pub(super) fn listpack_of(node: &Node) -> Vec<u8> {
     let mut out = Vec::with_capacity(node.listpack_len_bytes());
     let mut count = 0u64;
     out.extend_from_slice(&[0; HEADER_BYTES]);

@@ -34,10 +34,12 @@
 //! | `reading` | ranges, and delivery to consumers |
 //! | `trim` | trimming and deletion |
 //! | `counters` | the counters, and a group's lag derived from them |
+//! | `frozen` | the nodes of one instant, for snapshots |
 //! | `listpack` | the form in `DUMP` payloads and snapshots |
 //! | `radix` | the size of the radix tree that Redis would have |
 
 mod counters;
+mod frozen;
 mod group;
 mod id;
 mod listpack;
@@ -50,6 +52,7 @@ mod tests;
 mod trim;
 
 pub use counters::Counters;
+pub(crate) use frozen::CutPart;
 pub use group::{Consumer, ENTRIES_READ_UNKNOWN, Group, Pending};
 pub use id::{ID_LEN_MAX, IdText, NewId, StreamId};
 pub use listpack::{Corrupt, RestoredGroup};
@@ -58,7 +61,9 @@ pub use reading::{AutoClaimed, Claim, Delivered};
 pub use trim::Trim;
 
 use crate::collection::{Collection, PackedForm};
+use crate::cut::{CutCell, CutState};
 use crate::{Encoding, OutOfMemory, Value};
+use frozen::Frozen;
 use node::{Node, room_for};
 use ordered::Ordered;
 
@@ -101,6 +106,7 @@ pub struct Stream {
     groups: Vec<Group>,
     /// Heap memory of all groups, bytes.
     group_bytes: usize,
+    cut: CutCell<Frozen>,
 }
 
 impl Stream {
@@ -185,6 +191,7 @@ impl Stream {
         }
         let room_bytes = room_for(2 * fields.len(), data_bytes);
         self.drop_dead_tail(id);
+        self.keep_tail();
         let added = match self.nodes.last_mut().filter(|tail| has_room(tail, data_bytes, limits)) {
             Some(tail) => {
                 let before = tail.allocated_bytes();
@@ -236,7 +243,33 @@ impl Stream {
         }
     }
 
+    /// Keeps the last node for the cut, if one runs, before the node changes.
+    #[inline]
+    fn keep_tail(&mut self) {
+        if let (Some(cut), Some(tail)) = (self.cut.get_mut(), self.nodes.last()) {
+            cut.before_change(tail);
+        }
+    }
+
+    /// Starts a cut of the current nodes. `tail` is what a reader of the cut receives after them.
+    pub(crate) fn begin_cut(&self, tail: Vec<u8>) {
+        *self.cut.lock() = Some(Box::new(Frozen::new(&self.nodes, tail)));
+    }
+
+    /// Passes at most `most` nodes of the cut to `read`, and the tail after the last one.
+    pub(crate) fn read_cut(&self, most: usize, read: impl FnMut(CutPart<'_>)) -> CutState {
+        self.cut.read(|cut| cut.read(&self.nodes, most, read))
+    }
+
+    /// Ends the cut, if one runs.
+    pub(crate) fn end_cut(&self) {
+        *self.cut.lock() = None;
+    }
+
     fn push_node(&mut self, node: Node) {
+        if let Some(cut) = self.cut.get_mut() {
+            cut.added(node.first);
+        }
         let pushed = self.nodes.insert(node);
         debug_assert!(pushed.is_ok(), "the id isn't above all others");
     }
@@ -349,6 +382,7 @@ impl Clone for Stream {
             counters: self.counters,
             nodes,
             groups,
+            cut: CutCell::default(),
         }
     }
 }

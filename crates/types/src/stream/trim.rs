@@ -70,6 +70,7 @@ impl Stream {
 
     /// Removes entries from the front of a node.
     fn trim_node(&mut self, place: Place, to: Trim) -> u64 {
+        self.keep(place);
         let node = self.nodes.get_mut(place);
         let (excess, least) = match to {
             Trim::Length(most) => (self.counters.length - most, StreamId::MAX),
@@ -113,6 +114,7 @@ impl Stream {
     fn delete_one(&mut self, id: StreamId) -> bool {
         let Some((place, entry)) = place_of(&self.nodes, id) else { return false };
         let entry = entry.place();
+        self.keep(place);
         let node = self.nodes.get_mut(place);
         if node.live == 1 {
             self.remove_node(place);
@@ -123,7 +125,15 @@ impl Stream {
         true
     }
 
+    /// Keeps a node for the cut, if one runs, before the node changes.
+    fn keep(&mut self, place: Place) {
+        if let Some(cut) = self.cut.get_mut() {
+            cut.before_change(self.nodes.get(place));
+        }
+    }
+
     pub(super) fn remove_node(&mut self, place: Place) {
+        self.keep(place);
         let node: Node = self.nodes.remove(place);
         self.node_bytes -= node.allocated_bytes();
     }

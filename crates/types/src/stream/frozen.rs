@@ -1,0 +1,105 @@
+//! The cut of a stream ([`crate::cut`]): the nodes that it had at one instant, read in order while
+//! it changes.
+//!
+//! A node that is not read yet is copied before it changes. The groups and counters, which follow
+//! the nodes in the payload, belong to the cut in their encoded form.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::id::StreamId;
+use super::listpack::listpack_of;
+use super::node::Node;
+use super::ordered::{Keyed, Ordered, Place};
+use crate::cut::CutState;
+
+/// The unread nodes of a cut, as described at the head of this module. A node is identified by its
+/// first id.
+#[derive(Debug)]
+pub(super) struct Frozen {
+    /// The last node that was read.
+    read: Option<StreamId>,
+    /// The last node of the cut.
+    last: Option<StreamId>,
+    /// Number of nodes that are not read.
+    left: usize,
+    /// Copies of nodes that changed before they were read.
+    kept: BTreeMap<StreamId, Node>,
+    /// New nodes with ids below `last`, which are possible after `XSETID`.
+    new: BTreeSet<StreamId>,
+    tail: Vec<u8>,
+}
+
+/// A part of a cut.
+pub(crate) enum CutPart<'a> {
+    /// The first id and the listpack of a node.
+    Node(StreamId, Vec<u8>),
+    /// What follows the nodes.
+    Tail(&'a [u8]),
+}
+
+impl CutPart<'_> {
+    fn of(node: &Node) -> Self {
+        CutPart::Node(node.first, listpack_of(node))
+    }
+}
+
+impl Frozen {
+    /// Returns the cut of the current nodes. `tail` is what follows them.
+    pub(super) fn new(nodes: &Ordered<Node>, tail: Vec<u8>) -> Self {
+        let last = nodes.last().map(Keyed::key);
+        Frozen { read: None, last, left: nodes.len(), kept: BTreeMap::new(), new: BTreeSet::new(), tail }
+    }
+
+    /// Copies a node before it changes or is removed.
+    pub(super) fn before_change(&mut self, node: &Node) {
+        let id = node.key();
+        let is_unread = Some(id) > self.read && Some(id) <= self.last;
+        if is_unread && !self.new.contains(&id) && !self.kept.contains_key(&id) {
+            self.kept.insert(id, node.clone());
+        }
+    }
+
+    /// Notes a new node.
+    pub(super) fn added(&mut self, id: StreamId) {
+        if Some(id) <= self.last {
+            self.new.insert(id);
+        }
+    }
+
+    /// Passes at most `most` nodes to `read`, and the tail after the last one.
+    pub(super) fn read(&mut self, nodes: &Ordered<Node>, most: usize, mut read: impl FnMut(CutPart<'_>)) -> CutState {
+        let mut place = self.next_place(nodes);
+        for _ in 0..most {
+            let live = place.map(|place| nodes.get(place)).filter(|node| Some(node.key()) <= self.last);
+            let kept = self.kept.first_key_value().map(|(id, _)| *id);
+            let id = match (live.map(Keyed::key), kept) {
+                (None, None) => {
+                    read(CutPart::Tail(&self.tail));
+                    return if self.left == 0 { CutState::Ended } else { CutState::Lost };
+                }
+                (Some(live), Some(kept)) => live.min(kept),
+                (Some(id), None) | (None, Some(id)) => id,
+            };
+            if let Some(node) = self.kept.remove(&id) {
+                read(CutPart::of(&node));
+                self.left = self.left.saturating_sub(1);
+            } else if let Some(node) = live
+                && !self.new.contains(&id)
+            {
+                read(CutPart::of(node));
+                self.left = self.left.saturating_sub(1);
+            }
+            self.read = Some(id);
+            if live.is_some_and(|node| node.key() == id) {
+                place = place.and_then(|place| nodes.next(place));
+            }
+        }
+        CutState::More
+    }
+
+    /// Returns the first node after the last one that was read.
+    fn next_place(&self, nodes: &Ordered<Node>) -> Option<Place> {
+        let before = self.read.and_then(|id| nodes.floor(id));
+        before.map_or_else(|| nodes.first_place(), |place| nodes.next(place))
+    }
+}
