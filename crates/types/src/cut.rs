@@ -14,8 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A cut of a collection with elements of type `E`. `P` is the reader's position.
 #[derive(Debug)]
 pub(crate) struct Cut<E, P> {
-    /// Bit `slot % 64` of word `slot / 64`: the element in this slot is taken.
-    taken: Vec<u64>,
+    /// A bit for each slot: the element in it is taken. A missing block has no bits set. So neither
+    /// the start of the cut nor a change touches memory in proportion to the number of slots.
+    taken: Vec<Option<Box<Block>>>,
     /// Copies of elements that changed before the reader reached them.
     kept: Vec<E>,
     /// Number of elements that the reader has not received.
@@ -27,31 +28,32 @@ pub(crate) struct Cut<E, P> {
 impl<E, P> Cut<E, P> {
     /// Returns the cut of a collection of `len` elements, whose slots are less than `slots`.
     pub(crate) fn new(slots: usize, len: usize, position: P) -> Self {
-        Cut { taken: vec![0; slots.div_ceil(BITS)], kept: Vec::new(), left: len, position }
+        Cut { taken: vec![None; slots.div_ceil(BLOCK_SLOTS)], kept: Vec::new(), left: len, position }
     }
 
     /// Returns whether the element in a slot is taken.
     #[inline]
     pub(crate) fn is_taken(&self, slot: usize) -> bool {
-        self.taken.get(slot / BITS).is_some_and(|word| word >> (slot % BITS) & 1 == 1)
+        let block = self.taken.get(slot / BLOCK_SLOTS).and_then(Option::as_deref);
+        block.is_some_and(|block| block[slot % BLOCK_SLOTS / BITS] & bit(slot) != 0)
     }
 
     /// Marks the element in a slot as taken. Returns whether it already was.
     pub(crate) fn take(&mut self, slot: usize) -> bool {
-        if slot / BITS >= self.taken.len() {
-            self.taken.resize(slot / BITS + 1, 0);
+        if slot / BLOCK_SLOTS >= self.taken.len() {
+            self.taken.resize(slot / BLOCK_SLOTS + 1, None);
         }
-        let word = &mut self.taken[slot / BITS];
-        let bit = 1 << (slot % BITS);
-        let was_taken = *word & bit != 0;
-        *word |= bit;
+        let block = self.taken[slot / BLOCK_SLOTS].get_or_insert_with(|| Box::new([0; BLOCK_WORDS]));
+        let word = &mut block[slot % BLOCK_SLOTS / BITS];
+        let was_taken = *word & bit(slot) != 0;
+        *word |= bit(slot);
         was_taken
     }
 
     /// Marks the element in a slot as not taken: an element that isn't has moved there.
     pub(crate) fn untake(&mut self, slot: usize) {
-        if let Some(word) = self.taken.get_mut(slot / BITS) {
-            *word &= !(1 << (slot % BITS));
+        if let Some(Some(block)) = self.taken.get_mut(slot / BLOCK_SLOTS) {
+            block[slot % BLOCK_SLOTS / BITS] &= !bit(slot);
         }
     }
 
@@ -62,12 +64,15 @@ impl<E, P> Cut<E, P> {
         }
     }
 
-    /// Passes at most `most` kept copies to the reader. Returns their number.
-    pub(crate) fn drain(&mut self, most: usize, mut read: impl FnMut(E)) -> usize {
-        let count = most.min(self.kept.len());
-        self.kept.drain(self.kept.len() - count..).for_each(&mut read);
-        self.received(count);
-        count
+    /// Passes kept copies to the reader until the budget is spent. `read` returns an element's
+    /// length in bytes.
+    pub(crate) fn drain(&mut self, budget: &mut Budget, mut read: impl FnMut(E) -> usize) {
+        while !budget.is_spent()
+            && let Some(element) = self.kept.pop()
+        {
+            budget.spend(read(element));
+            self.received(1);
+        }
     }
 
     /// Counts elements that the reader has received.
@@ -88,6 +93,50 @@ impl<E, P> Cut<E, P> {
 
 /// Number of bits of a word of [`Cut::taken`].
 const BITS: usize = u64::BITS as usize;
+/// Number of words of a block of [`Cut::taken`]: 4 KiB.
+const BLOCK_WORDS: usize = 512;
+/// Number of slots of a block.
+const BLOCK_SLOTS: usize = BLOCK_WORDS * BITS;
+
+type Block = [u64; BLOCK_WORDS];
+
+/// Returns the bit of a slot in its word.
+fn bit(slot: usize) -> u64 {
+    1 << (slot % BITS)
+}
+
+/// The maximum size of a piece of a cut. A piece ends with the element that reaches either maximum.
+#[derive(Clone, Copy, Debug)]
+pub struct PieceMax {
+    /// Number of elements, or nodes of a list or stream, that are visited.
+    pub elements: usize,
+    /// Bytes of elements, before compression.
+    pub bytes: usize,
+}
+
+/// What is left of a piece's maximum size.
+#[derive(Debug)]
+pub(crate) struct Budget(PieceMax);
+
+impl Budget {
+    /// Returns the budget of a piece, which has at least one element.
+    pub(crate) fn new(max: PieceMax) -> Self {
+        Budget(PieceMax { elements: max.elements.max(1), bytes: max.bytes.max(1) })
+    }
+
+    /// Counts an element of this length; 0 for one that was skipped.
+    #[inline]
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        self.0.elements = self.0.elements.saturating_sub(1);
+        self.0.bytes = self.0.bytes.saturating_sub(bytes);
+    }
+
+    /// Returns whether the piece must end.
+    #[inline]
+    pub(crate) fn is_spent(&self) -> bool {
+        self.0.elements == 0 || self.0.bytes == 0
+    }
+}
 
 /// The state of a cut after a piece of it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pantala_dict::prefetch;
 
 use crate::chunked::Chunked;
-use crate::cut::{Cut, CutCell, CutState};
+use crate::cut::{Budget, Cut, CutCell, CutState, PieceMax};
 
 /// The index that stands for no entry.
 const NONE: u32 = u32::MAX;
@@ -319,18 +319,21 @@ impl<T: Item> Table<T> {
         *self.cut.lock() = Some(Box::new(Cut::new(self.len(), self.len(), 0)));
     }
 
-    /// Passes at most `most` items of the cut, as they were at its start, to `read`.
-    pub fn read_cut(&self, most: usize, mut read: impl FnMut(&T)) -> CutState {
+    /// Passes a piece of the cut's items, as they were at its start, to `read`, which returns the
+    /// length of an item in bytes.
+    pub fn read_cut(&self, max: PieceMax, mut read: impl FnMut(&T) -> usize) -> CutState {
         self.cut.read(|cut| {
-            let visited = cut.drain(most, |item| read(&item));
-            let to = cut.position.saturating_add(most - visited).min(self.len());
-            for index in cut.position..to {
-                if !cut.is_taken(index) {
-                    read(self.get(index));
+            let mut budget = Budget::new(max);
+            cut.drain(&mut budget, |item| read(&item));
+            while cut.position < self.len() && !budget.is_spent() {
+                if cut.is_taken(cut.position) {
+                    budget.spend(0);
+                } else {
+                    budget.spend(read(self.get(cut.position)));
                     cut.received(1);
                 }
+                cut.position += 1;
             }
-            cut.position = cut.position.max(to);
             cut.state(cut.position >= self.len())
         })
     }

@@ -23,6 +23,7 @@
 //! the snapshot has ended. Only one snapshot runs at a time, like the single child process of
 //! Redis.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -215,7 +216,7 @@ impl SnapshotStart {
                 continue;
             }
             let (db, output) = (store.logical(physical), Arc::clone(&self.output));
-            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0, open: Vec::new() });
+            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0, open: HashMap::new() });
             walks.push(Walk { place: Place::Live(physical), cursor: 0 });
         }
         if !walks.is_empty() {
@@ -231,39 +232,27 @@ struct DictKeeper {
     db: u32,
     part: Vec<u8>,
     keys: u64,
-    /// Large entries of which some pieces are encoded.
-    open: Vec<Large>,
-}
-
-/// A large entry that is encoded in pieces.
-struct Large {
-    key: Box<[u8]>,
-    pieces: Vec<Vec<u8>>,
-}
-
-impl Large {
-    /// Adds an empty piece.
-    fn next_piece(&mut self) -> &mut Vec<u8> {
-        self.pieces.push(Vec::new());
-        self.pieces.last_mut().expect("a piece was added")
-    }
+    /// Pieces of large entries that are not completely encoded, by key.
+    open: HashMap<Box<[u8]>, Vec<Vec<u8>>>,
 }
 
 impl Keeper<Value> for DictKeeper {
     fn keep(&mut self, entry: EntryRef<'_, Value>, reason: Reason) -> bool {
         let is_forced = reason != Reason::Walk;
         let Output { encoder, progress, .. } = &*self.output;
-        let open = self.open.iter().position(|large| *large.key == *entry.key());
+        // A collection that was large when it was reached may have shrunk since, but its value is
+        // still on the heap.
+        let heap = if let Payload::Heap(value) = entry.payload() { Some(value) } else { None };
+        let is_open = heap.is_some() && self.open.contains_key(entry.key());
         if progress.is_discarding.load(Relaxed) || is_forced && faults::hits(Fault::UnkeptEntry) {
-            if open.is_some() {
+            if is_open {
                 encoder.end_cut(entry);
             }
             return true;
         }
-        // An entry that was large when it was reached may have shrunk since.
-        let is_large = matches!(entry.payload(), Payload::Heap(value) if value.allocated_bytes() >= LARGE_BYTES);
-        if (open.is_some() || is_large)
-            && let Some(is_kept) = self.keep_in_pieces(entry, reason, open)
+        let is_large = heap.is_some_and(|value| value.allocated_bytes() >= LARGE_BYTES);
+        if (is_open || is_large)
+            && let Some(is_kept) = self.keep_in_pieces(entry, reason)
         {
             return is_kept;
         }
@@ -285,46 +274,41 @@ impl Keeper<Value> for DictKeeper {
 }
 
 impl DictKeeper {
-    /// Encodes a piece of a large entry, or all remaining pieces before it is removed. The entry is
-    /// in `open` at an index if it has been reached before. Returns whether that was the last piece,
-    /// or `None` if the entry must be encoded as a whole.
-    fn keep_in_pieces(&mut self, entry: EntryRef<'_, Value>, reason: Reason, open: Option<usize>) -> Option<bool> {
+    /// Encodes a piece of a large entry, or all remaining pieces before it is removed. Returns
+    /// whether that was the last piece, or `None` if the entry must be encoded as a whole.
+    fn keep_in_pieces(&mut self, entry: EntryRef<'_, Value>, reason: Reason) -> Option<bool> {
         let Output { encoder, progress, .. } = &*self.output;
-        let mut large = match open {
-            // The cut notices the change.
-            Some(_) if reason == Reason::Change => return Some(false),
-            Some(at) => self.open.swap_remove(at),
-            None if reason == Reason::Removal => return None,
-            None => {
-                let mut head = Vec::new();
-                encoder.select(self.db, &mut head);
-                if !encoder.begin_cut(entry, &mut head) {
-                    return None;
-                }
-                Large { key: entry.key().into(), pieces: vec![head] }
+        let is_forced = reason != Reason::Walk;
+        if !self.open.contains_key(entry.key()) {
+            let mut head = Vec::new();
+            encoder.select(self.db, &mut head);
+            if reason == Reason::Removal || !encoder.begin_cut(entry, &mut head) {
+                return None;
             }
-        };
-        let state = match reason {
-            Reason::Walk => encoder.append_cut(entry, false, large.next_piece()),
-            Reason::Change => CutState::More,
-            Reason::Removal => loop {
-                let piece = large.next_piece();
-                let state = encoder.append_cut(entry, true, piece);
-                progress.forced_bytes.fetch_add(piece.len() as u64, Relaxed);
-                if state != CutState::More {
-                    break state;
-                }
-            },
-        };
-        if state == CutState::More {
-            self.open.push(large);
+            self.open.insert(entry.key().into(), vec![head]);
+        }
+        if reason == Reason::Change {
+            // The cut notices the change.
             return Some(false);
+        }
+        let pieces = self.open.get_mut(entry.key())?;
+        let mut state = CutState::More;
+        while state == CutState::More {
+            let mut piece = Vec::new();
+            state = encoder.append_cut(entry, is_forced, &mut piece);
+            if is_forced {
+                progress.forced_bytes.fetch_add(piece.len() as u64, Relaxed);
+            }
+            pieces.push(piece);
+            if reason == Reason::Walk && state == CutState::More {
+                return Some(false);
+            }
         }
         if state == CutState::Lost {
             debug_assert!(false, "a value has lost its cut");
             progress.is_incomplete.store(true, Relaxed);
         }
-        let mut pieces = large.pieces.into_iter();
+        let mut pieces = self.open.remove(entry.key())?.into_iter();
         self.send(Part { bytes: pieces.next().unwrap_or_default(), more: pieces.collect(), keys: 1 });
         Some(true)
     }

@@ -10,7 +10,7 @@ use pantala_engine::eviction::Rank;
 use pantala_engine::tuning::Tuning;
 use pantala_engine::whole::Whole;
 use pantala_types::rdb_value::{self, ValueRef};
-use pantala_types::{CutState, Hash, Value, access};
+use pantala_types::{CutState, Hash, PieceMax, Value, access};
 
 use super::writer::{Attributes, Sink, Version, Writer, append_entry, append_head};
 use super::{MAGIC_REDIS, opcode};
@@ -49,6 +49,10 @@ const PIECE_ELEMENTS: usize = 256;
 
 /// Number of nodes in a piece of a list or stream, each of 8 or 4 KiB by default.
 const PIECE_NODES: usize = 4;
+
+/// Bytes of elements after which a piece ends. Compressing them takes about 0.1 ms; a longer
+/// element is a piece of its own.
+const PIECE_BYTES: usize = 16 * 1024;
 
 /// The form of a file's entries. It doesn't change after the file is started.
 #[derive(Clone, Copy, Debug)]
@@ -127,11 +131,15 @@ impl EntryForm {
     /// Appends a piece of an entry's cut.
     pub fn append_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> CutState {
         let Some(value) = entry.held().to_write() else { return CutState::Lost };
-        let most = match value {
+        let elements = match value {
             ValueRef::List(_) | ValueRef::Stream(_) => PIECE_NODES,
             _ => PIECE_ELEMENTS,
         };
-        rdb_value::write_cut(value, most, &mut rdb_value::Writer::new(part, self.compresses))
+        rdb_value::write_cut(
+            value,
+            PieceMax { elements, bytes: PIECE_BYTES },
+            &mut rdb_value::Writer::new(part, self.compresses),
+        )
     }
 
     /// Ends the cut of an entry's value, if one runs.

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::frozen::Frozen;
 use super::node::{Node, NodeLimit};
 use crate::OutOfMemory;
-use crate::cut::{CutCell, CutState};
+use crate::cut::{Budget, CutCell, CutState, PieceMax};
 use crate::pack::{Element, Encoded, PackRef};
 
 /// An end of a list.
@@ -176,12 +176,15 @@ impl Quicklist {
         *self.cut.lock() = Some(Box::new(Frozen::new(self.nodes.len())));
     }
 
-    /// Passes at most `most` nodes of the cut, in order, to `read`.
-    pub(super) fn read_cut(&self, most: usize, mut read: impl FnMut(&Node)) -> CutState {
+    /// Passes a piece of the cut's nodes, in order, to `read`, which returns the length of a node
+    /// in bytes.
+    pub(super) fn read_cut(&self, max: PieceMax, mut read: impl FnMut(&Node) -> usize) -> CutState {
         self.cut.read(|cut| {
-            let mut left = most;
-            while left > 0 && cut.read(&self.nodes, &mut read).is_some() {
-                left -= 1;
+            let mut budget = Budget::new(max);
+            while !budget.is_spent()
+                && let Some(bytes) = cut.read(&self.nodes, &mut read)
+            {
+                budget.spend(bytes);
             }
             if cut.is_read() { CutState::Ended } else { CutState::More }
         })
@@ -418,8 +421,8 @@ impl Quicklist {
                 break;
             }
             let node = &self.nodes[number];
-            // Usually nothing matches, and a compressed node then stays compressed, and is not copied
-            // for a cut.
+            // Usually nothing matches. A compressed node then stays compressed, and a cut needs no
+            // copy of it.
             let count = if (node.is_compressed() || has_cut) && !holds(node, wanted) {
                 0
             } else {

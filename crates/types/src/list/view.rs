@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use super::node::{Node, nth};
 use super::quicklist::Quicklist;
 use crate::Encoding;
-use crate::cut::CutState;
+use crate::cut::{CutState, PieceMax};
 use crate::pack::{Element, PackRef};
 
 /// A shared view of a [`List`](super::List).
@@ -166,12 +166,15 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Passes at most `most` runs of the cut, in order, to `read`.
-    pub(crate) fn read_cut(self, most: usize, mut read: impl FnMut(Run<'_>)) -> CutState {
+    /// Passes a piece of the cut's runs, in order, to `read`.
+    pub(crate) fn read_cut(self, max: PieceMax, mut read: impl FnMut(Run<'_>)) -> CutState {
         match self {
             ListView::Packed(_) => CutState::Lost,
-            ListView::Nodes(list) => list.read_cut(most, |node| {
-                node.with_entries(|pack, first, end| read(Run { pack, first, end, len: node.len() }));
+            ListView::Nodes(list) => list.read_cut(max, |node| {
+                node.with_entries(|pack, first, end| {
+                    read(Run { pack, first, end, len: node.len() });
+                    end - first
+                })
             }),
         }
     }

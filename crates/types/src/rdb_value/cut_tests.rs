@@ -6,7 +6,7 @@ use crate::list::{End, NodeLimit};
 use crate::sorted_set::AddOptions;
 use crate::stream::{NewId, NodeLimits, StreamId, Trim};
 use crate::testing::Random;
-use crate::{Collection, CutState, Stream};
+use crate::{Collection, CutState, PieceMax, Stream};
 
 /// A collection of numbered members.
 trait Members: Collection {
@@ -192,6 +192,8 @@ impl Members for Box<Stream> {
 /// Small nodes, the middle ones compressed.
 const NODES: NodeLimit = NodeLimit { bytes: 200, plain_depth: 2, ..LIMITS.list_node };
 
+const ONE: PieceMax = PieceMax { elements: 1, bytes: 1 };
+
 fn member(number: u64) -> Vec<u8> {
     // Some members don't fit in the record of a sorted set.
     let long = if number.is_multiple_of(61) { "long".repeat(80) } else { String::new() };
@@ -231,7 +233,8 @@ fn check<C: Members>(random: &mut Random, changes: u64) {
         pieces += 1;
         let most = 1 + random.below(300) as usize;
         let before = bytes.len();
-        match write_cut(values.value(), most, &mut Writer::new(&mut bytes, false)) {
+        let max = PieceMax { elements: most, bytes: 1 + random.below(20_000) as usize };
+        match write_cut(values.value(), max, &mut Writer::new(&mut bytes, false)) {
             CutState::More => assert!(bytes.len() - before <= most * 600, "a piece is bounded"),
             CutState::Ended => break,
             CutState::Lost => panic!("the collection lost its cut"),
@@ -274,6 +277,43 @@ fn a_cut_has_the_entries_at_its_start() {
     check_all::<Box<Stream>>("stream_cut");
 }
 
+/// Reads a cut of a collection of 20 large elements, all of which have changed if `is_changed`, and
+/// checks that a piece ends with the element that makes it large.
+fn check_large_elements<C: Members>(is_changed: bool) {
+    const LEN_BYTES: usize = 10_000;
+    let element = |number: u8| vec![b'a' + number; LEN_BYTES];
+    let mut values = C::empty();
+    for number in 0..20 {
+        values.set(&element(number), 1);
+    }
+    let mut bytes = vec![kind_of(values.value())];
+    assert!(begin_cut(values.value(), &mut Writer::new(&mut bytes, false)));
+    if is_changed {
+        (0..20).for_each(|number| values.delete(&element(number)));
+    }
+    let max = PieceMax { elements: 256, bytes: LEN_BYTES + 1 };
+    loop {
+        let before = bytes.len();
+        let state = write_cut(values.value(), max, &mut Writer::new(&mut bytes, false));
+        assert!(bytes.len() - before < 5 * LEN_BYTES / 2, "at most two elements: {}", bytes.len() - before);
+        if state != CutState::More {
+            assert_eq!(state, CutState::Ended);
+            break;
+        }
+    }
+    load(&bytes).expect("all elements were written once");
+}
+
+#[test]
+fn a_piece_of_large_elements_is_bounded_in_bytes() {
+    for is_changed in [false, true] {
+        check_large_elements::<Hash>(is_changed);
+        check_large_elements::<Set>(is_changed);
+        check_large_elements::<SortedSet>(is_changed);
+        check_large_elements::<List>(is_changed);
+    }
+}
+
 #[test]
 fn small_collections_and_strings_have_no_cuts() {
     let mut set = Set::empty();
@@ -281,7 +321,7 @@ fn small_collections_and_strings_have_no_cuts() {
     let mut bytes = Vec::new();
     for value in [ValueRef::Set(set.view()), ValueRef::String(b"text"), ValueRef::Int(1)] {
         assert!(!begin_cut(value, &mut Writer::new(&mut bytes, false)));
-        assert_eq!(write_cut(value, 1, &mut Writer::new(&mut bytes, false)), CutState::Lost);
+        assert_eq!(write_cut(value, ONE, &mut Writer::new(&mut bytes, false)), CutState::Lost);
     }
     assert_eq!(bytes, b"");
 }
@@ -293,5 +333,5 @@ fn a_cut_that_was_ended_is_lost_and_costs_nothing() {
     let mut bytes = Vec::new();
     assert!(begin_cut(set.value(), &mut Writer::new(&mut bytes, false)));
     end_cut(set.value());
-    assert_eq!(write_cut(set.value(), 1, &mut Writer::new(&mut bytes, false)), CutState::Lost);
+    assert_eq!(write_cut(set.value(), ONE, &mut Writer::new(&mut bytes, false)), CutState::Lost);
 }

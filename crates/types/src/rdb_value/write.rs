@@ -3,7 +3,7 @@
 use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 
 use super::{LISTPACK_BYTES_MAX, NODE_PACKED, NODE_PLAIN, ValueRef, Writer, kind, listpack};
-use crate::cut::CutState;
+use crate::cut::{CutState, PieceMax};
 use crate::hash::HashView;
 use crate::list::{ListView, Run};
 use crate::pack::{Element, Pack, TwoWay};
@@ -81,11 +81,11 @@ pub fn begin_cut(value: ValueRef<'_>, writer: &mut Writer<'_>) -> bool {
     true
 }
 
-/// Writes at most `most` elements, or nodes of a list or stream, of a value's cut.
-pub fn write_cut(value: ValueRef<'_>, most: usize, writer: &mut Writer<'_>) -> CutState {
+/// Writes a piece of a value's cut.
+pub fn write_cut(value: ValueRef<'_>, max: PieceMax, writer: &mut Writer<'_>) -> CutState {
     match value {
-        ValueRef::List(list) => list.read_cut(most, |run| write_run(run, writer)),
-        ValueRef::Stream(stream) => stream.read_cut(most, |part| match part {
+        ValueRef::List(list) => list.read_cut(max, |run| write_run(run, writer)),
+        ValueRef::Stream(stream) => stream.read_cut(max, |part| match part {
             CutPart::Node(first, listpack) => {
                 writer.string(&raw(first));
                 writer.string(&listpack);
@@ -94,18 +94,24 @@ pub fn write_cut(value: ValueRef<'_>, most: usize, writer: &mut Writer<'_>) -> C
         }),
         // Fields may have got expiry times since the cut.
         ValueRef::Hash(hash) => match hash.plain() {
-            HashView::Table(table) => table.read_cut(most, |pair| {
+            HashView::Table(table) => table.read_cut(max, |pair| {
                 writer.string(pair.field());
                 writer.string(pair.value());
+                pair.field().len() + pair.value().len()
             }),
             _ => CutState::Lost,
         },
         ValueRef::Set(SetView::Table(table)) => {
-            table.read_cut(most, |member| member.element().with_bytes(|bytes| writer.string(bytes)))
+            let write = |bytes: &[u8], writer: &mut Writer<'_>| {
+                writer.string(bytes);
+                bytes.len()
+            };
+            table.read_cut(max, |member| member.element().with_bytes(|bytes| write(bytes, writer)))
         }
-        ValueRef::SortedSet(SortedSetView::Large(set)) => set.read_cut(most, |member, score| {
+        ValueRef::SortedSet(SortedSetView::Large(set)) => set.read_cut(max, |member, score| {
             writer.string(member);
             writer.put(&score.to_le_bytes());
+            member.len()
         }),
         _ => CutState::Lost,
     }

@@ -4,7 +4,7 @@
 use super::records::Records;
 use super::table::Table;
 use super::tree::{Place, Tree};
-use crate::cut::{Cut, CutCell, CutState};
+use crate::cut::{Budget, Cut, CutCell, CutState, PieceMax};
 
 /// A cut: its slots are ids of records. It is read in descending order, and its position is the
 /// last score and member that were read.
@@ -177,12 +177,16 @@ impl LargeSet {
         self.cut.lock().is_some()
     }
 
-    /// Passes at most `most` members of the cut, with their scores at its start, to `read`. Without
-    /// changes, they come in descending order.
-    pub fn read_cut(&self, most: usize, mut read: impl FnMut(&[u8], f64)) -> CutState {
+    /// Passes a piece of the cut's members, with their scores at its start, to `read`, which
+    /// returns the length of an element in bytes. Without changes, they come in descending order.
+    pub fn read_cut(&self, max: PieceMax, mut read: impl FnMut(&[u8], f64) -> usize) -> CutState {
         self.cut.read(|cut| {
-            let visited = cut.drain(most, |(member, score)| read(&member, score));
-            let end = match &cut.position {
+            let mut budget = Budget::new(max);
+            cut.drain(&mut budget, |(member, score)| read(&member, score));
+            if budget.is_spent() {
+                return CutState::More;
+            }
+            let mut rank = match &cut.position {
                 Some((score, member)) => {
                     let before = |other: f64, other_id: u32| {
                         other < *score || (other == *score && self.records.member(other_id) < &**member)
@@ -191,23 +195,24 @@ impl LargeSet {
                 }
                 None => self.len(),
             };
-            let start = end.saturating_sub(most - visited);
-            if start < end {
-                let mut place = self.tree.nth(end - 1);
-                for rank in (start..end).rev() {
-                    if rank < end - 1 {
-                        place = self.tree.previous(place);
-                    }
-                    let id = self.tree.id(place);
-                    if !cut.take(id as usize) {
-                        read(self.records.member(id), self.records.score(id));
-                        cut.received(1);
-                    }
+            let mut last = None;
+            while rank > 0 && !budget.is_spent() {
+                rank -= 1;
+                let place = last.map_or_else(|| self.tree.nth(rank), |place| self.tree.previous(place));
+                last = Some(place);
+                let id = self.tree.id(place);
+                if cut.take(id as usize) {
+                    budget.spend(0);
+                } else {
+                    budget.spend(read(self.records.member(id), self.records.score(id)));
+                    cut.received(1);
                 }
+            }
+            if let Some(place) = last {
                 let (member, score) = self.at(place);
                 cut.position = Some((score, member.into()));
             }
-            cut.state(start == 0)
+            cut.state(rank == 0)
         })
     }
 

@@ -10,7 +10,7 @@ use super::id::StreamId;
 use super::listpack::listpack_of;
 use super::node::Node;
 use super::ordered::{Keyed, Ordered, Place};
-use crate::cut::CutState;
+use crate::cut::{Budget, CutState, PieceMax};
 
 /// The unread nodes of a cut, as described at the head of this module. A node is identified by its
 /// first id.
@@ -41,6 +41,13 @@ impl CutPart<'_> {
     fn of(node: &Node) -> Self {
         CutPart::Node(node.first, listpack_of(node))
     }
+
+    fn len(&self) -> usize {
+        match self {
+            CutPart::Node(_, listpack) => listpack.len(),
+            CutPart::Tail(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl Frozen {
@@ -66,10 +73,11 @@ impl Frozen {
         }
     }
 
-    /// Passes at most `most` nodes to `read`, and the tail after the last one.
-    pub(super) fn read(&mut self, nodes: &Ordered<Node>, most: usize, mut read: impl FnMut(CutPart<'_>)) -> CutState {
+    /// Passes a piece of the nodes to `read`, and the tail after the last node.
+    pub(super) fn read(&mut self, nodes: &Ordered<Node>, max: PieceMax, mut read: impl FnMut(CutPart<'_>)) -> CutState {
+        let mut budget = Budget::new(max);
         let mut place = self.next_place(nodes);
-        for _ in 0..most {
+        while !budget.is_spent() {
             let live = place.map(|place| nodes.get(place)).filter(|node| Some(node.key()) <= self.last);
             let kept = self.kept.first_key_value().map(|(id, _)| *id);
             let id = match (live.map(Keyed::key), kept) {
@@ -80,13 +88,14 @@ impl Frozen {
                 (Some(live), Some(kept)) => live.min(kept),
                 (Some(id), None) | (None, Some(id)) => id,
             };
-            if let Some(node) = self.kept.remove(&id) {
-                read(CutPart::of(&node));
-                self.left = self.left.saturating_sub(1);
-            } else if let Some(node) = live
-                && !self.new.contains(&id)
-            {
-                read(CutPart::of(node));
+            let part = match (self.kept.remove(&id), live) {
+                (Some(node), _) => Some(CutPart::of(&node)),
+                (None, Some(node)) if !self.new.contains(&id) => Some(CutPart::of(node)),
+                _ => None,
+            };
+            budget.spend(part.as_ref().map_or(0, CutPart::len));
+            if let Some(part) = part {
+                read(part);
                 self.left = self.left.saturating_sub(1);
             }
             self.read = Some(id);

@@ -61,7 +61,7 @@ pub use reading::{AutoClaimed, Claim, Delivered};
 pub use trim::Trim;
 
 use crate::collection::{Collection, PackedForm};
-use crate::cut::{CutCell, CutState};
+use crate::cut::{CutCell, CutState, PieceMax};
 use crate::{Encoding, OutOfMemory, Value};
 use frozen::Frozen;
 use node::{Node, room_for};
@@ -256,9 +256,9 @@ impl Stream {
         *self.cut.lock() = Some(Box::new(Frozen::new(&self.nodes, tail)));
     }
 
-    /// Passes at most `most` nodes of the cut to `read`, and the tail after the last one.
-    pub(crate) fn read_cut(&self, most: usize, read: impl FnMut(CutPart<'_>)) -> CutState {
-        self.cut.read(|cut| cut.read(&self.nodes, most, read))
+    /// Passes a piece of the cut's nodes to `read`, and the tail after the last node.
+    pub(crate) fn read_cut(&self, max: PieceMax, read: impl FnMut(CutPart<'_>)) -> CutState {
+        self.cut.read(|cut| cut.read(&self.nodes, max, read))
     }
 
     /// Ends the cut, if one runs.

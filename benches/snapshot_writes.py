@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Writes to a large collection during BGSAVE.
+
+    python3 benches/snapshot_writes.py \\
+        --peer 'redis=redis-server --port {port} --save "" --dir /tmp --dbfilename redis.rdb' \\
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --dir /tmp --dbfilename pantala.rdb'
+
+Fills a collection and as many keys as --keys says, starts BGSAVE, and changes random elements of the
+collection until the snapshot is written. Prints the longest and the 99th percentile of the writes in
+milliseconds, medians of the rounds, and the longest write of as many writes before BGSAVE. The rounds
+of the peers alternate.
+
+{port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
+Needs only Python's standard library.
+"""
+
+import random
+import statistics
+import time
+
+import peers
+from peers import encode, reply_line
+
+PER_BATCH = 1000
+QUIET_WRITES = 3000
+WRITES_PER_CHECK = 50
+
+
+def parse_arguments():
+    parser = peers.parser(__doc__)
+    parser.add_argument("--elements", type=int, default=1_000_000, help="of the collection")
+    parser.add_argument("--keys", type=int, default=100_000, help="other keys")
+    parser.add_argument("--rounds", type=int, default=3)
+    return peers.parse(parser)
+
+
+def element(number):
+    return f"element:{number:09}"
+
+
+# Type: the command that adds an element, and one that changes the collection at random.
+TYPES = {
+    "sorted set": (
+        lambda number: ("ZADD", "large", number * 7919 % 1_000_003, element(number)),
+        lambda number, draw: ("ZADD", "large", draw % 1_000_003, element(number)) if draw % 10 < 7 else ("ZREM", "large", element(number)),
+    ),
+    "hash": (
+        lambda number: ("HSET", "large", element(number), number),
+        lambda number, draw: ("HSET", "large", element(number), draw) if draw % 10 < 7 else ("HDEL", "large", element(number)),
+    ),
+    "set": (
+        lambda number: ("SADD", "large", element(number)),
+        lambda number, draw: ("SADD", "large", element(draw)) if draw % 10 < 5 else ("SREM", "large", element(number)),
+    ),
+    "list": (
+        lambda number: ("RPUSH", "large", element(number)),
+        lambda number, draw: ((("RPUSH", "LPUSH")[draw % 2], "large", element(number)) if draw % 10 < 6 else ("RPOP", "large")),
+    ),
+    "stream": (
+        lambda number: ("XADD", "large", f"{number + 1}-1", "field", element(number)),
+        lambda number, draw: ("XADD", "large", "*", "field", element(number)) if draw % 10 < 7 else ("XDEL", "large", f"{number + 1}-1"),
+    ),
+}
+
+
+class Client:
+    def __init__(self, server):
+        self.socket = server.connect()
+        self.replies = self.socket.makefile("rb")
+
+    def call(self, *words):
+        self.socket.sendall(encode(*words))
+        return self.reply()
+
+    def reply(self):
+        line = reply_line(self.replies)
+        if line.startswith(b"$") and line != b"$-1":
+            return self.replies.read(int(line[1:]) + 2)
+        return line
+
+    def pipeline(self, commands):
+        self.socket.sendall(b"".join(encode(*command) for command in commands))
+        for _ in commands:
+            self.reply()
+
+
+def measure(title, command, kind, arguments, seed):
+    """Returns the longest write before the snapshot, the longest during it and their 99th percentile, ms."""
+    add, change = TYPES[kind]
+    draws = random.Random(seed)
+    with peers.Server(title, command) as server:
+        client, watch = Client(server), Client(server)
+        # The server has loaded the snapshot of the last round.
+        client.call("FLUSHALL")
+        for start in range(0, arguments.elements, PER_BATCH):
+            client.pipeline([add(number) for number in range(start, min(start + PER_BATCH, arguments.elements))])
+        for start in range(0, arguments.keys, PER_BATCH):
+            client.pipeline([("SET", f"key:{number}", "x" * 100) for number in range(start, start + PER_BATCH)])
+
+        def write():
+            words = change(draws.randrange(arguments.elements), draws.randrange(1 << 40))
+            start = time.perf_counter()
+            client.call(*words)
+            return (time.perf_counter() - start) * 1000
+
+        quiet = max(write() for _ in range(QUIET_WRITES))
+        watch.call("BGSAVE")
+        taken = []
+        while not taken or b"rdb_bgsave_in_progress:0" not in watch.call("INFO", "persistence"):
+            taken += [write() for _ in range(WRITES_PER_CHECK)]
+        if b"rdb_last_bgsave_status:ok" not in watch.call("INFO", "persistence"):
+            raise RuntimeError(f"{title} did not write its snapshot")
+        taken.sort()
+        return quiet, taken[-1], taken[len(taken) * 99 // 100]
+
+
+def main():
+    arguments = parse_arguments()
+    print("| collection | peer | longest without a snapshot | longest | p99 |\n| --- | --- | --- | --- | --- |")
+    for kind in TYPES:
+        rounds = [
+            [measure(title, command, kind, arguments, seed) for title, command in arguments.peer]
+            for seed in range(arguments.rounds)
+        ]
+        for number, (title, _) in enumerate(arguments.peer):
+            figures = [statistics.median(column) for column in zip(*(one[number] for one in rounds))]
+            print(f"| {kind} | {title} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    peers.run(main)
