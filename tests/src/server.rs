@@ -88,6 +88,46 @@ impl Server {
         Some(Server::start(&program, &[], &all, None))
     }
 
+    /// Starts Pantala as [`Server::pantala`] does, but waits only for its first reply: it may still
+    /// be loading its dataset.
+    ///
+    /// # Panics
+    /// If it doesn't start. The message has its log.
+    #[must_use]
+    pub fn pantala_loading(backend: Backend, args: &[&str]) -> Server {
+        let all = [&["--io-backend", backend.name()], args].concat();
+        Server::start_loading(binary::pantala(), &all)
+    }
+
+    /// Starts redis-server as [`Server::pantala_loading`] starts Pantala; `None` if it isn't
+    /// installed.
+    #[must_use]
+    pub fn redis_loading(args: &[&str]) -> Option<Server> {
+        let program = tool::find("redis-server")?;
+        Some(Server::start_loading(&program, args))
+    }
+
+    fn start_loading(program: &Path, args: &[&str]) -> Server {
+        for _ in 0..PORT_TRIES {
+            let port = free_port();
+            let mut all: Vec<OsString> = vec!["--port".into(), port.to_string().into()];
+            all.extend(args.iter().map(Into::into));
+            let mut server = Server::spawn(program, &all, None, port);
+            let deadline = Instant::now() + READY_MAX;
+            while server.try_exit().is_none() {
+                assert!(Instant::now() < deadline, "no reply; it printed:\n{}", server.log());
+                let replies =
+                    |mut client: Client| client.try_send_raw(b"PING\r\n").is_ok() && client.try_receive().is_ok();
+                if Client::try_tcp(port).is_ok_and(replies) {
+                    return server;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(server.log().contains("Address already in use"), "it ended at once:\n{}", server.log());
+        }
+        panic!("no free port in {PORT_TRIES} tries");
+    }
+
     /// Starts `program` on a free port. The command line has `before` before the port and `args`
     /// after it; `input` is its standard input.
     fn start(program: &Path, before: &[OsString], args: &[&str], input: Option<&[u8]>) -> Server {

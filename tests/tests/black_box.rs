@@ -36,6 +36,7 @@ mod known_attacks;
 mod large_pipelines;
 mod large_strings;
 mod linearizability;
+mod loading;
 mod manifests;
 mod migrate;
 mod notifications;

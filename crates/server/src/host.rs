@@ -310,6 +310,10 @@ impl Server {
 
     /// Stops the server after a signal. The settings say whether to save a snapshot first.
     pub fn signalled(&self, signal: process::Ending) {
+        if self.snapshots.loading.is_startup() {
+            tracing::warn!("Received shutdown signal during loading, exiting now.");
+            return self.stop();
+        }
         let settings = self.config.settings();
         let how = match signal {
             process::Ending::Interrupt => settings.shutdown_on_sigint,

@@ -10,6 +10,8 @@ use std::sync::{PoisonError, RwLock, mpsc};
 use pantala_base::{Clock, Random, SystemClock, allocator};
 use pantala_engine::acl::Line;
 use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
+use pantala_engine::message::Message;
+use pantala_engine::ownership::Ownership;
 use pantala_engine::tuning::WATCHING;
 use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
 
@@ -19,7 +21,7 @@ use crate::host::{Facts, Server};
 use crate::process;
 use crate::renames::Renames;
 use crate::replication::Replica;
-use crate::snapshot::{self, Files, load_at_start};
+use crate::snapshot::{self, Files, has_snapshot, load_at_start, loading};
 use crate::worker::Worker;
 
 /// Size of a worker's stack, bytes. Handlers don't recurse over client input, so this is ample.
@@ -142,10 +144,16 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     let files = Files(Arc::downgrade(&server));
     server.keyspace().set_storage(Box::new(files));
     server.replication().set_server(Arc::downgrade(&server));
-    if settings.aof.is_on {
-        aof::start(&server)?;
+    let load = |owned: &mut Vec<Ownership>| match settings.aof.is_on {
+        true => aof::start(&server, owned),
+        false => load_at_start(&server, owned),
+    };
+    let mut owned = server.keyspace().take_all();
+    let has_dataset = if settings.aof.is_on { aof::has_files(&server) } else { has_snapshot(&server) };
+    if has_dataset {
+        loading::begin(&server, true);
     } else {
-        load_at_start(&server)?;
+        load(&mut owned)?;
     }
     Replica::start(&server);
     // As in Redis, the server starts even if this fails. The log has the reason.
@@ -153,19 +161,31 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>,
     if !WATCHING {
         tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
     }
-    let ended = run_workers(&server, &settings, sandbox.as_ref(), doorbells);
+    let ended = if has_dataset {
+        // The workers serve connections meanwhile.
+        run_workers(&server, &settings, sandbox.as_ref(), doorbells, || {
+            load(&mut owned)?;
+            server.port(server.facts().first_io_worker).send(Message::Release(owned));
+            loading::end(&server);
+            Ok(())
+        })
+    } else {
+        server.keyspace().release_all(owned);
+        run_workers(&server, &settings, sandbox.as_ref(), doorbells, || Ok(()))
+    };
     aof::end(&server);
     server.snapshots().background.end_at_exit();
     ended
 }
 
-/// Starts a thread per worker, enters the sandbox once all event loops exist, and waits for the
-/// workers.
+/// Starts a thread per worker, enters the sandbox once all event loops exist, loads the dataset,
+/// and waits for the workers.
 fn run_workers(
     server: &Server,
     settings: &Settings,
     sandbox: Option<&process::Sandbox>,
     doorbells: Vec<Doorbell>,
+    load: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let cpus = process::allowed_cpus();
     let failed = AtomicBool::new(false);
@@ -212,6 +232,12 @@ fn run_workers(
             tracing::info!("Sandbox: only the system calls that the server needs are left");
         }
         drop(closed);
+        let loaded = load();
+        if server.is_stopping() {
+            // Not an error, or the error of a worker, which has reported it.
+            return Ok(());
+        }
+        loaded.inspect_err(|_| server.stop())?;
         if set_up == server.facts().workers as usize {
             tracing::info!("Ready to accept connections");
             let how = match settings.replica.primary {

@@ -18,6 +18,9 @@ impl Server {
     /// # Errors
     /// A setting can't be applied. The server runs with the old settings.
     pub fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
+        if new.aof.is_on != old.aof.is_on && self.snapshots().loading.is_startup() {
+            return Err(Refusal { directive: "appendonly", reason: "The dataset is being loaded".into() });
+        }
         if new.maxclients > old.maxclients {
             process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
         }
@@ -77,6 +80,7 @@ impl Server {
         tuning.lazyfree_lazy_user_del.store(settings.lazyfree_lazy_user_del, Relaxed);
         tuning.lazyfree_lazy_user_flush.store(settings.lazyfree_lazy_user_flush, Relaxed);
         snapshot::reject_writes_on_error(self, settings);
+        self.snapshots().loading.set_delay(settings.key_load_delay);
         tuning.rdb_compression.store(settings.rdb_compression, Relaxed);
         tuning.hll_sparse_max_bytes.store(settings.hll_sparse_max_bytes, Relaxed);
         tuning.lfu_log_factor.store(settings.lfu_log_factor, Relaxed);

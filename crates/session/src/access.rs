@@ -142,11 +142,17 @@ pub fn refused(
         Some(READ_ONLY)
     } else if refusals.contains(Refusals::STALE) && lacks(Flags::STALE) {
         Some("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
-    } else if refusals.contains(Refusals::LOADING) && lacks(Flags::LOADING) {
+    } else if refusals.contains(Refusals::LOADING) && (lacks(Flags::LOADING) || needs_shards(command)) {
         Some("LOADING Redis is loading the dataset in memory")
     } else {
         None
     }
+}
+
+/// Returns whether a command that Redis serves during a load would wait for the end of the load,
+/// because it needs shards, which the load holds.
+fn needs_shards(command: &Command) -> bool {
+    matches!(command.handler, Handler::Transaction(TransactionPart::Watch))
 }
 
 /// Returns the error for a write while data can't be saved to disk.

@@ -89,6 +89,9 @@ impl Access<'_> {
     }
 }
 
+/// The panic of a function that must not be called while workers run.
+const BUSY: &str = "a worker already runs";
+
 impl Keyspace {
     /// Returns the view of shards that a thread other than a worker holds.
     pub fn access<'a>(&'a self, session: &'a SessionView, owned: &'a mut [Ownership], now_ms: i64) -> Access<'a> {
@@ -96,19 +99,43 @@ impl Keyspace {
         Access { keyspace: self, session, owned, first_key: None, now_ms, blocking, block, is_random: false }
     }
 
-    /// Calls `work` with all shards, before any worker runs. `now_ms` is Unix time.
+    /// Takes all shards before any worker runs.
     ///
     /// # Panics
-    /// If a shard is held or has pending requests, because a worker already runs.
-    pub fn with_whole<R>(&self, now_ms: i64, work: impl FnOnce(&mut Whole<'_>) -> R) -> R {
-        const BUSY: &str = "a worker already runs";
-        let all = 0..self.partition_count();
-        let mut owned: Vec<Ownership> = all.map(|shard| self.gate(shard).try_take().expect(BUSY)).collect();
-        let result = work(&mut Whole { keyspace: self, owned: &mut owned, now_ms, shows_expired: false });
+    /// If a shard is held, because a worker already runs.
+    pub fn take_all(&self) -> Vec<Ownership> {
+        (0..self.partition_count()).map(|shard| self.gate(shard).try_take().expect(BUSY)).collect()
+    }
+
+    /// Releases all shards before any worker runs.
+    ///
+    /// # Panics
+    /// If a shard has pending requests, because a worker already runs.
+    pub fn release_all(&self, owned: Vec<Ownership>) {
         for ownership in owned {
             let freed = self.gate(ownership.shard()).free(ownership);
             assert!(matches!(freed, Freed::Free), "{BUSY}");
         }
+    }
+
+    /// Returns the view of all shards, which the caller holds. `now_ms` is Unix time.
+    ///
+    /// # Panics
+    /// If `owned` lacks a shard.
+    pub fn whole<'a>(&'a self, owned: &'a mut [Ownership], now_ms: i64) -> Whole<'a> {
+        assert_eq!(owned.len(), self.partition_count() as usize, "a shard is missing");
+        Whole { keyspace: self, owned, now_ms, shows_expired: false }
+    }
+
+    /// Calls `work` with all shards, before any worker runs. `now_ms` is Unix time.
+    ///
+    /// # Panics
+    /// If a shard is held or has pending requests, because a worker already runs.
+    #[cfg(test)]
+    pub(crate) fn with_whole<R>(&self, now_ms: i64, work: impl FnOnce(&mut Whole<'_>) -> R) -> R {
+        let mut owned = self.take_all();
+        let result = work(&mut self.whole(&mut owned, now_ms));
+        self.release_all(owned);
         result
     }
 }

@@ -16,8 +16,9 @@ use pantala_persistence::aof::{Listed, Manifest, RDB_SIGNATURE, Unread};
 
 use super::directory::{Directory, directory_of};
 use super::replay::{At, Replay, time_before_deadlines};
+use crate::config::Settings;
 use crate::host::Server;
-use crate::snapshot::{Duty, Loaded, load as load_snapshot, restore_libraries};
+use crate::snapshot::{Duty, Loaded, Watched, load as load_snapshot, restore_libraries};
 
 /// The loaded files.
 #[derive(Debug, Default)]
@@ -50,6 +51,14 @@ pub struct Target<'t, 'k> {
     pub view: SessionView,
 }
 
+/// Returns whether there may be files to load. Files that can't be examined are errors when they
+/// are loaded.
+pub fn has_files(settings: &Settings) -> bool {
+    let directory = directory_of(settings);
+    let single = settings.dir.join(std::ffi::OsStr::from_bytes(directory.prefix()));
+    directory.read_manifest().map_or(true, |manifest| !manifest.is_empty()) || single.is_file()
+}
+
 /// Loads the files into an empty dataset.
 ///
 /// # Errors
@@ -73,6 +82,7 @@ pub fn load(server: &Server, target: &mut Target<'_, '_>) -> Result<Files, Strin
     if files.all_bytes == 0 {
         return Ok(files);
     }
+    server.snapshots().loading.note_total_bytes(files.all_bytes);
     let now_ms = time_before_deadlines(server.now_ms());
     let count = files.manifest.to_load().count();
     for (index, listed) in files.manifest.to_load().enumerate() {
@@ -145,7 +155,8 @@ impl Single<'_> {
         let offset = self.load_preamble(&mut file, target)?;
         file.seek(SeekFrom::Start(offset)).map_err(unread)?;
         let mut replay = Replay::new(self.server, target.executor, target.owned, self.now_ms);
-        let cut_at = match run_all(offset, &mut file, &mut replay) {
+        let mut input = Watched { file: &file, server: self.server };
+        let cut_at = match run_all(offset, &mut input, &mut replay) {
             Ok(Found::Whole) => return Ok(End::Whole),
             Ok(Found::Cut(at)) => at,
             Ok(Found::CutTransaction(at)) => {

@@ -104,6 +104,7 @@ impl<'r, 'k> Replay<'r, 'k> {
 
     /// Runs the command at `offset`, or queues it until `EXEC`.
     fn run_or_queue(&mut self, offset: u64, args: &Args<'_>) -> Result<(), Refused> {
+        self.server.snapshots().loading.delay_key(self.server);
         match self.transactions.note(offset, args.at(0)) {
             Found::Start => Ok(()),
             Found::UnexpectedMulti => Err(Refused::Unexpected("MULTI")),

@@ -23,23 +23,26 @@ use crate::config::Settings;
 use crate::host::Server;
 use crate::snapshot::facts;
 
-/// Loads the files and starts the writer thread, before the workers run.
+/// Returns whether there are files to load at startup.
+pub fn has_files(server: &Server) -> bool {
+    load::has_files(&server.config().settings())
+}
+
+/// Loads the files and starts the writer thread, at startup. The caller holds all shards as
+/// `owned`.
 ///
 /// # Errors
-/// The reason why the server must not start, for the operator.
-pub fn start(server: &Arc<Server>) -> Result<(), String> {
+/// The reason why the server must not continue, for the operator.
+pub fn start(server: &Arc<Server>, owned: &mut Vec<Ownership>) -> Result<(), String> {
     let now_ms = server.now_ms();
     let client = Client::new(0, 0, -1, Endpoint::Unix(String::new()), Endpoint::Unix(String::new()), now_ms);
     let view = Session::new(Arc::new(client), server.keyspace().users()).view();
+    // Worker 0 may run already, with its own executor. It has none of the shards, and the commands
+    // of the files wake no client.
     let mut executor = Executor::new(server.keyspace(), 0);
-    let all = 0..server.keyspace().partition_count();
-    let mut owned: Vec<Ownership> = all.filter_map(|shard| executor.try_take(shard)).collect();
-    let files = load::load(server, &mut Target { executor: &mut executor, owned: &mut owned, view })?;
+    let files = load::load(server, &mut Target { executor: &mut executor, owned, view })?;
     let failed = |error: io::Error| format!("Can't open the append-only file: {error}");
-    let mut access = executor.look(&view, &mut owned, server.now_ms());
-    open(server, &mut access.whole(), &files).map_err(failed)?;
-    executor.release_shards(owned, now_ms);
-    Ok(())
+    open(server, &mut server.keyspace().whole(owned, server.now_ms()), &files).map_err(failed)
 }
 
 /// Opens the last increment or creates the first files, and starts the writer thread.

@@ -5,7 +5,7 @@ use super::primary::PrimarySettings;
 use super::process::ProcessSettings;
 use super::replica::ReplicaSettings;
 use super::tls::TlsSettings;
-use super::value::{OutputLimit, output_limits};
+use super::value::{ClientsLimit, OutputLimit, output_limits};
 use super::values::Values;
 use pantala_engine::client::{PreferredEndpoint, Shutdown};
 use pantala_engine::eviction::{EvictionPolicy, Rank};
@@ -111,15 +111,6 @@ const POLICIES: [(&str, MaxmemoryPolicy); 8] = [
     ("allkeys-random", MaxmemoryPolicy::AllkeysRandom),
     ("noeviction", MaxmemoryPolicy::NoEviction),
 ];
-
-/// `maxmemory-clients`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientsLimit {
-    /// At most this number of bytes; 0 means no limit.
-    Bytes(u64),
-    /// A percentage of `maxmemory`, 1 to 100. Without `maxmemory` there is no limit.
-    Percent(u8),
-}
 
 /// `appendfsync`: when effects in the append-only file are synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -263,6 +254,8 @@ pub struct Settings {
     pub stop_writes_on_bgsave_error: bool,
     /// Write and check checksums of snapshots.
     pub rdb_checksum: bool,
+    /// `key-load-delay`: µs for each loaded key, or the negative number of keys per µs. For tests.
+    pub key_load_delay: i64,
     /// Sync a snapshot while it is being written, not only at its end.
     pub rdb_save_incremental_fsync: bool,
     /// Name of the snapshot's file in `dir`.
@@ -459,6 +452,7 @@ impl Settings {
             rdb_compression: values.bool("rdbcompression"),
             stop_writes_on_bgsave_error: values.bool("stop-writes-on-bgsave-error"),
             rdb_checksum: values.bool("rdbchecksum"),
+            key_load_delay: values.number("key-load-delay") as i64,
             rdb_save_incremental_fsync: values.bool("rdb-save-incremental-fsync"),
             dbfilename: path(values.text("dbfilename")).unwrap_or_default(),
             aof: AofSettings::from_values(values),

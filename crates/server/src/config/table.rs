@@ -177,10 +177,11 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("rdb-del-sync-files", Bool, "no"),
     D::live("rdb-save-incremental-fsync", Bool, "yes"),
     D::known("rdb-key-save-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
-    D::known("key-load-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
+    D::live("key-load-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
     D::known("loading-process-events-interval-bytes", Integer(1024, INT_MAX), "2097152").hidden(),
     D::live("stop-writes-on-bgsave-error", Bool, "yes"),
-    D::known("sanitize-dump-payload", Choice(&["no", "yes", "clients"]), "no"),
+    // Any value works: payloads are always checked completely.
+    D::live("sanitize-dump-payload", Choice(&["no", "yes", "clients"]), "no"),
     // Append-only file.
     D::live("appendonly", Bool, "no"),
     D::at_start("appendfilename", FileName("appendfilename can't be a path, just a filename"), "appendonly.aof"),

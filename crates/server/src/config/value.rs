@@ -34,6 +34,15 @@ pub enum Source {
 /// `CONFIG GET` writes them.
 pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
+/// `maxmemory-clients`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientsLimit {
+    /// At most this number of bytes; 0 means no limit.
+    Bytes(u64),
+    /// A percentage of `maxmemory`, 1 to 100. Without `maxmemory` there is no limit.
+    Percent(u8),
+}
+
 /// Limits of the output buffer of one class of clients; zero means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputLimit {

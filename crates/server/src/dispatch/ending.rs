@@ -40,6 +40,15 @@ const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 pub fn acquire_all_for<L: EventLoop>(d: &mut Dispatcher<'_, L>, index: u32, work: AllShards) -> Ran {
     if matches!(work, AllShards::Shutdown(_)) {
         tracing::warn!("User requested shutdown...");
+        // A part of a dataset is not saved.
+        let server = d.clients.reactor.server;
+        if server.snapshots().loading.is_startup() {
+            server.stop();
+            if let Some(connection) = &mut d.clients.reactor.connections[index as usize] {
+                connection.session.close_after_reply = true;
+            }
+            return d.clients.executor.done();
+        }
     }
     d.shards.clear();
     d.shards.extend(0..d.clients.executor.keyspace().partition_count());

@@ -93,7 +93,8 @@ pub(super) fn persistence(text: &mut Text, server: &Server) {
     // snapshot before they changed values: a fork would have copied these values.
     let forced_bytes = running.as_ref().map_or(0, |running| running.forced_bytes());
     let (keys_done, keys) = running.as_ref().map_or((0, 0), |running| (running.keys_done.load(Relaxed), running.keys));
-    text.zeros(&["loading", "async_loading"]);
+    text.field("loading", u8::from(snapshots.loading.progress(server.now_ms() / 1000).is_some()));
+    text.zeros(&["async_loading"]);
     text.field("current_cow_peak", forced_bytes);
     text.field("current_cow_size", forced_bytes);
     text.field("current_cow_size_age", 0);
@@ -114,6 +115,14 @@ pub(super) fn persistence(text: &mut Text, server: &Server) {
     text.field("rdb_last_load_keys_expired", expired);
     text.field("rdb_last_load_keys_loaded", loaded);
     append_only_file(text, server);
+    if let Some(progress) = snapshots.loading.progress(server.now_ms() / 1000) {
+        text.field("loading_start_time", progress.started_s);
+        text.field("loading_total_bytes", progress.total_bytes);
+        text.field("loading_rdb_used_mem", progress.used_bytes);
+        text.field("loading_loaded_bytes", progress.loaded_bytes);
+        text.field("loading_loaded_perc", format_args!("{:.2}", progress.loaded_percent));
+        text.field("loading_eta_seconds", progress.left_s);
+    }
 }
 
 /// Writes the fields of the append-only file. The last six are written only while it is on.

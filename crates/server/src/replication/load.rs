@@ -12,7 +12,6 @@ use pantala_engine::command::Permit;
 use pantala_engine::functions::RestorePolicy;
 use pantala_engine::message::Message;
 use pantala_engine::ownership::Ownership;
-use pantala_engine::tuning::refusal::Refusals;
 use pantala_resp::Version;
 use pantala_types::rdb_value::Limits;
 
@@ -21,6 +20,7 @@ use crate::aof;
 use crate::host::Server;
 use crate::snapshot::load as file;
 use crate::snapshot::load::Duty;
+use crate::snapshot::loading;
 
 /// The session with which the link thread accesses the dataset.
 const SESSION: SessionView = SessionView {
@@ -54,8 +54,7 @@ pub(super) fn load(
     stream: &TcpStream,
 ) -> Result<u32, Option<String>> {
     let replica = &server.replication().replica;
-    let tuning = &server.keyspace().tuning;
-    tuning.set_refusals(Refusals::LOADING, true);
+    loading::begin(server, false);
     let loaded = match replica.take_all(server) {
         None => Err(None),
         Some(mut owned) => {
@@ -73,7 +72,7 @@ pub(super) fn load(
             loaded
         }
     };
-    tuning.set_refusals(Refusals::LOADING, false);
+    loading::end(server);
     loaded.map(|()| received.stream_db)
 }
 
@@ -84,6 +83,7 @@ fn replace(server: &Server, received: &Received, owned: &mut [Ownership]) -> Res
     tracing::info!("MASTER <-> REPLICA sync: Flushing old data");
     access.flush(0..keyspace.databases(), settings.replica.flushes_lazily);
     tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
+    server.snapshots().loading.note_total_bytes(received.file.metadata().map_or(0, |data| data.len()));
     let mut loaded = file::load(server, &received.file, &mut access.whole(), Duty::Store)
         .and_then(|loaded| {
             file::restore_libraries(server, loaded.libraries, RestorePolicy::Flush).map(|()| loaded.counts)

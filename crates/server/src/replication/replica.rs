@@ -189,8 +189,8 @@ impl Replica {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to follow the primary that the settings name, if any. Must be called when the dataset
-    /// has been loaded, before any worker runs.
+    /// Starts to follow the primary that the settings name, if any. Connects to
+    /// it when the dataset of the startup has been loaded.
     pub fn start(server: &Arc<Server>) {
         let replica = &server.replication().replica;
         // Can't fail: a server is started once.
@@ -389,11 +389,10 @@ impl Replica {
     pub(super) fn next_attempt(&self, server: &Weak<Server>) -> Option<Wanted> {
         let mut state = self.lock();
         loop {
-            if server.upgrade().is_none_or(|server| server.is_stopping()) {
-                return None;
-            }
+            let server = server.upgrade().filter(|server| !server.is_stopping())?;
             // Waits until the last link has ended, which determines where the stream continues.
-            let is_free = state.link.is_none() && !state.is_held;
+            let is_free = state.link.is_none() && !state.is_held && !server.snapshots().loading.is_startup();
+            drop(server);
             if let (Some(primary), Phase::Connect, true) = (&state.primary, state.phase, is_free) {
                 let (primary, term) = (primary.clone(), self.term());
                 return Some(Wanted { primary, term, known: state.known, is_own: state.is_own });

@@ -220,7 +220,7 @@ fn is_due(server: &Server, now_s: i64) -> bool {
     if saves.has_failed() && now_s - saves.last_try_s.load(Relaxed) <= RETRY_AFTER_S {
         return false;
     }
-    if snapshots.background.running().is_some() {
+    if snapshots.background.running().is_some() || snapshots.loading.is_startup() {
         return false;
     }
     if saves.is_scheduled.load(Relaxed) {

@@ -19,11 +19,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use pantala_engine::functions::{Functions, RestorePolicy};
+use pantala_engine::ownership::Ownership;
 use pantala_engine::whole::{Part, Whole};
 use pantala_persistence::rdb::{Entry, Error, Fault, Next, Piece, Reader};
 use pantala_replication::ReplId;
 use pantala_types::rdb_value::{Dialect, Limits};
 
+use super::loading::Watched;
 use crate::host::Server;
 
 /// Bytes per read.
@@ -123,12 +125,18 @@ impl Counts {
     }
 }
 
-/// Loads the snapshot file, if it exists, before the workers run.
+/// Returns whether there is a snapshot file to load at startup.
+pub fn has_snapshot(server: &Server) -> bool {
+    // A file that can't be examined is an error when it is loaded.
+    super::path_of(&server.config().settings()).try_exists().unwrap_or(true)
+}
+
+/// Loads the snapshot file, if it exists, at startup. The caller holds all shards as `owned`.
 ///
 /// # Errors
 /// The reason why an existing snapshot can't be loaded, for the operator. The server must not
-/// start.
-pub fn load_at_start(server: &Server) -> Result<(), String> {
+/// continue.
+pub fn load_at_start(server: &Server, owned: &mut [Ownership]) -> Result<(), String> {
     let path = super::path_of(&server.config().settings());
     let fatal = |error: &dyn std::fmt::Display| {
         format!("Fatal error loading the DB, check server logs. {}: {error}. Exiting.", path.display())
@@ -139,11 +147,12 @@ pub fn load_at_start(server: &Server) -> Result<(), String> {
         Err(error) => return Err(fatal(&error)),
     };
     let began = Instant::now();
-    let loaded = server.keyspace().with_whole(server.now_ms(), |whole| {
-        let Loaded { libraries, counts, .. } = load(server, &file, whole, Duty::Store)?;
+    server.snapshots().loading.note_total_bytes(file.metadata().map_or(0, |data| data.len()));
+    let mut whole = server.keyspace().whole(owned, server.now_ms());
+    let loaded = load(server, &file, &mut whole, Duty::Store).and_then(|Loaded { libraries, counts, .. }| {
         whole.measure();
         restore_libraries(server, libraries, RestorePolicy::Append)?;
-        Ok::<_, LoadError>(counts)
+        Ok(counts)
     });
     let counts = loaded.map_err(|error| fatal(&error))?;
     server.snapshots().note_loaded(&counts);
@@ -198,7 +207,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
         Reader::new(Some(file_bytes), server.keyspace().databases(), limits.string_bytes_max, settings.rdb_checksum);
     let counts = Counts::default();
     let (now_ms, policy) = (whole.now_ms(), server.keyspace().tuning.access_policy());
-    let loader = Loader { limits, now_ms, policy, duty, counts: &counts };
+    let loader = Loader { limits, now_ms, policy, duty, counts: &counts, server };
     // One loader suffices for a small file.
     let threads = if file_bytes <= BATCH_BYTES as u64 { 1 } else { settings.workers.min(LOADERS_MAX) };
     let keyspace = server.keyspace();
@@ -216,7 +225,7 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
             feeds.push(Feed { batch: Batch::default(), feed });
         }
         let part_of = |key: &[u8]| firsts.partition_point(|first| *first <= keyspace.place(key).shard) - 1;
-        let read = read_all(file, reader, &mut feeds, &counts, part_of);
+        let read = read_all(Watched { file, server }, reader, &mut feeds, &counts, part_of);
         drop(feeds);
         let stored = loaders
             .into_iter()
@@ -238,7 +247,7 @@ pub fn load_limits(limits: Limits) -> Limits {
 /// Reads to the end of the snapshot and sends its entries to the loaders. Returns the libraries and
 /// the offset of the end.
 fn read_all(
-    mut file: &File,
+    mut file: Watched<'_>,
     mut reader: Reader,
     feeds: &mut [Feed],
     counts: &Counts,
@@ -257,6 +266,10 @@ fn read_all(
             Next::Piece(_, Piece::Aux(name, value)) => {
                 log_aux(name, value);
                 counts.note_place(name, value);
+                if name == b"used-mem" {
+                    let bytes = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                    file.server.snapshots().loading.note_used_bytes(bytes.unwrap_or(0));
+                }
             }
             Next::Piece(_, Piece::Database(_)) => {}
             Next::Piece(offset, Piece::Function(text)) => libraries.push((offset, text.to_vec())),
@@ -361,6 +374,7 @@ struct Loader<'c> {
     policy: pantala_engine::tuning::AccessPolicy,
     duty: Duty,
     counts: &'c Counts,
+    server: &'c Server,
 }
 
 impl Loader<'_> {
@@ -381,6 +395,7 @@ impl Loader<'_> {
                     frequency: placed.frequency,
                 };
                 start = placed.body_end;
+                self.server.snapshots().loading.delay_key(self.server);
                 self.take(part, &entry)
             })
         })

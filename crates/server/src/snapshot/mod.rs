@@ -20,6 +20,7 @@ mod bgsave;
 mod check;
 mod file;
 pub mod load;
+pub mod loading;
 mod reload;
 mod save;
 
@@ -44,7 +45,8 @@ pub use background::{
 };
 pub use bgsave::{Saves, reject_writes_on_error, save_if_due};
 pub use check::{Arguments, check_rdb, check_start};
-pub use load::{Duty, LoadError, Loaded, load, load_at_start, restore_libraries};
+pub use load::{Duty, LoadError, Loaded, has_snapshot, load, load_at_start, restore_libraries};
+pub use loading::{Loading, Watched};
 pub use save::facts;
 
 /// State of the files that contain the dataset (`INFO persistence`).
@@ -53,6 +55,8 @@ pub struct Snapshots {
     pub aof: Aof,
     /// Background snapshots.
     pub background: Background,
+    /// The load that is running.
+    pub loading: Loading,
     /// Times and results of snapshots to the file.
     pub saves: Saves,
     /// Number of changes of function libraries, which snapshots contain too.
@@ -71,6 +75,7 @@ impl Snapshots {
         Snapshots {
             aof: Aof::new(workers),
             background: Background::default(),
+            loading: Loading::default(),
             saves: Saves::new(now_ms),
             other_changes: AtomicU64::new(0),
             keys_expired: AtomicU64::new(0),

@@ -1,0 +1,159 @@
+//! Loading of a dataset: at startup, while the workers already serve connections, and from a
+//! primary. Commands that need the dataset get `-LOADING` meanwhile.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use pantala_engine::tuning::refusal::Refusals;
+
+use crate::host::Server;
+
+/// The progress of a load.
+#[derive(Debug, Default)]
+pub struct Loading {
+    /// Start of the running load, Unix time in seconds; 0 if there is none.
+    started_s: AtomicI64,
+    /// Whether the running load is that of the startup.
+    is_startup: AtomicBool,
+    total_bytes: AtomicU64,
+    loaded_bytes: AtomicU64,
+    /// The memory usage that the loaded file states, bytes.
+    used_bytes: AtomicU64,
+    /// `key-load-delay`.
+    delay: AtomicI64,
+    /// Number of keys loaded with a delay.
+    delayed: AtomicU64,
+}
+
+/// The fields of `INFO` while a dataset is loaded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Start of the load, Unix time in seconds.
+    pub started_s: i64,
+    /// Length of the files.
+    pub total_bytes: u64,
+    /// Length of the part that has been read.
+    pub loaded_bytes: u64,
+    /// That part, percent.
+    pub loaded_percent: f64,
+    /// The memory usage that the file states.
+    pub used_bytes: u64,
+    /// Estimated time to the end, seconds.
+    pub left_s: u64,
+}
+
+impl Loading {
+    /// Returns the progress, if a load is running. `now_s` is Unix time.
+    pub fn progress(&self, now_s: i64) -> Option<Progress> {
+        let started_s = self.started_s.load(Relaxed);
+        if started_s == 0 {
+            return None;
+        }
+        let (total_bytes, loaded_bytes) = (self.total_bytes.load(Relaxed), self.loaded_bytes.load(Relaxed));
+        let passed_s = u64::try_from(now_s - started_s).unwrap_or(0);
+        let left_bytes = total_bytes.saturating_sub(loaded_bytes);
+        // As Redis estimates it.
+        let left_s = u128::from(passed_s) * u128::from(left_bytes) / u128::from(loaded_bytes + 1);
+        Some(Progress {
+            started_s,
+            total_bytes,
+            loaded_bytes,
+            loaded_percent: loaded_bytes as f64 * 100.0 / total_bytes.max(1) as f64,
+            used_bytes: self.used_bytes.load(Relaxed),
+            left_s: if passed_s == 0 { 1 } else { u64::try_from(left_s).unwrap_or(u64::MAX) },
+        })
+    }
+
+    /// Returns whether the dataset of the startup is being loaded. The server must not save it.
+    pub fn is_startup(&self) -> bool {
+        self.is_startup.load(Relaxed)
+    }
+
+    /// Sets the delay of each key (`key-load-delay`): µs, or the negative number of keys per µs.
+    pub fn set_delay(&self, delay: i64) {
+        self.delay.store(delay, Relaxed);
+    }
+
+    /// Delays the load of a key, if that is configured. Returns early if the server stops.
+    #[inline]
+    pub fn delay_key(&self, server: &Server) {
+        let delay = self.delay.load(Relaxed);
+        if delay != 0 && !server.is_stopping() {
+            self.sleep(delay);
+        }
+    }
+
+    #[cold]
+    fn sleep(&self, delay: i64) {
+        let is_due = delay > 0 || self.delayed.fetch_add(1, Relaxed).is_multiple_of(delay.unsigned_abs());
+        if is_due {
+            std::thread::sleep(Duration::from_micros(delay.max(1).unsigned_abs()));
+        }
+    }
+
+    /// Notes the memory usage that the loaded file states, bytes.
+    pub fn note_used_bytes(&self, bytes: u64) {
+        self.used_bytes.store(bytes, Relaxed);
+    }
+
+    /// Notes the length of all files to load.
+    pub fn note_total_bytes(&self, bytes: u64) {
+        self.total_bytes.store(bytes, Relaxed);
+    }
+}
+
+/// Starts a load: commands that need the dataset are rejected until [`end`].
+pub fn begin(server: &Server, is_startup: bool) {
+    let loading = &server.snapshots().loading;
+    for bytes in [&loading.total_bytes, &loading.loaded_bytes, &loading.used_bytes] {
+        bytes.store(0, Relaxed);
+    }
+    loading.is_startup.store(is_startup, Relaxed);
+    loading.started_s.store(server.now_ms() / 1000, Relaxed);
+    server.keyspace().tuning.set_refusals(Refusals::LOADING, true);
+}
+
+/// Ends a load.
+pub fn end(server: &Server) {
+    server.keyspace().tuning.set_refusals(Refusals::LOADING, false);
+    server.snapshots().loading.started_s.store(0, Relaxed);
+    server.snapshots().loading.is_startup.store(false, Relaxed);
+}
+
+/// A file that is loaded. Counts the bytes that are read, and fails when the server stops.
+pub struct Watched<'f> {
+    /// The file.
+    pub file: &'f File,
+    /// The server that loads it.
+    pub server: &'f Server,
+}
+
+impl Read for Watched<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.server.is_stopping() {
+            return Err(io::Error::other("the server is stopping"));
+        }
+        let len = self.file.read(buf)?;
+        self.server.snapshots().loading.loaded_bytes.fetch_add(len as u64, Relaxed);
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_estimated_from_the_bytes() {
+        let loading = Loading::default();
+        assert_eq!(loading.progress(1_000), None);
+        loading.started_s.store(1_000, Relaxed);
+        loading.note_total_bytes(400);
+        loading.loaded_bytes.store(99, Relaxed);
+        let progress = loading.progress(1_000).expect("it is running");
+        assert_eq!((progress.left_s, progress.loaded_percent), (1, 24.75));
+        assert_eq!(loading.progress(1_010).expect("it is running").left_s, 30);
+    }
+}

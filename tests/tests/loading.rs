@@ -1,0 +1,203 @@
+//! The server while it loads its dataset at startup: it serves connections, and rejects commands
+//! that need the dataset. `key-load-delay` makes the load take long.
+
+use std::path::Path;
+
+use pantala_tests::server::READY_MAX;
+use pantala_tests::waiting::eventually;
+use pantala_tests::{Backend, Client, Reply, Server, for_all_backends, for_each_backend};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+const KEYS: i64 = 5000;
+
+/// Makes the load of [`KEYS`] keys take ten seconds, µs per key.
+const SLOW: [&str; 2] = ["--key-load-delay", "2000"];
+
+const LOADING: &str = "LOADING Redis is loading the dataset in memory";
+
+/// Returns a folder with a dataset, in a snapshot and in an append-only file, and its digest.
+fn dataset(backend: Backend) -> (TempDir, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let args = ["--dir", path(&folder), "--save", "", "--appendonly", "yes", "--aof-use-rdb-preamble", "no"];
+    let mut server = Server::pantala(backend, &args);
+    let mut client = server.connect();
+    let commands: Vec<Vec<String>> =
+        (0..KEYS).map(|key| vec!["SET".to_owned(), format!("key:{key}"), "x".repeat(50)]).collect();
+    client.pipeline(&commands);
+    assert_eq!(client.call("SAVE"), Reply::ok());
+    let digest = client.call("DEBUG DIGEST").text();
+    client.send(&["SHUTDOWN", "NOSAVE"]);
+    assert_eq!(server.wait_exit(READY_MAX).code(), Some(0));
+    (folder, digest)
+}
+
+fn path(folder: &TempDir) -> &str {
+    folder.path().to_str().expect("UTF-8")
+}
+
+fn field(client: &mut Client, name: &str) -> String {
+    let text = client.call("INFO everything").text();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")).map(str::to_owned));
+    line.unwrap_or_else(|| panic!("{name} is missing in:\n{text}"))
+}
+
+/// Returns the replies of a server that is loading, and checks that it serves its dataset
+/// afterwards.
+fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
+    let mut client = server.connect();
+    let calls = [
+        "PING",
+        "GET key:1",
+        "SET key:1 1",
+        "DBSIZE",
+        "KEYS *",
+        "EXISTS key:1",
+        "EVAL return(1) 0",
+        "SELECT 1",
+        "SELECT 0",
+        "ECHO text",
+        "CLIENT SETNAME name",
+        "CLIENT GETNAME",
+        "COMMAND COUNT x",
+        "CONFIG GET maxmemory",
+        "ACL WHOAMI",
+        "MULTI",
+        "GET key:1",
+        "EXEC",
+        "MULTI",
+        "EXEC",
+        "UNWATCH",
+        "SUBSCRIBE channel",
+        "UNSUBSCRIBE channel",
+        "PUBLISH channel message",
+        "SAVE",
+        "BGSAVE",
+        "BGREWRITEAOF",
+        "LASTSAVE x",
+        "REPLICAOF NO ONE",
+        "PSYNC ? -1",
+        "WAIT 0 0",
+        "FLUSHALL",
+        "SCRIPT LOAD return(1)",
+        "FUNCTION LIST",
+        "XREAD BLOCK 0 STREAMS x $",
+        "BLPOP x 0",
+        "COMMAND INFO nothing",
+        "HELLO 2 SETNAME",
+    ];
+    // It would wait for its shard until the end of the load. Redis replies OK.
+    if server.log().contains("Pantala") {
+        assert_eq!(client.call("WATCH key:1").text(), LOADING);
+    }
+    let replies: Vec<String> = calls.iter().map(|call| format!("{call}: {:?}", client.call(call))).collect();
+    assert!(replies[0].contains(LOADING), "{}", replies[0]);
+    assert_eq!(field(&mut client, "loading"), "1");
+    let number = |client: &mut Client, name: &str| field(client, name).parse::<f64>().expect("a number");
+    let total = number(&mut client, "loading_total_bytes");
+    assert!(total > 10.0 * KEYS as f64, "{total}");
+    assert!((0.0..=total).contains(&number(&mut client, "loading_loaded_bytes")));
+    assert!((0.0..=100.0).contains(&number(&mut client, "loading_loaded_perc")));
+    assert!(number(&mut client, "loading_start_time") > 1.7e9);
+    assert!(number(&mut client, "loading_eta_seconds") >= 0.0);
+    assert_eq!(client.call("CONFIG SET key-load-delay 0"), Reply::ok());
+    eventually("the dataset is loaded", || client.call("PING") == Reply::Simple("PONG".into()));
+    assert_eq!(field(&mut client, "loading"), "0");
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(KEYS));
+    assert_eq!(client.call("DEBUG DIGEST").text(), digest);
+    replies
+}
+
+#[test]
+fn clients_are_served_while_the_dataset_is_loaded() {
+    let (folder, digest) = dataset(Backend::all()[0]);
+    let shared = [&["--dir", path(&folder), "--save", "", "--enable-debug-command", "yes"][..], &SLOW].concat();
+    // By default redis-server serves clients after each 2 MiB.
+    let often = ["--loading-process-events-interval-bytes", "1024"];
+    let judge = Server::redis_loading(&[&shared[..], &often].concat());
+    let right = judge.map(|judge| replies_while_loading(&judge, &digest));
+    for appendonly in ["no", "yes"] {
+        for_each_backend(|backend| {
+            let args = [&shared[..], &["--workers", "2", "--appendonly", appendonly]].concat();
+            let mut server = Server::pantala_loading(backend, &args);
+            let given = replies_while_loading(&server, &digest);
+            for (number, given) in given.iter().enumerate() {
+                assert!(right.as_ref().is_none_or(|right| right[number] == *given), "{given}, not {right:?}");
+            }
+            server.assert_sound();
+        });
+    }
+}
+
+/// Returns the bytes of all files of a folder and of its folders.
+fn content(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            all.extend(content(&path));
+        } else {
+            all.push((path.display().to_string(), std::fs::read(&path).expect("a file")));
+        }
+    }
+    all.sort();
+    all
+}
+
+/// A server that ends while it loads does not save the part of the dataset that it has.
+#[test]
+fn shutdown_while_loading_saves_nothing() {
+    for_all_backends(|backend| {
+        let (folder, _) = dataset(backend);
+        let before = content(folder.path());
+        for appendonly in ["no", "yes"] {
+            for how in ["SHUTDOWN", "SHUTDOWN SAVE", "SHUTDOWN NOSAVE", "TERM", "INT"] {
+                let save = [&["--dir", path(&folder), "--save", "1 1", "--appendonly", appendonly][..], &SLOW].concat();
+                let mut server = Server::pantala_loading(backend, &save);
+                match how {
+                    "TERM" => server.signal(Signal::TERM),
+                    "INT" => server.signal(Signal::INT),
+                    _ => server.connect().send(&how.split(' ').collect::<Vec<_>>()),
+                }
+                assert_eq!(server.wait_exit(READY_MAX).code(), Some(0), "{how}: {}", server.log());
+                assert!(content(folder.path()) == before, "{how} changed a file: {}", server.log());
+            }
+        }
+    });
+}
+
+/// A replica is one while it loads its own dataset, and connects to its primary afterwards.
+#[test]
+fn a_replica_is_a_replica_while_it_loads() {
+    let backend = Backend::all()[0];
+    let (folder, _) = dataset(backend);
+    let primary = Server::pantala(backend, &[]);
+    let of = format!("127.0.0.1 {}", primary.port());
+    let args = [&["--dir", path(&folder), "--replicaof", &of][..], &SLOW].concat();
+    let replica = Server::pantala_loading(backend, &args);
+    let mut client = replica.connect();
+    assert_eq!(field(&mut client, "role"), "slave");
+    assert_eq!(field(&mut client, "master_link_status"), "down");
+    assert_eq!(field(&mut client, "loading"), "1");
+    assert_eq!(field(&mut primary.connect(), "connected_slaves"), "0");
+    assert_eq!(client.call("CONFIG SET key-load-delay 0"), Reply::ok());
+    eventually("the replica is connected", || field(&mut client, "master_link_status") == "up");
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(0), "it has the dataset of its primary");
+}
+
+/// A file that turns out to be damaged ends the server, although it already serves connections.
+#[test]
+fn a_damaged_file_ends_the_server_while_it_loads() {
+    for_all_backends(|backend| {
+        let (folder, _) = dataset(backend);
+        let file = folder.path().join("appendonlydir").join("appendonly.aof.1.incr.aof");
+        let mut bytes = std::fs::read(&file).expect("the increment");
+        bytes.extend_from_slice(b"*3\r\nbroken");
+        std::fs::write(&file, bytes).expect("it is writable");
+        let args = ["--dir", path(&folder), "--appendonly", "yes", "--key-load-delay", "200"];
+        let mut server = Server::pantala_loading(backend, &args);
+        assert_eq!(server.wait_exit(READY_MAX).code(), Some(1), "{}", server.log());
+        assert!(server.log().contains("Bad file format reading the append only file"), "{}", server.log());
+        assert!(!server.log().contains("Ready to accept connections"), "{}", server.log());
+    });
+}
