@@ -1,9 +1,9 @@
 //! `MONITOR`: connections that receive every command.
 //!
-//! The thread that runs a command sends it to the monitors before it releases the shards. It sends
-//! a command without keys after running it. Mailboxes keep order, so a monitor receives the
-//! commands in an order in which they could have run one after the other. Commands of one
-//! connection, and commands on one key, appear in the order in which they ran.
+//! The thread that runs a command sends it to the monitors before it releases the shards. A command
+//! without keys holds no shards, so it is sent after it has run. Mailboxes keep order, so a monitor
+//! receives the commands in an order in which they could have run one after the other. Commands of
+//! one connection, and commands on one key, appear in the order in which they ran.
 //!
 //! Without monitors, this costs a command one load and one predictable branch.
 
@@ -66,7 +66,7 @@ impl Monitors {
 }
 
 impl Events {
-    /// Sends a command of a client to all monitors, unless the command's record hides it.
+    /// Sends a command of a client to all monitors, unless the command's flags hide it.
     #[cold]
     pub fn show(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
         if command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
@@ -77,7 +77,7 @@ impl Events {
 
     /// Sends a command that a script runs to all monitors, like [`Events::show`]. Sends nothing in
     /// a run that may be rolled back ([`hold_events`]). Such a run starts only while there are no
-    /// monitors, and monitors that are added meanwhile count as later.
+    /// monitors, and a monitor that is added during the run counts as added after it.
     ///
     /// [`hold_events`]: crate::events::notify::hold_events
     #[cold]
@@ -88,7 +88,7 @@ impl Events {
     }
 
     /// Sends the call of a script or function to all monitors, before the commands that the script
-    /// runs. Unlike [`Events::show`], also sends it if the record of the calling command hides it.
+    /// runs. Unlike [`Events::show`], also sends it if the flags of the calling command hide it.
     #[cold]
     pub fn show_script(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
         self.show_from(command, args, &self.address_of(client), db);

@@ -71,7 +71,8 @@ impl Tuning {
 
     /// Starts or stops rejecting commands for some reasons.
     pub fn set_refusals(&self, reasons: Refusals, is_set: bool) {
-        // Holds a lock, so that the bit and the word agree when several threads change them.
+        // The lock keeps the bit `REFUSES` in agreement with `refusals` when several threads change
+        // them.
         let _lock = self.pauses();
         let before = self.refusals();
         let after = if is_set { before | reasons } else { before - reasons };
@@ -79,7 +80,8 @@ impl Tuning {
         self.set_watched(REFUSES, !after.is_empty());
     }
 
-    /// Returns whether the server is a replica, on which keys expire when the primary deletes them.
+    /// Returns whether the server is a replica. A replica does not expire keys: it deletes them
+    /// when its primary does.
     #[inline]
     pub fn is_replica(&self) -> bool {
         self.is_replica.load(Relaxed)

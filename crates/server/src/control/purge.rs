@@ -7,9 +7,9 @@
 //! [`pantala_base::purges`] asks for it.
 //!
 //! A few times a second, the first worker compares resident memory with accounted memory. If the
-//! difference exceeds a share of accounted memory, it asks all threads to purge. A purge that
-//! changes little is repeated only after twice the interval, so that fragmented memory costs next
-//! to nothing.
+//! difference exceeds a share of accounted memory, it asks all threads to purge. Each
+//! purge that changes little doubles the interval to the next one, so that fragmented memory costs
+//! next to nothing.
 //!
 //! All of this is periodic work and adds nothing to the cost of a command.
 
@@ -21,7 +21,7 @@ use crate::process;
 
 /// Minimum resident memory for which the kernel is asked to use huge pages for new arenas of the
 /// allocator, bytes. The request is repeated whenever resident memory has doubled. Below this
-/// minimum there are no new arenas, because the first one has 1 GiB.
+/// minimum there is only the first arena, which has 1 GiB and is placed at startup.
 const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
 
 /// Interval between checks of resident memory, ms.
@@ -66,7 +66,7 @@ impl Watch {
         if self.is_skipped(server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0) {
             return;
         }
-        // Without the pages of the program, which are not accounted for either.
+        // Excludes the pages of the program, as accounted memory does.
         let Some(resident_bytes) = process::allocated_resident_bytes() else { return };
         if resident_bytes >= HUGE_PAGES_FROM_BYTES.max(2 * self.huge_pages_at_bytes) {
             self.huge_pages_at_bytes = resident_bytes;

@@ -153,8 +153,8 @@ impl Listening {
 ///
 /// # Errors
 ///
-/// An address is unavailable, or no address is configured. The text is for the log, which already
-/// has the reason.
+/// An address is unavailable, or no address is configured. The text is for the log. For a TCP
+/// address, the reason has already been logged.
 pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
     warn_backlog(settings.tcp_backlog);
     let mut listeners = listen_tcp(settings, Kind::Tcp)?;

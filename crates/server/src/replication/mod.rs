@@ -1,6 +1,6 @@
 //! Replication: the state that all workers share, and the sockets. The protocol, without sockets,
-//! is in `pantala_replication`, whose page defines its words; [`pantala_engine::effect`] defines
-//! *log*, *stream* and *reader*.
+//! is in `pantala_replication`; the documentation of that crate defines the protocol's terms.
+//! [`pantala_engine::effect`] defines *log*, *stream* and *reader*.
 //!
 //! # Words
 //!
@@ -8,7 +8,6 @@
 //! | --- | --- |
 //! | recorded | the journal has readers, so the stream is in the log |
 //! | backlog | the log, which is kept for replicas whether or not any is attached |
-//! | base | the difference between an offset of the history and the same place's offset in the log |
 //! | link | at a primary: the connection of a replica ([`Link`]); at a replica: the connection to its primary |
 //! | term | the time between two changes of the primary that this server follows ([`replica`]) |
 //! | promotion | a replica becomes a primary and continues the stream that it has applied |
@@ -28,7 +27,7 @@
 //! | `relay` | the stream of a replica: its primary's bytes |
 //! | `promotion` | continues the stream of the former primary after `REPLICAOF NO ONE` |
 //! | `failover` | `FAILOVER`: hands the role over to a replica |
-//! | `primary/care` | timeouts, the backlog's end, replicas that are good enough for writes |
+//! | `primary/care` | timeouts, the release of the backlog, `min-replicas-to-write` |
 //!
 //! # Ownership
 //!
@@ -40,15 +39,15 @@
 //! | the state of a failover | a lock of its own |
 //! | the right to change the role ([`replica`]) | a lock of its own, taken before all others |
 //!
-//! No thread holds two of these locks at a time, except that the right to change the role may be
-//! held when another is taken, [`Replication`]'s when that of the log or of a failover is taken,
-//! and [`Replica`]'s when that of the log or [`Replication`]'s is taken.
+//! A thread takes a second lock only in this order: the right to change the role before any other;
+//! [`Replica`]'s before [`Replication`]'s or the log's; [`Replication`]'s before the log's or a
+//! failover's.
 //!
 //! # Offsets
 //!
 //! An offset of the history is an offset of the stream. The stream consists of the server's own
 //! units, or of the bytes of its primary (`relay`). A promotion, or its reverse, switches from one
-//! to the other at the stream's end, and keeps what is held of it.
+//! to the other at the stream's end. The part of the stream that the log still holds is kept.
 //!
 //! When the stream of a primary starts, the link thread hands the socket over to a worker. The
 //! worker runs the stream's commands like those of any client

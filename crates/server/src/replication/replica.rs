@@ -1,6 +1,6 @@
 //! The state of a replica: the primary that it follows, and how much of the stream it has applied.
-//! `REPLICAOF` of a client changes the primary. The link thread (`link.rs`) and then the worker
-//! that runs the stream advance the applied part.
+//! `REPLICAOF` of a client changes the primary. The applied offset is advanced first by the link
+//! thread (`link.rs`), then by the worker that runs the stream.
 //!
 //! Each change of the primary starts another *term*. An attempt to connect, a snapshot or a link of
 //! an earlier term ends as soon as it detects the change, and must not change the state.
@@ -96,8 +96,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns a position at which another server has become the primary, so that its stream starts
-    /// with the selection of a database.
+    /// Returns a position at which another server takes over as the primary. The new primary's
+    /// stream starts by selecting a database.
     pub(super) fn at(id: ReplId, offset: u64) -> Known {
         Known { position: Position { id, offset }, db: 0 }
     }
@@ -108,7 +108,8 @@ pub(super) struct Wanted {
     pub(super) primary: Address,
     pub(super) term: u64,
     pub(super) known: Option<Known>,
-    /// Whether the dataset continues the stream of this server, whose end is not known yet.
+    /// Whether the dataset is the result of this server's own stream, whose last offset has not
+    /// been recorded yet.
     pub(super) is_own: bool,
 }
 
@@ -117,10 +118,11 @@ struct State {
     phase: Phase,
     transfer: Option<Transfer>,
     known: Option<Known>,
-    /// Whether the dataset continues the stream of this server, whose end is not known yet.
+    /// Whether the dataset is the result of this server's own stream, whose last offset has not
+    /// been recorded yet.
     is_own: bool,
     down_since: Instant,
-    /// While a promotion is in progress: where the stream has ended that the dataset continues.
+    /// During a promotion: the end of the former primary's stream, which the dataset has reached.
     former: Option<Known>,
     has_thread: bool,
     /// No link is made: the server is about to stop.
@@ -131,9 +133,9 @@ struct State {
     shards: Option<Vec<Ownership>>,
 }
 
-/// The right to change the role. Only one thread has it, from the check whether the role may change
-/// until the state and the setting `replicaof` have changed. It is taken before any other lock, and
-/// its owner waits for nothing but locks.
+/// The right to change the role. One thread at a time holds it, from checking whether the role may
+/// change until the state and the setting `replicaof` have been changed. It is taken before any
+/// other lock, and its owner waits for nothing but locks.
 pub(super) struct Role<'s> {
     server: &'s Server,
     _held: MutexGuard<'s, ()>,
@@ -217,7 +219,8 @@ impl Replica {
         state.primary.as_ref().and(state.known).map(|known| known.position.id)
     }
 
-    /// Returns the stream that the dataset continues, and its offset, if the server was a replica.
+    /// Returns the ID of the former primary's stream and the offset at which the stream ended, if a
+    /// promotion is in progress.
     pub fn former(&self) -> Option<(ReplId, u64)> {
         self.lock().former.map(|Known { position, .. }| (position.id, position.offset))
     }
@@ -308,8 +311,9 @@ impl Replica {
                 log_promotion(state.former);
                 is_promoted = true;
             } else if !was_replica {
-                // A promotion may be in progress: nothing was written then. Otherwise, what clients
-                // have written may be the stream of this server.
+                // If a promotion is in progress, writes were held back, and the dataset is still at
+                // `former`. Otherwise clients may have written, and the dataset is at the end of
+                // this server's own stream.
                 state.known = own.or(state.former.take());
                 state.is_own = state.known.is_none();
             }
@@ -328,8 +332,8 @@ impl Replica {
         self.publish_role(server);
         self.end_link(server);
         if is_promoted {
-            // The promotion replies to the former primary, which has asked to be served. By then
-            // the role must be settled.
+            // In a failover, the promotion answers the former primary's `PSYNC`. By then the role
+            // must be settled.
             promotion::run(server, term);
         }
         if is_replica {
@@ -482,7 +486,8 @@ impl Replica {
                 (None, known) => (*known, state.former) = (None, None),
                 (Some(offset), None) => {
                     if let (None, Some(former)) = (&state.primary, &mut state.former) {
-                        // It was promoted, and a command of the stream has ended after that.
+                        // The server was promoted while a command of the stream was running: the
+                        // end moves behind that command.
                         *former = Known { position: Position { offset, ..former.position }, db };
                     }
                 }
@@ -496,7 +501,7 @@ impl Replica {
         }
     }
 
-    /// Passes the shards that were acquired for the link thread to it.
+    /// Gives the link thread the shards that were acquired for it.
     pub fn bring(&self, owned: Vec<Ownership>) {
         self.lock().shards = Some(owned);
         self.changed.notify_all();
@@ -535,8 +540,8 @@ impl<'s> Role<'s> {
         let Ok(()) = self.replica().change(self.server, primary, None, |_| Ok::<(), Infallible>(()));
     }
 
-    /// Follows a replica that takes this server's place in its stream, which ends there, if that is
-    /// known.
+    /// Follows a replica that takes over as the primary. `end` is the position at which this
+    /// server's own stream ends, if it is known.
     pub(super) fn hand_over(&self, primary: Address, end: Option<Known>) {
         let Ok(()) = self.replica().change(self.server, Some(primary), end, |_| Ok::<(), Infallible>(()));
     }
@@ -544,7 +549,7 @@ impl<'s> Role<'s> {
     /// Follows no primary any more, if the server is a replica that has the stream `id`.
     ///
     /// # Errors
-    /// It isn't: the error reply.
+    /// The server is no replica, or follows another stream than `id`: the complete error reply.
     pub(super) fn take_over(&self, id: Option<ReplId>) -> Result<(), &'static str> {
         self.replica().change(self.server, None, None, |state| {
             if state.primary.is_none() {

@@ -218,7 +218,7 @@ fn find_script(server: &Server, named: ScriptReference, name: &[u8]) -> Result<A
     found
 }
 
-/// Shows monitors a call of a script.
+/// Sends the call of a script to the monitors.
 fn show_script<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, command: &Command, args: &Args<'_>) {
     if let Some(connection) = &reactor.connections[index as usize] {
         let session = &connection.session;
@@ -489,6 +489,7 @@ impl ScriptCall {
 /// The result of a script that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scripted {
-    /// Whether it ended with the error of a command within it, which is already counted.
+    /// Whether its reply is the error of a command that it ran. The error statistics already
+    /// include that error.
     pub is_counted: bool,
 }
