@@ -2,7 +2,9 @@
 //! that need the dataset. `key-load-delay` makes the load take long.
 
 use std::path::Path;
+use std::time::Duration;
 
+use pantala_tests::client::encode_into;
 use pantala_tests::server::READY_MAX;
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_all_backends, for_each_backend};
@@ -127,6 +129,40 @@ fn clients_are_served_while_the_dataset_is_loaded() {
             server.assert_sound();
         });
     }
+}
+
+/// An append-only file that starts with a snapshot is read in two parts, which overlap in the file.
+#[test]
+fn progress_counts_no_byte_twice() {
+    for_all_backends(|backend| {
+        let (folder, _) = dataset(backend);
+        std::fs::remove_dir_all(folder.path().join("appendonlydir")).expect("the files of the dataset");
+        let mut bytes = std::fs::read(folder.path().join("dump.rdb")).expect("the snapshot");
+        (0..1000).for_each(|number| encode_into(&mut bytes, &["SET", &format!("tail:{number}"), "1"]));
+        let length = bytes.len().to_string();
+        std::fs::write(folder.path().join("appendonly.aof"), bytes).expect("it is writable");
+        let args = ["--dir", path(&folder), "--appendonly", "yes", "--key-load-delay", "500"];
+        let server = Server::pantala_loading(backend, &args);
+        let mut client = server.connect();
+        let mut is_known = false;
+        while field(&mut client, "loading") == "1" {
+            let text = client.call("INFO persistence").text();
+            let number = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+                line.map(|number| number.parse::<u64>().expect("a number"))
+            };
+            // Both are missing if the load has ended in between.
+            if let (Some(loaded), Some(total)) = (number("loading_loaded_bytes"), number("loading_total_bytes")) {
+                // At first the files have not been looked up.
+                assert!(total == 0 || total.to_string() == length, "{total}");
+                assert!(loaded <= total, "{loaded} of {total}");
+                is_known |= total > 0;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(is_known, "the load was too fast to be seen");
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(KEYS + 1000));
+    });
 }
 
 /// Returns the bytes of all files of a folder and of its folders.

@@ -152,7 +152,11 @@ impl Single<'_> {
         let (name, path) = (self.name(), self.directory.join(&self.listed.name));
         let unread = |error| Failed(format!("Fatal error: can't open the append log file {name} for reading: {error}"));
         let mut file = File::open(&path).map_err(unread)?;
+        let loading = &self.server.snapshots().loading;
+        let loaded_bytes = loading.loaded_bytes();
         let offset = self.load_preamble(&mut file, target)?;
+        // The preamble is read in large pieces, the last of which contains commands as well.
+        loading.set_loaded_bytes(loaded_bytes + offset);
         file.seek(SeekFrom::Start(offset)).map_err(unread)?;
         let mut replay = Replay::new(self.server, target.executor, target.owned, self.now_ms);
         let mut input = Watched { file: &file, server: self.server };

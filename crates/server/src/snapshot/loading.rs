@@ -98,6 +98,16 @@ impl Loading {
         self.used_bytes.store(bytes, Relaxed);
     }
 
+    /// Returns the number of bytes that have been read.
+    pub fn loaded_bytes(&self) -> u64 {
+        self.loaded_bytes.load(Relaxed)
+    }
+
+    /// Sets the number of bytes that have been read, before a part of a file is read again.
+    pub fn set_loaded_bytes(&self, bytes: u64) {
+        self.loaded_bytes.store(bytes, Relaxed);
+    }
+
     /// Notes the length of all files to load.
     pub fn note_total_bytes(&self, bytes: u64) {
         self.total_bytes.store(bytes, Relaxed);
