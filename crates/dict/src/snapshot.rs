@@ -2,9 +2,9 @@
 //!
 //! The head of each record has an *epoch* bit, and so has the table. [`Dict::begin_snapshot`] flips
 //! the table's bit. Every record whose bit then differs belongs to the snapshot and has not been
-//! kept. Each such entry is passed to the [`Keeper`] once, and its bit is flipped: either by the
-//! walk over all entries, or before its first change or its removal. New entries get the table's
-//! bit. When the walk has ended, all bits are equal again.
+//! kept. Each such entry is passed to the [`Keeper`], by the walk over all entries and before a
+//! change or its removal, until the keeper has kept all of it. Then its bit is flipped. New entries
+//! get the table's bit. When the walk has ended, all bits are equal again.
 //!
 //! Every change of an entry calls [`Table::before_change`]. While no snapshot runs, this costs one
 //! test of a byte, in the cache line of the directory's address, which a lookup has read anyway.

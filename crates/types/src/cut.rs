@@ -114,7 +114,7 @@ pub struct PieceMax {
     pub bytes: usize,
 }
 
-/// What is left of a piece's maximum size.
+/// The remaining size of a piece.
 #[derive(Debug)]
 pub(crate) struct Budget(PieceMax);
 
@@ -174,8 +174,22 @@ impl<C> CutCell<C> {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).as_deref_mut()
     }
 
-    /// Starts, reads or ends a cut.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Box<C>>> {
+    /// Starts a cut.
+    pub(crate) fn begin(&self, cut: C) {
+        *self.lock() = Some(Box::new(cut));
+    }
+
+    /// Returns whether a cut runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Ends the cut, if one runs.
+    pub(crate) fn end(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Box<C>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -316,7 +316,7 @@ impl<T: Item> Table<T> {
 
     /// Starts a cut of the current items.
     pub fn begin_cut(&self) {
-        *self.cut.lock() = Some(Box::new(Cut::new(self.len(), self.len(), 0)));
+        self.cut.begin(Cut::new(self.len(), self.len(), 0));
     }
 
     /// Passes a piece of the cut's items, as they were at its start, to `read`, which returns the
@@ -340,12 +340,12 @@ impl<T: Item> Table<T> {
 
     /// Returns whether a cut runs.
     pub fn has_cut(&self) -> bool {
-        self.cut.lock().is_some()
+        self.cut.is_running()
     }
 
     /// Ends the cut, if one runs.
     pub fn end_cut(&self) {
-        *self.cut.lock() = None;
+        self.cut.end();
     }
 
     /// Keeps the item at an index for the cut before it is removed. The last item will take its

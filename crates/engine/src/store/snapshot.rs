@@ -10,7 +10,9 @@
 //!
 //! Each dictionary has a *keeper*, which encodes every entry: when the walk reaches the entry, or
 //! before a command changes the entry (*forced*). The keeper collects encoded entries in *parts*,
-//! which it sends to the snapshot's thread.
+//! which it sends to the snapshot's thread. A large collection is encoded by the walk in pieces,
+//! even if commands change it meanwhile: its value starts a *cut* (`pantala_types`), which keeps
+//! the elements that change.
 //!
 //! | data | bound |
 //! | --- | --- |
@@ -252,7 +254,7 @@ impl Keeper<Value> for DictKeeper {
         }
         let is_large = heap.is_some_and(|value| value.allocated_bytes() >= LARGE_BYTES);
         if (is_open || is_large)
-            && let Some(is_kept) = self.keep_in_pieces(entry, reason)
+            && let Some(is_kept) = self.keep_in_pieces(entry, reason, is_open)
         {
             return is_kept;
         }
@@ -276,10 +278,11 @@ impl Keeper<Value> for DictKeeper {
 impl DictKeeper {
     /// Encodes a piece of a large entry, or all remaining pieces before it is removed. Returns
     /// whether that was the last piece, or `None` if the entry must be encoded as a whole.
-    fn keep_in_pieces(&mut self, entry: EntryRef<'_, Value>, reason: Reason) -> Option<bool> {
+    /// `is_open`: some of its pieces are encoded.
+    fn keep_in_pieces(&mut self, entry: EntryRef<'_, Value>, reason: Reason, is_open: bool) -> Option<bool> {
         let Output { encoder, progress, .. } = &*self.output;
         let is_forced = reason != Reason::Walk;
-        if !self.open.contains_key(entry.key()) {
+        if !is_open {
             let mut head = Vec::new();
             encoder.select(self.db, &mut head);
             if reason == Reason::Removal || !encoder.begin_cut(entry, &mut head) {

@@ -173,7 +173,7 @@ impl Quicklist {
 
     /// Starts a cut of the current nodes.
     pub(super) fn begin_cut(&self) {
-        *self.cut.lock() = Some(Box::new(Frozen::new(self.nodes.len())));
+        self.cut.begin(Frozen::new(self.nodes.len()));
     }
 
     /// Passes a piece of the cut's nodes, in order, to `read`, which returns the length of a node
@@ -192,7 +192,7 @@ impl Quicklist {
 
     /// Ends the cut, if one runs.
     pub(super) fn end_cut(&self) {
-        *self.cut.lock() = None;
+        self.cut.end();
     }
 
     /// Keeps the node at an end for the cut, if one runs, before the node changes.

@@ -1,4 +1,4 @@
-//! Cuts of hashes, sets and sorted sets that change while they are read.
+//! Cuts of collections that change while they are read.
 
 use super::tests::{LIMITS, content, load};
 use super::*;
@@ -10,9 +10,7 @@ use crate::{Collection, CutState, PieceMax, Stream};
 
 /// A collection of numbered members.
 trait Members: Collection {
-    fn loaded(self) -> Loaded<'static>;
     fn value(&self) -> ValueRef<'_>;
-    fn len(&self) -> usize;
     /// Adds a member or changes it, if it has anything that can change.
     fn set(&mut self, member: &[u8], value: u64);
     fn delete(&mut self, member: &[u8]);
@@ -20,16 +18,8 @@ trait Members: Collection {
 }
 
 impl Members for Hash {
-    fn loaded(self) -> Loaded<'static> {
-        Loaded::Hash(self)
-    }
-
     fn value(&self) -> ValueRef<'_> {
         ValueRef::Hash(self.view())
-    }
-
-    fn len(&self) -> usize {
-        self.view().len()
     }
 
     fn set(&mut self, member: &[u8], value: u64) {
@@ -49,16 +39,8 @@ impl Members for Hash {
 }
 
 impl Members for Set {
-    fn loaded(self) -> Loaded<'static> {
-        Loaded::Set(self)
-    }
-
     fn value(&self) -> ValueRef<'_> {
         ValueRef::Set(self.view())
-    }
-
-    fn len(&self) -> usize {
-        self.view().len()
     }
 
     fn set(&mut self, member: &[u8], _: u64) {
@@ -73,23 +55,15 @@ impl Members for Set {
         if random.one_in(20) {
             return self.clear();
         }
-        for _ in 0..random.below(100).min(self.len() as u64) {
-            self.remove_nth(random.below(self.len() as u64) as usize);
+        for _ in 0..random.below(100).min(self.view().len() as u64) {
+            self.remove_nth(random.below(self.view().len() as u64) as usize);
         }
     }
 }
 
 impl Members for SortedSet {
-    fn loaded(self) -> Loaded<'static> {
-        Loaded::SortedSet(self)
-    }
-
     fn value(&self) -> ValueRef<'_> {
         ValueRef::SortedSet(self.view())
-    }
-
-    fn len(&self) -> usize {
-        self.view().len()
     }
 
     fn set(&mut self, member: &[u8], value: u64) {
@@ -102,27 +76,19 @@ impl Members for SortedSet {
     }
 
     fn delete_some(&mut self, random: &mut Random) {
-        let from = random.below(self.len() as u64 + 1) as usize;
-        let to = (from + random.below(100) as usize).min(self.len());
-        self.remove_range(if random.one_in(20) { 0..self.len() } else { from..to });
+        let from = random.below(self.view().len() as u64 + 1) as usize;
+        let to = (from + random.below(100) as usize).min(self.view().len());
+        self.remove_range(if random.one_in(20) { 0..self.view().len() } else { from..to });
     }
 }
 
 impl Members for List {
-    fn loaded(self) -> Loaded<'static> {
-        Loaded::List(self)
-    }
-
     fn value(&self) -> ValueRef<'_> {
         ValueRef::List(self.view())
     }
 
-    fn len(&self) -> usize {
-        self.view().len()
-    }
-
     fn set(&mut self, member: &[u8], value: u64) {
-        let index = value as usize / 8 % (self.len() + 1);
+        let index = value as usize / 8 % (self.view().len() + 1);
         match value % 8 {
             0..3 => self.push(End::Left, member, NODES),
             3..6 => self.push(End::Right, member, NODES),
@@ -139,7 +105,7 @@ impl Members for List {
     fn delete_some(&mut self, random: &mut Random) {
         let end = random.pick(&[End::Left, End::Right]);
         match random.below(20) {
-            0 => self.trim(end, self.len()),
+            0 => self.trim(end, self.view().len()),
             1..10 => self.trim(end, random.below(100) as usize),
             _ => _ = self.remove_equal(&member(random.below(3000)), 2, random.one_in(2), NODES),
         }
@@ -147,16 +113,8 @@ impl Members for List {
 }
 
 impl Members for Box<Stream> {
-    fn loaded(self) -> Loaded<'static> {
-        Loaded::Stream(self)
-    }
-
     fn value(&self) -> ValueRef<'_> {
         ValueRef::Stream(self)
-    }
-
-    fn len(&self) -> usize {
-        self.length() as usize
     }
 
     fn set(&mut self, member: &[u8], value: u64) {
@@ -226,7 +184,7 @@ fn check<C: Members>(random: &mut Random, changes: u64) {
     assert!(begin_cut(values.value(), &mut Writer::new(&mut bytes, false)));
     let mut whole = vec![kind_of(values.value())];
     write_body(values.value(), &mut Writer::new(&mut whole, false));
-    let frozen = content(&values.try_clone().expect("memory").loaded());
+    let frozen = content(&load(&whole).expect("it is whole"));
     let mut pieces = 0;
     loop {
         (0..changes).for_each(|_| change(&mut values, random, 2 * members));

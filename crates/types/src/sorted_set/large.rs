@@ -169,12 +169,12 @@ impl LargeSet {
 
     /// Starts a cut of the current members and scores.
     pub fn begin_cut(&self) {
-        *self.cut.lock() = Some(Box::new(Cut::new(self.records.ids(), self.len(), None)));
+        self.cut.begin(Cut::new(self.records.ids(), self.len(), None));
     }
 
     /// Returns whether a cut runs.
     pub(super) fn has_cut(&self) -> bool {
-        self.cut.lock().is_some()
+        self.cut.is_running()
     }
 
     /// Passes a piece of the cut's members, with their scores at its start, to `read`, which
@@ -218,7 +218,7 @@ impl LargeSet {
 
     /// Ends the cut, if one runs.
     pub fn end_cut(&self) {
-        *self.cut.lock() = None;
+        self.cut.end();
     }
 
     /// Continues a scan of the table.

@@ -33,7 +33,7 @@ pub(super) struct Frozen {
 pub(crate) enum CutPart<'a> {
     /// The first id and the listpack of a node.
     Node(StreamId, Vec<u8>),
-    /// What follows the nodes.
+    /// The encoded counters and groups, which follow the nodes.
     Tail(&'a [u8]),
 }
 

@@ -253,7 +253,7 @@ impl Stream {
 
     /// Starts a cut of the current nodes. `tail` is what a reader of the cut receives after them.
     pub(crate) fn begin_cut(&self, tail: Vec<u8>) {
-        *self.cut.lock() = Some(Box::new(Frozen::new(&self.nodes, tail)));
+        self.cut.begin(Frozen::new(&self.nodes, tail));
     }
 
     /// Passes a piece of the cut's nodes to `read`, and the tail after the last node.
@@ -263,7 +263,7 @@ impl Stream {
 
     /// Ends the cut, if one runs.
     pub(crate) fn end_cut(&self) {
-        *self.cut.lock() = None;
+        self.cut.end();
     }
 
     fn push_node(&mut self, node: Node) {
