@@ -30,8 +30,14 @@ const LINE_END_LEN: usize = 2;
 /// so a line that arrives complete may exceed the limit by up to this length.
 const REDIS_READ_LEN: usize = 16 * 1024;
 
+/// Maximum ratio of reserved to received arguments of a long command.
+const TRUST: usize = 8;
+
 /// Maximum capacity for ranges that a parser keeps between commands. A larger vector is freed.
 const RANGES_KEPT_MAX: usize = 1_024;
+
+/// Minimum capacity of a list of ranges that is moved instead of copied, and reserved in advance.
+const RANGES_MOVED_MIN: usize = 16 * 1_024;
 
 /// Limits on the requests of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,15 +242,30 @@ impl Parser {
         limits: &Limits,
     ) -> Result<Option<usize>, ProtocolError> {
         let mut ranges = std::mem::take(&mut self.ranges);
+        self.reserve(&mut ranges);
         let result = self.multibulk(buf, &mut ranges, limits);
         if let Ok(Some(_)) = result {
             self.state = State::Start;
-            args.append(&mut ranges);
+            if args.is_empty() && ranges.capacity() >= RANGES_MOVED_MIN {
+                std::mem::swap(args, &mut ranges);
+            } else {
+                args.append(&mut ranges);
+            }
         }
         if !ranges.is_empty() || ranges.capacity() <= RANGES_KEPT_MAX {
             self.ranges = ranges;
         }
         result
+    }
+
+    /// Reserves memory in a long list for the arguments that are left. Announcing a number of
+    /// arguments costs the sender nothing, so this reserves at most a multiple of those received.
+    fn reserve(&self, ranges: &mut Vec<ArgRange>) {
+        let room = ranges.capacity() - ranges.len();
+        if ranges.len() >= RANGES_MOVED_MIN && room < self.arguments_left.min(ranges.len()) {
+            // Without the memory, the list grows as any other.
+            let _ = ranges.try_reserve_exact(self.arguments_left.min(ranges.len() * TRUST));
+        }
     }
 
     /// Parses as far as `buf` reaches, in any state but `Start` and `Inline`.

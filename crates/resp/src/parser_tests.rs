@@ -386,3 +386,16 @@ fn the_stream_of_a_primary_has_no_inline_commands_but_empty_lines() {
         assert_eq!(error(line, &limits), Some(ProtocolError::InlineOfPrimary), "{}", line.escape_ascii());
     }
 }
+
+#[test]
+fn a_huge_command_has_one_list_of_its_own_length() {
+    let args = RANGES_MOVED_MIN * 10;
+    let stream = encode(&vec![b"x".to_vec(); args]);
+    let (mut parser, mut ranges, limits) = (Parser::new(), Vec::new(), Limits::default());
+    for end in (0..stream.len()).step_by(4_096) {
+        assert_eq!(parser.parse(&mut stream[..end].to_vec(), &mut ranges, &limits), Ok(None));
+    }
+    assert_eq!(parser.parse(&mut stream.clone(), &mut ranges, &limits), Ok(Some(stream.len())));
+    assert_eq!((ranges.len(), ranges.capacity()), (args, args));
+    assert!(parser.ranges.capacity() <= RANGES_KEPT_MAX);
+}

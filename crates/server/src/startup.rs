@@ -29,7 +29,7 @@ const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
 
 /// Runs the process and returns its exit code.
 pub fn main() -> ExitCode {
-    allocator::place_huge_pages();
+    allocator::place_huge_pages(true);
     let is_command =
         |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name).is_some();
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();

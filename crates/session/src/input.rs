@@ -10,6 +10,7 @@
 //! connection's own buffer (`rest`), never in both. In the common case a turn runs all commands of
 //! a chunk, and copies nothing.
 
+use pantala_base::block::MAPPED_BYTES_MIN;
 use pantala_base::{Lender, Lent};
 use pantala_resp::{ArgRange, Limits, Parser, ProtocolError};
 
@@ -152,7 +153,7 @@ impl<C: Lent> Input<C> {
         let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
         let room = self.rest.capacity() - self.rest.len();
         if room < bytes.len() {
-            let wanted = bytes.len().max(announced).max(self.rest.len() / GROWTH_SHARE);
+            let wanted = bytes.len().max(announced).max(growth(self.rest.len()));
             if self.rest.try_reserve_exact(wanted).is_err() {
                 // The announced length may exceed available memory, but the received bytes must be
                 // kept.
@@ -370,6 +371,17 @@ const HANDED_WASTE_SHARE: usize = 64;
 /// Divisor of a buffer's length: the buffer grows by at least a quarter of its length.
 const GROWTH_SHARE: usize = 4;
 
+/// Minimum length of a buffer that becomes a mapping when it grows, bytes.
+const LONG_BYTES_MIN: usize = 2 * 1024 * 1024;
+
+/// Returns the number of bytes by which a buffer that holds `held` bytes grows at least. A long
+/// buffer becomes a mapping in one step: its unused pages are not resident, and it grows without
+/// leaving smaller blocks behind.
+fn growth(held: usize) -> usize {
+    let share = held / GROWTH_SHARE;
+    if held < LONG_BYTES_MIN { share } else { share.max(MAPPED_BYTES_MIN.saturating_sub(held)) }
+}
+
 /// Returns the number of bytes to reserve for a bulk that needs `needed` more, if `held` bytes have
 /// arrived. Redis reserves the whole length for an authenticated client.
 fn trusted(needed: usize, held: usize) -> usize {
@@ -414,5 +426,11 @@ mod tests {
                 assert_eq!(capacity_for(bulk, piece), bulk, "{bulk} in pieces of {piece}");
             }
         }
+    }
+    #[test]
+    fn a_long_buffer_becomes_a_mapping_in_one_step() {
+        assert_eq!(growth(LONG_BYTES_MIN - 4), LONG_BYTES_MIN / GROWTH_SHARE - 1);
+        assert_eq!(LONG_BYTES_MIN + growth(LONG_BYTES_MIN), MAPPED_BYTES_MIN);
+        assert_eq!(growth(4 * MAPPED_BYTES_MIN), MAPPED_BYTES_MIN);
     }
 }

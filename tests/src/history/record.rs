@@ -46,7 +46,7 @@ const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
 const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
 const CLOCKS_MS: u64 = 2;
 
-/// Maximum time for which a thread that the host has interrupted keeps the time that it read before.
+/// Maximum age of a worker's time if the host interrupts the worker.
 const INTERRUPTED_MAX: Duration = Duration::from_millis(30);
 
 /// When clients send their operations.

@@ -70,7 +70,7 @@ impl Watch {
         let Some(resident_bytes) = process::allocated_resident_bytes() else { return };
         if resident_bytes >= HUGE_PAGES_FROM_BYTES.max(2 * self.huge_pages_at_bytes) {
             self.huge_pages_at_bytes = resident_bytes;
-            allocator::place_huge_pages();
+            allocator::place_huge_pages(false);
         }
         if self.is_due(resident_bytes, server.accounted_bytes(), now_ms) {
             server.purge_memory();

@@ -125,6 +125,9 @@ impl Recent {
     }
 }
 
+/// Maximum number of arguments for which a window keeps memory between turns.
+const RANGES_KEPT_MAX: usize = 64 * 1024;
+
 impl Window {
     /// Returns whether the window is full.
     pub fn is_full(&self) -> bool {
@@ -135,6 +138,14 @@ impl Window {
     pub fn clear(&mut self) {
         self.entries.clear();
         self.ranges.clear();
+    }
+
+    /// Frees the memory of an empty window that had a command of very many arguments.
+    #[inline]
+    pub fn shrink(&mut self) {
+        if self.ranges.capacity() > RANGES_KEPT_MAX {
+            self.ranges = Vec::new();
+        }
     }
 
     /// Returns the ranges of an entry's arguments.

@@ -1,5 +1,7 @@
 //! `maxmemory`: makes room before a command runs, or rejects the command.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use pantala_engine::command::{Command, Flags, Handler, TransactionPart};
 use pantala_engine::eviction::OUT_OF_MEMORY;
 use pantala_resp::{ArgRange, Args, Reply};
@@ -11,6 +13,9 @@ use super::Runner;
 use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
+
+/// Minimum size of an input buffer that is counted before each of its commands, bytes.
+const COUNTED_INPUT_BYTES_MIN: usize = 64 * 1024;
 
 impl Runner {
     /// Evicts keys before a command runs. If that is not enough, rejects the command, writes its
@@ -27,7 +32,17 @@ impl Runner {
         if !self.may_run(d, entry, command, ranges) {
             return true;
         }
+        // Redis counts a command's arguments before the command runs. The counter is updated only
+        // periodically with the memory of connections.
+        let uncounted_bytes = uncounted_input_bytes(d, entry.connection, ranges);
+        let count = |d: &Dispatcher<'_, L>, bytes: i64| d.clients.executor.keyspace().memory().add_other(bytes);
+        if uncounted_bytes > 0 {
+            count(d, uncounted_bytes);
+        }
         d.memory.make_room(&mut d.clients, &mut []);
+        if uncounted_bytes > 0 {
+            count(d, -uncounted_bytes);
+        }
         // Invalidations of evicted keys are sent before the reply.
         d.clients.send_own_invalidations();
         if !d.memory.is_out() {
@@ -82,4 +97,16 @@ impl Runner {
             // Nothing is evicted while writes are paused.
             && d.clients.reactor.server.paused_until_ms() <= d.clients.reactor.clock.now_ms
     }
+}
+
+/// Returns the size of a command's arguments and of its connection's own input buffer, as far as
+/// the memory counter lacks them, bytes; 0 for small buffers.
+fn uncounted_input_bytes<L: EventLoop>(d: &Dispatcher<'_, L>, index: u32, ranges: &[ArgRange]) -> i64 {
+    let Some(connection) = &d.clients.reactor.connections[index as usize] else { return 0 };
+    let capacity_bytes = connection.input.capacity_bytes();
+    if capacity_bytes < COUNTED_INPUT_BYTES_MIN {
+        return 0;
+    }
+    let counted_bytes = connection.session.client.query_capacity_bytes.load(Relaxed);
+    (capacity_bytes as u64).saturating_sub(counted_bytes) as i64 + size_of_val(ranges) as i64
 }

@@ -75,6 +75,7 @@ impl Windows {
             d.clients.reactor.make_ready(index);
         }
         d.clients.reactor.keep_ready(ready);
+        self.window.shrink();
         d.receive_own_replies();
     }
 
