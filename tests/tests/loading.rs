@@ -1,5 +1,5 @@
 //! The server while it loads its dataset at startup: it serves connections, and rejects commands
-//! that need the dataset. `key-load-delay` makes the load take long.
+//! that need the dataset. `key-load-delay` makes the load slow.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,12 +13,13 @@ use tempfile::TempDir;
 
 const KEYS: i64 = 5000;
 
-/// Makes the load of [`KEYS`] keys take ten seconds, µs per key.
+/// 2,000 µs per key: the load of [`KEYS`] keys takes ten seconds.
 const SLOW: [&str; 2] = ["--key-load-delay", "2000"];
 
 const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 
-/// Returns a folder with a dataset, in a snapshot and in an append-only file, and its digest.
+/// Returns a directory that holds a dataset both as a snapshot and as an append-only file, and the
+/// dataset's digest.
 fn dataset(backend: Backend) -> (TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let args = ["--dir", path(&folder), "--save", "", "--appendonly", "yes", "--aof-use-rdb-preamble", "no"];
@@ -88,7 +89,8 @@ fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
         "COMMAND INFO nothing",
         "HELLO 2 SETNAME",
     ];
-    // It would wait for its shard until the end of the load. Redis replies OK.
+    // Not in `calls`: Redis replies OK to `WATCH`. Pantala rejects it, because it needs its shard,
+    // which the load holds.
     if server.log().contains("Pantala") {
         assert_eq!(client.call("WATCH key:1").text(), LOADING);
     }
@@ -114,7 +116,7 @@ fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
 fn clients_are_served_while_the_dataset_is_loaded() {
     let (folder, digest) = dataset(Backend::all()[0]);
     let shared = [&["--dir", path(&folder), "--save", "", "--enable-debug-command", "yes"][..], &SLOW].concat();
-    // By default redis-server serves clients after each 2 MiB.
+    // By default redis-server serves clients only once per 2 MiB loaded.
     let often = ["--loading-process-events-interval-bytes", "1024"];
     let judge = Server::redis_loading(&[&shared[..], &often].concat());
     let right = judge.map(|judge| replies_while_loading(&judge, &digest));
@@ -131,7 +133,8 @@ fn clients_are_served_while_the_dataset_is_loaded() {
     }
 }
 
-/// An append-only file that starts with a snapshot is read in two parts, which overlap in the file.
+/// The snapshot at the start of an append-only file is read in large pieces, the last of which
+/// reaches into the commands. These are then read again.
 #[test]
 fn progress_counts_no_byte_twice() {
     for_all_backends(|backend| {
@@ -202,7 +205,8 @@ fn shutdown_while_loading_saves_nothing() {
     });
 }
 
-/// A replica is one while it loads its own dataset, and connects to its primary afterwards.
+/// A replica reports that it is a replica while it loads its own dataset, and connects to its
+/// primary afterwards.
 #[test]
 fn a_replica_is_a_replica_while_it_loads() {
     let backend = Backend::all()[0];

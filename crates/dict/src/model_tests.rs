@@ -13,7 +13,7 @@ use crate::{Dict, Entry, EntryRef, NewPayload, OwnedPayload, Payload, hash_key};
 
 const SEED: u64 = 0x5eed;
 
-/// Returns the number of keys, natively or under Miri.
+/// Returns the first size, or the second under Miri, which is slow.
 const fn sized(native: usize, miri: usize) -> usize {
     if cfg!(miri) { miri } else { native }
 }
@@ -336,7 +336,7 @@ proptest! {
         }
         dict.check();
         prop_assert_eq!(dict.len(), 0);
-        prop_assert!(dict.allocated_bytes() <= 4096 + 8, "an emptied dictionary keeps a page of segment and a word");
+        prop_assert!(dict.allocated_bytes() <= 4096 + 8, "an emptied dictionary keeps one segment page and one word");
     }
 }
 
@@ -449,7 +449,7 @@ fn scans_survive_growth_and_shrinking() {
             }
         }
         dict.check();
-        // One call may visit as many entries as its buckets can hold.
+        // Only a dictionary that fits in the buckets of one call may be scanned in a single call.
         assert!(calls > 0 || stable <= CALL_BUCKETS_MAX * SLOTS);
         for i in 0..stable {
             assert!(found.contains(&key(i)), "key {i} of {stable} was missed in round {round}");
@@ -656,7 +656,8 @@ fn a_small_pair_takes_32_bytes() {
 }
 
 /// The head takes 4 bytes, the length of the key 1, and the length of the value 1, 2 or 9. Cells of
-/// this size are multiples of 16 bytes; entries too long for a cell take exactly their length.
+/// 128 to 512 bytes are multiples of 16 bytes; entries too long for a cell take exactly their
+/// length.
 #[test]
 fn lengths_take_the_shortest_form() {
     for (key_len, value_len, bytes) in [
@@ -716,8 +717,8 @@ fn lengths_round_trip_at_the_bounds_of_their_forms() {
     }
 }
 
-/// A sample consists of the requested number of distinct adjacent entries. Continuing from its
-/// cursor visits all entries.
+/// A sample consists of the requested number of distinct adjacent entries. In small dictionaries it
+/// may have fewer, and may visit some twice. Continuing from its cursor visits all entries.
 #[test]
 fn samples_consist_of_existing_entries() {
     let mut random = Random::new(seed("samples_consist_of_existing_entries"));

@@ -27,7 +27,7 @@ use crate::slab::{CELL_BYTES_MAX, Slab, cell_bytes, class_of};
 
 const ACCESS_MASK: u32 = (1 << 24) - 1;
 const EPOCH_SHIFT: u32 = 31;
-/// The bits of the head that changes of payload, flags or expiry preserve: access word and epoch.
+/// The bits of the head that are kept when payload, flags or expiry change: access word and epoch.
 const KEPT_MASK: u32 = ACCESS_MASK | 1 << EPOCH_SHIFT;
 const KIND_SHIFT: u32 = 24;
 const EXPIRES: u32 = 1 << 26;
@@ -433,8 +433,8 @@ impl Record {
     ///
     /// # Safety
     ///
-    /// As [`Self::set_access`], made in this slab; if another record is returned, this one is
-    /// freed.
+    /// As [`Self::set_access`]. The record was made in this slab. If another record is returned,
+    /// this one is freed and must not be used.
     pub(crate) unsafe fn replace(
         self,
         slab: &mut Slab,

@@ -13,7 +13,8 @@ use crate::process::Kind;
 /// Number of unanswered probes after which a connection counts as dead, as in Redis.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Sets the options of an accepted socket: no delay of small replies, and keepalive as configured.
+/// Sets `TCP_NODELAY` and the configured keepalive on an accepted TCP socket. Does nothing to a
+/// Unix socket.
 ///
 /// # Errors
 /// The kernel rejects an option, for example because the peer has disconnected.
@@ -35,11 +36,11 @@ pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Connects to another server from the address or host name `source`. As in Redis, any local
-/// address is used if `source` is empty or can't be used.
+/// Connects to another server. `source` is the local address to bind, or its host name. As in
+/// Redis, the kernel chooses the local address if `source` is empty or can't be used.
 ///
 /// # Errors
-/// The system's error.
+/// The connection fails or times out.
 pub fn connect(to: SocketAddr, source: &str, timeout: Duration) -> std::io::Result<TcpStream> {
     let sources = if source.is_empty() { None } else { (source, 0).to_socket_addrs().ok() };
     for source in sources.into_iter().flatten().filter(|source| source.is_ipv4() == to.is_ipv4()) {
@@ -57,7 +58,8 @@ pub fn connect(to: SocketAddr, source: &str, timeout: Duration) -> std::io::Resu
 /// Returns the addresses of the peer and of this server.
 ///
 /// # Errors
-/// The peer has disconnected. Its address is then unknown and must not be taken for a local one.
+/// The peer has disconnected. Its address is then unknown. The caller must not treat it as a
+/// loopback or Unix peer, which protected mode would admit.
 pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     let socket = SockRef::from(socket);
     let local = socket.local_addr()?;
@@ -84,8 +86,8 @@ pub fn is_admitted_in_protected_mode(peer: &Endpoint) -> bool {
     }
 }
 
-/// Sends an error to a rejected peer, as much of it as the socket takes at once. As in Redis, no
-/// error is sent to a TLS peer, because that would need a handshake.
+/// Sends an error to a rejected peer with one non-blocking write, which may be partial. As in
+/// Redis, no error is sent to a TLS peer, because that would need a handshake.
 pub fn send_rejection(socket: &OwnedFd, kind: Kind, message: &str) {
     if kind == Kind::Tls {
         return;

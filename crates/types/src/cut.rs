@@ -1,21 +1,21 @@
-//! The elements that a large collection had at one instant, read in pieces while the collection
-//! changes: a *cut*.
+//! A *cut*: the elements that a large collection had at one instant, read in pieces while the
+//! collection changes.
 //!
 //! Each element that exists when the cut starts is *taken* once: by the reader, or by the first
 //! change to the element, which keeps a copy for the reader. Elements that are added later count as
-//! taken. So a change does a constant amount of work, regardless of the number of elements.
+//! taken. A change does a constant amount of work, regardless of the number of elements.
 //!
 //! A collection owns its cut, because only the collection knows which element a command changes.
-//! Without a cut, a change tests one word. The collection numbers its elements by *slots*: indexes
-//! or ids of records.
+//! While there is no cut, a change only tests a pointer. Each element has a *slot*, a number that
+//! the collection assigns: an index or the id of a record.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A cut of a collection with elements of type `E`. `P` is the reader's position.
 #[derive(Debug)]
 pub(crate) struct Cut<E, P> {
-    /// A bit for each slot: the element in it is taken. A missing block has no bits set. So neither
-    /// the start of the cut nor a change touches memory in proportion to the number of slots.
+    /// A bit for each slot: the element in it is taken. Blocks are allocated when a bit in them is
+    /// first set, so starting a cut writes only one pointer per 32,768 slots.
     taken: Vec<Option<Box<Block>>>,
     /// Copies of elements that changed before the reader reached them.
     kept: Vec<E>,
@@ -26,7 +26,7 @@ pub(crate) struct Cut<E, P> {
 }
 
 impl<E, P> Cut<E, P> {
-    /// Returns the cut of a collection of `len` elements, whose slots are less than `slots`.
+    /// Returns the cut of a collection of `len` elements, whose slots are all below `slots`.
     pub(crate) fn new(slots: usize, len: usize, position: P) -> Self {
         Cut { taken: vec![None; slots.div_ceil(BLOCK_SLOTS)], kept: Vec::new(), left: len, position }
     }
@@ -50,7 +50,7 @@ impl<E, P> Cut<E, P> {
         was_taken
     }
 
-    /// Marks the element in a slot as not taken: an element that isn't has moved there.
+    /// Marks a slot as not taken, because an element that is not taken has moved there.
     pub(crate) fn untake(&mut self, slot: usize) {
         if let Some(Some(block)) = self.taken.get_mut(slot / BLOCK_SLOTS) {
             block[slot % BLOCK_SLOTS / BITS] &= !bit(slot);
@@ -81,7 +81,7 @@ impl<E, P> Cut<E, P> {
         self.left = self.left.saturating_sub(count);
     }
 
-    /// Returns the state of a reader that has passed the last element if `is_at_end`.
+    /// Returns the state of the cut. `is_at_end`: the reader's position is past the last element.
     pub(crate) fn state(&self, is_at_end: bool) -> CutState {
         match (is_at_end && self.kept.is_empty(), self.left) {
             (false, _) => CutState::More,
@@ -93,7 +93,7 @@ impl<E, P> Cut<E, P> {
 
 /// Number of bits of a word of [`Cut::taken`].
 const BITS: usize = u64::BITS as usize;
-/// Number of words of a block of [`Cut::taken`]: 4 KiB.
+/// Number of words in a block of [`Cut::taken`]. A block takes 4 KiB.
 const BLOCK_WORDS: usize = 512;
 /// Number of slots of a block.
 const BLOCK_SLOTS: usize = BLOCK_WORDS * BITS;
@@ -145,12 +145,14 @@ pub enum CutState {
     More,
     /// The reader has received all elements, and the cut has ended.
     Ended,
-    /// The reader can't receive all elements: the collection has lost its cut. This is a bug.
+    /// The reader can't receive all elements: some are missing, or the collection has no cut. This
+    /// is a bug.
     Lost,
 }
 
-/// The place in a collection for its cut. The lock lets a reader that shares the collection advance
-/// the cut; a change has exclusive access and doesn't lock. A copy of the collection has no cut.
+/// Holds the cut of a collection, if there is one. The lock lets a reader with only `&` access
+/// advance the cut; a change has `&mut` access and doesn't lock. A copy of the collection has no
+/// cut.
 #[derive(Debug)]
 pub(crate) struct CutCell<C>(Mutex<Option<Box<C>>>);
 

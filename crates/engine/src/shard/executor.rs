@@ -1,5 +1,5 @@
 //! Runs commands on shards: directly if the shards are free, through their gates otherwise. Each
-//! worker has one [`Executor`] for its connections. For words see [the crate's page](crate).
+//! worker has one [`Executor`] for its connections. [The crate's page](crate) defines the terms.
 //!
 //! ```text
 //!     free                      busy
@@ -66,7 +66,7 @@ pub enum Ran {
     Blocked,
 }
 
-/// A command to run, in the connection's own memory.
+/// A command to run. Borrows its arguments from the connection.
 pub struct Call<'a> {
     /// The command, which must have a keyed handler.
     pub command: &'static Command,
@@ -124,8 +124,9 @@ pub struct Executor<'k> {
     pub(crate) stream: Stream,
     /// See [`Executor::take_seen`].
     pub(crate) seen: Seen,
-    /// The latest time of an expiry that this turn's commands found on a shard, Unix time in ms. It
-    /// may come from another worker's clock, ahead of this one's. See [`Executor::time_of`].
+    /// The latest deletion of an expired key on a shard that this turn's commands used, Unix time
+    /// in ms. It may come from another worker's clock, ahead of this one's. See
+    /// [`Executor::time_of`].
     reached_ms: i64,
 }
 
@@ -281,8 +282,8 @@ impl<'k> Executor<'k> {
         Err(Node::new(request))
     }
 
-    /// Gathers the given shards for a connection of this worker, which waits for them. Even if all
-    /// shards are free, they arrive as described for [`Executor::gather`].
+    /// Gathers the given shards for a connection of this worker. The connection waits for them.
+    /// Even if all shards are free, they arrive as described for [`Executor::gather`].
     pub fn bring(&mut self, shards: &[u32], session: SessionView, connection: u64, now_ms: i64, may_be_rejected: bool) {
         match self.gather(shards, session, connection, now_ms, may_be_rejected) {
             Err(parcel) => self.resume(parcel),
@@ -504,8 +505,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Repeats the check of a call that has waited, if the rules have changed since. Logs and
-    /// returns a denial.
+    /// Checks the permissions of a call that has waited again, if ACL rules have changed since its
+    /// first check. If it is now denied, logs and returns the denial.
     #[inline]
     pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
         let changed = self.keyspace.changed_rules(&call.session)?;

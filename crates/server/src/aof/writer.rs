@@ -4,15 +4,16 @@
 //! workers ──► journal ──► log ──► this thread: write, fsync ──► synced stamp ──► workers send replies
 //! ```
 //!
-//! It reads the log at its own pace, so workers never wait for the disk; only the replies that must
-//! wait do ([`gate`](super::gate)). One sync covers all effects that have arrived in the meantime.
+//! The thread reads the log at its own pace, so workers never wait for the disk. The
+//! [`gate`](super::gate) decides which replies wait. One sync covers all effects written since the
+//! last one.
 //!
 //! # Rewrites
 //!
 //! A rewrite cuts the stream and starts a snapshot at the cut. This thread writes the effects
 //! before the cut to the current increment, opens the next one, and lists both in the manifest.
 //! When the snapshot is on disk, it becomes the base, and the increments before the cut become
-//! history. Only this thread and that of the snapshot touch files: the worker that makes the cut
+//! history. Only this thread and the snapshot's thread touch files: the worker that makes the cut
 //! holds all shards, and must not wait for the disk.
 
 use std::collections::VecDeque;
@@ -60,7 +61,7 @@ pub enum Order {
     Stop,
 }
 
-/// A party that waits until all effects with earlier stamps are synced.
+/// What waits until all effects with stamps below a given one are synced.
 enum Awaiting {
     /// A caller.
     Caller(Sender<bool>),
@@ -149,7 +150,7 @@ impl Handle {
 /// the thread opens the first increment.
 ///
 /// # Errors
-/// The system has no more threads.
+/// The system can't start a thread.
 pub fn start(
     server: &Arc<Server>,
     inbox: Arc<Inbox>,
@@ -157,7 +158,8 @@ pub fn start(
     writing: Writing<SystemDisk>,
 ) -> io::Result<Handle> {
     let behind = reader.behind();
-    // The bytes that were read into a batch are unwritten too.
+    // The limit is on unwritten bytes, but the reader counts only unread ones. This leaves room for
+    // the batches that have been read and not written.
     reader.warn_beyond(UNWRITTEN_BYTES_MAX - 2 * BATCH_BYTES as u64, &server.snapshots().aof.warning());
     let writer = Writer {
         server: Arc::downgrade(server),
@@ -171,7 +173,8 @@ pub fn start(
         awaited: Vec::new(),
         is_ending: false,
     };
-    // Sent to the thread once it runs: if it can't be started, the reader must leave the journal.
+    // The writer is sent only once the thread has been started. If that fails, it is still here,
+    // and its reader can leave the journal.
     let (hand_over, taken) = channel::<Writer>();
     let run = move || {
         if let Ok(writer) = taken.recv() {
@@ -204,7 +207,7 @@ struct Writer {
     synced_at: Instant,
     /// When the last write or sync failed.
     failed_at: Option<Instant>,
-    /// Stamps up to which the effects must be synced, and for what.
+    /// Stamps below which all effects must be synced, each with what waits for it.
     awaited: Vec<(u64, Awaiting)>,
     is_ending: bool,
 }
@@ -237,11 +240,12 @@ impl Writer {
                 for reader in [Some(self.reader), self.cut].into_iter().flatten() {
                     server.keyspace().leave_journal(&reader);
                 }
-                // Last: the journal warns of no reader that has left.
+                // After the readers have left: until then the journal could warn again, which shuts
+                // the gate.
                 aof.written.pending_bytes.store(0, Relaxed);
                 aof.note_unwritten(&server, 0);
                 if aof.state() == State::Off {
-                    // Its last error must not reject writes.
+                    // The last error of a file that is off must not keep writes rejected.
                     aof.set_write_error(&server, 0);
                 }
                 if is_rewriting {
@@ -263,7 +267,8 @@ impl Writer {
     fn obey(&mut self, server: &Arc<Server>, order: Order) {
         match order {
             Order::Cut(reader) => {
-                // A former cut that was not reached belongs to a rewrite that has ended.
+                // If the reader never reached the former cut, the rewrite of that cut has ended
+                // without success.
                 if let Some(former) = self.cut.replace(reader) {
                     server.keyspace().leave_journal(&former);
                 }
@@ -280,8 +285,8 @@ impl Writer {
         }
     }
 
-    /// Registers what waits for the end of the journal's current epoch. Effects committed
-    /// so far belong to this epoch or an earlier one.
+    /// Registers a waiter for the end of the journal's current epoch, and makes it end soon.
+    /// Effects committed so far belong to this epoch or an earlier one.
     fn await_epoch(&mut self, server: &Server, awaiting: Awaiting) {
         let journal = server.keyspace().journal();
         self.awaited.push((journal.epoch_end(), awaiting));
@@ -289,7 +294,8 @@ impl Writer {
         journal.demand();
     }
 
-    /// Reads, writes and syncs all available effects.
+    /// Reads and writes all available effects, and syncs them if that is due. After a failure, does
+    /// nothing until the retry is due.
     fn turn(&mut self, server: &Arc<Server>) -> Result<(), Ended> {
         let aof = &server.snapshots().aof;
         if let Some(failed_at) = self.failed_at
@@ -315,7 +321,8 @@ impl Writer {
                 Ok(()) => self.note_well(server),
                 Err((what, error)) => {
                     self.note_failed(server, what, &error);
-                    // A lost file can't be synced again, but the next one is not lost.
+                    // A file whose sync has failed must not be synced again. The next increment is
+                    // unaffected, so the thread continues with it.
                     if self.writing.is_lost() && self.writing.is_written() && self.is_at_cut() {
                         self.rotate(server);
                     }
@@ -340,15 +347,16 @@ impl Writer {
     fn read(&mut self, server: &Arc<Server>) -> bool {
         let mut parts = Vec::new();
         let (ahead, before) = self.reader.read_through(BATCH_BYTES, &mut parts);
-        // A cut is ordered before any effect behind it is committed, so an order for a cut within
-        // these parts has arrived by now, perhaps since this turn began.
+        // [`Order::Cut`] is sent before any effect after the cut is committed. So if these parts
+        // contain a cut, its order is in the inbox by now, though it may have arrived after this
+        // turn began.
         for order in self.inbox.take() {
             self.obey(server, order);
         }
         self.writing.take(Taken {
             parts,
             end: self.reader.position().unwrap_or_default(),
-            // The position of a cut is known before any byte behind the cut can be read.
+            // The position of a cut is known before any byte after the cut can be read.
             cut: self.cut.as_ref().and_then(Reader::position),
             before,
             now_s: annotated_s(server),
@@ -356,7 +364,7 @@ impl Writer {
         matches!(ahead, Ahead::More)
     }
 
-    /// Returns whether the reader starts at a cut, and the first increment was not opened yet.
+    /// Returns whether the reader started at a cut and the increment after it is not open yet.
     fn is_at_start(&self) -> bool {
         self.cut.is_none() && !self.writing.is_rotated()
     }
@@ -370,7 +378,8 @@ impl Writer {
     /// Syncs the file if `appendfsync`, a waiting caller or the end of the thread requires a sync.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
-        // The sync of a lost file fails, which keeps writes rejected until there is a new base.
+        // Try to sync a lost file too: this always fails, and so keeps writes rejected until there
+        // is a new base.
         let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked() || self.writing.is_lost();
         match aof.fsync() {
             AppendFsync::Always => {}
@@ -426,7 +435,8 @@ impl Writer {
         let number = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
         server.snapshots().aof.set_write_error(server, number);
         if self.writing.is_lost() {
-            // The same pages can't be synced again. The next base contains their effects.
+            // The kernel may have dropped the unsynced pages, so a retry proves nothing. The next
+            // base will contain these effects.
             rewrite::request(server);
         }
     }
@@ -491,7 +501,8 @@ impl Writer {
         }
         let is_failed = self.failed_at.is_some();
         let written_before = self.writing.written_before();
-        // While effects are lost, replies that wait for a sync go on waiting.
+        // After a failure, until the effects are on disk, replies that wait for a sync keep
+        // waiting, so an `Unask` stays pending.
         let keeps_asked = !self.is_ending && (is_failed || self.writing.awaits_base());
         self.awaited.retain(|(stamp, awaiting)| {
             let is_unask = matches!(awaiting, Awaiting::Unask);

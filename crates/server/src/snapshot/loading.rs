@@ -15,7 +15,7 @@ use crate::host::Server;
 pub struct Loading {
     /// Start of the running load, Unix time in seconds; 0 if there is none.
     started_s: AtomicI64,
-    /// Whether the running load is that of the startup.
+    /// Whether the running load is the one at startup.
     is_startup: AtomicBool,
     total_bytes: AtomicU64,
     loaded_bytes: AtomicU64,
@@ -23,7 +23,7 @@ pub struct Loading {
     used_bytes: AtomicU64,
     /// `key-load-delay`.
     delay: AtomicI64,
-    /// Number of keys loaded with a delay.
+    /// Number of keys loaded while the delay was negative. Selects the keys to sleep after.
     delayed: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ pub struct Progress {
     pub total_bytes: u64,
     /// Length of the part that has been read.
     pub loaded_bytes: u64,
-    /// That part, percent.
+    /// `loaded_bytes` as a percentage of `total_bytes`.
     pub loaded_percent: f64,
     /// The memory usage that the file states.
     pub used_bytes: u64,
@@ -66,17 +66,19 @@ impl Loading {
         })
     }
 
-    /// Returns whether the dataset of the startup is being loaded. The server must not save it.
+    /// Returns whether the dataset is being loaded at startup. The server must not save it while it
+    /// is incomplete.
     pub fn is_startup(&self) -> bool {
         self.is_startup.load(Relaxed)
     }
 
-    /// Sets the delay of each key (`key-load-delay`): µs, or the negative number of keys per µs.
+    /// Sets `key-load-delay`: n > 0 sleeps n µs per key, -n sleeps 1 µs per n keys, 0 does not
+    /// sleep.
     pub fn set_delay(&self, delay: i64) {
         self.delay.store(delay, Relaxed);
     }
 
-    /// Delays the load of a key, if that is configured. Returns early if the server stops.
+    /// Delays the load of a key, if that is configured. Does nothing once the server is stopping.
     #[inline]
     pub fn delay_key(&self, server: &Server) {
         let delay = self.delay.load(Relaxed);
@@ -103,7 +105,7 @@ impl Loading {
         self.loaded_bytes.load(Relaxed)
     }
 
-    /// Sets the number of bytes that have been read, before a part of a file is read again.
+    /// Resets the number of bytes read. Must be called before a part of a file is read again.
     pub fn set_loaded_bytes(&self, bytes: u64) {
         self.loaded_bytes.store(bytes, Relaxed);
     }

@@ -16,8 +16,8 @@ const FEW_READERS_MAX: usize = 16;
 enum Readers {
     One(Arc<Reader>),
     Few(Vec<Arc<Reader>>),
-    /// Readers by address. The second field is the number of readers at which dead ones (no longer
-    /// live) are removed.
+    /// Readers by the address of their `Arc`. The second field is the number of readers at which
+    /// those no longer live are removed.
     Many(HashMap<usize, Arc<Reader>>, usize),
 }
 
@@ -87,11 +87,11 @@ impl Item for Tracked {
     }
 }
 
-/// A changed key and its readers.
+/// A key that is no longer tracked, and its readers to notify.
 pub(crate) struct Invalidated {
     pub(crate) name: KeyName,
     readers: Readers,
-    /// Client that changed the key.
+    /// The client whose command changed the key or found it expired; `NOBODY` for an evicted key.
     pub(crate) client: u64,
 }
 
@@ -105,9 +105,10 @@ impl Invalidated {
 /// Invalidations caused by the commands that hold the shard.
 #[derive(Default)]
 pub(crate) struct Pending {
-    /// Keys that were tracked until they were changed.
+    /// Keys that were tracked until they were changed, expired or evicted from the table.
     pub(crate) invalidated: Vec<Invalidated>,
-    /// Changed keys for the readers of prefixes, each with the last client that changed it.
+    /// Changed keys to announce to clients that track prefixes (`BCAST`), each with the client that
+    /// last changed it, or `NOBODY` for a script or an expiry.
     pub(crate) changed: BTreeMap<KeyName, u64>,
     /// Number of times that databases were emptied. `FLUSHALL` and `FLUSHDB` hold all shards, so
     /// every shard counts the same number.
@@ -154,7 +155,7 @@ impl TrackedKeys {
         self.pending.take()
     }
 
-    /// Tracks a key for a reader. Returns whether the key was not tracked before.
+    /// Tracks a key for a reader. Returns whether the key was added to the table.
     pub(crate) fn read(&mut self, hash: u64, name: &[u8], reader: &Arc<Reader>) -> bool {
         let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
         if let Some(at) = keys.find(hash as u32, |tracked| *tracked.name == *name) {
@@ -168,8 +169,8 @@ impl TrackedKeys {
             self.readers = self.readers - before + after;
             return false;
         }
-        // The table cannot grow, so the key is not tracked.
         if !has_room(keys.len(), 1) {
+            // The table is full, so the key is not tracked.
             return false;
         }
         keys.insert(hash as u32, Tracked { name: name.into(), readers: Readers::One(Arc::clone(reader)) });
@@ -177,14 +178,14 @@ impl TrackedKeys {
         true
     }
 
-    /// Stops tracking a changed key and invalidates it for its readers. With `broadcasts`,
-    /// invalidates it for the readers of its prefixes too.
+    /// Stops tracking a changed key and invalidates it for its readers. If `broadcasts`, also
+    /// records it for the clients that track prefixes (`BCAST`).
     pub(crate) fn changed(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(self.changer.to_prefixes()));
     }
 
-    /// Invalidates an expired key like [`TrackedKeys::changed`]. Readers of its prefixes see a
-    /// change by no client.
+    /// Invalidates an expired key like [`TrackedKeys::changed`]. For clients that track prefixes,
+    /// the change is by no client, so `NOLOOP` excludes nobody.
     pub(crate) fn expired(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
         self.invalidate(hash, name, broadcasts.then_some(NOBODY));
     }
