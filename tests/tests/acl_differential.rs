@@ -86,7 +86,7 @@ const SCRIPTS: [(&str, &[&str]); 5] = [
 
 /// Commands of Pantala that Redis 7.0 doesn't have. They are in categories, and so in rules derived
 /// from these.
-const LATER: [&str; 12] = [
+const LATER: [&str; 13] = [
     "client|durability",
     "client|no-touch",
     "client|setinfo",
@@ -99,6 +99,7 @@ const LATER: [&str; 12] = [
     "hpexpiretime",
     "hpttl",
     "httl",
+    "waitaof",
 ];
 
 /// The part of a reply that is compared.

@@ -68,5 +68,6 @@ mod transactions;
 mod trouble;
 mod upstream;
 mod upstream_users;
+mod waitaof;
 mod watched_changes;
 mod watching;

@@ -19,6 +19,7 @@ const LATER: &[&str] = &[
     "hpexpiretime",
     "hpttl",
     "httl",
+    "waitaof",
 ];
 
 /// Fields of commands that gained an option in a later version (`WITHSCORE` of 7.2).

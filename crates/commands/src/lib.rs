@@ -82,3 +82,4 @@ pub mod watching;
 pub use records::{
     COMMANDS, NOT_IN_SCRIPTS, Unresolved, lookup, lookup_full, lookup_sub, not_built, resolve, resolve_as,
 };
+pub use replication::WAITAOF_NOT_APPENDING;

@@ -11,6 +11,12 @@ use crate::arguments::integer;
 /// The error of `WAIT` on a replica.
 const WAIT_ON_REPLICA: &str = "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.";
 
+/// The error of `WAITAOF` on a replica.
+const WAITAOF_ON_REPLICA: &str = "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just local and are not propagated.";
+
+/// The error of `WAITAOF` that waits for this server's append-only file while that is off.
+pub const WAITAOF_NOT_APPENDING: &str = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
+
 /// `SYNC`: sends a snapshot and then the replication stream.
 pub fn sync(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     context.host.replication().sync(context.session, None, reply);
@@ -40,17 +46,52 @@ pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
         return reply.error(WAIT_ON_REPLICA);
     }
     let Some(replicas) = integer(args.at(1), reply) else { return };
-    let Some(timeout_ms) = parse_i64(args.at(2)) else {
-        return reply.error("ERR timeout is not an integer or out of range");
-    };
-    if timeout_ms < 0 {
-        return reply.error("ERR timeout is negative");
-    }
+    let Some(timeout_ms) = timeout_of(args.at(2), reply) else { return };
     let stamp = context.session.stream_stamp;
     let acked = context.host.replication().acknowledged(stamp);
     let is_enough = replicas <= 0 || acked.is_some_and(|acked| acked as i64 >= replicas);
     if is_enough || context.session.in_exec {
         return reply.integer(acked.unwrap_or(0) as i64);
     }
-    context.session.awaits = Some(Acknowledged { replicas: replicas as u64, stamp, timeout_ms });
+    context.session.awaits = Some(Acknowledged { replicas: replicas as u64, local: None, stamp, timeout_ms });
+}
+
+/// `WAITAOF numlocal numreplicas timeout`, of Redis 7.2: like [`wait`], until the effects of the
+/// connection's commands are on disk here and on that many replicas.
+pub fn waitaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(local) = integer(args.at(1), reply) else { return };
+    if !(0..=1).contains(&local) {
+        return reply.error("ERR value is out of range, value must between 0 and 1");
+    }
+    let Some(replicas) = integer(args.at(2), reply) else { return };
+    if replicas < 0 {
+        return reply.error("ERR value is out of range, must be positive");
+    }
+    let Some(timeout_ms) = timeout_of(args.at(3), reply) else { return };
+    if context.keyspace.tuning.is_replica() {
+        return reply.error(WAITAOF_ON_REPLICA);
+    }
+    let stamp = context.session.stream_stamp;
+    let on_disk = context.host.replication().on_disk(stamp);
+    if local == 1 && !on_disk.is_appending {
+        return reply.error(WAITAOF_NOT_APPENDING);
+    }
+    let has_replicas = replicas == 0 || on_disk.replicas.is_some_and(|count| count as i64 >= replicas);
+    if (has_replicas && (local == 0 || on_disk.local)) || context.session.in_exec {
+        reply.array(2);
+        reply.integer(i64::from(on_disk.local));
+        return reply.integer(on_disk.replicas.unwrap_or(0) as i64);
+    }
+    let (replicas, local) = (replicas as u64, Some(local == 1));
+    context.session.awaits = Some(Acknowledged { replicas, local, stamp, timeout_ms });
+}
+
+/// Parses the timeout of `WAIT` and `WAITAOF`, ms. Replies with an error if it is invalid.
+fn timeout_of(text: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
+    match parse_i64(text) {
+        None => reply.error("ERR timeout is not an integer or out of range"),
+        Some(timeout_ms) if timeout_ms < 0 => reply.error("ERR timeout is negative"),
+        Some(timeout_ms) => return Some(timeout_ms),
+    }
+    None
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Endpoint, Failover, Followed, Host, LocalContext, ProcessMemory, Replicator, Session,
-    Shutdown,
+    Client, Clients, ClusterNode, Endpoint, Failover, Followed, Host, LocalContext, OnDisk, ProcessMemory, Replicator,
+    Session, Shutdown,
 };
 use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
@@ -59,6 +59,9 @@ impl Replicator for FakeHost {
     }
     fn acknowledged(&self, _: u64) -> Option<u64> {
         Some(0)
+    }
+    fn on_disk(&self, _: u64) -> OnDisk {
+        OnDisk { replicas: Some(0), ..OnDisk::default() }
     }
     fn change_id(&self) {
         let _ = self.record("change the replication ID".to_owned());

@@ -43,8 +43,9 @@ pub struct Handshake {
 pub enum Heard {
     /// Replies `OK`.
     Ok,
-    /// Records that the replica has this many bytes of the stream; no reply.
-    Ack(i64),
+    /// Records that the replica has this many bytes of the stream, and this many of them on disk;
+    /// no reply.
+    Ack(i64, i64),
     /// Sends its own offset to its primary, if it has one; no reply.
     GetAck,
     /// Nothing; no reply.
@@ -89,7 +90,11 @@ impl Handshake {
                     self.finds_mark |= value.eq_ignore_ascii_case(b"eof");
                     self.knows_shifts |= value.eq_ignore_ascii_case(b"psync2");
                 }
-                b"ack" => return Ok(number(value).map_or(Heard::Nothing, Heard::Ack)),
+                b"ack" => {
+                    let is_synced = |pair: &&[&[u8]]| pair[0].eq_ignore_ascii_case(b"fack");
+                    let synced = options.chunks(2).find(is_synced).and_then(|pair| number(pair[1]));
+                    return Ok(number(value).map_or(Heard::Nothing, |offset| Heard::Ack(offset, synced.unwrap_or(0))));
+                }
                 b"getack" => return Ok(Heard::GetAck),
                 b"rdb-only" => match number(value) {
                     Some(only @ (0 | 1)) => self.wants_no_stream = only == 1,
@@ -150,8 +155,8 @@ mod tests {
     #[test]
     fn acknowledgements_are_not_answered() {
         let mut replica = Handshake::default();
-        assert_eq!(hear(&mut replica, "ack 17"), Ok(Heard::Ack(17)));
-        assert_eq!(hear(&mut replica, "ACK 17 fack 16"), Ok(Heard::Ack(17)));
+        assert_eq!(hear(&mut replica, "ack 17"), Ok(Heard::Ack(17, 0)));
+        assert_eq!(hear(&mut replica, "ACK 17 fack 16"), Ok(Heard::Ack(17, 16)));
         assert_eq!(hear(&mut replica, "ack x"), Ok(Heard::Nothing));
         assert_eq!(hear(&mut replica, "getack *"), Ok(Heard::GetAck));
     }

@@ -43,6 +43,8 @@ pub struct Replica {
     pub state: ReplicaState,
     /// The number of bytes of the stream that it has acknowledged.
     pub acked: u64,
+    /// The number of bytes of the stream that it has on disk.
+    pub synced: u64,
     /// When it last acknowledged or came online, in ms of the monotonic clock.
     pub acked_ms: i64,
 }
@@ -51,7 +53,15 @@ impl Replica {
     /// Returns a replica that waits for a full sync.
     #[must_use]
     pub fn new(client: u64, peer: String, handshake: Handshake, now_ms: i64) -> Self {
-        Replica { client, peer, handshake, state: ReplicaState::WaitStart(now_ms), acked: 0, acked_ms: now_ms }
+        Replica {
+            client,
+            peer,
+            handshake,
+            state: ReplicaState::WaitStart(now_ms),
+            acked: 0,
+            synced: 0,
+            acked_ms: now_ms,
+        }
     }
 
     /// Returns the address that clients should use: the announced address or, without one, the
@@ -113,10 +123,12 @@ impl Replicas {
         self.all.is_empty()
     }
 
-    /// Records a replica's acknowledgement. Acknowledged offsets never decrease.
-    pub fn ack(&mut self, client: u64, offset: i64, now_ms: i64) {
+    /// Records a replica's acknowledgement: it has `offset` bytes, and `synced` of them on disk.
+    /// Acknowledged offsets never decrease.
+    pub fn ack(&mut self, client: u64, offset: i64, synced: i64, now_ms: i64) {
         if let Some(replica) = self.find(client) {
             replica.acked = replica.acked.max(offset.max(0) as u64);
+            replica.synced = replica.synced.max(synced.max(0) as u64);
             replica.acked_ms = now_ms;
         }
     }
@@ -125,6 +137,13 @@ impl Replicas {
     #[must_use]
     pub fn acked(&self, offset: u64) -> usize {
         let has = |replica: &&Replica| replica.state == ReplicaState::Online && replica.acked >= offset;
+        self.all.iter().filter(has).count()
+    }
+
+    /// Returns the number of online replicas that have this many bytes on disk.
+    #[must_use]
+    pub fn synced(&self, offset: u64) -> usize {
+        let has = |replica: &&Replica| replica.state == ReplicaState::Online && replica.synced >= offset;
         self.all.iter().filter(has).count()
     }
 
@@ -185,9 +204,10 @@ mod tests {
         replicas.add(replica(2, ReplicaState::SendBulk));
         replicas.add(replica(3, ReplicaState::Online));
         for client in [1, 2] {
-            replicas.ack(client, 50, 3000);
+            replicas.ack(client, 50, 30, 3000);
         }
-        replicas.ack(1, 20, 3000);
+        replicas.ack(1, 20, 20, 3000);
+        assert_eq!((replicas.synced(30), replicas.synced(31)), (1, 0));
         assert_eq!((replicas.acked(50), replicas.acked(0), replicas.acked(51)), (1, 2, 0));
         assert_eq!((replicas.good(1, 4500), replicas.good(3, 4500)), (1, 2));
         assert!(replicas.remove(1) && !replicas.remove(1));
@@ -201,7 +221,7 @@ mod tests {
         replicas.add(replica(2, ReplicaState::SendBulk));
         replicas.add(replica(3, ReplicaState::Online));
         replicas.find(3).expect("it is there").handshake.address = Some(b"example.org".to_vec());
-        replicas.ack(3, 17, 2000);
+        replicas.ack(3, 17, 0, 2000);
         let expected = "slave0:ip=10.0.0.1,port=6380,state=wait_bgsave,offset=0,lag=0\r\n\
                         slave1:ip=10.0.0.1,port=6380,state=send_bulk,offset=0,lag=0\r\n\
                         slave2:ip=example.org,port=6380,state=online,offset=17,lag=3\r\n";

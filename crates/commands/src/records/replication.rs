@@ -5,7 +5,7 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
 use super::{acl, flags};
 
 /// The commands of this file.
-pub(super) const COMMANDS: &[Command] = &[PSYNC, REPLCONF, ROLE, SYNC, WAIT];
+pub(super) const COMMANDS: &[Command] = &[PSYNC, REPLCONF, ROLE, SYNC, WAIT, WAITAOF];
 
 /// Common fields of these commands.
 const REPLICATION: Command = Command { group: "server", ..Command::BLANK };
@@ -72,5 +72,21 @@ pub(crate) const WAIT: Command = Command {
     tips: &["request_policy:all_shards", "response_policy:agg_min"],
     arguments: &[Argument::integer("numreplicas"), Argument::integer("timeout")],
     handler: Handler::Local(crate::replication::wait),
+    ..REPLICATION
+};
+
+pub(crate) const WAITAOF: Command = Command {
+    name: "waitaof",
+    full_name: "waitaof",
+    summary: "Waits until this connection's writes are on disk, here and on replicas",
+    since: "7.2.0",
+    group: "generic",
+    complexity: "O(1)",
+    arity: 4,
+    flags: flags![NOSCRIPT],
+    acl: acl![CONNECTION],
+    tips: &["request_policy:all_shards", "response_policy:agg_min"],
+    arguments: &[Argument::integer("numlocal"), Argument::integer("numreplicas"), Argument::integer("timeout")],
+    handler: Handler::Local(crate::replication::waitaof),
     ..REPLICATION
 };

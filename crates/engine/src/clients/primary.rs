@@ -15,6 +15,10 @@ pub struct Progress {
     pub applied: AtomicU64,
     /// Offset up to which the stream has been received.
     pub received: AtomicU64,
+    /// Offset up to which the stream is known to be on disk here, in the append-only file.
+    pub synced: AtomicU64,
+    /// Number of the last link.
+    pub link: AtomicU64,
     /// Time at which bytes last arrived, Unix time in ms.
     pub received_ms: AtomicI64,
     /// Number of commands of the stream that failed.
@@ -24,6 +28,20 @@ pub struct Progress {
     pub is_resting: AtomicBool,
     /// The database that the stream has selected, while the link rests.
     pub db: AtomicU32,
+}
+
+/// The state of a requested sync ([`PrimaryLink::syncing`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Syncing {
+    /// None is requested.
+    #[default]
+    Idle,
+    /// One is requested.
+    Requested,
+    /// One is requested, and since then another report was due.
+    RequestedAgain,
+    /// One has ended. The next report tells the primary, and requests no other.
+    Ended,
 }
 
 /// The link. Belongs to the session of its connection.
@@ -41,6 +59,8 @@ pub struct PrimaryLink {
     acknowledged_ms: i64,
     /// Whether the offset must be sent at the end of the turn.
     pub wants_ack: bool,
+    /// The sync of the append-only file that was requested for the primary's `WAITAOF`.
+    pub syncing: Syncing,
     is_broken: bool,
     progress: Arc<Progress>,
 }
@@ -50,6 +70,9 @@ impl PrimaryLink {
     pub fn new(number: u64, offset: u64, progress: Arc<Progress>) -> Self {
         progress.applied.store(offset, Relaxed);
         progress.received.store(offset, Relaxed);
+        // The dataset may be another one, in a file that does not have its base yet.
+        progress.synced.store(0, Relaxed);
+        progress.link.store(number, Relaxed);
         let (received, applied) = (offset, offset);
         PrimaryLink {
             number,
@@ -59,6 +82,7 @@ impl PrimaryLink {
             wants_rest: false,
             acknowledged_ms: 0,
             wants_ack: true,
+            syncing: Syncing::Idle,
             is_broken: false,
             progress,
         }
@@ -115,15 +139,52 @@ impl PrimaryLink {
         (!self.is_broken).then_some(self.applied)
     }
 
+    /// Returns whether a report to the primary needs a sync of the append-only file first, and
+    /// notes that it is requested.
+    pub fn requests_sync(&mut self) -> bool {
+        if !self.wants_ack {
+            return false;
+        }
+        let (requests, next) = match self.syncing {
+            Syncing::Idle => (self.progress.synced.load(Relaxed) < self.applied, Syncing::Requested),
+            Syncing::Requested | Syncing::RequestedAgain => (false, Syncing::RequestedAgain),
+            Syncing::Ended => (false, Syncing::Idle),
+        };
+        if requests || self.syncing != Syncing::Idle {
+            self.syncing = next;
+        }
+        requests
+    }
+
+    /// Notes that a requested sync has ended, which must be reported.
+    pub fn end_sync(&mut self) {
+        self.syncing = if self.syncing == Syncing::RequestedAgain { Syncing::Idle } else { Syncing::Ended };
+        self.wants_ack = true;
+    }
+
+    /// Returns the progress that other threads see.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
     /// Returns the command that reports the offset to the primary, if a report is due. Reports are
-    /// due once a second and at the primary's request.
-    pub fn acknowledge(&mut self, now_ms: i64) -> Option<Vec<u8>> {
+    /// due once a second and at the primary's request. `synced` is the offset up to which the
+    /// stream is on disk; `None` without an append-only file.
+    pub fn acknowledge(&mut self, now_ms: i64, synced: Option<u64>) -> Option<Vec<u8>> {
         if !std::mem::take(&mut self.wants_ack) {
             return None;
         }
         self.acknowledged_ms = now_ms;
         let offset = self.applied.to_string();
-        Some(format!("*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n${}\r\n{offset}\r\n", offset.len()).into_bytes())
+        let ack = |args: u8| format!("*{args}\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n${}\r\n{offset}\r\n", offset.len());
+        let text = match synced {
+            None => ack(3),
+            Some(synced) => {
+                let synced = synced.to_string();
+                format!("{}$4\r\nFACK\r\n${}\r\n{synced}\r\n", ack(5), synced.len())
+            }
+        };
+        Some(text.into_bytes())
     }
 
     /// Returns whether the offset was last sent at least a second ago.
@@ -155,8 +216,9 @@ mod tests {
     fn the_next_link_continues_at_the_applied_offset() {
         let progress = Arc::new(Progress::default());
         let mut link = PrimaryLink::new(1, 1000, Arc::clone(&progress));
-        let ack =
-            |link: &mut PrimaryLink, now_ms| link.acknowledge(now_ms).map(|ack| String::from_utf8(ack).expect("text"));
+        let ack = |link: &mut PrimaryLink, now_ms| {
+            link.acknowledge(now_ms, None).map(|ack| String::from_utf8(ack).expect("text"))
+        };
         assert_eq!(ack(&mut link, 5000).expect("at once"), "*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$4\r\n1000\r\n");
         assert_eq!((ack(&mut link, 5000), link.is_ack_due(5999), link.is_ack_due(6000)), (None, false, true));
         link.receive(&[1; 120], 5500);
@@ -172,5 +234,31 @@ mod tests {
         assert_eq!(link.continues_at(), Some(1123));
         link.break_off();
         assert_eq!((link.applied(), link.continues_at()), (1123, None));
+    }
+
+    #[test]
+    fn one_sync_is_requested_at_a_time() {
+        let progress = Arc::new(Progress::default());
+        let mut link = PrimaryLink::new(1, 10, Arc::clone(&progress));
+        let report = |link: &mut PrimaryLink| {
+            link.wants_ack = true;
+            let requests = link.requests_sync();
+            link.acknowledge(0, Some(progress.synced.load(Relaxed)));
+            requests
+        };
+        assert!(report(&mut link));
+        assert!(!link.requests_sync(), "no report is due");
+        progress.synced.store(10, Relaxed);
+        link.end_sync();
+        assert!(!link.requests_sync() && link.syncing == Syncing::Idle);
+        let text = link.acknowledge(0, Some(10)).expect("a report");
+        assert!(text.ends_with(b"$3\r\nACK\r\n$2\r\n10\r\n$4\r\nFACK\r\n$2\r\n10\r\n"));
+        assert!(!report(&mut link), "all of it is on disk");
+        link.receive(&[1; 5], 0);
+        link.apply_but(0);
+        assert!(report(&mut link) && !report(&mut link));
+        link.end_sync();
+        assert!(link.requests_sync(), "a report was due in the meantime");
+        assert_eq!(PrimaryLink::new(2, 10, Arc::clone(&progress)).progress().synced.load(Relaxed), 0);
     }
 }

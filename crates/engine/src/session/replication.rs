@@ -37,15 +37,30 @@ pub trait Following: Send {
     fn leave(&mut self, keyspace: &Keyspace);
 }
 
-/// The condition that ends a `WAIT`.
+/// The condition that ends a `WAIT` or a `WAITAOF`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// So many replicas, or more, have acknowledged the stream up to the client's last command.
+    /// So many replicas, or more, have acknowledged the stream up to the client's last command. For
+    /// `WAITAOF`, they must have it on disk.
     pub replicas: u64,
+    /// `None` for `WAIT`. For `WAITAOF`, whether this server must have the effects on disk.
+    pub local: Option<bool>,
     /// The stamp of that command ([`Session::stream_stamp`]).
     pub stamp: u64,
     /// The time after which the client gets the number of those that have, ms; 0: no limit.
     pub timeout_ms: i64,
+}
+
+/// Where a client's effects are on disk, as far as that is known without waiting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnDisk {
+    /// Whether this server writes an append-only file.
+    pub is_appending: bool,
+    /// Whether they are on disk here.
+    pub local: bool,
+    /// The number of replicas that have them on disk; `None` if the stream does not have all of
+    /// them yet.
+    pub replicas: Option<u64>,
 }
 
 /// The arguments of `FAILOVER`.
@@ -87,6 +102,9 @@ pub trait Replicator {
     /// Returns how many replicas have acknowledged the stream up to a command, given its
     /// [`Session::stream_stamp`]; `None` if the stream does not have all of its effects yet.
     fn acknowledged(&self, stamp: u64) -> Option<u64>;
+
+    /// Returns the same for `WAITAOF`.
+    fn on_disk(&self, stamp: u64) -> OnDisk;
 
     /// Changes the replication ID, so that no replica can continue (`DEBUG CHANGE-REPL-ID`).
     fn change_id(&self);

@@ -65,6 +65,8 @@ pub enum Message {
     Save,
     /// Takes over the link to the primary that this replica follows.
     Primary(Box<NewPrimary>),
+    /// A sync that a report to the primary has requested has ended.
+    StreamSynced,
     /// Acquires all shards for the thread that loads a primary's dataset.
     TakeAll,
     /// Releases shards that were acquired for [`Message::TakeAll`].

@@ -10,7 +10,7 @@ use pantala_engine::tuning::refusal::Refusals;
 
 use super::directory::Place;
 use super::gate::Gate;
-use super::writer::{Handle, Order};
+use super::writer::{Confirm, Handle, Order};
 use crate::config::{AofSettings, AppendFsync};
 use crate::host::Server;
 
@@ -214,6 +214,16 @@ impl Aof {
     /// Returns whether a reply waits for a sync because its client asks for that.
     pub(super) fn is_sync_asked(&self) -> bool {
         self.gate.is_asked() && self.waiting.iter().any(|waits| waits.load(SeqCst))
+    }
+
+    /// Calls `confirm` when all effects committed so far are on disk, or with `false` when the file
+    /// is off ([`Order::Confirm`]).
+    pub fn confirm(&self, confirm: Confirm) {
+        match &*lock(&self.writer) {
+            Some(handle) if self.state() != State::Off => return handle.inbox.order(Order::Confirm(confirm)),
+            _ => {}
+        }
+        confirm(false);
     }
 
     /// Returns what is to be called when the thread that writes is too far behind.

@@ -54,6 +54,10 @@ pub enum Order {
     Base(Result<Base, String>),
     /// Write and sync all effects committed so far, then reply.
     Sync(Sender<bool>),
+    /// Write and sync all effects committed so far, then call this with `true`. After a failure the
+    /// call is made once they are on disk. If the file is turned off first, the argument is
+    /// `false`.
+    Confirm(Confirm),
     /// Write and sync all effects committed so far, then note that a client no longer asks for
     /// `CLIENT DURABILITY always`.
     Unask,
@@ -61,10 +65,15 @@ pub enum Order {
     Stop,
 }
 
+/// Called on the writer thread, see [`Order::Confirm`].
+pub type Confirm = Box<dyn FnOnce(bool) + Send>;
+
 /// What waits until all effects with stamps below a given one are synced.
 enum Awaiting {
     /// A caller.
     Caller(Sender<bool>),
+    /// [`Order::Confirm`].
+    Confirm(Confirm),
     /// [`Order::Unask`].
     Unask,
     /// The end of the thread.
@@ -277,6 +286,7 @@ impl Writer {
             }
             Order::Base(base) => self.base = Some(base),
             Order::Sync(sender) => self.await_epoch(server, Awaiting::Caller(sender)),
+            Order::Confirm(confirm) => self.await_epoch(server, Awaiting::Confirm(confirm)),
             Order::Unask => self.await_epoch(server, Awaiting::Unask),
             Order::Stop => {
                 self.is_ending = true;
@@ -504,20 +514,20 @@ impl Writer {
         // After a failure, until the effects are on disk, replies that wait for a sync keep
         // waiting, so an `Unask` stays pending.
         let keeps_asked = !self.is_ending && (is_failed || self.writing.awaits_base());
-        self.awaited.retain(|(stamp, awaiting)| {
-            let is_unask = matches!(awaiting, Awaiting::Unask);
-            let is_over = if is_unask && keeps_asked { false } else { is_failed || *stamp <= written_before };
-            if !is_over {
-                return true;
-            }
+        let is_over = |(stamp, awaiting): &mut (u64, Awaiting)| {
+            let is_patient = matches!(awaiting, Awaiting::Unask | Awaiting::Confirm(_));
+            !(is_patient && keeps_asked) && (is_failed || *stamp <= written_before)
+        };
+        let is_durable = !is_failed && !self.writing.awaits_base();
+        for (_, awaiting) in self.awaited.extract_if(.., is_over) {
             match awaiting {
                 // An error is ignored: the caller may have stopped waiting.
                 Awaiting::Caller(sender) => drop(sender.send(!is_failed)),
+                Awaiting::Confirm(confirm) => confirm(is_durable),
                 Awaiting::Unask => server.snapshots().aof.note_unasked(server),
                 Awaiting::End => {}
             }
-            false
-        });
+        }
         if !self.awaited.is_empty() {
             server.keyspace().journal().demand();
             return Ok(());

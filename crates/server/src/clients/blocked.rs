@@ -183,18 +183,15 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 }
 
-/// Replies to a connection as after a timeout: with null or, for `WAIT`, with the current number of
-/// replicas.
+/// Replies to a connection as after a timeout: with null or, for `WAIT` and `WAITAOF`, with the
+/// current numbers.
 fn unblock_with_nothing<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, timed_out: bool) {
     let Some(connection) = &clients.reactor.connections[index as usize] else { return };
     let Some(blocked) = &connection.waits.blocked else { return };
-    let replicas = clients.reactor.server.replication().end_wait(&blocked.waiter);
-    clients.unblock(index, timed_out, &mut |output, version| {
-        let mut reply = Reply::new(output, version);
-        match replicas {
-            Some(replicas) => reply.integer(replicas as i64),
-            None => reply.null_array(),
-        }
+    let counts = clients.reactor.server.replication().end_wait(&blocked.waiter);
+    clients.unblock(index, timed_out, &mut |output, version| match &counts {
+        Some(counts) => output.extend_from_slice(counts),
+        None => Reply::new(output, version).null_array(),
     });
 }
 

@@ -9,6 +9,7 @@
 //! A stream with a protocol error or a blocking command doesn't come from a primary. It is not
 //! continued: as in Redis, the next link starts with a full synchronization.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::client::{NewPrimary, PrimaryLink, Session};
@@ -20,6 +21,8 @@ use pantala_session::State;
 
 use super::blocked::unblock_with;
 use super::{Abandon, Clients};
+use crate::aof;
+use crate::config::AppendFsync;
 use crate::host::Server;
 use crate::process::Kind;
 use crate::reactor::Connection;
@@ -101,8 +104,46 @@ pub(super) fn end_turn<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>
     connection.output.clear();
     drop(connection.ahead.take());
     connection.news.clear();
-    if let Some(ack) = connection.session.primary.as_mut().and_then(|link| link.acknowledge(now_ms)) {
+    let Some(link) = &mut connection.session.primary else { return };
+    let synced = synced_offset(clients.reactor.server, link, clients.reactor.number);
+    if let Some(ack) = link.acknowledge(now_ms, synced) {
         connection.output.extend_from_slice(&ack);
+    }
+}
+
+/// Returns the offset of the stream that is known to be on disk; `None` without an append-only
+/// file. If a report is due and more was applied, requests a sync, whose end is reported again.
+fn synced_offset(server: &Server, link: &mut PrimaryLink, worker: u32) -> Option<u64> {
+    let aof = &server.snapshots().aof;
+    if aof.state() == aof::State::Off {
+        return None;
+    }
+    // With `no`, the kernel decides when to write.
+    if aof.fsync() != AppendFsync::No && link.requests_sync() {
+        let (progress, number, applied) = (Arc::clone(link.progress()), link.number, link.applied());
+        let shared = server.replication().shared();
+        aof.confirm(Box::new(move |is_synced| {
+            // The offsets of a later link may belong to another history.
+            if is_synced && progress.link.load(Relaxed) == number {
+                progress.synced.fetch_max(applied, Relaxed);
+            }
+            if let Some(server) = shared.upgrade() {
+                server.port(worker).send(Message::StreamSynced);
+            }
+        }));
+    }
+    Some(link.progress().synced.load(Relaxed))
+}
+
+/// Reports to the primary which part of the stream is on disk, because a sync has ended.
+#[cold]
+pub fn report_synced<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
+    for index in 0..clients.reactor.connections.len() {
+        let Some(Some(connection)) = clients.reactor.connections.get_mut(index) else { continue };
+        if let Some(link) = &mut connection.session.primary {
+            link.end_sync();
+            return clients.reactor.touch(index as u32);
+        }
     }
 }
 

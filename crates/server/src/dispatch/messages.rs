@@ -89,6 +89,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Snapshot => {}
                 Message::Whole => whole::take_all(self),
                 Message::Primary(new) => primary::follow(&mut self.clients, new),
+                Message::StreamSynced => primary::report_synced(&mut self.clients),
                 Message::TakeAll => loading::take_all(self),
                 Message::Release(owned) => {
                     let now_ms = self.clients.reactor.clock.now_ms;

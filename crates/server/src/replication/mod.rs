@@ -193,6 +193,11 @@ impl Replication {
         server.keyspace().journal().held()
     }
 
+    /// Returns the server, for threads that may outlive it.
+    pub fn shared(&self) -> Weak<Server> {
+        self.server.get().cloned().unwrap_or_default()
+    }
+
     fn server(&self) -> Option<Arc<Server>> {
         self.server.get().and_then(Weak::upgrade)
     }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
-use pantala_engine::client::{Endpoint, Failover, Replicator, Session};
+use pantala_engine::client::{Endpoint, Failover, OnDisk, Replicator, Session};
 use pantala_engine::effect::log::Start;
 use pantala_replication::{Handshake, Heard, NotContinued, Registration, Replica, ReplicaState};
 use pantala_resp::Reply;
 
 use super::following::LinkReader;
 use super::{Asker, Link, Phase};
+use crate::aof;
 use crate::host::Server;
 use crate::replication::replica::Phase as ReplicaPhase;
 use crate::replication::{Place, Replication, Shown, failover, promotion};
@@ -93,15 +94,15 @@ impl Replicator for Server {
         match handshake_of(session).hear(options) {
             Err(error) => reply.error_bytes(&error.0),
             Ok(Heard::Ok) => reply.ok(),
-            Ok(Heard::Ack(offset)) if session.follows.is_some() => {
-                self.replication().acked(self, session.client.id, offset);
+            Ok(Heard::Ack(offset, synced)) if session.follows.is_some() => {
+                self.replication().acked(self, session.client.id, offset, synced);
             }
             Ok(Heard::GetAck) => {
                 if let Some(link) = &mut session.primary {
                     link.wants_ack = true;
                 }
             }
-            Ok(Heard::Ack(_) | Heard::Nothing) => {}
+            Ok(Heard::Ack(..) | Heard::Nothing) => {}
         }
     }
 
@@ -146,6 +147,17 @@ impl Replicator for Server {
     fn acknowledged(&self, stamp: u64) -> Option<u64> {
         let offset = self.replication().offset_behind(self, stamp)?;
         Some(self.replication().state().replicas.acked(offset) as u64)
+    }
+
+    fn on_disk(&self, stamp: u64) -> OnDisk {
+        let aof = &self.snapshots().aof;
+        let offset = self.replication().offset_behind(self, stamp);
+        OnDisk {
+            is_appending: aof.state() != aof::State::Off,
+            // The reply is sent only after the sync.
+            local: aof.gate().awaits_syncs(),
+            replicas: offset.map(|offset| self.replication().state().replicas.synced(offset) as u64),
+        }
     }
 
     fn change_id(&self) {
@@ -260,11 +272,11 @@ impl Replication {
     }
 
     /// Records a replica's acknowledgement.
-    fn acked(&self, server: &Server, client: u64, offset: i64) {
+    fn acked(&self, server: &Server, client: u64, offset: i64, synced: i64) {
         let now_ms = server.monotonic_ms();
         let link = {
             let mut state = self.state();
-            state.replicas.ack(client, offset, now_ms);
+            state.replicas.ack(client, offset, synced, now_ms);
             state.links.iter().find(|link| link.client == client).map(Arc::clone)
         };
         if let Some(link) = link {

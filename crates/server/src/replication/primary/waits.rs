@@ -1,4 +1,6 @@
 //! `WAIT`: blocks clients until replicas have acknowledged the stream up to their last commands.
+//! `WAITAOF`: blocks them until their effects are on disk, on replicas and on this server. For the
+//! latter the writer of the append-only file is asked for a sync.
 //!
 //! While the stream is kept for replicas, connections note the stamps of their commands. The offset
 //! behind a stamp is known when the journal's thread has merged its epoch, a millisecond later
@@ -8,20 +10,55 @@
 
 use std::sync::Arc;
 
+use pantala_commands::WAITAOF_NOT_APPENDING;
 use pantala_engine::blocking::{Waiter, Woken};
 use pantala_engine::client::Acknowledged;
 use pantala_engine::message::Message;
+use pantala_replication::Replicas;
 
 use crate::host::Server;
 use crate::replication::Replication;
 
-/// A blocked `WAIT`.
+/// A blocked `WAIT` or `WAITAOF`.
 pub(in crate::replication) struct PendingWait {
     waiter: Arc<Waiter>,
     worker: u32,
     replicas: u64,
+    /// The part of `WAITAOF` for this server; `None` for `WAIT`.
+    local: Option<Local>,
     /// The offset that replicas must acknowledge, once it is known.
     offset: Option<u64>,
+}
+
+/// The wait of a `WAITAOF` for this server's disk.
+#[derive(Clone, Copy)]
+struct Local {
+    is_wanted: bool,
+    /// Whether the client's effects are on disk.
+    is_synced: bool,
+}
+
+impl PendingWait {
+    /// Returns how many replicas have what it waits for.
+    fn acked(&self, replicas: &Replicas) -> Option<u64> {
+        let count = |offset| if self.local.is_some() { replicas.synced(offset) } else { replicas.acked(offset) };
+        self.offset.map(|offset| count(offset) as u64)
+    }
+
+    /// Returns whether its condition holds.
+    fn is_over(&self, replicas: &Replicas) -> bool {
+        let is_synced = self.local.is_none_or(|local| local.is_synced || !local.is_wanted);
+        is_synced && (self.replicas == 0 || self.acked(replicas).is_some_and(|acked| acked >= self.replicas))
+    }
+
+    /// Returns the encoded reply.
+    fn reply(&self, replicas: &Replicas) -> Vec<u8> {
+        let acked = self.acked(replicas).unwrap_or(0);
+        match self.local {
+            None => format!(":{acked}\r\n").into_bytes(),
+            Some(local) => format!("*2\r\n:{}\r\n:{acked}\r\n", u8::from(local.is_synced)).into_bytes(),
+        }
+    }
 }
 
 impl Replication {
@@ -35,7 +72,7 @@ impl Replication {
         server.keyspace().journal().offset_behind(stamp)
     }
 
-    /// Registers a blocked `WAIT` of a connection of `worker`.
+    /// Registers a blocked `WAIT` or `WAITAOF` of a connection of `worker`.
     pub fn wait(&self, server: &Server, worker: u32, waiter: Arc<Waiter>, wait: Acknowledged) {
         let ticket = waiter.ticket();
         let offset = self.offset_behind(server, wait.stamp);
@@ -43,12 +80,20 @@ impl Replication {
             let mut state = self.state();
             // A waiter to which only this list refers belongs to a closed connection.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
-            state.waits.push(PendingWait { waiter, worker, replicas: wait.replicas, offset });
+            let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced: false });
+            state.waits.push(PendingWait { waiter, worker, replicas: wait.replicas, local, offset });
         }
         let Some(shared) = self.server.get().cloned() else { return };
+        if wait.local == Some(true) {
+            let shared = shared.clone();
+            server.snapshots().aof.confirm(Box::new(move |is_synced| {
+                let Some(server) = shared.upgrade() else { return };
+                server.replication().note_local(&server, ticket, is_synced);
+            }));
+        }
         // A request would move the end of the stream, which the target of a failover must have.
         // Replicas also acknowledge once a second without it.
-        let asks = !self.failovers.is_running();
+        let asks = wait.replicas > 0 && !self.failovers.is_running();
         server.keyspace().journal().mark(
             asks,
             Box::new(move |offset| {
@@ -63,7 +108,24 @@ impl Replication {
         );
     }
 
-    /// Answers clients whose offsets enough replicas have acknowledged.
+    /// Notes that the effects of the client of a `WAITAOF` are on disk, or else that the
+    /// append-only file was turned off.
+    fn note_local(&self, server: &Server, ticket: u64, is_synced: bool) {
+        let ended = {
+            let mut state = self.state();
+            let Some(at) = state.waits.iter().position(|wait| wait.waiter.ticket() == ticket) else { return };
+            if is_synced && let Some(local) = &mut state.waits[at].local {
+                local.is_synced = true;
+            }
+            if is_synced { None } else { Some(state.waits.swap_remove(at)) }
+        };
+        match ended {
+            None => self.answer_waits(server),
+            Some(wait) => answer(server, wait, format!("-{WAITAOF_NOT_APPENDING}\r\n").into_bytes()),
+        }
+    }
+
+    /// Answers clients whose conditions hold.
     pub(super) fn answer_waits(&self, server: &Server) {
         let mut answers = Vec::new();
         {
@@ -72,27 +134,32 @@ impl Replication {
                 return;
             }
             for wait in std::mem::take(&mut state.waits) {
-                let acked = wait.offset.map(|offset| state.replicas.acked(offset) as u64);
-                match acked {
-                    Some(acked) if acked >= wait.replicas => answers.push((wait, acked)),
-                    _ => state.waits.push(wait),
+                if wait.is_over(&state.replicas) {
+                    let reply = wait.reply(&state.replicas);
+                    answers.push((wait, reply));
+                } else {
+                    state.waits.push(wait);
                 }
             }
         }
-        for (PendingWait { waiter, worker, .. }, acked) in answers {
-            if waiter.claim() {
-                let reply = format!(":{acked}\r\n").into_bytes();
-                server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0 }));
-            }
+        for (wait, reply) in answers {
+            answer(server, wait, reply);
         }
     }
 
-    /// Ends a blocked `WAIT` that has timed out or is unblocked. Returns how many replicas have
-    /// acknowledged its offset; `None` if the waiter belongs to another command.
-    pub fn end_wait(&self, waiter: &Arc<Waiter>) -> Option<u64> {
+    /// Ends a blocked `WAIT` or `WAITAOF` that has timed out or is unblocked. Returns its encoded
+    /// reply; `None` if the waiter belongs to another command.
+    pub fn end_wait(&self, waiter: &Arc<Waiter>) -> Option<Vec<u8>> {
         let mut state = self.state();
         let at = state.waits.iter().position(|wait| Arc::ptr_eq(&wait.waiter, waiter))?;
         let wait = state.waits.swap_remove(at);
-        Some(wait.offset.map_or(0, |offset| state.replicas.acked(offset) as u64))
+        Some(wait.reply(&state.replicas))
+    }
+}
+
+/// Sends the reply of a wait that has ended to its client, unless another thread has done so.
+fn answer(server: &Server, PendingWait { waiter, worker, .. }: PendingWait, reply: Vec<u8>) {
+    if waiter.claim() {
+        server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0 }));
     }
 }
