@@ -95,6 +95,7 @@ fn it_does_not_block_in_a_transaction() {
             client.call("SET key 1");
             client.call("WAITAOF 1 0 0");
             assert_eq!(client.call("EXEC"), Reply::Array(vec![Reply::ok(), counts(local, 0)]), "{fsync}");
+            assert_eq!(client.call("WAITAOF 0 1 20"), counts(local, 0), "{fsync}: after the timeout");
         }
     });
 }

@@ -80,7 +80,9 @@ impl Replication {
             let mut state = self.state();
             // A waiter to which only this list refers belongs to a closed connection.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
-            let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced: false });
+            // With `appendfsync always` the reply itself waits for the sync.
+            let is_synced = server.snapshots().aof.gate().awaits_syncs();
+            let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced });
             state.waits.push(PendingWait { waiter, worker, replicas: wait.replicas, local, offset });
         }
         let Some(shared) = self.server.get().cloned() else { return };
