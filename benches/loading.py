@@ -7,12 +7,13 @@
 
 Two files hold the same small keys (key:N, value:N): one RDB file, which the first peer writes with
 SAVE after DEBUG POPULATE, and one append-only file of a SET for each key, in scattered order. Every
-round starts each peer on both files, in alternating order, and measures from the start of the process
-to the first +PONG, after which DBSIZE must be the number of keys. CPU time is that of the whole
-process. Ratios are medians over rounds, against the first peer in the same round.
+round starts each peer on both files, in alternating order, and measures from the start of the
+process to the first +PONG, after which DBSIZE must be the number of keys. CPU time is that of the
+whole process. Ratios are medians over rounds, against the first peer in the same round.
 
-{port} is replaced by a free port. Files are in a temporary folder (--dir says where) and are removed
-at the end; all started processes are stopped, also after Ctrl-C. Needs only Python's standard library.
+{port} is replaced by a free port. Files are in a temporary folder (--dir says where) and are
+removed at the end; all started processes are stopped, also after Ctrl-C. Needs only Python's
+standard library.
 """
 
 import os
