@@ -10,6 +10,9 @@ collection until the snapshot is written. Prints the longest and the 99th percen
 milliseconds, medians of the rounds, and the longest write of as many writes before BGSAVE. The rounds
 of the peers alternate.
 
+With --removals, the collection is renamed and deleted (RENAME, UNLINK) right after BGSAVE instead of
+changed: the times of both commands, and of RENAME before BGSAVE, milliseconds.
+
 {port} is replaced by a free port. All started processes are stopped at the end, also after Ctrl-C.
 Needs only Python's standard library.
 """
@@ -31,6 +34,7 @@ def parse_arguments():
     parser.add_argument("--elements", type=int, default=1_000_000, help="of the collection")
     parser.add_argument("--keys", type=int, default=100_000, help="other keys")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--removals", action="store_true", help="rename and delete the collection")
     return peers.parse(parser)
 
 
@@ -84,39 +88,70 @@ class Client:
             self.reply()
 
 
-def measure(title, command, kind, arguments, seed):
+def fill(client, kind, arguments):
+    # The server has loaded the snapshot of the last round.
+    client.call("FLUSHALL")
+    add = TYPES[kind][0]
+    for start in range(0, arguments.elements, PER_BATCH):
+        client.pipeline([add(number) for number in range(start, min(start + PER_BATCH, arguments.elements))])
+    for start in range(0, arguments.keys, PER_BATCH):
+        client.pipeline([("SET", f"key:{number}", "x" * 100) for number in range(start, start + PER_BATCH)])
+
+
+def timed(client, *words):
+    """Returns the time of a command, ms."""
+    start = time.perf_counter()
+    client.call(*words)
+    return (time.perf_counter() - start) * 1000
+
+
+def is_saving(title, watch):
+    """Returns whether the snapshot is still being written."""
+    status = watch.call("INFO", "persistence")
+    if b"rdb_bgsave_in_progress:1" in status:
+        return True
+    if b"rdb_last_bgsave_status:ok" not in status:
+        raise RuntimeError(f"{title} did not write its snapshot")
+    return False
+
+
+def measure_writes(title, command, kind, arguments, seed):
     """Returns the longest write before the snapshot, the longest during it and their 99th percentile, ms."""
-    add, change = TYPES[kind]
-    draws = random.Random(seed)
+    change, draws = TYPES[kind][1], random.Random(seed)
     with peers.Server(title, command) as server:
         client, watch = Client(server), Client(server)
-        # The server has loaded the snapshot of the last round.
-        client.call("FLUSHALL")
-        for start in range(0, arguments.elements, PER_BATCH):
-            client.pipeline([add(number) for number in range(start, min(start + PER_BATCH, arguments.elements))])
-        for start in range(0, arguments.keys, PER_BATCH):
-            client.pipeline([("SET", f"key:{number}", "x" * 100) for number in range(start, start + PER_BATCH)])
+        fill(client, kind, arguments)
 
         def write():
-            words = change(draws.randrange(arguments.elements), draws.randrange(1 << 40))
-            start = time.perf_counter()
-            client.call(*words)
-            return (time.perf_counter() - start) * 1000
+            return timed(client, *change(draws.randrange(arguments.elements), draws.randrange(1 << 40)))
 
         quiet = max(write() for _ in range(QUIET_WRITES))
         watch.call("BGSAVE")
         taken = []
-        while not taken or b"rdb_bgsave_in_progress:0" not in watch.call("INFO", "persistence"):
+        while not taken or is_saving(title, watch):
             taken += [write() for _ in range(WRITES_PER_CHECK)]
-        if b"rdb_last_bgsave_status:ok" not in watch.call("INFO", "persistence"):
-            raise RuntimeError(f"{title} did not write its snapshot")
         taken.sort()
         return quiet, taken[-1], taken[len(taken) * 99 // 100]
 
 
+def measure_removals(title, command, kind, arguments, _seed):
+    """Returns the time of RENAME before the snapshot, and of RENAME and UNLINK during it, ms."""
+    with peers.Server(title, command) as server:
+        client, watch = Client(server), Client(server)
+        fill(client, kind, arguments)
+        quiet = timed(client, "RENAME", "large", "renamed")
+        watch.call("BGSAVE")
+        renamed, removed = timed(client, "RENAME", "renamed", "large"), timed(client, "UNLINK", "large")
+        while is_saving(title, watch):
+            time.sleep(0.05)
+        return quiet, renamed, removed
+
+
 def main():
     arguments = parse_arguments()
-    print("| collection | peer | longest without a snapshot | longest | p99 |\n| --- | --- | --- | --- | --- |")
+    measure = measure_removals if arguments.removals else measure_writes
+    columns = "RENAME without a snapshot | RENAME | UNLINK" if arguments.removals else "longest without a snapshot | longest | p99"
+    print(f"| collection | peer | {columns} |\n| --- | --- | --- | --- | --- |")
     for kind in TYPES:
         rounds = [
             [measure(title, command, kind, arguments, seed) for title, command in arguments.peer]

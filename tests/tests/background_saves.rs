@@ -307,6 +307,80 @@ fn changes_of_large_collections_do_not_wait_for_their_encoding() {
     });
 }
 
+/// Commands that remove, replace or move the large collections of [`TYPES`]: `KEY` stands for the
+/// type's name and the command's number.
+const REMOVALS: [&[&str]; 9] = [
+    &["DEL KEY"],
+    &["UNLINK KEY"],
+    &["SET KEY value"],
+    &["RENAME KEY KEY:new", "CHANGE KEY:new"],
+    &["RENAME KEY KEY:new", "CHANGE KEY:new", "RENAME KEY:new KEY:newer", "CHANGE KEY:newer", "DEL KEY:newer"],
+    &["CHANGE KEY", "MOVE KEY 3"],
+    &["MOVE KEY 4", "SELECT 4", "CHANGE KEY", "FLUSHDB", "SELECT 0"],
+    &["COPY KEY KEY:copy", "RENAME KEY KEY:copy", "EMPTY KEY:copy"],
+    &["PEXPIRE KEY 1"],
+];
+
+/// A type of collections: its name, the command that adds an element, one that changes or removes
+/// an element, and one that removes all elements.
+const TYPES: [[&str; 4]; 5] = [
+    ["zset", "ZADD zset 1 element", "ZREM KEY element:7", "ZREMRANGEBYRANK KEY 0 -1"],
+    ["set", "SADD set element", "SREM KEY element:7", "SPOP KEY 9000"],
+    ["hash", "HSET hash element value", "HSET KEY element:7 other", "DEL KEY"],
+    ["list", "RPUSH list element", "LPOP KEY", "LPOP KEY 9000"],
+    ["stream", "XADD stream * field element", "XADD KEY * field other", "DEL KEY"],
+];
+
+/// A command that removes, replaces or moves a large collection does not encode it. The snapshot
+/// still contains the collection.
+#[test]
+fn removals_of_large_collections_do_not_wait_for_their_encoding() {
+    const ELEMENTS: usize = 9000;
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let folder = folder();
+            let args = ["--save", "", "--workers", "3", "--shards", "12", "--execution", execution];
+            let mut server = pantala(backend, &folder, &args);
+            let mut client = server.connect();
+            for [name, add, ..] in TYPES {
+                let commands: Vec<String> =
+                    (0..ELEMENTS).map(|number| add.replace("element", &format!("element:{number}"))).collect();
+                let commands: Vec<Vec<&str>> = commands.iter().map(|command| command.split(' ').collect()).collect();
+                client.pipeline(&commands);
+                for number in 0..REMOVALS.len() {
+                    assert_eq!(client.call(&format!("COPY {name} {name}:{number}")), Reply::Integer(1));
+                }
+            }
+            let digest = client.call("DEBUG DIGEST").text();
+            assert_eq!(client.call("DEBUG FAULT slow-walk 1000"), Reply::ok());
+            assert_eq!(client.call("BGSAVE").text(), "Background saving started");
+            for [name, _, change, empty] in TYPES {
+                for (number, calls) in REMOVALS.iter().enumerate() {
+                    for call in *calls {
+                        let call = match call.split_once(' ') {
+                            Some(("CHANGE", key)) => change.replace("KEY", key),
+                            Some(("EMPTY", key)) => empty.replace("KEY", key),
+                            _ => (*call).to_owned(),
+                        };
+                        let call = call.replace("KEY", &format!("{name}:{number}"));
+                        assert!(!client.call(&call).is_error(), "{call}");
+                    }
+                }
+            }
+            // The databases of moved keys are swapped and flushed.
+            for call in ["SWAPDB 3 4", "DEBUG FAULT slow-walk 950", "SELECT 4", "FLUSHDB", "SELECT 0"] {
+                assert_eq!(client.call(call), Reply::ok(), "{call}");
+            }
+            assert_eq!(field(&mut client, "rdb_bgsave_in_progress"), "1", "the removals came during the walk");
+            wait_until_saved(&mut client);
+            let forced_bytes: u64 = field(&mut client, "rdb_last_cow_size").parse().expect("a number");
+            assert!(forced_bytes < 2000, "removals had to wait for the encoding of {forced_bytes} bytes");
+            assert_eq!(loaded_digests(backend, &folder), digest, "{execution}");
+            server.assert_sound();
+        }
+    });
+}
+
 /// Adds collections that are so large that the snapshot encodes them in pieces. The writers change
 /// some of them often and some rarely.
 fn add_large(client: &mut Client) {

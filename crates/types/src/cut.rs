@@ -150,6 +150,11 @@ pub enum CutState {
     Lost,
 }
 
+/// Identifies a running cut: no other cut that runs at the same time has this id, and it stays the
+/// same when the collection moves to another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CutId(usize);
+
 /// Holds the cut of a collection, if there is one. The lock lets a reader with only `&` access
 /// advance the cut; a change has `&mut` access and doesn't lock. A copy of the collection has no
 /// cut.
@@ -184,6 +189,11 @@ impl<C> CutCell<C> {
     /// Returns whether a cut runs.
     pub(crate) fn is_running(&self) -> bool {
         self.lock().is_some()
+    }
+
+    /// Returns the id of the cut, if one runs.
+    pub(crate) fn id(&self) -> Option<CutId> {
+        self.lock().as_deref().map(|cut| CutId(std::ptr::from_ref(cut).addr()))
     }
 
     /// Ends the cut, if one runs.

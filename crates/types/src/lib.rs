@@ -68,7 +68,7 @@ mod thin;
 mod value;
 
 pub use collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
-pub use cut::{CutState, PieceMax};
+pub use cut::{CutId, CutState, PieceMax};
 pub use encoding::{
     EMBSTR_LEN_MAX, Encoded, Encoding, SHARED_INTEGER_REFCOUNT, SHARED_INTEGERS, encode, is_shared_integer, parse_i64,
     string_encoding,

@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pantala_dict::prefetch;
 
 use crate::chunked::Chunked;
-use crate::cut::{Budget, Cut, CutCell, CutState, PieceMax};
+use crate::cut::{Budget, Cut, CutCell, CutId, CutState, PieceMax};
 
 /// The index that stands for no entry.
 const NONE: u32 = u32::MAX;
@@ -341,6 +341,11 @@ impl<T: Item> Table<T> {
     /// Returns whether a cut runs.
     pub fn has_cut(&self) -> bool {
         self.cut.is_running()
+    }
+
+    /// Returns the id of the cut, if one runs.
+    pub fn cut_id(&self) -> Option<CutId> {
+        self.cut.id()
     }
 
     /// Ends the cut, if one runs.

@@ -238,6 +238,13 @@ impl Journal {
         lock(&self.shared.control).logs.of(Which::Stream).memory_bytes()
     }
 
+    /// Returns the memory usage in bytes of the effects that the append-only file has not received,
+    /// or of the stream if that is more. The two may share memory.
+    pub fn unread_memory_bytes(&self) -> u64 {
+        let control = lock(&self.shared.control);
+        control.logs.of(Which::Effects).memory_bytes().max(control.logs.of(Which::Stream).memory_bytes())
+    }
+
     /// Returns a stamp that is at least the stamp of every answered unit without a shard
     /// (`FUNCTION LOAD`, `PUBLISH`).
     pub(crate) fn latest_without_shards(&self) -> u64 {

@@ -213,7 +213,8 @@ impl<'a> Access<'a> {
         for shard in self.shards() {
             for &db in &used {
                 if keyspace.shard_size(db, shard) > 0 {
-                    let content = self.db_in(db, shard).flush();
+                    let mut content = self.db_in(db, shard).flush();
+                    keyspace.detached.take_out(shard, keyspace.physical(db), &mut content);
                     // Entries that a snapshot has not written yet are kept for it.
                     let garbage = keep_taken(self.shard(shard), keyspace.physical(db), content);
                     if let Some(garbage) = garbage.filter(|_| lazy) {

@@ -269,8 +269,8 @@ impl Keyspace {
         self.storage.get().map(|storage| &**storage)
     }
 
-    /// Returns the number of snapshots that have started. When it has changed, a worker starts to
-    /// write its part of the new snapshot.
+    /// Returns how often the workers were called to walk. When it has changed, a worker starts to
+    /// encode its part of the snapshot.
     #[inline]
     pub fn snapshots(&self) -> u64 {
         // Relaxed: each worker is sent a message after the change, and sees the change once it has
@@ -278,8 +278,11 @@ impl Keyspace {
         self.snapshots.load(Relaxed)
     }
 
-    pub(crate) fn count_snapshot(&self) {
+    /// Calls the workers, which may be asleep, to walk: a snapshot has started, or a value that it
+    /// still has to read was moved to another shard.
+    pub(crate) fn call_walkers(&self) {
         self.snapshots.fetch_add(1, Relaxed);
+        self.ports().iter().for_each(|port| port.send(Message::Snapshot));
     }
 
     /// Returns the number of changes of keys by commands since the start.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use crate::faults::{self, Fault};
 use crate::shard::executor::Executor;
-use crate::shard::message::Message;
 use crate::shard::whole::Whole;
 pub use crate::store::snapshot::{Encoder, Input, Next, Part, Progress};
 use crate::store::snapshot::{SnapshotStart, Step, walk};
@@ -38,28 +37,26 @@ impl Whole<'_> {
         for ownership in self.owned() {
             beginning.begin(keyspace, keyspace.shard(ownership));
         }
-        keyspace.count_snapshot();
-        // Workers may be asleep.
-        keyspace.ports().iter().for_each(|port| port.send(Message::Snapshot));
+        keyspace.call_walkers();
         input
     }
 }
 
 /// Whether a worker has more to walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ahead {
-    /// There is more to walk now.
-    More,
-    /// There is more, but its shards are busy or the snapshot's thread is behind.
-    Later,
     /// There is nothing more: this snapshot's walk has ended.
     Nothing,
+    /// There is more, but its shards are busy or the snapshot's thread is behind.
+    Later,
+    /// There is more to walk now.
+    More,
 }
 
 /// A worker's part of the walk.
 #[derive(Debug, Default)]
 pub struct Walker {
-    /// Number of the current or last snapshot.
+    /// Number of the current or last call to walk.
     number: u64,
     /// The worker's shards that are still to be walked.
     shards: Vec<u32>,
@@ -68,7 +65,7 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// Returns the number of the current or last snapshot.
+    /// Returns the number of the current or last call to walk ([`Keyspace::snapshots`]).
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -86,9 +83,44 @@ impl Walker {
         }
         let other_work = self.ended.map_or(TURN_MIN, |ended| began - ended);
         let until = began + other_work.clamp(TURN_MIN, TURN_MAX);
-        let ahead = self.walk(executor, until);
+        let ahead = match Self::walk_detached(executor, until) {
+            Ahead::More => Ahead::More,
+            detached => self.walk(executor, until).max(detached),
+        };
         self.ended = Some(Instant::now());
         ahead
+    }
+
+    /// Reads values that have left their entries. They come first, because this frees memory.
+    fn walk_detached(executor: &mut Executor<'_>, until: Instant) -> Ahead {
+        let (keyspace, worker) = (executor.keyspace(), executor.worker());
+        while let Some(loose) = keyspace.detached.next(|shard| keyspace.home(shard) == worker) {
+            let step = match loose.shard() {
+                None => loose.read(None, until),
+                Some(shard) => {
+                    let Some(mut ownership) = executor.try_take(shard) else {
+                        keyspace.detached.put_back(loose);
+                        return Ahead::Later;
+                    };
+                    let held_until = until.min(Instant::now() + HELD_MAX);
+                    let step = loose.read(Some(keyspace.shard(&mut ownership)), held_until);
+                    executor.free(ownership);
+                    step
+                }
+            };
+            match step {
+                Step::Ended => loose.free(keyspace),
+                Step::More => keyspace.detached.put_back(loose),
+                Step::Full => {
+                    keyspace.detached.put_back(loose);
+                    return Ahead::Later;
+                }
+            }
+            if Instant::now() >= until {
+                return Ahead::More;
+            }
+        }
+        Ahead::Nothing
     }
 
     fn walk(&mut self, executor: &mut Executor<'_>, until: Instant) -> Ahead {

@@ -1,6 +1,7 @@
 //! Moves and copies values from one key to another, possibly between shards.
 
 use pantala_types::OutOfMemory;
+use pantala_types::rdb_value::cut_id;
 
 use crate::effect::change::Change;
 use crate::shard::access::Access;
@@ -28,9 +29,16 @@ impl Access<'_> {
             let Some(value) = source.take_heap(&from.key) else { return Ok(false) };
             load.content = Content::Heap(value);
         }
+        let cut = if let Content::Heap(value) = &load.content { cut_id(value) } else { None };
         let is_copied = !matches!(load.content, Content::Heap(_));
         let mut destination = self.db_at(to.db, &to.key);
         destination.unload(&to.key, load)?;
+        if let Some(cut) = cut {
+            // A snapshot continues to read the value at its new key.
+            self.keyspace.detached.follow(cut, self.keyspace.physical(to.db), &to.key);
+            self.keyspace.call_walkers();
+        }
+        let mut destination = self.db_at(to.db, &to.key);
         // Publishes `new` before the events of the source. The last commit does the rest, so that
         // the source is invalidated before the destination, as in Redis.
         destination.commit(&to.key, Change::unnoticed().of_new_key(true));

@@ -224,7 +224,9 @@ impl Db<'_> {
             figures.heap_bytes.add(hash.allocated_bytes() as u64);
             let (is_gone, has_times) = (hash.is_empty(), hash.view().has_expiring_fields());
             if is_gone {
-                uncount(figures, &entry.remove());
+                let removed = entry.remove();
+                uncount(figures, &removed);
+                removed.into_heap().into_iter().for_each(|value| store.dispose(value, false));
             }
             commit(store, waiters, db, &key, Change::fields_expired().of_gone_key(is_gone));
             !is_gone && has_times

@@ -33,6 +33,7 @@ pub mod undo;
 use layout::Layout;
 use lazyfree::{Garbage, LazyFree};
 use memory::Memory;
+use snapshot::detached::Detached;
 use state::{Database, DatabaseStats};
 
 /// The state shared by the databases of all shards: the places of keys, statistics, memory
@@ -54,6 +55,7 @@ pub struct Store {
     /// A prefetch owns no shard. It may use an outdated number, and is then wasted.
     physical: Box<[AtomicU32]>,
     lazy: LazyFree,
+    pub(crate) detached: Detached,
     memory: Memory,
     /// Number of random numbers drawn by [`Store::random_below`].
     draws: AtomicU64,
@@ -80,6 +82,7 @@ impl Store {
             used: (0..layout.databases).map(|_| AtomicBool::new(false)).collect(),
             physical: (0..layout.databases).map(AtomicU32::new).collect(),
             lazy: LazyFree::start(),
+            detached: Detached::default(),
             memory: Memory::new(),
             draws: AtomicU64::new(0),
             events: Events::new(workers, layout.workers as usize),
@@ -263,13 +266,14 @@ impl Store {
         (0..self.layout.databases).find(|&db| self.physical(db) == physical).expect("every database has a number")
     }
 
-    /// Frees a large value: in the background if `lazy` is set and the value is large enough, and
-    /// otherwise immediately.
+    /// Frees a value that was removed: in the background if `lazy` is set and the value is large
+    /// enough, otherwise immediately. A value that a snapshot still reads is freed afterwards.
     pub(crate) fn dispose(&self, value: Value, lazy: bool) {
         /// Freeing a smaller value takes less time than sending it to the background thread.
         const WORTH_SENDING_BYTES: usize = 64 * 1024;
         /// The same threshold as in Redis.
         const WORTH_SENDING_PIECES: usize = 64;
+        let Some(value) = self.detached.keep(value) else { return };
         if lazy && (value.pieces() > WORTH_SENDING_PIECES || value.allocated_bytes() >= WORTH_SENDING_BYTES) {
             self.lazy.send(Garbage::Value(value), 1);
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::crc64::crc64;
 use pantala_engine::EntryRef;
-use pantala_engine::db::Holds;
+use pantala_engine::db::{Held, Holds};
 use pantala_engine::eviction::Rank;
 use pantala_engine::tuning::Tuning;
 use pantala_engine::whole::Whole;
@@ -128,9 +128,9 @@ impl EntryForm {
         has_begun
     }
 
-    /// Appends a piece of an entry's cut.
-    pub fn append_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> CutState {
-        let Some(value) = entry.held().to_write() else { return CutState::Lost };
+    /// Appends a piece of a value's cut.
+    pub fn append_cut(&self, value: &Value, part: &mut Vec<u8>) -> CutState {
+        let Some(value) = Held::Heap(value).to_write() else { return CutState::Lost };
         let elements = match value {
             ValueRef::List(_) | ValueRef::Stream(_) => PIECE_NODES,
             _ => PIECE_ELEMENTS,
@@ -142,9 +142,9 @@ impl EntryForm {
         )
     }
 
-    /// Ends the cut of an entry's value, if one runs.
-    pub fn end_cut(entry: EntryRef<'_, Value>) {
-        entry.held().to_write().into_iter().for_each(rdb_value::end_cut);
+    /// Ends the cut of a value, if one runs.
+    pub fn end_cut(value: &Value) {
+        Held::Heap(value).to_write().into_iter().for_each(rdb_value::end_cut);
     }
 }
 

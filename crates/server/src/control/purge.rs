@@ -110,10 +110,11 @@ impl Watch {
 }
 
 impl Server {
-    /// Returns the accounted memory, bytes: the memory at startup plus the memory of data, clients
-    /// and Lua states.
+    /// Returns the accounted memory, bytes: the memory at startup plus the memory of data, clients,
+    /// Lua states and effects that the append-only file or replicas have not received.
     fn accounted_bytes(&self) -> u64 {
-        self.data_bytes() + self.keyspace().memory().other_bytes() + self.scripting().all_state_bytes()
+        let stream_bytes = self.keyspace().journal().unread_memory_bytes();
+        self.data_bytes() + self.keyspace().memory().other_bytes() + self.scripting().all_state_bytes() + stream_bytes
     }
 }
 

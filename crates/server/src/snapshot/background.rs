@@ -343,13 +343,12 @@ impl Encoder for Parts {
         self.walked.begin_cut(entry, part)
     }
 
-    fn append_cut(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> CutState {
-        let form = if is_forced { &self.forced } else { &self.walked };
-        form.append_cut(entry, part)
+    fn append_cut(&self, value: &Value, part: &mut Vec<u8>) -> CutState {
+        self.walked.append_cut(value, part)
     }
 
-    fn end_cut(&self, entry: EntryRef<'_, Value>) {
-        EntryForm::end_cut(entry);
+    fn end_cut(&self, value: &Value) {
+        EntryForm::end_cut(value);
     }
 }
 
@@ -367,11 +366,11 @@ impl Encoder for NoKeys {
         false
     }
 
-    fn append_cut(&self, _: EntryRef<'_, Value>, _: bool, _: &mut Vec<u8>) -> CutState {
+    fn append_cut(&self, _: &Value, _: &mut Vec<u8>) -> CutState {
         CutState::Ended
     }
 
-    fn end_cut(&self, _: EntryRef<'_, Value>) {}
+    fn end_cut(&self, _: &Value) {}
 }
 
 /// The part of a snapshot's work that needs no shards.

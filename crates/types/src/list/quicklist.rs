@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::frozen::Frozen;
 use super::node::{Node, NodeLimit};
 use crate::OutOfMemory;
-use crate::cut::{Budget, CutCell, CutState, PieceMax};
+use crate::cut::{Budget, CutCell, CutId, CutState, PieceMax};
 use crate::pack::{Element, Encoded, PackRef};
 
 /// An end of a list.
@@ -188,6 +188,11 @@ impl Quicklist {
             }
             if cut.is_read() { CutState::Ended } else { CutState::More }
         })
+    }
+
+    /// Returns the id of the cut, if one runs.
+    pub(crate) fn cut_id(&self) -> Option<CutId> {
+        self.cut.id()
     }
 
     /// Ends the cut, if one runs.

@@ -52,7 +52,7 @@ pub use extent::{Extent, extent, string_extent};
 pub use read::{read, read_body};
 pub use read_newer::read_newer;
 pub use reader::Reader;
-pub use write::{begin_cut, end_cut, kind_of, write, write_body, write_cut};
+pub use write::{begin_cut, cut_id, end_cut, kind_of, write, write_body, write_cut};
 pub use writer::{DRAIN_BYTES, Drain, Writer};
 
 /// The version that is written, and the newest that is read.

@@ -3,13 +3,15 @@
 use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 
 use super::{LISTPACK_BYTES_MAX, NODE_PACKED, NODE_PLAIN, ValueRef, Writer, kind, listpack};
-use crate::cut::{CutState, PieceMax};
+use crate::collection::Collection;
+use crate::cut::{CutId, CutState, PieceMax};
 use crate::hash::HashView;
 use crate::list::{ListView, Run};
 use crate::pack::{Element, Pack, TwoWay};
 use crate::set::SetView;
 use crate::sorted_set::SortedSetView;
 use crate::stream::{CutPart, Group, Stream, StreamId};
+use crate::value::Value;
 
 /// Writes a value with its type byte, as Redis 7.0 writes it in the encoding that `OBJECT ENCODING`
 /// shows.
@@ -130,6 +132,31 @@ pub fn end_cut(value: ValueRef<'_>) {
         ValueRef::Set(SetView::Table(table)) => table.end_cut(),
         ValueRef::SortedSet(SortedSetView::Large(set)) => set.end_cut(),
         _ => {}
+    }
+}
+
+/// Returns the id of a value's cut, if one runs.
+#[must_use]
+pub fn cut_id(value: &Value) -> Option<CutId> {
+    match value {
+        Value::String(_) => None,
+        Value::List(list) => match list.view() {
+            ListView::Packed(_) => None,
+            ListView::Nodes(list) => list.cut_id(),
+        },
+        Value::Hash(hash) => match hash.view().plain() {
+            HashView::Table(table) => table.cut_id(),
+            _ => None,
+        },
+        Value::Set(set) => match set.view() {
+            SetView::Table(table) => table.cut_id(),
+            _ => None,
+        },
+        Value::SortedSet(set) => match set.view() {
+            SortedSetView::Packed(_) => None,
+            SortedSetView::Large(set) => set.cut_id(),
+        },
+        Value::Stream(stream) => stream.cut_id(),
     }
 }
 

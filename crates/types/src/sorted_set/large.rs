@@ -4,7 +4,7 @@
 use super::records::Records;
 use super::table::Table;
 use super::tree::{Place, Tree};
-use crate::cut::{Budget, Cut, CutCell, CutState, PieceMax};
+use crate::cut::{Budget, Cut, CutCell, CutId, CutState, PieceMax};
 
 /// A cut: its slots are ids of records. It is read in descending order, and its position is the
 /// last score and member that were read.
@@ -214,6 +214,11 @@ impl LargeSet {
             }
             cut.state(rank == 0)
         })
+    }
+
+    /// Returns the id of the cut, if one runs.
+    pub fn cut_id(&self) -> Option<CutId> {
+        self.cut.id()
     }
 
     /// Ends the cut, if one runs.

@@ -61,7 +61,7 @@ pub use reading::{AutoClaimed, Claim, Delivered};
 pub use trim::Trim;
 
 use crate::collection::{Collection, PackedForm};
-use crate::cut::{CutCell, CutState, PieceMax};
+use crate::cut::{CutCell, CutId, CutState, PieceMax};
 use crate::{Encoding, OutOfMemory, Value};
 use frozen::Frozen;
 use node::{Node, room_for};
@@ -259,6 +259,11 @@ impl Stream {
     /// Passes a piece of the cut's nodes to `read`, and the tail after the last node.
     pub(crate) fn read_cut(&self, max: PieceMax, read: impl FnMut(CutPart<'_>)) -> CutState {
         self.cut.read(|cut| cut.read(&self.nodes, max, read))
+    }
+
+    /// Returns the id of the cut, if one runs.
+    pub(crate) fn cut_id(&self) -> Option<CutId> {
+        self.cut.id()
     }
 
     /// Ends the cut, if one runs.

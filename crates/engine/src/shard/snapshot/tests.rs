@@ -27,11 +27,11 @@ impl Encoder for Keys {
         false
     }
 
-    fn append_cut(&self, _: EntryRef<'_, Value>, _: bool, _: &mut Vec<u8>) -> CutState {
+    fn append_cut(&self, _: &Value, _: &mut Vec<u8>) -> CutState {
         CutState::Lost
     }
 
-    fn end_cut(&self, _: EntryRef<'_, Value>) {}
+    fn end_cut(&self, _: &Value) {}
 }
 
 fn keyspace() -> Keyspace {

@@ -8,6 +8,7 @@ use pantala_types::{Hash, Value};
 use super::{Change, Db, Expire, Held, Holds, WrongType, fits_inline, uncount};
 use crate::command::Key;
 use crate::effect::change::{CHECKED_BYTES_MAX, UNREPORTED_CHANGE};
+use crate::store::Store;
 use crate::store::state::DatabaseStats;
 
 /// What a change does if the collection's key does not exist.
@@ -60,7 +61,7 @@ impl Db<'_> {
         missing: Missing,
         work: impl FnOnce(&mut C) -> (Change, R),
     ) -> Result<Option<R>, WrongType> {
-        let figures = self.figures;
+        let (store, figures) = (self.store, self.figures);
         let mut scratch = std::mem::take(self.scratch);
         let Some(mut entry) = self.write_mut(key) else {
             *self.scratch = scratch;
@@ -81,7 +82,7 @@ impl Db<'_> {
                 form
             }
             Held::Heap(_) => {
-                let done = change_on_heap(entry, figures, work);
+                let done = change_on_heap(store, entry, figures, work);
                 *self.scratch = scratch;
                 let HeapChange { change, result, has_first_times } = done?;
                 if has_first_times {
@@ -161,6 +162,7 @@ struct HeapChange<R> {
 /// Does the work of [`Db::change_as`] for a value on the heap, which is changed in place.
 #[inline]
 fn change_on_heap<C: Collection, R>(
+    store: &Store,
     mut entry: EntryMut<'_, Value>,
     figures: &DatabaseStats,
     work: impl FnOnce(&mut C) -> (Change, R),
@@ -177,7 +179,9 @@ fn change_on_heap<C: Collection, R>(
     let has_first_times = !had_times && has_times(value);
     debug_assert!(!change.is_none() || image_before.is_none() || image_before == image(value), "{UNREPORTED_CHANGE}");
     if is_gone {
-        uncount(figures, &entry.remove());
+        let removed = entry.remove();
+        uncount(figures, &removed);
+        removed.into_heap().into_iter().for_each(|value| store.dispose(value, false));
     }
     Ok(HeapChange { change: change.of_gone_key(is_gone), result, has_first_times })
 }

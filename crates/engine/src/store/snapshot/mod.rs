@@ -12,7 +12,8 @@
 //! before a command changes the entry (*forced*). The keeper collects encoded entries in *parts*,
 //! which it sends to the snapshot's thread. A large collection is encoded by the walk in pieces,
 //! even if commands change it meanwhile: its value starts a *cut* (`pantala_types`), which keeps
-//! the elements that change.
+//! the elements that change. If a command removes the value or moves it to another key, the walk
+//! continues there ([`detached`]).
 //!
 //! | data | bound |
 //! | --- | --- |
@@ -20,23 +21,27 @@
 //! | parts forced by changes | the rest of the dataset, because a change does not wait for the disk |
 //! | pieces and kept elements of a large entry | the entry: its pieces are adjacent in the file |
 //! | a dictionary that a flush has taken out | kept until the walk has passed it |
+//! | a large collection that a command has removed | kept until the walk has encoded it |
 //!
 //! When the keeper of the last dictionary is dropped, no sender is left. This shows the thread that
 //! the snapshot has ended. Only one snapshot runs at a time, like the single child process of
 //! Redis.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use pantala_dict::{Dict, EntryRef, Keeper, Payload, Reason};
-use pantala_types::{CutState, Value};
+use pantala_types::rdb_value::cut_id;
+use pantala_types::{CutId, CutState, Value};
 
 use crate::faults::{self, Fault};
 use crate::store::Store;
 use crate::store::state::{Databases, Shard};
+
+pub(crate) mod detached;
 
 /// Bytes of parts waiting for the snapshot's thread above which the walk pauses.
 pub const QUEUED_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -69,11 +74,11 @@ pub trait Encoder: Send + Sync {
     /// appended anything, if the entry had expired or its value has no cuts.
     fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool;
 
-    /// Appends a piece of an entry's cut. `is_forced` is true if a command waits for this.
-    fn append_cut(&self, entry: EntryRef<'_, Value>, is_forced: bool, part: &mut Vec<u8>) -> CutState;
+    /// Appends a piece of a value's cut.
+    fn append_cut(&self, value: &Value, part: &mut Vec<u8>) -> CutState;
 
-    /// Ends the cut of an entry's value, if one runs, because the snapshot has failed.
-    fn end_cut(&self, entry: EntryRef<'_, Value>);
+    /// Ends the cut of a value, if one runs, because the snapshot has failed.
+    fn end_cut(&self, value: &Value);
 }
 
 /// Encoded entries of one database, or one large entry.
@@ -186,6 +191,60 @@ struct Output {
     parts: Sender<Part>,
     empty: Receiver<Vec<u8>>,
     progress: Arc<Progress>,
+    /// Pieces of large entries that are not completely encoded, by the cut of the value.
+    open: Mutex<HashMap<CutId, Vec<Vec<u8>>>>,
+}
+
+impl Output {
+    fn open(&self) -> MutexGuard<'_, HashMap<CutId, Vec<Vec<u8>>>> {
+        // Each piece is added by one operation, so a panic leaves a valid map.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Encodes a piece of a large entry, and sends the entry after its last piece.
+    fn encode_piece(&self, id: CutId, value: &Value) -> CutState {
+        let mut piece = Vec::new();
+        let state = self.encoder.append_cut(value, &mut piece);
+        let mut open = self.open();
+        if state == CutState::More {
+            open.entry(id).or_default().push(piece);
+            return state;
+        }
+        let mut pieces = open.remove(&id).unwrap_or_default();
+        drop(open);
+        pieces.push(piece);
+        if state == CutState::Lost {
+            debug_assert!(false, "a value has lost its cut");
+            self.progress.is_incomplete.store(true, Relaxed);
+        }
+        let mut pieces = pieces.into_iter();
+        self.send(Part { bytes: pieces.next().unwrap_or_default(), more: pieces.collect(), keys: 1 });
+        state
+    }
+
+    /// Ends the cut of a value, if one runs, because the snapshot has failed.
+    fn abandon_cut(&self, value: &Value) {
+        if let Some(id) = cut_id(value) {
+            self.open().remove(&id);
+            self.encoder.end_cut(value);
+        }
+    }
+
+    fn send(&self, part: Part) {
+        self.progress.queued_bytes.fetch_add(part.len(), Relaxed);
+        // Sending does not fail: the snapshot's thread receives until the end, even if the snapshot
+        // has failed.
+        let _ = self.parts.send(part);
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // The value of an open entry was freed with its cut, which is a bug.
+        if !self.open().is_empty() {
+            self.progress.is_incomplete.store(true, Relaxed);
+        }
+    }
 }
 
 /// Starts a snapshot, shard by shard, while all shards are held.
@@ -198,7 +257,7 @@ impl SnapshotStart {
         let (full, parts) = unbounded();
         let (recycled, empty) = bounded(BUFFERS_KEPT);
         let progress = Arc::<Progress>::default();
-        let output = Output { encoder, parts: full, empty, progress: Arc::clone(&progress) };
+        let output = Output { encoder, parts: full, empty, progress: Arc::clone(&progress), open: Mutex::default() };
         (SnapshotStart { output: Arc::new(output) }, Input { parts, empty: recycled, progress })
     }
 
@@ -209,6 +268,7 @@ impl SnapshotStart {
     /// # Panics
     /// If a snapshot of the shard is running.
     pub(crate) fn begin(&self, store: &Store, shard: &mut Shard) {
+        store.detached.begin(&self.output);
         if let Some(former) = shard.snapshot.take() {
             former.end(store, &shard.databases);
         }
@@ -218,7 +278,7 @@ impl SnapshotStart {
                 continue;
             }
             let (db, output) = (store.logical(physical), Arc::clone(&self.output));
-            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0, open: HashMap::new() });
+            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0 });
             walks.push(Walk { place: Place::Live(physical), cursor: 0 });
         }
         if !walks.is_empty() {
@@ -234,27 +294,18 @@ struct DictKeeper {
     db: u32,
     part: Vec<u8>,
     keys: u64,
-    /// Pieces of large entries that are not completely encoded, by key.
-    open: HashMap<Box<[u8]>, Vec<Vec<u8>>>,
 }
 
 impl Keeper<Value> for DictKeeper {
     fn keep(&mut self, entry: EntryRef<'_, Value>, reason: Reason) -> bool {
         let is_forced = reason != Reason::Walk;
-        let Output { encoder, progress, .. } = &*self.output;
-        // A collection that was large when it was reached may have shrunk since, but its value is
-        // still on the heap.
         let heap = if let Payload::Heap(value) = entry.payload() { Some(value) } else { None };
-        let is_open = heap.is_some() && self.open.contains_key(entry.key());
-        if progress.is_discarding.load(Relaxed) || is_forced && faults::hits(Fault::UnkeptEntry) {
-            if is_open {
-                encoder.end_cut(entry);
-            }
+        if self.output.progress.is_discarding.load(Relaxed) || is_forced && faults::hits(Fault::UnkeptEntry) {
+            heap.into_iter().for_each(|value| self.output.abandon_cut(value));
             return true;
         }
-        let is_large = heap.is_some_and(|value| value.allocated_bytes() >= LARGE_BYTES);
-        if (is_open || is_large)
-            && let Some(is_kept) = self.keep_in_pieces(entry, reason, is_open)
+        if let Some(value) = heap
+            && let Some(is_kept) = self.keep_in_pieces(entry, value, reason)
         {
             return is_kept;
         }
@@ -276,58 +327,40 @@ impl Keeper<Value> for DictKeeper {
 }
 
 impl DictKeeper {
-    /// Encodes a piece of a large entry, or all remaining pieces before it is removed. Returns
-    /// whether that was the last piece, or `None` if the entry must be encoded as a whole.
-    /// `is_open`: some of its pieces are encoded.
-    fn keep_in_pieces(&mut self, entry: EntryRef<'_, Value>, reason: Reason, is_open: bool) -> Option<bool> {
-        let Output { encoder, progress, .. } = &*self.output;
-        let is_forced = reason != Reason::Walk;
-        if !is_open {
-            let mut head = Vec::new();
-            encoder.select(self.db, &mut head);
-            if reason == Reason::Removal || !encoder.begin_cut(entry, &mut head) {
-                return None;
+    /// Keeps a large collection in pieces: starts its cut, and encodes a piece if the walk has
+    /// reached it. Returns whether the dictionary need not keep it any more, or `None` if the entry
+    /// must be encoded as a whole.
+    fn keep_in_pieces(&self, entry: EntryRef<'_, Value>, value: &Value, reason: Reason) -> Option<bool> {
+        let Output { encoder, .. } = &*self.output;
+        // A collection that was large when it was reached may have shrunk since.
+        let id = match cut_id(value).filter(|id| self.output.open().contains_key(id)) {
+            Some(id) => id,
+            None if value.allocated_bytes() < LARGE_BYTES => return None,
+            None => {
+                let mut head = Vec::new();
+                encoder.select(self.db, &mut head);
+                if !encoder.begin_cut(entry, &mut head) {
+                    return None;
+                }
+                let id = cut_id(value)?;
+                self.output.open().insert(id, vec![head]);
+                id
             }
-            self.open.insert(entry.key().into(), vec![head]);
-        }
-        if reason == Reason::Change {
+        };
+        match reason {
             // The cut notices the change.
-            return Some(false);
+            Reason::Change => Some(false),
+            // The value takes its cut with it: see `detached`.
+            Reason::Removal => Some(true),
+            Reason::Walk => Some(self.output.encode_piece(id, value) != CutState::More),
         }
-        let pieces = self.open.get_mut(entry.key())?;
-        let mut state = CutState::More;
-        while state == CutState::More {
-            let mut piece = Vec::new();
-            state = encoder.append_cut(entry, is_forced, &mut piece);
-            if is_forced {
-                progress.forced_bytes.fetch_add(piece.len() as u64, Relaxed);
-            }
-            pieces.push(piece);
-            if reason == Reason::Walk && state == CutState::More {
-                return Some(false);
-            }
-        }
-        if state == CutState::Lost {
-            debug_assert!(false, "a value has lost its cut");
-            progress.is_incomplete.store(true, Relaxed);
-        }
-        let mut pieces = self.open.remove(entry.key())?.into_iter();
-        self.send(Part { bytes: pieces.next().unwrap_or_default(), more: pieces.collect(), keys: 1 });
-        Some(true)
     }
 
     fn hand_over(&mut self) {
         let (bytes, keys) = (std::mem::take(&mut self.part), std::mem::take(&mut self.keys));
         if keys > 0 {
-            self.send(Part { bytes, more: Vec::new(), keys });
+            self.output.send(Part { bytes, more: Vec::new(), keys });
         }
-    }
-
-    fn send(&self, part: Part) {
-        self.output.progress.queued_bytes.fetch_add(part.len(), Relaxed);
-        // Sending does not fail: the snapshot's thread receives until the end, even if the snapshot
-        // has failed.
-        let _ = self.output.parts.send(part);
     }
 }
 
