@@ -255,6 +255,14 @@ impl Client {
         ended
     }
 
+    /// Returns whether bytes of a reply arrive within `limit`.
+    pub fn has_reply_within(&mut self, limit: Duration) -> bool {
+        self.set_read_timeout(limit);
+        let result = self.fill();
+        self.set_read_timeout(READ_MAX);
+        matches!(result, Ok(n) if n > 0)
+    }
+
     /// Reads for `limit`. Returns whether the connection is still open.
     ///
     /// # Panics

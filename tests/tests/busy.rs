@@ -5,7 +5,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pantala_tests::waiting::wait_until_blocked;
+use pantala_tests::waiting::{eventually, wait_until_blocked};
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 use rustix::process::Signal;
 
@@ -244,6 +244,42 @@ fn functions_are_reported_and_killed() {
         assert!(matches!(caller.receive(), Reply::Error(text) if text.starts_with("ERR Script killed by user")));
         assert_eq!(client.call("FUNCTION KILL"), error("NOTBUSY No scripts in execution right now."));
         assert_eq!(client.call("GET held"), Reply::Null);
+    });
+}
+
+/// A script that is not busy yet can be seen and killed by clients of other workers. Redis receives
+/// their commands only when the script is busy.
+#[test]
+fn scripts_are_killed_before_they_are_busy() {
+    const SILENT: Duration = Duration::from_millis(500);
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--busy-reply-threshold", "60000"]);
+        let text = format!("#!lua name=lib\nredis.register_function('endless', function() {ENDLESS} end)");
+        server.connect().command(&["FUNCTION", "LOAD", &text]);
+        for (call, kill) in [(["EVAL", ENDLESS, "0"], "SCRIPT KILL"), (["FCALL", "endless", "0"], "FUNCTION KILL")] {
+            let mut clients: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+            let mut caller = server.connect();
+            caller.send(&call);
+            // Clients of the caller's worker wait until the script has ended.
+            let is_served = |client: &mut &mut Client| {
+                client.send(&["PING"]);
+                client.has_reply_within(SILENT)
+            };
+            let client = clients.iter_mut().find_map(|mut client| is_served(&mut client).then_some(client));
+            let client = client.expect("a client of the other worker");
+            assert_eq!(client.receive(), pong());
+            if call[0] == "FCALL" {
+                eventually("the function is shown", || {
+                    let running = client.call("FUNCTION STATS").field("running_script").cloned();
+                    running.is_some_and(|it| it != Reply::Null && it.field("name") == Some(&Reply::bulk("endless")))
+                });
+                assert_eq!(client.call("SCRIPT KILL"), error("NOTBUSY No scripts in execution right now."));
+            } else {
+                assert_eq!(client.call("FUNCTION STATS").field("running_script"), Some(&Reply::Null));
+            }
+            eventually("it is killed", || client.call(kill) == Reply::ok());
+            assert!(matches!(caller.receive(), Reply::Error(text) if text.starts_with("ERR Script killed by user")));
+        }
     });
 }
 

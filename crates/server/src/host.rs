@@ -21,7 +21,7 @@ use crate::process;
 use crate::rates::ServerStats;
 use crate::renames::Renames;
 use crate::replication::{Address, Replication};
-use crate::scripting::{Kind, Scripting};
+use crate::scripting::{Kind, Scripting, Thresholds};
 use crate::snapshot::Snapshots;
 use crate::stats::WorkerStats;
 use crate::users;
@@ -290,12 +290,9 @@ impl Server {
             .sum()
     }
 
-    /// Returns how long a script may run before other clients get the busy error, ms.
-    pub fn busy_ms(&self) -> i64 {
-        match self.config.settings().busy_reply_threshold_ms {
-            0 => i64::MAX,
-            busy_ms => busy_ms,
-        }
+    /// Returns how long a script runs before it is busy, and before it can be killed.
+    pub fn script_thresholds(&self) -> Thresholds {
+        Thresholds::of(self.config.settings().busy_reply_threshold_ms)
     }
 
     /// Makes all workers stop.
@@ -379,7 +376,7 @@ impl Host for Server {
     }
 
     fn script_kill(&self) -> Result<(), &'static str> {
-        self.scripting.kill(Kind::Script, self.monotonic_ms(), self.busy_ms())
+        self.scripting.kill(Kind::Script, self.monotonic_ms(), self.script_thresholds())
     }
 
     fn functions(&self) -> &dyn Functions {

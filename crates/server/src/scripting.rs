@@ -19,6 +19,31 @@ const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
 /// The error of `SCRIPT KILL` when a kill would leave a script's changes incomplete.
 const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.";
 
+/// Run time from which a script can be killed and a function is shown, ms, if
+/// `busy-reply-threshold` is not lower. Redis receives such a command only when the script is busy,
+/// and serves it then. Here another worker receives it at once and does not make the client wait.
+const VISIBLE_MS: i64 = 100;
+
+/// Minimum run times of a script, ms.
+#[derive(Clone, Copy, Debug)]
+pub struct Thresholds {
+    /// From here on, clients that need the script's shards get the error [`Kind::busy`].
+    pub busy_ms: i64,
+    /// From here on, the script can be killed.
+    pub visible_ms: i64,
+}
+
+impl Thresholds {
+    /// Returns the run times for a value of `busy-reply-threshold` in ms, which is 0 if scripts may
+    /// run forever.
+    pub fn of(busy_ms: i64) -> Self {
+        match busy_ms {
+            0 => Thresholds { busy_ms: i64::MAX, visible_ms: i64::MAX },
+            busy_ms => Thresholds { busy_ms, visible_ms: busy_ms.min(VISIBLE_MS) },
+        }
+    }
+}
+
 /// The kind of a running script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -92,8 +117,9 @@ pub struct Running {
     since_ms: AtomicI64,
     /// Whether the script runs, has written or was killed. The mark is set for a function.
     run: Killable,
-    /// The script's name and command, set when it has run for too long.
-    named: Mutex<Option<Named>>,
+    /// The script's name and command, set when it has run for long enough to be shown, with the
+    /// start of its run, which tells it from a later one.
+    named: Mutex<Option<(i64, Named)>>,
     /// Memory usage of this worker's Lua states.
     state_bytes: StateBytes,
 }
@@ -114,9 +140,16 @@ impl Running {
         self.run.start(kind == Kind::Function);
     }
 
-    /// Publishes the name and command of a script that has run for too long.
+    /// Publishes the name and command of a script that has run for long enough to be shown.
     pub fn tell(&self, named: Named) {
-        *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(named);
+        *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some((self.since_ms.load(Relaxed), named));
+    }
+
+    /// Returns the name and command of the current run, if they were published.
+    fn named(&self) -> Option<Named> {
+        let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_current = |(since_ms, _): &&(i64, Named)| *since_ms == self.since_ms.load(Relaxed);
+        named.as_ref().filter(is_current).map(|(_, named)| named.clone())
     }
 
     /// Ends the run, also if the script is about to be rerun. From this point it can't be killed.
@@ -147,17 +180,20 @@ impl Running {
         self.run.snapshot().is_running().then(|| now_ms - self.since_ms.load(Relaxed))
     }
 
-    /// Kills the script if it is of `kind`, has run for at least `busy_ms` and has not written.
-    /// Returns the error of `SCRIPT KILL` otherwise.
-    fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
+    /// Kills the script if it is of `kind`, has run for long enough and has not written. Otherwise
+    /// returns the error of `SCRIPT KILL`.
+    fn kill(&self, kind: Kind, now_ms: i64, thresholds: Thresholds) -> Result<(), &'static str> {
         let seen = self.run.snapshot();
         // If `since_ms` belongs to a later run, the run in `seen` has ended, and `kill` below
         // fails.
         let runs_ms = now_ms - self.since_ms.load(Relaxed);
-        if !seen.is_running() || runs_ms < busy_ms {
+        if !seen.is_running() || runs_ms < thresholds.visible_ms {
             return Err(NOT_BUSY);
         }
         let of = kind_of(seen);
+        if of != kind && runs_ms < thresholds.busy_ms {
+            return Err(NOT_BUSY);
+        }
         if of != kind && !seen.has_changed() {
             return Err(of.busy());
         }
@@ -249,15 +285,15 @@ impl Scripting {
         self.running.iter().any(|running| running.run.snapshot().is_running())
     }
 
-    /// Iterates over scripts that have run for at least `busy_ms`, each with its run time, ms.
-    fn busy(&self, now_ms: i64, busy_ms: i64) -> impl Iterator<Item = (&Running, i64)> {
-        let runs = move |running: &Running| running.runs_ms(now_ms).filter(|runs_ms| *runs_ms >= busy_ms);
+    /// Iterates over scripts that have run for at least `min_ms`, each with its run time, ms.
+    fn running_for(&self, now_ms: i64, min_ms: i64) -> impl Iterator<Item = (&Running, i64)> {
+        let runs = move |running: &Running| running.runs_ms(now_ms).filter(|runs_ms| *runs_ms >= min_ms);
         self.running.iter().filter_map(move |running| Some((running, runs(running)?)))
     }
 
-    /// Kills the scripts of a kind that have run for at least `busy_ms` without writing.
-    pub fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
-        let tried: Vec<_> = self.running.iter().map(|running| running.kill(kind, now_ms, busy_ms)).collect();
+    /// Kills the scripts of a kind that have run for long enough without writing.
+    pub fn kill(&self, kind: Kind, now_ms: i64, thresholds: Thresholds) -> Result<(), &'static str> {
+        let tried: Vec<_> = self.running.iter().map(|running| running.kill(kind, now_ms, thresholds)).collect();
         // Results in order of precedence: a script was killed; a script can't be killed; a busy
         // script is of the other kind.
         let is = |wanted: Result<(), &'static str>| tried.contains(&wanted);
@@ -270,16 +306,23 @@ impl Scripting {
         }
     }
 
-    /// Returns the longest-running function that has run for at least `busy_ms`. Fails if only a
-    /// script is busy.
-    pub fn busy_function(&self, now_ms: i64, busy_ms: i64) -> Result<Option<RunningFunction>, &'static str> {
-        let is_function = |busy: &(&Running, i64)| busy.0.kind() == Kind::Function;
-        let longest = self.busy(now_ms, busy_ms).filter(is_function).max_by_key(|(_, runs_ms)| *runs_ms);
-        if let Some((running, runs_ms)) = longest {
-            let named = running.named.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            return Ok(named.map(|named| RunningFunction { name: named.name, command: named.command, runs_ms }));
+    /// Returns the longest-running function that has run for long enough. Fails if only a script is
+    /// busy.
+    pub fn running_function(
+        &self,
+        now_ms: i64,
+        thresholds: Thresholds,
+    ) -> Result<Option<RunningFunction>, &'static str> {
+        let is_function = |running: &(&Running, i64)| running.0.kind() == Kind::Function;
+        let visible = self.running_for(now_ms, thresholds.visible_ms).filter(is_function);
+        if let Some((running, runs_ms)) = visible.max_by_key(|(_, runs_ms)| *runs_ms) {
+            return Ok(running.named().map(|named| RunningFunction {
+                name: named.name,
+                command: named.command,
+                runs_ms,
+            }));
         }
-        match self.busy(now_ms, busy_ms).next() {
+        match self.running_for(now_ms, thresholds.busy_ms).next() {
             Some(_) => Err(Kind::Script.busy()),
             None => Ok(None),
         }
@@ -408,10 +451,10 @@ impl Functions for Server {
     }
 
     fn running(&self) -> Result<Option<RunningFunction>, &'static str> {
-        self.scripting().busy_function(self.monotonic_ms(), self.busy_ms())
+        self.scripting().running_function(self.monotonic_ms(), self.script_thresholds())
     }
 
     fn kill(&self) -> Result<(), &'static str> {
-        self.scripting().kill(Kind::Function, self.monotonic_ms(), self.busy_ms())
+        self.scripting().kill(Kind::Function, self.monotonic_ms(), self.script_thresholds())
     }
 }

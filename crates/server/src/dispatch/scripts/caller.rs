@@ -92,6 +92,8 @@ pub(super) struct Pace {
     /// Time spent in commands since shards were last passed to other workers. A few Lua
     /// instructions may call long commands, so the hook alone is not enough.
     called: Duration,
+    /// Whether the script's name and command are published.
+    is_published: bool,
 }
 
 /// Returns the slot of the declared keys. In a cluster, a call whose keys have several slots is
@@ -182,6 +184,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             }
         } else if now_ms >= self.pace.next_check_ms {
             self.pass_on_shards();
+            self.publish_if_due(now_ms);
         }
         Interrupt::Continue
     }
@@ -212,6 +215,15 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     /// Returns the record of the script that this worker runs. Other workers read it.
     fn running(&self) -> &Running {
         self.dispatcher.clients.reactor.server.scripting().running(self.dispatcher.clients.reactor.number)
+    }
+
+    /// Publishes the script's name and command shortly before other clients may see them.
+    fn publish_if_due(&mut self, now_ms: i64) {
+        let from_ms = self.dispatcher.clients.reactor.server.script_thresholds().visible_ms / 2;
+        if !self.pace.is_published && self.running().runs_ms(now_ms).is_some_and(|runs_ms| runs_ms >= from_ms) {
+            self.pace.is_published = true;
+            self.running().tell(self.call.named());
+        }
     }
 
     /// Serves the worker's other connections within a script that has run too long.
