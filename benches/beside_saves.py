@@ -40,6 +40,8 @@ def parse_arguments():
     parser.add_argument("--clients", type=int, default=30)
     parser.add_argument("--seconds", type=int, default=10, help="of each load")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--server-cpus", help="taskset list for the servers")
+    parser.add_argument("--load-cpus", help="CPUs of the load generator")
     parser.add_argument("--dir", help="parent of the servers' folders")
     return peers.parse(parser)
 
@@ -61,6 +63,7 @@ def drive(arguments, port, *more):
         command = [arguments.bench, "load", "-p", port, "-t", 1, "-c", arguments.clients, "-d", arguments.value_bytes]
         command += ["--key-prefix", "key:", "--key-minimum", 1, "--key-maximum", arguments.keys]
         command += ["--distinct-client-seed", "--json-out-file", results.name, *more]
+        command += ["--cpus", arguments.load_cpus] if arguments.load_cpus else []
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         return json.load(results)
 
@@ -106,7 +109,7 @@ def resident_bytes(pid):
 def measure(peer, arguments):
     """Returns the latencies of each load, the number of snapshots, and the peak of memory against before."""
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
-        with peers.Server(peer[0], peer[1].replace("{dir}", folder)) as server:
+        with peers.Server(peer[0], peer[1].replace("{dir}", folder), arguments.server_cpus) as server:
             client = Client(server)
             drive(arguments, server.port, "-n", "allkeys", "--key-pattern", "P:P", "--ratio", "1:0", "--pipeline", 30)
             peak = drive(arguments, server.port, "--ratio", "1:1", "--test-time", max(2, arguments.seconds // 3))["operations_per_s"]

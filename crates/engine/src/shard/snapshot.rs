@@ -19,8 +19,11 @@ const BUCKETS_PER_STEP: usize = 64;
 /// Maximum time for which the walk holds a shard without releasing it.
 const HELD_MAX: Duration = Duration::from_micros(50);
 
-/// Minimum duration of a turn's walk. Between this and [`TURN_MAX`], the walk takes as long as the
-/// worker's other work since the last walk. So it takes at most half of the worker's time.
+/// The time of the worker's other work between two turns, divided by the duration of a turn's walk.
+/// So the walk takes a fifth of a busy worker's time, and the rest of an idle worker's.
+const WORK_PER_WALK: u32 = 4;
+
+/// Minimum duration of a turn's walk.
 const TURN_MIN: Duration = Duration::from_micros(25);
 /// Maximum duration of a turn's walk.
 const TURN_MAX: Duration = Duration::from_micros(200);
@@ -81,8 +84,8 @@ impl Walker {
         if faults::hits(Fault::SlowWalk) {
             return Ahead::Later;
         }
-        let other_work = self.ended.map_or(TURN_MIN, |ended| began - ended);
-        let until = began + other_work.clamp(TURN_MIN, TURN_MAX);
+        let other_work = self.ended.map_or(Duration::ZERO, |ended| began - ended);
+        let until = began + (other_work / WORK_PER_WALK).clamp(TURN_MIN, TURN_MAX);
         let ahead = match Self::walk_detached(executor, until) {
             Ahead::More => Ahead::More,
             detached => self.walk(executor, until).max(detached),

@@ -29,6 +29,7 @@ use pantala_types::{CutState, Value};
 
 use super::save::facts;
 use crate::host::Server;
+use crate::process::yield_to_workers;
 
 /// Maximum time that the exit of the process waits for an aborted snapshot.
 const EXIT_MAX: Duration = Duration::from_secs(2);
@@ -296,6 +297,7 @@ pub fn start_filtered(
     let (hand_over, work) = mpsc::sync_channel::<Work>(1);
     let run = move || {
         let background = &shared.snapshots().background;
+        yield_to_workers();
         if let Ok(work) = work.recv() {
             work.run(consumer, background);
         }
