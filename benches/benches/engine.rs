@@ -29,8 +29,8 @@ fn engine(criterion: &mut Criterion) {
                 group.bench_function(
                     BenchmarkId::new(format!("{workers}-workers"), format!("{shards}-shards")),
                     |bencher| {
-                        // Runs at least a few windows; otherwise the start of the threads dominates
-                        // the time.
+                        // Runs at least a few windows; otherwise starting the threads dominates the
+                        // time.
                         bencher.iter_custom(|operations| {
                             let at_least = (operations as usize).max(100_000);
                             prepared.run(at_least).mul_f64(operations as f64 / at_least as f64)

@@ -23,7 +23,7 @@ fn folder() -> TempDir {
 }
 
 fn text(path: &Path) -> String {
-    path.to_str().expect("a path of letters").to_owned()
+    path.to_str().expect("a UTF-8 path").to_owned()
 }
 
 /// Starts Pantala with an append-only file in `dir`.
@@ -132,7 +132,7 @@ fn redis_and_pantala_read_each_others_files() {
             let server =
                 if is_ours { Some(start(Backend::Epoll, dir.path(), &ours)) } else { start_redis(dir.path(), more) };
             let Some(server) = server else { return };
-            // At first the file has only effects, later a base followed by effects.
+            // At first the file contains only effects, later a base followed by effects.
             fill(&server, seed + turn + 10 * round as u64, usize::from(turn > 1));
             let before = digest(&server);
             shut_down(server);
@@ -148,8 +148,9 @@ fn redis_and_pantala_read_each_others_files() {
     }
 }
 
-/// What the clients of [`crash`] have received: each of these writes must be preserved.
-struct Told {
+/// The numbers that the clients of [`crash`] have sent and received. Acknowledged writes, and
+/// writes that a client has read, must be preserved.
+struct Observed {
     /// Per writer: the last number sent, and the last one acknowledged.
     sent: Vec<AtomicU64>,
     acknowledged: Vec<AtomicU64>,
@@ -158,9 +159,9 @@ struct Told {
 }
 
 /// Each writer appends increasing numbers to its own list (`list:n`), and after each stores the
-/// number under the keys `a:n` and `b:n` in a transaction. A reader of each writer reads `b:n`.
+/// number under the keys `a:n` and `b:n` in a transaction. For each writer, a reader polls `b:n`.
 /// Ends when the server is killed.
-fn write_numbers(server: &Server, told: &Told, base: &[u64], is_over: &AtomicBool) {
+fn write_numbers(server: &Server, told: &Observed, base: &[u64], is_over: &AtomicBool) {
     std::thread::scope(|scope| {
         for (writer, base) in base.iter().enumerate() {
             let port = server.port();
@@ -223,7 +224,7 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
         all.extend_from_slice(more);
         let mut server = start(backend, dir.path(), &all);
         let numbers = || (0..WRITERS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-        let told = Told { sent: numbers(), acknowledged: numbers(), read: numbers() };
+        let told = Observed { sent: numbers(), acknowledged: numbers(), read: numbers() };
         let is_over = AtomicBool::new(false);
         let lives = Duration::from_millis(20 + random.below(150) as u64);
         let rewrites = random.one_in(2);
@@ -266,8 +267,8 @@ fn crash(backend: Backend, seed: u64, kills: usize, more: &[&str]) {
             assert!(b >= read, "read writes are kept: {what}");
             *base = last;
         }
-        // If the kill came between a writer's two commands, its list is one number ahead of its
-        // keys. Make them equal for the next round.
+        // If the server was killed between a writer's push and its transaction, the list is one
+        // number ahead of the keys. Make them equal for the next round.
         for (writer, base) in base.iter().enumerate() {
             must(&mut client, &format!("MSET a:{writer} {base} b:{writer} {base}"));
         }
@@ -424,7 +425,7 @@ fn it_can_be_turned_on_and_off_while_the_server_runs() {
 }
 
 #[test]
-fn a_rewrite_works_without_the_file_being_on() {
+fn a_rewrite_works_while_the_file_is_off() {
     let dir = folder();
     let server = Server::pantala(Backend::Epoll, &["--dir", &text(dir.path()), "--save", ""]);
     let mut client = server.connect();
@@ -642,11 +643,11 @@ fn checksums_locate_damage_and_are_switched_at_run_time() {
         assert!(exit.output.contains(&format!("(at offset {second})")), "{}", exit.output);
         let (is_right, report) = check(&[]);
         assert!(!is_right && report.contains(&format!("ok_up_to={second},")), "{report}");
-        // Without a yes nothing is cut.
+        // Without confirmation nothing is truncated.
         assert!(!check(&["--fix"]).0);
         assert_eq!(bytes(), damaged);
     }
-    // The last group, cut by a crash.
+    // A crash has truncated the last group.
     let last = *groups(&whole).last().expect("some");
     fs::write(&path, &whole[..whole.len() - 9]).expect("written");
     let server = start(Backend::Epoll, dir.path(), &[]);

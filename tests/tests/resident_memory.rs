@@ -456,6 +456,36 @@ fn values_that_are_not_copied_behave_like_others() {
     });
 }
 
+/// The first 256 MiB of a small server have no huge pages. A large server has them everywhere.
+#[test]
+fn a_large_server_has_huge_pages() {
+    // The file lists mappings with their properties: `Size` in KiB, and flags, of which `nh` means
+    // that the mapping has no huge pages.
+    let without_huge_pages = |server: &Server| {
+        let maps = std::fs::read_to_string(format!("/proc/{}/smaps", server.pid())).expect("it runs");
+        let (mut size, mut kib) = (0, 0);
+        for line in maps.lines() {
+            if let Some(rest) = line.strip_prefix("Size:") {
+                size = rest.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
+            } else if line.starts_with("VmFlags:") && line.contains(" nh") && size >= 64 * KIB {
+                kib += size;
+            }
+        }
+        kib * KIB
+    };
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        eprintln!("SKIPPED: the kernel has no huge pages");
+        return;
+    }
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let mut client = server.connect();
+        assert_eq!(without_huge_pages(&server), 256 * MIB);
+        set_all(&mut client, 60_000, &[b'x'; 10 * KIB as usize]);
+        eventually("all memory has huge pages", || without_huge_pages(&server) == 0);
+    });
+}
+
 /// A shard whose keys have all been evicted or deleted keeps no memory that counts against
 /// `maxmemory`. Under a small limit, such memory would leave no room for new keys.
 #[test]

@@ -29,7 +29,7 @@ fn is_unsolicited(reply: &Reply) -> bool {
 /// session lists clients and their commands, in order; `@n` stands for the ID of client n.
 fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
     const CLIENTS: usize = 4;
-    // Raises the next client ID, so that no other number of the replies is equal to an ID.
+    // Raises the next client ID, so that no other number in the replies equals a client ID.
     (0..60).for_each(|_| drop(server.connect()));
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
     let ids: Vec<i64> = clients.iter_mut().map(|client| client.call("CLIENT ID").integer()).collect();
@@ -437,7 +437,8 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
     ),
 ];
 
-/// A function that changes two keys. Its code has no spaces, at which commands are split.
+/// A function that changes two keys. Its code contains no spaces, because these sessions split
+/// commands at spaces.
 const LIBRARY: &str = "FUNCTION LOAD REPLACE #!lua\tname=tracking\nredis.register_function('both',function(keys)redis.call('set',keys[1],'x')redis.call('set',keys[2],'x')end)";
 
 #[test]
@@ -450,7 +451,7 @@ fn sessions_are_those_of_redis() {
                 let given = transcript(&Server::pantala(backend, args), script);
                 for (client, (given, right)) in given.iter().zip(&right).enumerate() {
                     let at = given.iter().zip(right).take_while(|(given, right)| given == right).count();
-                    let what = format!("{name}, client {client}, {args:?}, behind {:?}", &right[..at]);
+                    let what = format!("{name}, client {client}, {args:?}, after {:?}", &right[..at]);
                     assert_eq!(given.get(at), right.get(at), "{what}");
                 }
             }
@@ -768,7 +769,7 @@ fn a_client_that_does_not_read_its_invalidations_is_closed() {
 }
 
 /// With `REDIRECT`, the target receives the invalidation of each change, whichever workers the
-/// reader and the writer have.
+/// reader and the writer are on.
 #[test]
 fn redirected_invalidations_come_from_every_worker() {
     for_each_backend(|backend| {

@@ -15,6 +15,7 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use mimalloc::MiMalloc;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
@@ -45,24 +46,34 @@ pub fn purge() {
     unsafe { mi_collect(true) };
 }
 
+/// Address of the part of the first arena that has no huge pages; 0 if there is none.
+static SMALL_PART: AtomicUsize = AtomicUsize::new(0);
+
 /// Enables huge pages for mimalloc's arenas. If the server `is_small`, the first 256 MiB have none.
 ///
 /// Must be called at the start of the process and again after memory has grown, because mimalloc
 /// maps a GiB or more at a time. Reads `/proc/self/maps`, which takes some ten microseconds.
 pub fn place_huge_pages(is_small: bool) {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+    let advise = |from: usize, to: usize, advice| {
+        let start = core::ptr::with_exposed_provenance_mut(from);
+        // SAFETY: neither advice changes the contents of memory, so any mapping may receive it. A
+        // kernel without huge pages rejects both.
+        let _ = unsafe { madvise(start, to - from, advice) };
+    };
     for arena in maps.lines().filter_map(large_mapping) {
-        let advise = |from: usize, to: usize, advice| {
-            let start = core::ptr::with_exposed_provenance_mut(from);
-            // SAFETY: neither advice changes the contents of memory, so any mapping may receive it.
-            // A kernel without huge pages rejects both.
-            let _ = unsafe { madvise(start, to - from, advice) };
-        };
-        // The first call splits the first arena's mapping. A later call skips parts smaller than
-        // the minimum size.
         let small_bytes = if is_small && arena.contains(&small_block_address()) { SMALL_BYTES } else { 0 };
-        advise(arena.start, arena.start + small_bytes, Advice::LinuxNoHugepage);
+        if small_bytes > 0 {
+            advise(arena.start, arena.start + small_bytes, Advice::LinuxNoHugepage);
+            SMALL_PART.store(arena.start, Relaxed);
+        }
         advise(arena.start + small_bytes, arena.end, Advice::LinuxHugepage);
+    }
+    // The advice has split the mapping of the first arena, so `large_mapping` does not return its
+    // parts any more.
+    let start = if is_small { 0 } else { SMALL_PART.swap(0, Relaxed) };
+    if start > 0 {
+        advise(start, start + SMALL_BYTES, Advice::LinuxHugepage);
     }
 }
 
@@ -255,10 +266,10 @@ mod tests {
         fn mi_usable_size(block: *const u8) -> usize;
     }
 
-    /// mimalloc's size classes are its own choice, so another version of it may need other ones in
-    /// [`crate::block`].
+    /// Another version of mimalloc may have other size classes, which [`crate::block`] must then
+    /// match.
     #[test]
-    fn blocks_count_as_what_mimalloc_takes_for_them() {
+    fn accounted_sizes_are_those_of_mimalloc() {
         for bytes in [32 * 1024, 40_000, 50_000, 70_000, 100_000, 131_073, 200 * 1024, 300_000, 400_000, 524_288] {
             let layout = Layout::from_size_align(bytes, 1).expect("a power of two");
             // SAFETY: the block has this layout and is mimalloc's, because it is not mapped.

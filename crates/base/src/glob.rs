@@ -2,7 +2,7 @@
 //!
 //! | pattern | matches |
 //! | --- | --- |
-//! | `*` | any run of bytes, also none |
+//! | `*` | any run of bytes, including none |
 //! | `?` | one byte |
 //! | `[abc]`, `[a-z]`, `[^a]` | one byte of the class, of the range, not of the class |
 //! | `\x` | the byte `x` itself, also inside a class |
@@ -12,7 +12,7 @@
 //! - An unclosed class extends to the end of the pattern.
 //! - `[]` matches nothing, and `[^]` matches any byte.
 //! - The bounds of a range may be in either order.
-//! - Ranges compare bytes as *signed*, so `[a-\xff]` is the range from 0xff over 0 to `a`.
+//! - Ranges compare bytes as *signed*, so `[a-\xff]` is the range from 0xff through 0 to `a`.
 //! - `ignore_case` doesn't apply to an escaped byte in a class.
 //! - Only the empty pattern matches the empty text; `*` does not.
 //!
@@ -21,8 +21,8 @@
 //! most `text × pattern` steps. (Redis recurses at each star, and stops the exponential case with a
 //! flag.)
 //!
-//! A pattern with more than [`STARS_MAX`] stars matches nothing, as in Redis since the security
-//! fixes of 7.0.15, which bound its recursion.
+//! A pattern with more than [`STARS_MAX`] stars matches nothing, as in Debian's redis-server 7.0.15
+//! with the fix of CVE-2024-31228, which bounds its recursion.
 
 /// Maximum number of stars in a pattern. A run of stars counts once; a star at the end of the
 /// pattern doesn't count.
@@ -34,8 +34,8 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         return pattern.is_empty();
     }
     let (mut p, mut t) = (0, 0);
-    // The positions for a retry: the pattern after the last star, and where in the text to match
-    // it.
+    // The positions for a retry: in the pattern, just after the last star; in the text, where to
+    // match the rest of the pattern.
     let mut retry: Option<(usize, usize)> = None;
     let mut stars = 0;
     while t < text.len() {

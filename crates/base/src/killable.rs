@@ -4,13 +4,13 @@
 //! | --- | --- | --- |
 //! | number | distinguishes runs | the runner, in [`Killable::start`] |
 //! | mark | a bit with a meaning that only the runner's caller knows | the runner, in [`Killable::start`] |
-//! | changed | the run has changed something | the runner, unless the run is killed |
-//! | killed | the run must change nothing and end | any thread, unless the run is changed |
+//! | changed | the run has changed data, or is about to | the runner, unless the run is killed |
+//! | killed | the run must change nothing and end | any thread, unless *changed* is set |
 //! | runs | the run has started and not ended | the runner |
 //!
 //! All bits share one word, so the order of its modifications decides which of *changed* and
-//! *killed* is set first; the other can then not be set. A kill affects only the run that the
-//! killer has seen: if the run's number has changed, its exchange fails.
+//! *killed* is set first; the other can then no longer be set. A kill affects only the run that the
+//! killer has seen: if the run's number has changed, the killer's compare-and-exchange fails.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ const RUNS: u64 = 1;
 const CHANGED: u64 = 1 << 1;
 const KILLED: u64 = 1 << 2;
 const MARK: u64 = 1 << 3;
-/// Shift of the run's number. The remaining bits can't wrap: they hold 2⁶⁰ runs.
+/// Shift of the run's number. The number has 60 bits, so it can't wrap in practice.
 const NUMBER_SHIFT: u32 = 4;
 
 /// The state word described at the head of this module. It belongs to one runner; any thread may
@@ -77,8 +77,8 @@ impl Killable {
         self.word.store(number << NUMBER_SHIFT | mark | RUNS, Ordering::Release);
     }
 
-    /// Marks the run as changed, before its first change. Only the runner may call it. Returns
-    /// `false` if the run was killed: then it must change nothing.
+    /// Sets *changed*, before the run's first change. Only the runner may call it. Returns `false`
+    /// if the run was killed: then it must change nothing.
     #[must_use = "if this is `false`, the run was killed and must change nothing"]
     pub fn change(&self) -> bool {
         // Relaxed, as in the methods below: only the modification order of this word matters; it

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_buffer_is_returned_empty_with_its_memory() {
+    fn an_owned_buffer_is_returned_empty_with_its_memory() {
         let buffer = Outgoing::from(vec![1, 2, 3]).into_buffer();
         assert!(buffer.is_empty() && buffer.capacity() >= 3);
     }

@@ -1,8 +1,8 @@
 //! A small, fast, seeded generator (xoshiro256++). Its output is statistically good, but not
 //! suitable for secrets.
 //!
-//! Random code in Pantala takes a [`Random`] from its caller, so that a test replays from the seed
-//! that it printed.
+//! Random code in Pantala takes a [`Random`] from its caller, so that a test can be replayed from
+//! the seed that it printed.
 
 use std::hash::{BuildHasher, Hasher};
 use std::io::Read;
@@ -23,7 +23,7 @@ fn splitmix64(state: &mut u64) -> u64 {
 }
 
 impl Random {
-    /// Returns the generator of `seed`. Equal seeds give equal sequences on every platform.
+    /// Returns a generator seeded with `seed`. Equal seeds give equal sequences on every platform.
     pub fn from_seed(seed: u64) -> Self {
         let mut mix = seed;
         // xoshiro256++ must not start with an all-zero state. SplitMix64 maps different counters to

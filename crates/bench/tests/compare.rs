@@ -302,7 +302,10 @@ fn a_sweep_measures_every_rate() {
         assert_eq!(are_counted, workload["uncounted"].is_null(), "{counts:#} {:#}", workload["uncounted"]);
     }
     let markdown = std::fs::read_to_string(out.join("report.md")).unwrap();
-    assert!(markdown.contains("| own peak: ") && markdown.contains("peaks without a rate"), "{markdown}");
+    assert!(
+        markdown.contains("| own peak: ") && markdown.contains("peak throughput without a fixed rate"),
+        "{markdown}"
+    );
     let html = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(html.contains("p99 latency over operations/s"));
 }

@@ -416,7 +416,7 @@ fn collections(scene: &mut Scene<'_>) {
         scene.run("ZADD", key, &[b"1", b"a", b"2", b"b", b"7", member(0)]);
     }
     let counts = scene.apart_and_together("ZADD", [&[b"7", member(0)]; 4]);
-    assert_row("SADD, ZADD of what is there", counts, 0);
+    assert_row("SADD, ZADD of an existing member", counts, 0);
     for (round, key) in ["key1", "key2"].into_iter().enumerate() {
         scene.run("DEL", key, &[]);
         // The members differ, so that the second worker doesn't write the bytes that the first left
@@ -436,5 +436,5 @@ fn collections(scene: &mut Scene<'_>) {
 /// its four vectors, the mailbox of the requesting worker, the reply message, the reply.
 fn requests() {
     let request = size_of::<Node<Request>>().div_ceil(LINE_BYTES);
-    assert_eq!(row("a request at a shard that is held").0, 1 + request + 4 + 3);
+    assert_eq!(row("a request to a shard that is held").0, 1 + request + 4 + 3);
 }

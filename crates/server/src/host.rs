@@ -73,7 +73,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a server around a keyspace.
+    /// Creates a server for a keyspace.
     pub fn new(
         mut keyspace: Keyspace,
         config: ConfigStore,
@@ -108,7 +108,7 @@ impl Server {
         server
     }
 
-    /// Returns the data.
+    /// Returns the keyspace.
     pub fn keyspace(&self) -> &Keyspace {
         &self.keyspace
     }
@@ -241,7 +241,8 @@ impl Server {
         chosen
     }
 
-    /// Uncounts an admitted connection that its worker has closed or could not take over.
+    /// Removes an admitted connection from the counts, after its worker has closed it or could not
+    /// take it over.
     pub fn connection_refused(&self, worker: u32) {
         self.open.fetch_sub(1, Relaxed);
         self.loads[worker as usize].fetch_sub(1, Relaxed);
@@ -305,7 +306,7 @@ impl Server {
         }
     }
 
-    /// Stops the server after a signal. The settings say whether to save a snapshot first.
+    /// Stops the server after a signal. The settings determine whether it saves a snapshot first.
     pub fn signalled(&self, signal: process::Ending) {
         if self.snapshots.loading.is_startup() {
             tracing::warn!("Received shutdown signal during loading, exiting now.");
@@ -335,7 +336,7 @@ pub fn admit_link(server: &Server) {
 const PROTECTED_MODE_DENIED: &str = "-DENIED Pantala is running in protected mode because protected mode is enabled and no \
      password is set for the default user. In this mode connections are only accepted from the loopback interface. To connect \
      from elsewhere, either set a password with 'requirepass' (in the configuration file or by CONFIG SET from the loopback \
-     interface), or switch protected mode off with 'protected-mode no' if nobody untrusted can reach this port.\r\n";
+     interface), or switch protected mode off with 'protected-mode no' if no untrusted host can reach this port.\r\n";
 
 impl Host for Server {
     fn command(&self, name: &[u8]) -> Option<&'static Command> {

@@ -1,4 +1,5 @@
-//! Prose of the source tree: comments of Rust files and Markdown, and the rules that it must keep.
+//! Prose of the source tree: comments of Rust files and Markdown, and the rules that it must
+//! follow.
 //!
 //! Each rule returns the lines that violate it. The test `tidy` compares their number with the
 //! budget of the file's folder.
@@ -47,7 +48,7 @@ pub const IDIOMS: &[(&str, &str)] = &[
     ("whoever", "the client, the caller, the worker"),
 ];
 
-/// Words that look like a verb in the third person but aren't.
+/// Words that look like verbs in the third person but aren't.
 const NOT_VERBS: &[&str] = &[
     "always",
     "arguments",
@@ -144,8 +145,8 @@ pub fn of_markdown(text: &str) -> Vec<Line<'_>> {
     found
 }
 
-/// Returns the lines that are too wide. A line without a blank, such as a link, can't be divided,
-/// so it isn't one of them.
+/// Returns the lines that are too wide. A line without a blank, such as a link, can't be wrapped,
+/// so it isn't reported.
 #[must_use]
 pub fn too_wide(lines: &[Line<'_>]) -> Vec<String> {
     let is_wide = |line: &&Line<'_>| line.columns > COLUMNS_MAX && line.text.contains(' ');

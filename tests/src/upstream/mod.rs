@@ -13,7 +13,7 @@
 //! # Words
 //!
 //! - *unit*: a file of the suite, identified by the suite's name for it (`unit/type/string`).
-//! - *test*: a test in a unit, with its name. If several tests of a unit have one name, all must
+//! - *test*: a test in a unit, with its name. If several tests of a unit share a name, all must
 //!   pass.
 //! - *listed*: named in a skip list. A listed test runs, and must fail, unless its line starts with
 //!   a mark: `!` (it doesn't run, because it would hang or make later tests fail), `@` (it runs

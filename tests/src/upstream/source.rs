@@ -9,7 +9,7 @@ use crate::{binary, tool};
 /// The version of Redis that Pantala emulates, and whose tests it runs.
 pub const VERSION: &str = "7.0.15";
 
-/// The programs of Redis that units call with paths within the source folder.
+/// The programs of Redis that units call by paths within the source folder.
 const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 
 /// Returns the folder of the source package, after downloading and unpacking it if it is missing.

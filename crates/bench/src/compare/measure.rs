@@ -431,7 +431,7 @@ fn check_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
     let (Some(rate_per_s), Some(summary)) = (rate_per_s, &peer.summary) else { return };
     if !keeps_rate(rate_per_s, summary.operations_per_s.min) {
         peer.notes.push(format!(
-            "didn't keep the rate of {rate_per_s} operations/s in every round, so its latencies are those of a growing queue"
+            "didn't reach the rate of {rate_per_s} operations/s in every round, so its latencies are those of a growing queue"
         ));
     }
 }
@@ -521,6 +521,6 @@ mod tests {
             peer.notes.join("")
         };
         assert_eq!((told(None), told(Some(980))), (String::new(), String::new()));
-        assert!(told(Some(1_000)).contains("didn't keep the rate of 1000"));
+        assert!(told(Some(1_000)).contains("didn't reach the rate of 1000"));
     }
 }

@@ -49,15 +49,15 @@ impl Topology {
                 "" | "?" => SocketAddr::new(contact.ip(), part.port),
                 host => resolve(host, part.port)?,
             };
-            let node = topology.node(address).ok_or_else(|| invalid("more nodes than can be followed"))?;
+            let node = topology.node(address).ok_or_else(|| invalid("too many nodes in the cluster"))?;
             if part.first > part.last || usize::from(part.last) >= SLOTS {
-                return Err(invalid("a slot out of range"));
+                return Err(invalid("a slot is out of range"));
             }
             topology.slots[usize::from(part.first)..=usize::from(part.last)].fill(node as u16);
         }
         let unassigned = topology.slots.iter().filter(|node| **node == u16::MAX).count();
         if unassigned > 0 {
-            return Err(invalid(&format!("{unassigned} slots of the cluster are assigned to no node")));
+            return Err(invalid(&format!("{unassigned} slots are not assigned to any node of the cluster")));
         }
         Ok(topology)
     }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_slots_keep_nodes_in_their_places() {
+    fn an_update_keeps_the_indexes_of_nodes() {
         let part = |first, last, port| Part { first, last, host: String::new(), port };
         let mut known = Topology::from_parts(&[part(0, 99, 1), part(100, 16383, 2)], contact()).unwrap();
         let newer = Topology::from_parts(&[part(0, 199, 2), part(200, 16383, 3)], contact()).unwrap();

@@ -361,7 +361,7 @@ impl<'a> Driver<'a> {
             self.tally.redirections += 1;
             let Some(topology) = &mut self.topology else { continue };
             let Some(node) = topology.node(redirection.address) else {
-                self.tally.error(b"redirected to more nodes than can be followed");
+                self.tally.error(b"redirected to too many nodes");
                 continue;
             };
             if !redirection.once {

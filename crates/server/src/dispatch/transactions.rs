@@ -231,7 +231,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Requests the shards in `self.shards` and does the work of `held` when they are held.
-    /// `has_waited` means that the command has waited before and the rest of its window has run.
+    /// `has_waited` means that the command has waited for shards before, while the rest of its
+    /// window ran.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         // Rejecting `WATCH` would let its transaction run unprotected, which is worse than waiting.
@@ -365,8 +366,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Does the work for which the shards were requested, and releases them. Work that has waited
-    /// for its shards is timed from this point, because waiting does not count, as in Redis.
+    /// Does the work for which the shards were requested, and releases them. If the work had to
+    /// wait for its shards, its time is measured from here, because waiting does not count, as in
+    /// Redis.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let before =
             self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
@@ -484,7 +486,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return true;
         }
         self.memory.make_room(&mut self.clients, held);
-        // Evicted values are freed first, because a script may hold its shards for long.
+        // Evicted values are freed first, because a script may hold its shards for a long time.
         self.clients.executor.free_evicted();
         let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
         let flags = match &connection.socket.held {

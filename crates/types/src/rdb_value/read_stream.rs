@@ -35,7 +35,7 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, form: Form) -> Result<Box<Stream
         let (first_id, max_deleted_id) = (id(reader)?, id(reader)?);
         Counters { length, first_id, last_id, max_deleted_id, entries_added: reader.number()? }
     } else {
-        // For a stream without entries, Redis 7.0 sets the largest id.
+        // For a stream without entries, Redis 7.0 sets the maximum id.
         let first_id = stream.first_entry_id().unwrap_or(StreamId::MAX);
         Counters { length, first_id, last_id, max_deleted_id: StreamId::MIN, entries_added: length }
     };
@@ -52,7 +52,7 @@ fn group(reader: &mut Reader<'_>, form: Form, counters: &Counters) -> Result<Res
     let (name, last_id) = (element(reader)?, id(reader)?);
     let entries_read = match form {
         Form::Uncounted => counters.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
-        // All ones mean that the number is unknown.
+        // A number with all bits set means unknown.
         Form::Counted | Form::Active => reader.number()? as i64,
     };
     let mut group = RestoredGroup::new(&name, last_id, entries_read);
@@ -63,7 +63,7 @@ fn group(reader: &mut Reader<'_>, form: Form, counters: &Counters) -> Result<Res
     for _ in 0..reader.count(2 + size_of::<i64>())? {
         let (name, seen_ms) = (element(reader)?, i64::from_le_bytes(reader.array()?));
         if form == Form::Active {
-            // Redis 7.0 has only one time per consumer, so the second one is skipped.
+            // Redis 7.0 has only one time per consumer, so the second time is skipped.
             reader.array::<{ size_of::<i64>() }>()?;
         }
         let count = reader.count(RAW_ID_BYTES)?;

@@ -46,7 +46,7 @@ pub(super) fn is_swept(workload: &WorkloadResult) -> bool {
     workload.peers.iter().any(|peer| !peer.sweep.is_empty())
 }
 
-/// Returns every rate of every peer, by rate.
+/// Returns the points of all peers, ordered by rate.
 fn points(workload: &WorkloadResult) -> impl Iterator<Item = (&PeerResult, &Point, &PointSummary)> {
     let rates = workload.peers.iter().map(|peer| peer.sweep.len()).max().unwrap_or(0);
     (0..rates).flat_map(|at| {
@@ -87,12 +87,12 @@ pub(super) fn remarks(workload: &WorkloadResult) -> Vec<String> {
         Some(format!("{} {} ({}–{})", peer.name, rate(s.median), rate(s.min), rate(s.max)))
     };
     let peaks: Vec<String> = workload.peers.iter().filter_map(peak).collect();
-    let mut remarks = vec![format!("peaks without a rate, operations/s: {}", peaks.join(", "))];
+    let mut remarks = vec![format!("peak throughput without a fixed rate, operations/s: {}", peaks.join(", "))];
     for peer in &workload.peers {
         let missed: Vec<String> = peer.sweep.iter().filter(|point| point.is_missed()).map(Point::name).collect();
         if !missed.is_empty() {
             remarks.push(format!(
-                "{}: didn't keep the rate in every round at {}: its latencies there are those of a queue that grew",
+                "{}: didn't reach the rate in every round at {}, so its latencies there are those of a growing queue",
                 peer.name,
                 missed.join(", ")
             ));
@@ -162,8 +162,11 @@ mod tests {
     #[test]
     fn missed_rates_and_missing_counts_are_reported() {
         let remarks = remarks(&result());
-        assert_eq!(remarks[0], "peaks without a rate, operations/s: a 1,000 (1,000–1,000), b 2,000 (2,000–2,000)");
-        assert!(remarks[1].starts_with("b: didn't keep the rate in every round at own peak"), "{}", remarks[1]);
+        assert_eq!(
+            remarks[0],
+            "peak throughput without a fixed rate, operations/s: a 1,000 (1,000–1,000), b 2,000 (2,000–2,000)"
+        );
+        assert!(remarks[1].starts_with("b: didn't reach the rate in every round at own peak"), "{}", remarks[1]);
         assert_eq!(remarks[2], "system calls and wake-ups aren't counted: perf is not installed");
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Workload {
     pub(crate) before: &'static [Step],
     /// Steps after each round, unmeasured.
     pub(crate) after: &'static [Step],
-    /// Number of numbers from which keys or members are formed.
+    /// Size of the range of numbers from which keys or members are formed.
     pub(crate) keys: u64,
     pub(crate) key_prefix: &'static str,
     pub(crate) key_minimum: u64,
@@ -131,8 +131,8 @@ pub(crate) enum Needs {
     AppendOnlyFile,
     /// Commands on keys of several slots, which a Redis cluster rejects.
     SeveralSlots,
-    /// A single key that all commands use, whose members are formed from the numbers. Further
-    /// processes would be idle.
+    /// A single key that all commands use, whose members are formed from the numbers. In a cluster
+    /// all other processes would be idle.
     OneKey,
 }
 
@@ -156,8 +156,8 @@ impl Workload {
         if self.clients == Clients::One || self.measured == Measured::HandOvers { 1 } else { threads }
     }
 
-    /// Returns the number of clients of all threads at `scale`, against a peer of which each client
-    /// connects to `nodes` nodes.
+    /// Returns the number of clients of all threads at `scale`, against a peer with `nodes` nodes,
+    /// to each of which every client connects.
     pub(crate) fn clients_at(&self, scale: f64, threads: u32, nodes: u32) -> u32 {
         let threads = self.threads_of(threads);
         match self.clients {
@@ -204,7 +204,7 @@ impl Workload {
     pub(crate) fn unmodelled(&self) -> Option<&'static str> {
         match (self.measured, self.needs) {
             (Measured::Resident(..), _) => Some("memory, without a load"),
-            (_, Needs::OneKey) => Some("all on one key, whose shard has all the work"),
+            (_, Needs::OneKey) => Some("all commands use one key, so one shard does all the work"),
             (Measured::Operations(_), _) => Some("one command at a time"),
             _ => None,
         }
@@ -232,12 +232,12 @@ mod tests {
     use crate::load::template::{KEY, Template};
 
     #[test]
-    fn every_record_is_sound() {
+    fn every_workload_is_consistent() {
         let all = || ALL.iter().chain(PUBLISHED);
         let mut names: Vec<&str> = all().map(|workload| workload.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), ALL.len() + PUBLISHED.len(), "two have the same name");
+        assert_eq!(names.len(), ALL.len() + PUBLISHED.len(), "two workloads have the same name");
         let compile = |text: &str, prefix: &str| {
             let words: Vec<Vec<u8>> = expanded(text).split(' ').map(|word| word.as_bytes().to_vec()).collect();
             Template::compile(&words, prefix.as_bytes()).unwrap_or_else(|why| panic!("{text}: {why}"))
@@ -297,9 +297,10 @@ mod tests {
         assert_eq!(expanded("SET [x 1]"), "SET [x 1]");
     }
 
-    /// The statement holds for any number of shards above one, because a shard is a range of slots.
+    /// Shards and partitions are contiguous ranges of slots, so the two sets are on different ones
+    /// if the numbers of shards and of partitions are even.
     #[test]
-    fn unions_are_of_different_shards() {
+    fn unions_span_shards() {
         use pantala_base::{key_slot, limits::SLOTS};
         for workload in ALL.iter().filter(|workload| workload.name.contains("unionstore")) {
             let words: Vec<&str> = workload.commands[0].text.rsplit(' ').take(2).collect();
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_words() {
+    fn shapes_are_readable() {
         let shape = |name: &str| Workload::named(name).unwrap().shape();
         assert_eq!(shape("dragonfly-get30"), "1000000 keys, 256 bytes, pipeline 30, 30 clients per thread");
         assert_eq!(shape("sunionstore"), "500000 keys, 256 bytes, pipeline 1, 1 client");

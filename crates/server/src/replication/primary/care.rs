@@ -12,9 +12,9 @@ use crate::host::Server;
 use crate::replication::{Place, Replication, State};
 
 impl Replication {
-    /// Adds a replica. Without a backlog no stream was kept so far, so a new history starts.
-    /// Returns `false` if `at`, the place from which the replica was to continue, now belongs to
-    /// another history.
+    /// Adds a replica. If there is no backlog, no stream has been kept so far, so a new history
+    /// starts. Returns `false` if `at`, the place from which the replica was to continue, now
+    /// belongs to another history.
     pub(super) fn added(&self, server: &Server, replica: Replica, link: Arc<Link>, at: Option<Place>) -> bool {
         {
             let mut state = self.state();
@@ -40,16 +40,18 @@ impl Replication {
         true
     }
 
-    /// Notes whether the stream is kept for replicas, attached or not.
+    /// Records whether the stream is kept, for attached replicas or for replicas that may
+    /// reconnect.
     pub(in crate::replication) fn set_backlog(&self, server: &Server, state: &mut State, is_kept: bool) {
         state.has_backlog = is_kept;
         server.snapshots().aof.gate().set_streamed(is_kept);
     }
 
-    /// Decides whether the stream has a `PING` from time to time: it must not grow while a replica
-    /// is to receive all of it.
+    /// Enables or disables the periodic `PING` in the stream. It is disabled without replicas, and
+    /// while the stream must not grow: during a failover, a shutdown that waits for replicas, and a
+    /// promotion.
     pub(in crate::replication) fn update_pings(&self, server: &Server) {
-        // The lock ensures that the last decision is stored last.
+        // The lock is held until the result is stored, so that the latest decision wins.
         let state = self.state();
         let is_closing = self.failovers.is_running() || state.drain.is_some() || state.promotions > 0;
         server.keyspace().journal().set_replicas(!state.replicas.is_empty() && !is_closing);
@@ -94,8 +96,8 @@ impl Replication {
             state.history.change(id);
             self.set_backlog(server, &mut state, false);
             state.alone_since_ms = None;
-            // Under the lock, so that no replica that attaches now loses the stream. Can't fail:
-            // ending the stream starts no thread.
+            // Done under the lock, so that a replica that attaches at this moment doesn't lose the
+            // stream. Can't fail: ending the stream starts no thread.
             let _ = server.keyspace().keep_journal(false);
         }
         tracing::info!("Replication backlog freed after {} seconds without connected replicas.", ttl_ms / 1000);
@@ -125,7 +127,7 @@ impl Replication {
         links.iter().for_each(|link| link.fail(why));
     }
 
-    /// Rejects or admits writes, depending on the number of good replicas.
+    /// Makes the server reject or admit writes, depending on the number of good replicas.
     pub fn check_good_replicas(&self, server: &Server) {
         self.require_good_replicas(server, server.config().settings().primary);
     }
