@@ -260,24 +260,31 @@ fn scripts_are_killed_before_they_are_busy() {
             let mut clients: Vec<Client> = (0..8).map(|_| server.connect()).collect();
             let mut caller = server.connect();
             caller.send(&call);
-            // Clients of the caller's worker wait until the script has ended.
-            let is_served = |client: &mut &mut Client| {
-                client.send(&["PING"]);
-                client.has_reply_within(SILENT)
-            };
-            let client = clients.iter_mut().find_map(|mut client| is_served(&mut client).then_some(client));
-            let client = client.expect("a client of the other worker");
-            assert_eq!(client.receive(), pong());
-            if call[0] == "FCALL" {
-                eventually("the function is shown", || {
-                    let running = client.call("FUNCTION STATS").field("running_script").cloned();
-                    running.is_some_and(|it| it != Reply::Null && it.field("name") == Some(&Reply::bulk("endless")))
+            // Clients of the caller's worker wait until the script has ended, and are left out.
+            let mut ask = |words: &[&str]| {
+                let mut replies = Vec::new();
+                clients.retain_mut(|client| {
+                    client.send(words);
+                    let is_served = client.has_reply_within(SILENT);
+                    if is_served {
+                        replies.push(client.receive());
+                    }
+                    is_served
                 });
-                assert_eq!(client.call("SCRIPT KILL"), error("NOTBUSY No scripts in execution right now."));
-            } else {
-                assert_eq!(client.call("FUNCTION STATS").field("running_script"), Some(&Reply::Null));
+                replies
+            };
+            if call[0] == "FCALL" {
+                let name = Reply::bulk("endless");
+                let shows = |stats: &Reply| match stats.field("running_script") {
+                    None | Some(Reply::Null) => false,
+                    Some(running) => running.field("name") == Some(&name),
+                };
+                eventually("the function is shown", || ask(&["FUNCTION", "STATS"]).iter().any(shows));
+                let not_busy = error("NOTBUSY No scripts in execution right now.");
+                assert!(ask(&["SCRIPT", "KILL"]).iter().all(|reply| *reply == not_busy));
             }
-            eventually("it is killed", || client.call(kill) == Reply::ok());
+            let kill: Vec<&str> = kill.split(' ').collect();
+            eventually("it is killed", || ask(&kill).contains(&Reply::ok()));
             assert!(matches!(caller.receive(), Reply::Error(text) if text.starts_with("ERR Script killed by user")));
         }
     });
