@@ -37,6 +37,12 @@ pub trait Keeper<V>: Send {
     /// been kept. If not, it is passed again by its next change and by the walk, until it has been
     /// kept. After [`Reason::Removal`] it can't be passed again, and the result is ignored.
     fn keep(&mut self, entry: EntryRef<'_, V>, reason: Reason) -> bool;
+
+    /// Returns whether the walk should return to its caller, which can then do other work. Called
+    /// after each entry of the walk. Must return false until another entry has been passed.
+    fn needs_pause(&mut self) -> bool {
+        false
+    }
 }
 
 /// The reason for which an entry is passed to a [`Keeper`].
@@ -58,6 +64,8 @@ pub(crate) trait KeepRecord: Send {
     /// The record is in use in the dictionary that the keeper was given to, and nothing writes it
     /// during the call.
     unsafe fn keep(&mut self, record: Record, reason: Reason) -> bool;
+
+    fn needs_pause(&mut self) -> bool;
 }
 
 struct Typed<V, K>(K, PhantomData<fn(V)>);
@@ -67,6 +75,10 @@ impl<V, K: Keeper<V>> KeepRecord for Typed<V, K> {
         // SAFETY: by the caller's promise; the dictionary is one of `V`, since only
         // `Dict::begin_snapshot` makes such a keeper.
         self.0.keep(unsafe { EntryRef::new(record) }, reason)
+    }
+
+    fn needs_pause(&mut self) -> bool {
+        self.0.needs_pause()
     }
 }
 
@@ -98,6 +110,12 @@ impl Table {
             is_kept
         }
     }
+
+    /// Passes a record to the keeper during the walk. Returns whether the walk continues with the
+    /// next record.
+    fn keep_walked(&mut self, record: Record) -> bool {
+        self.keep(record, Reason::Walk) && !self.keeper.as_mut().is_some_and(|keeper| keeper.needs_pause())
+    }
 }
 
 impl<V: 'static> Dict<V> {
@@ -122,7 +140,7 @@ impl<V> Dict<V> {
 
     /// Passes the entries of at most `max_buckets` buckets (at least one) to the keeper, starting
     /// at a cursor. Skips entries that have been kept. Returns the next cursor, or `None` at the
-    /// end. 0 starts the walk.
+    /// end. 0 starts the walk. Ends earlier if the keeper asks for a pause.
     pub fn walk_snapshot(&mut self, cursor: u64, max_buckets: usize) -> Option<u64> {
         let table = &mut self.table;
         let (mut cursor, mut words) = (cursor & ((1 << CURSOR_BITS) - 1), Vec::with_capacity(2 * GATHERED));
@@ -131,7 +149,7 @@ impl<V> Dict<V> {
             for index in 0..table.stash.len() {
                 let word = table.stash[index].load(Relaxed);
                 // SAFETY: the stash holds slots in use.
-                if !table.keep(unsafe { Record::from_slot(word) }, Reason::Walk) {
+                if !table.keep_walked(unsafe { Record::from_slot(word) }) {
                     return Some(0);
                 }
             }
@@ -150,7 +168,7 @@ impl<V> Dict<V> {
                 for word in words.drain(..) {
                     // SAFETY: the slot was in use above, and only bits of records have changed
                     // since.
-                    if !table.keep(unsafe { Record::from_slot(word) }, Reason::Walk) {
+                    if !table.keep_walked(unsafe { Record::from_slot(word) }) {
                         return Some(gathered_from);
                     }
                 }

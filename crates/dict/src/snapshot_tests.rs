@@ -33,6 +33,8 @@ struct Kept {
     half: Option<Vec<u8>>,
     /// Its content at that time.
     before: Option<(String, Option<i64>)>,
+    /// Number of entries since the last pause.
+    walked: usize,
 }
 
 impl Keeper<u64> for Kept {
@@ -53,7 +55,15 @@ impl Keeper<u64> for Kept {
         let former = kept.0.insert(entry.key().to_vec(), content);
         assert_eq!(former, None, "{} was kept twice", entry.key().escape_ascii());
         kept.1 += usize::from(reason != Reason::Walk);
+        self.walked += 1;
         true
+    }
+
+    fn needs_pause(&mut self) -> bool {
+        // Some pauses are in the middle of a bucket.
+        let pauses = self.walked >= 5;
+        self.walked = if pauses { 0 } else { self.walked };
+        pauses
     }
 }
 

@@ -10,6 +10,8 @@
 //! Compression takes one step per byte and a table of 1 to 256 KiB. The table decides which matches
 //! are found, so other compressors may produce other bytes.
 
+use std::cell::Cell;
+
 use crate::OutOfMemory;
 
 /// Minimum length of a match.
@@ -29,6 +31,14 @@ const TABLE_BITS: (u32, u32) = (8, 16);
 /// Maximum expansion: three compressed bytes expand to at most [`MATCH_LEN_MAX`].
 const EXPANSION_MAX: u64 = (MATCH_LEN_MAX / 3) as u64;
 
+/// Bits of the largest table that a thread keeps for its next input.
+const KEPT_TABLE_BITS: u32 = 12;
+
+thread_local! {
+    /// The table of [`compress`], so that short inputs don't pay for its allocation.
+    static TABLE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+}
+
 /// The input isn't LZF, or expands to a length other than the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
@@ -37,17 +47,24 @@ pub struct Corrupt;
 /// form exceeds `bytes_max` bytes.
 pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
     let start = out.len();
-    let fits = input.len() <= INPUT_BYTES_MAX && compress_into(input, out, start + bytes_max);
+    let bits = input.len().checked_ilog2().unwrap_or(0).clamp(TABLE_BITS.0, TABLE_BITS.1);
+    let mut table = TABLE.take();
+    table.clear();
+    table.resize(1 << bits, 0);
+    let fits = input.len() <= INPUT_BYTES_MAX && compress_into(input, out, start + bytes_max, &mut table);
+    if bits <= KEPT_TABLE_BITS {
+        TABLE.set(table);
+    }
     if !fits {
         out.truncate(start);
     }
     fits
 }
 
-fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize) -> bool {
-    let bits = input.len().checked_ilog2().unwrap_or(0).clamp(TABLE_BITS.0, TABLE_BITS.1);
-    // Per hash, the position after the last bytes with that hash; 0 if there are none.
-    let mut table = vec![0u32; 1 << bits];
+/// `table` has a power of two of zeros. It holds, for each hash, the position after the last bytes
+/// with that hash, or 0 if there are none.
+fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize, table: &mut [u32]) -> bool {
+    let bits = table.len().ilog2();
     let (mut at, mut literals) = (0, 0);
     while at + MATCH_LEN_MIN <= input.len() {
         let slot = &mut table[hash(input, at, bits)];
@@ -86,7 +103,15 @@ fn hash(input: &[u8], at: usize, bits: u32) -> usize {
 #[inline]
 fn match_len(input: &[u8], back: usize, at: usize) -> usize {
     let most = (input.len() - at).min(MATCH_LEN_MAX);
-    input[back..].iter().zip(&input[at..at + most]).take_while(|(one, two)| one == two).count()
+    let (one, two) = (&input[back..back + most], &input[at..at + most]);
+    let mut len = 0;
+    for (one, two) in one.chunks_exact(8).zip(two.chunks_exact(8)) {
+        if one != two {
+            break;
+        }
+        len += 8;
+    }
+    len + one[len..].iter().zip(&two[len..]).take_while(|(one, two)| one == two).count()
 }
 
 fn put_literals(literals: &[u8], out: &mut Vec<u8>) {

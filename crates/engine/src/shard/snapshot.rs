@@ -13,17 +13,21 @@ use crate::store::snapshot::{SnapshotStart, Step, walk};
 #[cfg(test)]
 mod tests;
 
-/// Number of buckets of a step. They have about 500 entries and take tens of microseconds.
+/// Maximum number of buckets of a step. Their entries, about 500 if small, take tens of
+/// microseconds.
 const BUCKETS_PER_STEP: usize = 64;
 
 /// Maximum time for which the walk holds a shard without releasing it.
 const HELD_MAX: Duration = Duration::from_micros(50);
 
-/// The time of the worker's other work between two turns, divided by the duration of a turn's walk.
-/// So the walk takes a fifth of a busy worker's time, and the rest of an idle worker's.
-const WORK_PER_WALK: u32 = 4;
+/// The time of a busy worker's other work, divided by the time of its walk. An idle worker walks
+/// all the time.
+const WORK_PER_WALK: u32 = 8;
 
-/// Minimum duration of a turn's walk.
+/// Maximum time of the other work in a turn without any command, which only looks for events.
+const IDLE_MAX: Duration = Duration::from_micros(10);
+
+/// Minimum duration of a turn's walk. Turns of less work add up to it.
 const TURN_MIN: Duration = Duration::from_micros(25);
 /// Maximum duration of a turn's walk.
 const TURN_MAX: Duration = Duration::from_micros(200);
@@ -65,6 +69,8 @@ pub struct Walker {
     shards: Vec<u32>,
     /// End of the last turn.
     ended: Option<Instant>,
+    /// The time for which the worker may walk because of its other work.
+    credit: Duration,
 }
 
 impl Walker {
@@ -85,12 +91,20 @@ impl Walker {
             return Ahead::Later;
         }
         let other_work = self.ended.map_or(Duration::ZERO, |ended| began - ended);
-        let until = began + (other_work / WORK_PER_WALK).clamp(TURN_MIN, TURN_MAX);
+        self.credit =
+            if other_work <= IDLE_MAX { TURN_MIN } else { (self.credit + other_work / WORK_PER_WALK).min(TURN_MAX) };
+        if self.credit < TURN_MIN {
+            self.ended = Some(began);
+            return Ahead::More;
+        }
+        let until = began + self.credit;
         let ahead = match Self::walk_detached(executor, until) {
             Ahead::More => Ahead::More,
             detached => self.walk(executor, until).max(detached),
         };
-        self.ended = Some(Instant::now());
+        let ended = Instant::now();
+        self.credit = self.credit.saturating_sub(ended - began);
+        self.ended = Some(ended);
         ahead
     }
 

@@ -3,8 +3,11 @@
 use crate::config::host::reason;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Minimum number of files reserved for other uses than clients, as in Redis.
 const RESERVED_FILES_MIN: u64 = 32;
@@ -99,6 +102,26 @@ pub fn yield_to_workers() {
     let _ = rustix::process::setpriority_process(None, NICE);
 }
 
+/// The time for which the thread that opened it was ready to run but had no CPU.
+#[derive(Debug)]
+pub struct RunQueueWait(File);
+
+impl RunQueueWait {
+    /// Opens the statistics of the calling thread. Returns `None` if the kernel keeps none.
+    pub fn open() -> Option<Self> {
+        File::open("/proc/thread-self/schedstat").ok().map(Self)
+    }
+
+    /// Returns the time so far, or `None` if it can't be read.
+    pub fn so_far(&self) -> Option<Duration> {
+        let mut text = [0; 64];
+        let len = self.0.read_at(&mut text, 0).ok()?;
+        // On-CPU time and run-queue time in nanoseconds, and the number of time slices.
+        let wait = std::str::from_utf8(&text[..len]).ok()?.split_whitespace().nth(1)?;
+        Some(Duration::from_nanos(wait.parse().ok()?))
+    }
+}
+
 /// Returns the CPU time of the calling thread so far, µs.
 pub fn thread_cpu_us() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -131,6 +154,14 @@ mod tests {
         assert_eq!(clients_within(33, 32), Some(1));
         assert_eq!(clients_within(32, 32), None);
         assert_eq!(clients_within(u64::MAX, 32), Some(u32::MAX));
+    }
+
+    #[test]
+    fn waits_in_the_run_queue_only_grow() {
+        let wait = RunQueueWait::open().unwrap();
+        let before = wait.so_far().unwrap();
+        std::thread::yield_now();
+        assert!(wait.so_far().unwrap() >= before);
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub use boot::{Boot, Cleanup, boot};
 pub use cpus::{allowed_cpus, cpu_quota, default_workers, pin_thread};
 pub use encryption::Encryption;
 pub use limits::{
-    allocated_resident_bytes, allow_clients, open_files_limit, raise_open_files, resident_bytes, thread_cpu_us,
-    yield_to_workers,
+    RunQueueWait, allocated_resident_bytes, allow_clients, open_files_limit, raise_open_files, resident_bytes,
+    thread_cpu_us, yield_to_workers,
 };
 pub use listen::{Kind, Listener, Listening, listen};
 pub use log::{set_log_level, set_log_role};

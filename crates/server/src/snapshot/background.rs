@@ -27,6 +27,7 @@ use pantala_persistence::rdb::{EntryForm, Head, Tail, Version, append_select};
 use pantala_replication::Filter;
 use pantala_types::{CutState, Value};
 
+use super::pace::Pace;
 use super::save::facts;
 use crate::host::Server;
 use crate::process::yield_to_workers;
@@ -404,8 +405,9 @@ fn write(
     consumer: &mut dyn Consumer,
 ) -> Result<Written, Failure> {
     let more = consumer.begin().map_err(Failure::Io)?;
-    let mut bytes = 0;
+    let (mut bytes, mut pace) = (0, Pace::new());
     let mut take = |part: &mut Vec<u8>, tail: Option<&mut Tail>| {
+        let began = Instant::now();
         if running.is_aborted.load(Relaxed) {
             return Err(Failure::Aborted);
         }
@@ -413,7 +415,9 @@ fn write(
         if let Some(tail) = tail {
             tail.add(part);
         }
-        consumer.take(part).map_err(Failure::Io)
+        consumer.take(part).map_err(Failure::Io)?;
+        pace.pause_after(began, input.progress());
+        Ok(())
     };
     take(&mut head.to_bytes(&more), Some(&mut tail))?;
     loop {

@@ -4,6 +4,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `background` | starts a snapshot for any consumer, with the stream that continues it |
+//! | `pace` | pauses of the thread that writes, on a shared CPU |
 //! | `bgsave` | `BGSAVE`, the points of `save` |
 //! | `save` | `SAVE` |
 //! | `file` | the file, which replaces the previous one atomically |
@@ -21,6 +22,7 @@ mod check;
 mod file;
 pub mod load;
 pub mod loading;
+mod pace;
 mod reload;
 mod save;
 

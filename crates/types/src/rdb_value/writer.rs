@@ -27,6 +27,8 @@ const INTEGER_LEN_MAX: usize = 11;
 const UNCOMPRESSED_BYTES_MAX: usize = 20;
 /// Minimum saving of a compressed string, in bytes.
 const SAVED_BYTES_MIN: usize = 4;
+/// Bytes that are reserved for a compressed string before it grows by itself.
+const COMPRESSED_BYTES_RESERVED: usize = 1024;
 
 /// Size at which a [`Writer`]'s buffer is drained, in bytes.
 pub const DRAIN_BYTES: usize = 256 * 1024;
@@ -130,8 +132,10 @@ impl<'a> Writer<'a> {
     }
 
     fn compressed(&mut self, bytes: &[u8]) -> bool {
-        let mut compressed = Vec::new();
-        if !lzf::compress(bytes, &mut compressed, bytes.len() - SAVED_BYTES_MIN) {
+        let bytes_max = bytes.len() - SAVED_BYTES_MIN;
+        // Short strings are not worth several reallocations; long ones usually shrink.
+        let mut compressed = Vec::with_capacity(bytes_max.min(COMPRESSED_BYTES_RESERVED));
+        if !lzf::compress(bytes, &mut compressed, bytes_max) {
             return false;
         }
         self.out.push(ENCODED | ENC_LZF);

@@ -58,6 +58,10 @@ const WAIT: Duration = Duration::from_millis(20);
 /// Minimum memory usage in bytes of a collection that is encoded in pieces.
 const LARGE_BYTES: usize = 64 * 1024;
 
+/// Number of bytes of entries after which the walk leaves a shard, for commands that wait. Their
+/// encoding takes at most some 200 µs, if they are compressed.
+const STEP_BYTES: usize = 16 * 1024;
+
 /// Maximum number of empty buffers that are kept for later parts.
 const BUFFERS_KEPT: usize = 64;
 
@@ -142,6 +146,12 @@ impl Progress {
     /// then. This is a bug.
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete.load(Relaxed)
+    }
+
+    /// Returns whether so many parts wait, although the walk pauses, that the snapshot's thread
+    /// must not pause.
+    pub fn is_flooded(&self) -> bool {
+        self.queued_bytes.load(Relaxed) > 2 * QUEUED_BYTES_MAX
     }
 
     /// Returns whether the walk should pause until the snapshot's thread has caught up.
@@ -278,7 +288,7 @@ impl SnapshotStart {
                 continue;
             }
             let (db, output) = (store.logical(physical), Arc::clone(&self.output));
-            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0 });
+            database.dict.begin_snapshot(DictKeeper { output, db, part: Vec::new(), keys: 0, step_bytes: 0 });
             walks.push(Walk { place: Place::Live(physical), cursor: 0 });
         }
         if !walks.is_empty() {
@@ -294,6 +304,8 @@ struct DictKeeper {
     db: u32,
     part: Vec<u8>,
     keys: u64,
+    /// Bytes of entries, before compression, since the walk last left the shard.
+    step_bytes: usize,
 }
 
 impl Keeper<Value> for DictKeeper {
@@ -319,10 +331,20 @@ impl Keeper<Value> for DictKeeper {
         if is_forced {
             progress.forced_bytes.fetch_add((self.part.len() - before) as u64, Relaxed);
         }
+        if !is_forced {
+            let encoded_bytes = self.part.len() - before;
+            self.step_bytes += heap.map_or(encoded_bytes, |value| value.allocated_bytes().max(encoded_bytes));
+        }
         if self.part.len() >= PART_BYTES {
             self.hand_over();
         }
         true
+    }
+
+    fn needs_pause(&mut self) -> bool {
+        let pauses = self.step_bytes >= STEP_BYTES;
+        self.step_bytes = if pauses { 0 } else { self.step_bytes };
+        pauses
     }
 }
 
@@ -421,7 +443,7 @@ pub(crate) enum Step {
     Full,
 }
 
-/// Walks over `buckets` buckets of a shard.
+/// Walks over at most `buckets` buckets of a shard, and about [`STEP_BYTES`] of entries.
 pub(crate) fn walk(store: &Store, shard: &mut Shard, buckets: usize) -> Step {
     let Some(snapshot) = &mut shard.snapshot else { return Step::Ended };
     if snapshot.progress.is_full() {

@@ -1,0 +1,57 @@
+//! Pauses of the snapshot's thread, for workers that share its CPU.
+//!
+//! The kernel lets a running thread, of whatever priority, finish its time slice of some
+//! milliseconds before a worker that has become ready to run. So the thread sleeps after each part,
+//! if it has had to wait for a CPU itself. With a CPU of its own it doesn't pause. While the thread
+//! sleeps, the walk pauses too, because parts wait
+//! ([`pantala_engine::snapshot::QUEUED_BYTES_MAX`]). Commands go on encoding entries, so the thread
+//! doesn't pause if many more parts wait.
+
+use std::time::{Duration, Instant};
+
+use pantala_engine::snapshot::Progress;
+
+use crate::process::RunQueueWait;
+
+/// Interval between checks whether the thread has waited for a CPU.
+const CHECK: Duration = Duration::from_millis(5);
+
+/// Part of that interval which the thread may wait for a CPU before it pauses.
+const WAIT_PER_CHECK: u32 = 20;
+
+/// Duration of a pause, divided by the time of the work before it.
+const PAUSE_PER_WORK: u32 = 2;
+
+/// Maximum pause. Work that took longer has probably waited for the disk.
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+
+/// Decides when the snapshot's thread pauses.
+pub(super) struct Pace {
+    wait: Option<RunQueueWait>,
+    /// Time of the last check, and how long the thread had waited by then.
+    checked: (Instant, Duration),
+    shares_cpu: bool,
+}
+
+impl Pace {
+    /// Must be called by the snapshot's thread.
+    pub(super) fn new() -> Self {
+        let wait = RunQueueWait::open();
+        let waited = wait.as_ref().and_then(RunQueueWait::so_far).unwrap_or_default();
+        Self { wait, checked: (Instant::now(), waited), shares_cpu: false }
+    }
+
+    /// Pauses after work that began at `began`, if the thread shares its CPU.
+    pub(super) fn pause_after(&mut self, began: Instant, progress: &Progress) {
+        let now = Instant::now();
+        let (checked, waited) = self.checked;
+        if now - checked >= CHECK {
+            let wait = self.wait.as_ref().and_then(RunQueueWait::so_far).unwrap_or_default();
+            self.shares_cpu = wait.saturating_sub(waited) > (now - checked) / WAIT_PER_CHECK;
+            self.checked = (now, wait);
+        }
+        if self.shares_cpu && !progress.is_flooded() {
+            std::thread::sleep(((now - began) * PAUSE_PER_WORK).min(PAUSE_MAX));
+        }
+    }
+}
