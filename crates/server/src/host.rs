@@ -22,7 +22,7 @@ use crate::rates::ServerStats;
 use crate::renames::Renames;
 use crate::replication::{Address, Replication};
 use crate::scripting::{Kind, Scripting, Thresholds};
-use crate::snapshot::Snapshots;
+use crate::snapshot::{SHUTDOWN_FAILED, Snapshots};
 use crate::stats::WorkerStats;
 use crate::users;
 
@@ -465,6 +465,9 @@ impl Host for Server {
             return Err("ERR No shutdown in progress.".into());
         }
         tracing::warn!("User requested shutdown...");
+        if !aof::allows_exit(self, how) {
+            return Err(SHUTDOWN_FAILED.into());
+        }
         self.stop();
         Ok(())
     }

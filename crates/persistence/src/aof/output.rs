@@ -119,6 +119,12 @@ impl<F: AppendFile> Output<F> {
         self.is_lost
     }
 
+    /// Drops the batch. The file gets no further effects, as after a failed sync.
+    pub fn lose(&mut self) {
+        self.drop_batch();
+        self.is_lost = true;
+    }
+
     /// Writes the batch. Can be called again after an error.
     ///
     /// # Errors

@@ -9,9 +9,10 @@
 //!
 //! A rewrite cuts the stream and starts a snapshot at the cut. Effects before the cut belong to the
 //! current increment, those behind it to the next. The current one is durable before the next one
-//! is listed, so only the last file of a list can be incomplete. After a failed sync, or without a
-//! base, the next one is not listed until its base is installed. The snapshot becomes the base only
-//! if the next increment is listed and durable; then the files before it are history.
+//! is listed, so only the last file of a list can be incomplete. After a failed sync, without a
+//! base, or if the current one can't be written, the next one is not listed until its base is
+//! installed. The snapshot becomes the base only if the next increment is listed and durable; then
+//! the files before it are history.
 
 use std::io;
 use std::ops::Range;
@@ -157,6 +158,13 @@ impl<D: Disk> Writing<D> {
         self.output.write()
     }
 
+    /// Gives the current increment up, which can't be written, because of a cut: the base will have
+    /// its effects. Like after a failed sync, no further effect is written to it.
+    pub fn abandon(&mut self) {
+        self.output.lose();
+        self.awaits_base = true;
+    }
+
     /// Syncs the written effects. Returns the stamp before which all effects are durable, if known.
     ///
     /// # Errors
@@ -206,6 +214,8 @@ impl<D: Disk> Writing<D> {
 
     fn open_next(&mut self, place: Option<&mut Place<D>>, is_unlisted: bool) -> io::Result<(Output<D::File>, Vec<u8>)> {
         let Some(place) = place else { return Err(io::ErrorKind::NotFound.into()) };
+        // It may have been removed.
+        place.directory.create()?;
         let (file, name) = if is_unlisted {
             let name = names::temporary_increment(place.directory.prefix());
             // A former thread may still write to a file of this name. An error is ignored: usually

@@ -191,6 +191,14 @@ impl SimulatedDisk {
         &self.0.1
     }
 
+    /// Writes all content of files to disk, as the kernel does after a while, but no names.
+    pub fn write_back(&self) {
+        for content in &mut self.0.0.borrow_mut().contents {
+            content.pending.clear();
+            content.durable.clone_from(&content.bytes);
+        }
+    }
+
     /// Makes this many calls of a thousand fail.
     pub fn set_faults(&self, permille: u64) {
         self.rules().fault_permille.set(permille);

@@ -176,7 +176,6 @@ impl<'t> World<'t> {
         if number < self.promised {
             return Err(format!("units up to {} were promised, and {number} are there", self.promised));
         }
-        self.history.truncate(number as usize);
         let is_always = self.one_in(2);
         let has_checksums = match self.checksums {
             Checksums::Never => false,
@@ -186,6 +185,9 @@ impl<'t> World<'t> {
         // The server may have started without the file, which is turned on now.
         let awaits_base = self.one_in(6);
         let opened = if awaits_base {
+            // Nothing that this server does syncs the old files. If the cut of a torn end were
+            // still pending, a crash could bring back effects that this life has replaced.
+            self.disk.write_back();
             directory.create().and_then(|()| {
                 directory.open_to_append(&names::temporary_increment(PREFIX), true)?;
                 Ok((Place { directory, manifest, others_bytes: 0 }, Writing::at_cut()))
@@ -199,6 +201,9 @@ impl<'t> World<'t> {
         }
         let (place, writing) = opened.map_err(|error| format!("no call fails: {error}"))?;
         self.disk.crash_after(None);
+        // Only now: after a crash during the start, the disk may have effects that were not loaded,
+        // because the cut of a torn end was not synced.
+        self.history.truncate(number as usize);
         if !awaits_base {
             // Clients may read all that was loaded.
             self.promise(number);
@@ -380,6 +385,10 @@ impl<'t> World<'t> {
                 Err(_) => {
                     if life.is_always && !life.awaits_base {
                         return Err(Exited);
+                    }
+                    if !life.writing.is_written() && !life.writing.is_rotated() {
+                        life.writing.abandon();
+                        continue;
                     }
                     life.wants_rewrite |= life.writing.is_lost();
                     break;

@@ -31,5 +31,5 @@ mod writer;
 
 pub use check::{Arguments, check_aof};
 pub use rewrite::{rewrite_if_due, run as rewrite_in_background};
-pub use start::{end, has_files, prepare, reload, restart, start, turn_off, turn_on};
+pub use start::{allows_exit, end, has_files, prepare, reload, restart, start, turn_off, turn_on};
 pub use state::{Aof, State, tune};

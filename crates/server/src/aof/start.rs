@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 
 use pantala_engine::access::SessionView;
-use pantala_engine::client::{Client, Endpoint, Session};
+use pantala_engine::client::{Client, Endpoint, Session, Shutdown};
 use pantala_engine::effect::Which;
 use pantala_engine::executor::Executor;
 use pantala_engine::functions::Functions;
@@ -21,6 +21,7 @@ use super::state::{State, lock};
 use super::writer::{self, Inbox, Order};
 use crate::config::Settings;
 use crate::host::Server;
+use crate::process;
 use crate::snapshot::facts;
 
 /// Returns whether there are files to load at startup.
@@ -105,6 +106,9 @@ pub fn reload<'k>(
     view: SessionView,
 ) -> Result<(), String> {
     const FAILED: &str = "ERR Error trying to load the AOF files, check server logs";
+    if server.snapshots().aof.state() == State::Off {
+        return Err("ERR The append-only file is off".to_owned());
+    }
     if !sync(server) {
         return Err(FAILED.to_owned());
     }
@@ -178,13 +182,34 @@ pub fn turn_off(server: &Server) {
     }
 }
 
+/// Returns whether the server may exit: not while the first base is being written, because the
+/// files would lack the dataset. The options of the shutdown may force it.
+pub fn allows_exit(server: &Server, how: Shutdown) -> bool {
+    if server.snapshots().aof.state() != State::AwaitsBase {
+        return true;
+    }
+    if how.force {
+        tracing::warn!("Writing initial AOF. Exit anyway.");
+    } else {
+        tracing::warn!("Writing initial AOF, can't exit.");
+        process::notify("STATUS=Writing initial AOF, can't exit.");
+    }
+    how.force
+}
+
 /// Writes and syncs the remaining effects, after the workers have ended.
 pub fn end(server: &Server) {
-    let handle = lock(&server.snapshots().aof.writer).take();
+    let aof = &server.snapshots().aof;
+    let handle = lock(&aof.writer).take();
     if let Some(handle) = handle {
         tracing::info!("Calling fsync() on the AOF file.");
         handle.inbox.order(Order::Stop);
         handle.join();
+        let error = aof.written.error.load(Relaxed);
+        if error != 0 {
+            let error = io::Error::from_raw_os_error(error);
+            tracing::warn!("The append-only file lacks the last effects, which could not be written: {error}");
+        }
     }
 }
 

@@ -331,10 +331,17 @@ impl Writer {
                 Ok(()) => self.note_well(server),
                 Err((what, error)) => {
                     self.note_failed(server, what, &error);
+                    if what == "write" && !self.writing.is_rotated() {
+                        // A rewrite may be what makes room on the disk.
+                        self.writing.abandon();
+                        continue;
+                    }
                     // A file whose sync has failed must not be synced again. The next increment is
                     // unaffected, so the thread continues with it.
                     if self.writing.is_lost() && self.writing.is_written() && self.is_at_cut() {
                         self.rotate(server);
+                    } else if self.writing.is_lost() && !self.writing.is_rotated() && has_more {
+                        continue;
                     }
                     break;
                 }
@@ -444,7 +451,7 @@ impl Writer {
         self.failed_at = Some(Instant::now());
         let number = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
         server.snapshots().aof.set_write_error(server, number);
-        if self.writing.is_lost() {
+        if self.writing.is_lost() && self.writing.is_rotated() {
             // The kernel may have dropped the unsynced pages, so a retry proves nothing. The next
             // base will contain these effects.
             rewrite::request(server);

@@ -17,7 +17,7 @@ use super::Dispatcher;
 use super::transactions::Held;
 use crate::aof::reload;
 use crate::clients::Clients;
-use crate::snapshot::save_before_end;
+use crate::snapshot::{SHUTDOWN_FAILED, SIGNAL_FAILED, save_before_end};
 
 /// The token of requests for all shards after a signal. No connection has it.
 pub(super) const ENDING: u64 = u64::MAX;
@@ -32,8 +32,6 @@ pub(super) const SERVER_SESSION: SessionView = SessionView {
     in_script: false,
     permit: Permit::new(0, true),
 };
-
-const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
 /// Acquires all shards for a client's `SHUTDOWN` with a snapshot, or its `DEBUG LOADAOF`.
 #[cold]
@@ -74,11 +72,9 @@ pub(super) fn end<L: EventLoop>(
     let connection = index.and_then(|index| d.clients.reactor.connections[index as usize].as_mut());
     match connection {
         Some(connection) if is_over => connection.session.close_after_reply = true,
-        Some(connection) => Reply::new(&mut connection.output, connection.session.version).error(FAILED),
+        Some(connection) => Reply::new(&mut connection.output, connection.session.version).error(SHUTDOWN_FAILED),
         None if is_over => {}
-        None => tracing::warn!(
-            "Signal received but errors trying to shut down the server, check the logs for more information"
-        ),
+        None => tracing::warn!("{SIGNAL_FAILED}"),
     }
     d.clients.executor.done()
 }

@@ -35,7 +35,7 @@ use pantala_engine::client::Shutdown;
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::whole::{self as engine, Reload, Storage, Whole};
 
-use crate::aof::Aof;
+use crate::aof::{self, Aof};
 use crate::config::Settings;
 use crate::host::Server;
 use crate::process;
@@ -136,8 +136,17 @@ impl Server {
     }
 }
 
+/// The reply to a `SHUTDOWN` that fails.
+pub const SHUTDOWN_FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
+/// The line of the log for a shutdown by a signal that fails.
+pub const SIGNAL_FAILED: &str =
+    "Signal received but errors trying to shut down the server, check the logs for more information";
+
 /// Saves before a shutdown. Returns whether the server may stop.
 pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) -> bool {
+    if !aof::allows_exit(server, how) {
+        return false;
+    }
     tracing::info!("Saving the final RDB snapshot before exiting.");
     process::notify("STATUS=Saving the final RDB snapshot");
     // Libraries belong to no shard, so holding all shards does not keep them from changing.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use pantala_engine::message::Message;
 use pantala_replication::{ReplId, ReplicaState};
 
+use crate::aof;
 use crate::host::Server;
 use crate::replication::Replication;
 use crate::replication::replica::Known;
@@ -49,8 +50,11 @@ fn end(server: &Server) {
     if Server::saves_before(server, server.snapshots().ending()) {
         // The snapshot needs all shards, which a worker must acquire.
         server.port(0).send(Message::Save);
-    } else {
+    } else if aof::allows_exit(server, server.snapshots().ending()) {
         server.stop();
+    } else {
+        tracing::warn!("{}", snapshot::SIGNAL_FAILED);
+        server.replication().resume_writes(server);
     }
 }
 
