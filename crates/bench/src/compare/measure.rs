@@ -61,7 +61,7 @@ pub(super) struct Pass {
 /// Results of a pass.
 pub(super) struct Driven {
     pub(super) round: Round,
-    peak_bytes: u64,
+    pub(super) peak_bytes: u64,
     /// System calls and wake-ups, if they were to be counted.
     pub(super) counts: Option<io::Result<Counts>>,
     /// An error if a reply or a step afterwards was not as expected.
@@ -93,6 +93,7 @@ impl Course<'_> {
             parameters: self.parameters(workload),
             scale: self.setup.scale,
             against: self.setup.against.clone(),
+            writes_files: workload.writes_files(),
             uncounted: self.tracer.as_ref().err().filter(|_| sweeps).cloned(),
             peers: entrants.into_iter().map(Entrant::leave).collect(),
         };
@@ -104,6 +105,10 @@ impl Course<'_> {
         result
     }
 
+    pub(super) fn ground(&self) -> Ground<'_> {
+        Ground { dir: &self.setup.dir, cpus: &self.setup.server_cpus, stop: self.stop }
+    }
+
     /// Starts a peer, loads its keys, and pauses it.
     fn enter(&self, spec: &Spec, workload: &Workload, ports: &mut Ports) -> Entrant {
         let mut result = PeerResult { name: spec.name.clone(), ..PeerResult::default() };
@@ -112,8 +117,7 @@ impl Course<'_> {
             return Entrant { peer: None, result };
         }
         say(&format!("{}: {} starts", workload.name, spec.name));
-        let ground = Ground { dir: &self.setup.dir, cpus: &self.setup.server_cpus, stop: self.stop };
-        let mut peer = match Peer::start(spec, workload, ports, &ground) {
+        let mut peer = match Peer::start(spec, workload, ports, &self.ground()) {
             Ok(peer) => peer,
             Err(absent) => {
                 match absent {
@@ -162,7 +166,7 @@ impl Course<'_> {
         &self,
         entrant: &mut Entrant,
         when: &str,
-        drive: impl FnOnce(&Peer, &mut PeerResult) -> io::Result<()>,
+        drive: impl FnOnce(&mut Peer, &mut PeerResult) -> io::Result<()>,
     ) {
         let Entrant { peer: Some(peer), result } = entrant else { return };
         if result.invalid.is_some() || check_interrupted(self.stop).is_err() {
@@ -181,9 +185,15 @@ impl Course<'_> {
     }
 
     /// Measures a peer once. Round 0 is the warm-up.
-    fn measure(&self, peer: &Peer, result: &mut PeerResult, workload: &Workload, round: u64) -> io::Result<()> {
-        let pass = Pass { round, rate_per_s: self.setup.rate.fixed(), amount: self.amount(workload, round) };
-        let driven = self.drive(peer, workload, &pass, None)?;
+    fn measure(&self, peer: &mut Peer, result: &mut PeerResult, workload: &Workload, round: u64) -> io::Result<()> {
+        let driven = match workload.measured {
+            Measured::Saves => self.save(peer, workload, round)?,
+            Measured::Loads => self.restart(peer, workload, round)?,
+            _ => {
+                let pass = Pass { round, rate_per_s: self.setup.rate.fixed(), amount: self.amount(workload, round) };
+                self.drive(peer, workload, &pass, None)?
+            }
+        };
         result.resident_peak_bytes = result.resident_peak_bytes.max(driven.peak_bytes);
         if round > 0 {
             print_round(&format!("{}: round {round}, {}", workload.name, result.name), &driven.round);
@@ -284,6 +294,15 @@ impl Course<'_> {
             let fills = workload.fill.iter().filter(|step| !matches!(step, Step::Count(..)));
             let fill: Vec<&str> = fills.map(Step::text).collect();
             return format!("{}; {}, no other load", fill.join(", "), scaled(what, published * each, keys * each));
+        }
+        let unit = match workload.measured {
+            Measured::Saves => Some("a snapshot in the background a round"),
+            Measured::Loads => Some("a restart a round"),
+            _ => None,
+        };
+        if let Some(unit) = unit {
+            let (bytes, keys) = (workload.data_bytes, scaled("keys", published, keys));
+            return format!("{keys}, values of {bytes} bytes, {unit}; an operation is a key");
         }
         let commands: Vec<String> = workload
             .commands
@@ -387,7 +406,7 @@ impl Watch for Account<'_> {
     }
 }
 
-fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
+pub(super) fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
     Round {
         round,
         server_cpu_s: spent.cpu_s,
@@ -397,6 +416,9 @@ fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
         server_cpu_us_per_operation: spent.cpu_s * 1e6 / load.operations.max(1) as f64,
         server_voluntary_switches: spent.voluntary,
         server_involuntary_switches: spent.involuntary,
+        server_written_bytes: spent.written_bytes,
+        payload_bytes: load.sent_bytes,
+        copy_s: None,
         hit_rate: load.hit_rate(),
         load,
     }

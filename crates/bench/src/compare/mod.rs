@@ -14,10 +14,11 @@
 //!
 //! For each workload all peers are started, filled with the same keys, driven for a second without
 //! measurement, and then measured in rounds. Memory workloads have no rounds: they measure the
-//! memory usage of the keys ([`resident`]). Peers that are not being measured are stopped
-//! (SIGSTOP), so that forty idle processes cost the current peer nothing. CPU time is the kernel's
-//! count for all threads of a peer's processes and their children, between the first request and
-//! the last reply.
+//! memory usage of the keys ([`resident`]). Rounds of some workloads write a snapshot or restart
+//! the server instead of driving it ([`persistence`]). Peers that are not being measured are
+//! stopped (SIGSTOP), so that forty idle processes cost the current peer nothing. CPU time is the
+//! kernel's count for all threads of a peer's processes and their children, between the first
+//! request and the last reply.
 //!
 //! Every started process is a [`process::Process`]. Dropping it ends the process; this happens at
 //! the end, after an error, and after the first signal. A panic kills the processes. Only SIGKILL
@@ -28,6 +29,7 @@ mod host;
 mod measure;
 mod options;
 mod peers;
+mod persistence;
 mod preflight;
 mod presets;
 mod process;

@@ -137,7 +137,7 @@ pub(super) struct Peer {
     pub(super) notes: Vec<String>,
     processes: Vec<Process>,
     /// Declared after `processes`, so that the folder is removed after they have ended.
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// The reason why a peer takes no part in a workload.
@@ -169,7 +169,11 @@ impl Peer {
         ports: &mut Ports,
         ground: &Ground<'_>,
     ) -> Result<Self, Absent> {
+        let stores = matches!(workload.measured, Measured::Saves | Measured::Loads);
         let nodes = match spec.kind {
+            Kind::RedisCluster { .. } if stores => {
+                return Err(Absent::Skipped("the files of one process are measured".into()));
+            }
             Kind::RedisCluster { .. } if matches!(workload.measured, Measured::Resident(..)) => {
                 return Err(Absent::Skipped("the memory of one process is measured".into()));
             }
@@ -181,7 +185,9 @@ impl Peer {
                     "all commands use one key, so only one process of a Redis cluster would have work".into(),
                 ));
             }
-            Kind::Floor { .. } if workload.needs == Needs::AppendOnlyFile || workload.is_counted() => {
+            Kind::Floor { .. }
+                if matches!(workload.needs, Needs::AppendOnlyFile(_)) || workload.is_counted() || stores =>
+            {
                 return Err(Absent::Skipped("stores nothing".into()));
             }
             Kind::RedisCluster { nodes, .. } => nodes as u32,
@@ -219,7 +225,7 @@ impl Peer {
             nodes,
             notes: Vec::new(),
             processes,
-            _dir: dir,
+            dir,
         };
         peer.suit(workload)?;
         Ok(peer)
@@ -236,7 +242,7 @@ impl Peer {
                     self.notes.push("no reply to CLUSTER SLOTS: driven without cluster mode".into());
                 }
             }
-            Needs::AppendOnlyFile => {
+            Needs::AppendOnlyFile(_) => {
                 let answer = control.ask(&["CONFIG", "GET", "appendonly"])?;
                 let yes = matches!(&answer, Value::Array(pair) if pair.get(1) == Some(&Value::Bulk(b"yes".to_vec())));
                 if !yes {
@@ -260,7 +266,7 @@ impl Peer {
             cluster_mode: false,
             nodes: 1,
             notes: Vec::new(),
-            _dir: tempfile::tempdir().unwrap(),
+            dir: tempfile::tempdir().unwrap(),
         }
     }
 
@@ -300,6 +306,17 @@ impl Peer {
         resident_bytes(&self.ids())
     }
 
+    /// Stops the first process and starts it again with the same files. Returns the time from its
+    /// start until it replies to PING, in seconds, and what it has used by then.
+    pub(super) fn restart(&mut self, ground: &Ground<'_>) -> io::Result<(f64, Spent)> {
+        self.processes[0].terminate();
+        self.processes[0].finish();
+        let begin = Instant::now();
+        self.processes[0] = Process::start(&self.command, &self.dir.path().join("0"), ground.cpus)?;
+        until_ready(&mut self.processes[0], self.addresses[0], ground.stop)?;
+        Ok((begin.elapsed().as_secs_f64(), self.spent_since(&Usage::default())))
+    }
+
     /// Ends all processes: signals all of them, then waits for them.
     pub(super) fn stop(mut self) {
         self.processes.iter_mut().for_each(Process::terminate);
@@ -319,8 +336,12 @@ impl Spec {
                     .map(str::to_owned)
                     .to_vec();
             words.extend(more.iter().map(ToString::to_string));
-            if workload.needs == Needs::AppendOnlyFile {
-                words.extend(["--appendonly", "yes", "--appendfsync", "everysec"].map(str::to_owned));
+            if let Needs::AppendOnlyFile(sync) = workload.needs {
+                words.extend(["--appendonly", "yes", "--appendfsync", sync.word()].map(str::to_owned));
+                if workload.measured == Measured::Loads {
+                    // A rewrite would replace the commands by a base.
+                    words.extend(["--auto-aof-rewrite-percentage", "0"].map(str::to_owned));
+                }
             }
             if let Clients::Connections(connections) = workload.clients {
                 words.extend(["--maxclients".to_owned(), (connections + CONNECTIONS_SPARE).to_string()]);

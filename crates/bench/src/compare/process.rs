@@ -181,6 +181,8 @@ pub(super) struct Usage {
     threads: BTreeMap<(u32, u32), Counters>,
     /// CPU time of children that have ended.
     reaped_ns: u64,
+    /// Bytes that the kernel has written to disks or will write, ended children included.
+    written_bytes: u64,
 }
 
 /// Counters of one thread.
@@ -209,6 +211,8 @@ pub(super) struct Spent {
     pub(super) voluntary: u64,
     /// Context switches of all threads because they lost their CPU.
     pub(super) involuntary: u64,
+    /// Bytes written to disks, page cache included. Of a file system in memory none count.
+    pub(super) written_bytes: u64,
 }
 
 impl Usage {
@@ -221,6 +225,9 @@ impl Usage {
                 // Fields 16 and 17 are the user and system time of children that were waited for.
                 usage.reaped_ns += (stat_field(&stat, 16) + stat_field(&stat, 17)) * TICK_NS;
             }
+            // The kernel adds the counters of a child that was waited for to those of its parent.
+            let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+            usage.written_bytes += status_number(&io, "write_bytes:");
             for thread in numbers_in(&format!("/proc/{pid}/task")) {
                 if let Some((cpu_ns, wait_ns)) = thread_times(pid, thread) {
                     let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).unwrap_or_default();
@@ -233,8 +240,11 @@ impl Usage {
     }
 
     pub(super) fn since(&self, before: &Self) -> Spent {
-        let mut spent =
-            Spent { cpu_s: self.reaped_ns.saturating_sub(before.reaped_ns) as f64 / 1e9, ..Spent::default() };
+        let mut spent = Spent {
+            cpu_s: self.reaped_ns.saturating_sub(before.reaped_ns) as f64 / 1e9,
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+            ..Spent::default()
+        };
         for (thread, now) in &self.threads {
             let before = before.threads.get(thread).copied().unwrap_or_default();
             let cpu_s = now.cpu_ns.saturating_sub(before.cpu_ns) as f64 / 1e9;
@@ -360,10 +370,19 @@ mod tests {
                 })
                 .collect(),
             reaped_ns,
+            written_bytes: reaped_ns / 1_000_000,
         };
         let before = usage(&[(1, [5_000, 1_000, 70, 5]), (2, [7_000, 0, 9, 9])], 0);
         let after = usage(&[(1, [6_000, 2_500, 90, 5]), (3, [2_000, 0, 3, 4])], 500_000_000);
-        let expected = Spent { cpu_s: 3.5, wait_s: 1.5, busiest_s: 2.0, wanting_s: 2.5, voluntary: 23, involuntary: 4 };
+        let expected = Spent {
+            cpu_s: 3.5,
+            wait_s: 1.5,
+            busiest_s: 2.0,
+            wanting_s: 2.5,
+            voluntary: 23,
+            involuntary: 4,
+            written_bytes: 500,
+        };
         assert_eq!(after.since(&before), expected);
     }
 

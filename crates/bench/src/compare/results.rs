@@ -84,6 +84,8 @@ pub(super) struct WorkloadResult {
     pub(super) scale: f64,
     /// Names of the peers that the ratios in the reports refer to.
     pub(super) against: Vec<String>,
+    /// Whether the rounds write to files.
+    pub(super) writes_files: bool,
     /// Why a sweep has no system calls and wake-ups.
     pub(super) uncounted: Option<String>,
     pub(super) peers: Vec<PeerResult>,
@@ -166,6 +168,12 @@ pub(super) struct Round {
     pub(super) server_voluntary_switches: u64,
     /// Context switches because a thread of the server lost its CPU.
     pub(super) server_involuntary_switches: u64,
+    /// Bytes that the server wrote to disks.
+    pub(super) server_written_bytes: u64,
+    /// Bytes that clients sent, or of the snapshot.
+    pub(super) payload_bytes: u64,
+    /// Time in which a copy of the snapshot was written and synced, seconds.
+    pub(super) copy_s: Option<f64>,
     pub(super) hit_rate: Option<f64>,
     pub(super) load: Outcome,
 }
@@ -235,6 +243,12 @@ pub(super) struct Summary {
     pub(super) both_limited: usize,
     /// Part of the CPU time that the server was ready to use but did not get.
     pub(super) server_starved: f64,
+    /// Bytes that the server wrote to disks per operation, median.
+    pub(super) disk_bytes_per_operation: f64,
+    /// Bytes that the server wrote to disks per byte that clients sent, or of the snapshot.
+    pub(super) write_amplification: Spread,
+    /// Time of a copy of the snapshot, as a part of the snapshot's.
+    pub(super) copy_part: Option<Spread>,
     /// Ratios to every other measured peer.
     pub(super) ratios: Vec<Ratios>,
 }
@@ -316,6 +330,13 @@ impl PeerResult {
             generator_limited: self.limited(Limit::Generator),
             both_limited: self.limited(Limit::Both),
             server_starved: wait_s / (cpu_s + wait_s).max(1e-9),
+            disk_bytes_per_operation: median(|round| {
+                round.server_written_bytes as f64 / round.load.operations.max(1) as f64
+            })?,
+            write_amplification: over(|round| round.server_written_bytes as f64 / round.payload_bytes.max(1) as f64)?,
+            copy_part: Spread::of(
+                self.rounds.iter().filter_map(|round| Some(round.copy_s? / round.load.elapsed_s.max(1e-9))),
+            ),
             ratios: all.iter().filter_map(|other| self.ratios(other)).collect(),
         })
     }
@@ -362,6 +383,9 @@ pub(super) mod tests {
             server_cpu_us_per_operation: cpu_us,
             server_voluntary_switches: 0,
             server_involuntary_switches: 0,
+            server_written_bytes: 0,
+            payload_bytes: 0,
+            copy_s: None,
             hit_rate: Some(1.0),
             load,
         }
@@ -379,6 +403,7 @@ pub(super) mod tests {
             parameters: "p".into(),
             scale: 1.0,
             against: Vec::new(),
+            writes_files: false,
             uncounted: None,
             peers,
         }

@@ -154,6 +154,34 @@ impl Outcome {
         }
     }
 
+    /// Returns the result of `operations` that took `elapsed_s` seconds together, without a load.
+    pub(crate) fn of_all_at_once(operations: u64, elapsed_s: f64) -> Self {
+        let mut latency_ns = histogram();
+        // The histogram saturates at its bound.
+        latency_ns.saturating_record((elapsed_s * 1e9) as u64);
+        Self {
+            elapsed_s,
+            operations,
+            operations_per_s: operations as f64 / elapsed_s,
+            latency: Latency::of(&latency_ns),
+            commands: Vec::new(),
+            errors: 0,
+            unanswered: 0,
+            connections_lost: 0,
+            error_texts: BTreeMap::new(),
+            redirections: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
+            generator_cpu_s: 0.0,
+            generator_wait_s: 0.0,
+            generator_busy_max: 0.0,
+            generator_wanting_max: 0.0,
+            interrupted: false,
+            samples: Vec::new(),
+            latency_ns,
+        }
+    }
+
     /// Returns the result of an empty load.
     #[cfg(test)]
     pub(crate) fn empty() -> Self {

@@ -40,6 +40,9 @@ const RATIO_COLUMNS: &[RatioColumn] = &[
     ("× p99", |ratios| &ratios.p99_us),
 ];
 
+/// Columns of the table of workloads that write files, after the peer's name.
+const DISK_COLUMNS: &[&str] = &["bytes/op", "amplification", "time of a copy"];
+
 /// Marks the row of a peer that exceeds the workload's latency limit.
 const MISSED: &str = "MISSED";
 /// Marks the remark on a peer without results.
@@ -53,6 +56,7 @@ const READING: &[&str] = &[
     "CPU is user and system time of all threads of all processes of a peer and of their children, between the first request and the last reply.",
     "MB are resident memory, summed over a peer's processes (shared pages count once in each): with the keys loaded before the first round, and at each process's peak.",
     "Bytes of memory-… workloads are resident memory two seconds after the filling, less that after 25,000 requests like the filling's that were rejected (before), divided by the number of collections, members or entries.",
+    "disk: bytes that the servers wrote to disks, page cache included, per operation, and per byte that clients sent (for snapshots: of the file); and the time in which a copy of the snapshot was written and synced, as a part of the snapshot's own.",
     "Clients and servers share this host and use loopback: no network is measured, and if they share CPUs, throughput depends on the generator's cost too.",
     "A sweep's rates are parts of the slowest peer's peak, and each peer's own. Latencies count from the time when an operation was due. Context switches (voluntary: a thread waited; involuntary: it lost its CPU), system calls, and wake-ups are those of the server's threads, per operation; the last two are counted in loads of their own, because counting takes CPU time.",
     "A row with errors, lost connections or a process that ended has no figures.",
@@ -135,6 +139,14 @@ fn tables(workload: &WorkloadResult) -> Vec<Table> {
     if !ratios.is_empty() {
         let columns = RATIO_COLUMNS.iter().map(|column| column.0).collect();
         tables.push(Table { head: head("ratio", columns), rows: ratios });
+    }
+    if workload.writes_files {
+        let rows = measured().map(|(peer, summary)| {
+            let amplification = spread(&summary.write_amplification);
+            let copy = summary.copy_part.as_ref().map_or_else(|| "–".into(), spread);
+            vec![peer.name.clone(), thousands(summary.disk_bytes_per_operation), amplification, copy]
+        });
+        tables.push(Table { head: head("disk", DISK_COLUMNS.to_vec()), rows: rows.collect() });
     }
     tables
 }

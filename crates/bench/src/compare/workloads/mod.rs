@@ -59,6 +59,10 @@ pub(crate) enum Measured {
     Operations(u64),
     /// Hand-overs of elements to blocked clients, for `--test-time`.
     HandOvers,
+    /// One snapshot in the background. Each key is an operation.
+    Saves,
+    /// The restart of the server, which loads its dataset. Each key is an operation.
+    Loads,
     /// Resident memory after the filling. The fields are the name of the counted items, and their
     /// count per number. Such a workload has no rounds.
     Resident(&'static str, u64),
@@ -127,13 +131,29 @@ pub(crate) enum Needs {
     Nothing,
     /// Cluster mode. A peer without it is driven as a single server.
     ClusterMode,
-    /// An append-only file, synced every second.
-    AppendOnlyFile,
+    /// An append-only file, synced as `appendfsync` says.
+    AppendOnlyFile(Appendfsync),
     /// Commands on keys of several slots, which a Redis cluster rejects.
     SeveralSlots,
     /// A single key that all commands use, whose members are formed from the numbers. In a cluster
     /// all other processes would be idle.
     OneKey,
+}
+
+/// A value of the directive `appendfsync`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Appendfsync {
+    Always,
+    Everysec,
+}
+
+impl Appendfsync {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Everysec => "everysec",
+        }
+    }
 }
 
 impl Workload {
@@ -191,19 +211,28 @@ impl Workload {
         let Self { keys, data_bytes, pipeline, clients, .. } = self;
         match self.measured {
             Measured::Resident(what, each) => format!("{} {what}", keys * each),
+            Measured::Saves | Measured::Loads => format!("{keys} keys, {data_bytes} bytes"),
             _ => format!("{keys} keys, {data_bytes} bytes, pipeline {pipeline}, {clients}"),
         }
     }
 
     /// Returns whether operations can be sent at a fixed rate.
     pub(crate) fn has_rate(&self) -> bool {
-        !matches!(self.measured, Measured::HandOvers | Measured::Resident(..))
+        !matches!(self.measured, Measured::HandOvers | Measured::Saves | Measured::Loads | Measured::Resident(..))
+    }
+
+    /// Returns whether the rounds write to files.
+    pub(crate) fn writes_files(&self) -> bool {
+        let appends = matches!(self.needs, Needs::AppendOnlyFile(_)) && self.measured != Measured::Loads;
+        appends || self.measured == Measured::Saves
     }
 
     /// Returns the reason why the workload is not modelled, or `None` if it is.
     pub(crate) fn unmodelled(&self) -> Option<&'static str> {
         match (self.measured, self.needs) {
             (Measured::Resident(..), _) => Some("memory, without a load"),
+            (Measured::Saves | Measured::Loads, _) => Some("no commands"),
+            (_, Needs::AppendOnlyFile(Appendfsync::Always)) => Some("the disk is the limit"),
             (_, Needs::OneKey) => Some("all commands use one key, so one shard does all the work"),
             (Measured::Operations(_), _) => Some("one command at a time"),
             _ => None,

@@ -1,5 +1,6 @@
 //! The records of all workloads.
 
+use super::Appendfsync::{Always, Everysec};
 use super::Step::{Count, Each, Every, InOrder, Once};
 use super::{Clients, Command, Measured, Needs, Step, Workload};
 
@@ -87,6 +88,10 @@ const UNION: Workload = Workload {
 /// load.
 const MEMORY: Workload = Workload { key_prefix: "", ..BASE };
 
+/// Base of workloads with an append-only file that is synced before each reply.
+const ALWAYS: Workload =
+    Workload { commands: &[uniform(SET, 1)], keys: 100_000, needs: Needs::AppendOnlyFile(Always), ..BASE };
+
 /// All workloads.
 pub(crate) const ALL: &[Workload] = &[
     Workload { name: "dragonfly-get1", commands: &[uniform(GET, 1)], ..DRAGONFLY },
@@ -127,7 +132,64 @@ pub(crate) const ALL: &[Workload] = &[
         data_bytes: 10 * 1024,
         clients: Clients::Total(50),
         pipeline: 25,
-        needs: Needs::AppendOnlyFile,
+        needs: Needs::AppendOnlyFile(Everysec),
+        ..BASE
+    },
+    Workload {
+        name: "aof-set30",
+        ours: "SET of 256 bytes, pipeline 30, appendfsync everysec",
+        commands: &[uniform(SET, 1)],
+        pipeline: 30,
+        needs: Needs::AppendOnlyFile(Everysec),
+        ..BASE
+    },
+    Workload {
+        name: "aof-always",
+        ours: "SET of 256 bytes, 50 connections, pipeline 1, appendfsync always, 100,000 keys",
+        clients: Clients::Total(50),
+        ..ALWAYS
+    },
+    Workload {
+        name: "aof-always-1000",
+        ours: "as aof-always, with 1,000 connections",
+        clients: Clients::Total(1_000),
+        ..ALWAYS
+    },
+    Workload {
+        name: "bgsave",
+        ours: "BGSAVE of 10 M keys of up to 11 bytes with values of 11",
+        keys: 10_000_000,
+        key_prefix: "key:",
+        data_bytes: 11,
+        measured: Measured::Saves,
+        ..BASE
+    },
+    Workload {
+        name: "bgsave-1k",
+        ours: "BGSAVE of 1 M values of 1,024 bytes",
+        data_bytes: 1024,
+        measured: Measured::Saves,
+        ..BASE
+    },
+    Workload {
+        name: "load",
+        ours: "restart with a snapshot of bgsave's keys",
+        keys: 10_000_000,
+        key_prefix: "key:",
+        data_bytes: 11,
+        measured: Measured::Loads,
+        after: &[Count("DBSIZE", 1)],
+        ..BASE
+    },
+    Workload {
+        name: "load-aof",
+        ours: "restart with an append-only file of a SET for each of bgsave's keys",
+        keys: 10_000_000,
+        key_prefix: "key:",
+        data_bytes: 11,
+        measured: Measured::Loads,
+        after: &[Count("DBSIZE", 1)],
+        needs: Needs::AppendOnlyFile(Everysec),
         ..BASE
     },
     Workload {
