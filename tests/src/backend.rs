@@ -1,4 +1,4 @@
-//! Pantala's event loops, and a check which of them this host allows.
+//! Pantala's event loops, and which of them this host supports.
 
 use std::sync::OnceLock;
 
@@ -23,8 +23,8 @@ impl Backend {
         }
     }
 
-    /// Returns the backends to test: all that the host allows, or those in `PANTALA_BACKENDS`.
-    /// Prints each forbidden backend on standard error, once.
+    /// Returns the backends to test: all that the host supports, or those in `PANTALA_BACKENDS`.
+    /// Prints each unsupported backend on standard error, once.
     #[must_use]
     pub fn all() -> &'static [Backend] {
         static ALL: OnceLock<Vec<Backend>> = OnceLock::new();
@@ -36,9 +36,9 @@ impl Backend {
                     "epoll" => backends.push(Backend::Epoll),
                     "io_uring" => match io_uring_refusal() {
                         None => backends.push(Backend::IoUring),
-                        Some(why) => tool::skipped(format_args!("io_uring backend: the kernel refuses a ring: {why}")),
+                        Some(why) => tool::skipped(format_args!("io_uring backend: the kernel rejects a ring: {why}")),
                     },
-                    other => panic!("PANTALA_BACKENDS names {other:?}, which is no backend"),
+                    other => panic!("PANTALA_BACKENDS contains {other:?}, which is not a backend"),
                 }
             }
             backends

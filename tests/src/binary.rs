@@ -7,13 +7,13 @@ use std::sync::OnceLock;
 
 use cargo_metadata::Message;
 
-/// Returns the root folder of the workspace.
+/// Returns the root directory of the workspace.
 ///
 /// # Panics
-/// Never: this package is one folder below it.
+/// Never: this package is in a subdirectory of it.
 #[must_use]
 pub fn workspace_root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies below the root").to_path_buf()
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("the package has a parent").to_path_buf()
 }
 
 /// Returns the path of the binary under test: `PANTALA_BIN`, otherwise a binary built once per
@@ -61,7 +61,7 @@ fn build(name: &str, packages: &[&str]) -> PathBuf {
         .spawn()
         .expect("cargo starts");
     let output = std::io::BufReader::new(child.stdout.take().expect("standard output is piped"));
-    // Read to the end of the stream, because cargo fails if its last lines aren't read.
+    // Reads to the end of the stream, because cargo fails if its last lines aren't read.
     let executables = Message::parse_stream(output).filter_map(Result::ok).filter_map(|message| match message {
         Message::CompilerArtifact(artifact) if artifact.target.name == name => artifact.executable,
         _ => None,
@@ -69,5 +69,5 @@ fn build(name: &str, packages: &[&str]) -> PathBuf {
     let executable = executables.last();
     let status = child.wait().expect("cargo ends");
     assert!(status.success(), "cargo build of {name} failed: {status}");
-    executable.expect("cargo names the executable it built").into_std_path_buf()
+    executable.expect("cargo reports the executable that it built").into_std_path_buf()
 }

@@ -1,4 +1,4 @@
-//! A raw client: sends exactly the given bytes, returns replies with their raw bytes.
+//! A raw client: sends exactly the given bytes, and returns replies with their raw bytes.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -152,7 +152,7 @@ impl Client {
             Stream::Unix(stream) => Box::new(stream.try_clone().expect("a socket can be cloned")),
         };
         std::thread::scope(|scope| {
-            scope.spawn(move || writer.write_all(bytes).expect("the server takes the pipeline"));
+            scope.spawn(move || writer.write_all(bytes).expect("the server accepts the pipeline"));
             read(self)
         })
     }

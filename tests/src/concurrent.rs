@@ -23,15 +23,15 @@ pub fn run_for(limit: Duration, bodies: Vec<Body<'_>>) -> Result<(), String> {
         for mut body in bodies {
             let (stop, first) = (&stop, &first);
             scope.spawn(move || {
-                // A body that panics doesn't set `stop`; the deadline stops the others then.
+                // A body that panics doesn't set `stop`, so the others run until the deadline.
                 while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
                     if let Err(text) = body() {
                         stop.store(true, Ordering::Relaxed);
-                        first.lock().expect("no one panics with the lock").get_or_insert(text);
+                        first.lock().expect("no panic under this lock").get_or_insert(text);
                     }
                 }
             });
         }
     });
-    first.into_inner().expect("no one panics with the lock").map_or(Ok(()), Err)
+    first.into_inner().expect("no panic under this lock").map_or(Ok(()), Err)
 }

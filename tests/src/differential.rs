@@ -1,8 +1,8 @@
 //! The differential test: sends one command stream to two servers, the *subject* (Pantala) and the
-//! *judge* (redis-server), and compares every reply.
+//! *judge* (redis-server, the reference), and compares every reply.
 //!
-//! A *step* is a command of the stream, a *burst* a list of steps sent in one write, and a *walk* a
-//! `SCAN` command whose cursor is followed to the end (see [`generator`]).
+//! A *step* is a command of the stream. A *burst* is a list of steps sent in one write. A *walk* is
+//! a `SCAN` command whose cursor is followed to the end (see [`generator`]).
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -25,14 +25,14 @@ const SHOWN_BEFORE: usize = 100;
 const HISTORY_SHOWN: usize = 60;
 /// Maximum number of pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// Maximum number of shown elements that only one of two walks has.
+/// Maximum number of elements shown that only one of two walks has.
 const ODD_SHOWN: usize = 4;
-/// Number of commands that fill both servers before a stream, to make payloads for `RESTORE`; and
+/// Number of commands that fill both servers before a stream, to create payloads for `RESTORE`; and
 /// maximum length of such a payload.
 const FILLING: usize = 3000;
 const PAYLOAD_BYTES_MAX: usize = 20_000;
-/// Minimum length of the judge's reply to a script for which Pantala's script may fail for lack of
-/// memory, bytes.
+/// Minimum length of the judge's reply to a script, bytes, from which Pantala's script may fail for
+/// lack of memory.
 const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 
 /// A difference between two servers.
@@ -40,7 +40,7 @@ const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 pub struct Difference {
     /// Number of the command in the stream.
     pub index: usize,
-    /// The difference, as text for a person.
+    /// Description of the difference, for the failure message.
     pub text: String,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Pair<'a> {
                 let other = other.as_ref().ok();
                 let is_odd = |element: &&String| other.is_none_or(|other| !other.contains(*element));
                 let odd: Vec<_> = found.iter().filter(is_odd).take(ODD_SHOWN).collect();
-                format!("{} elements, only here {odd:?}", found.len())
+                format!("{} elements, of which the other walk lacks {odd:?}", found.len())
             }
             Err(raw) => raw.clone(),
         };
@@ -154,7 +154,7 @@ impl<'a> Pair<'a> {
         let given = until_marker(subject, &marker).map_err(unanswered)?;
         if given.len() != right.len() || right.len() != steps.len() {
             let text =
-                format!("{} replies to a burst of {}, and the judge gave {}", given.len(), steps.len(), right.len());
+                format!("{} replies to a burst of {}, and the judge sent {}", given.len(), steps.len(), right.len());
             return Err(difference(start, text));
         }
         for (offset, ((step, given), right)) in steps.iter().zip(given).zip(right).enumerate() {
@@ -188,7 +188,7 @@ impl<'a> Pair<'a> {
         for database in 0..DATABASES {
             let keys = self.keys_of(database)?;
             for key in &keys {
-                self.compare_key(&format!("in the end (database {database})"), key)?;
+                self.compare_key(&format!("at the end (database {database})"), key)?;
             }
             for key in &keys {
                 self.exchange(database, key)?;
@@ -211,7 +211,7 @@ impl<'a> Pair<'a> {
         }
         if keys[0] != keys[1] {
             let odd = keys[0].symmetric_difference(&keys[1]).next().map(|key| show(key)).unwrap_or_default();
-            return Err(difference(0, format!("in the end database {database} differs in the key {odd:?}")));
+            return Err(difference(0, format!("at the end, database {database} differs in the key {odd:?}")));
         }
         Ok(keys.pop().unwrap_or_default())
     }
@@ -263,7 +263,7 @@ impl<'a> Pair<'a> {
             let Reply::Bulk(payload) = payload else { return Some(format!("DUMP gives {payload:?}")) };
             client.send(&[b"RESTORE", key, b"0", payload, b"REPLACE"]);
             let reply = client.receive();
-            (reply != Reply::ok()).then(|| format!("RESTORE of {} gives {reply:?}", show(payload)))
+            (reply != Reply::ok()).then(|| format!("RESTORE of {} got {reply:?}", show(payload)))
         };
         match restore(&given, true).or_else(|| restore(&right, false)) {
             None => Ok(()),
@@ -340,7 +340,8 @@ fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result
     let mut payloads = Vec::new();
     for database in 0..generator::DATABASES {
         for key in pair.keys_of(database as usize)? {
-            // Its last ID is a time; in a restored stream, smaller IDs could no longer be added.
+            // Its last ID is from the clock: in a restored stream, entries with smaller IDs could
+            // no longer be added.
             if key == generator::CLOCK_STREAM {
                 continue;
             }
@@ -441,7 +442,7 @@ pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
 }
 
 /// Returns whether replies about streams are equal except for times: the values of `idle` and
-/// `seen-time`, and the last but one element of an array that starts with an ID and ends with two
+/// `seen-time`, and the second to last element of an array that starts with an ID and ends with two
 /// integers.
 fn agree_but_for_times(given: &Reply, right: &Reply, is_time: bool) -> bool {
     let items = |given: &[Reply], right: &[Reply]| {
@@ -485,7 +486,7 @@ fn bulk_bytes(reply: &Reply) -> Vec<u8> {
     }
 }
 
-/// Formats a command as a person types it.
+/// Formats a command as it is typed in redis-cli.
 #[must_use]
 pub fn show_args(args: &[Vec<u8>]) -> String {
     args.iter().map(|arg| format!("\"{}\"", show(arg))).collect::<Vec<_>>().join(" ")

@@ -1,7 +1,7 @@
 //! Tests with client libraries of other languages, and with programs based on them. `tests/clients`
-//! has a folder for each language, with an ordinary package manifest and with workloads that check
-//! replies. Each folder is copied to `target/clients`, where the language's own package manager
-//! installs the manifest's packages. The workloads run there against a server.
+//! has a directory for each language, with an ordinary package manifest and with workloads that
+//! check replies. Each directory is copied to `target/clients`, where the language's own package
+//! manager installs the manifest's packages. The workloads run there against a server.
 //!
 //! A workload is a program that reads the server's port from `PANTALA_PORT`, prints a line for each
 //! check, and exits with 1 if a check fails.
@@ -19,19 +19,19 @@ const WORKLOAD_MAX: Duration = Duration::from_secs(90);
 
 /// One language.
 pub struct Ecosystem {
-    /// Its folder name in `tests/clients`.
+    /// Its directory in `tests/clients`.
     pub name: &'static str,
     /// Required programs on the search path.
     pub programs: &'static [&'static str],
-    /// Command lines that install packages, run in the copied folder.
+    /// Command lines that install packages, run in the copied directory.
     pub install: &'static [&'static [&'static str]],
-    /// Command lines that run workloads, in the copied folder.
+    /// Command lines that run workloads, in the copied directory.
     pub workloads: &'static [&'static [&'static str]],
 }
 
 impl Ecosystem {
-    /// Copies the folder and installs its packages. Returns `None` after a `SKIPPED:` line if the
-    /// language is missing or, outside of CI, if the installation fails, for example without a
+    /// Copies the directory and installs its packages. Returns `None` after a `SKIPPED:` line if
+    /// the language is missing or, outside of CI, if the installation fails, for example without a
     /// registry.
     ///
     /// # Panics
@@ -62,7 +62,7 @@ impl Ecosystem {
     /// Runs all workloads against `server`, one after another.
     ///
     /// # Panics
-    /// If one exits with a status other than 0, prints nothing, or exceeds its time.
+    /// If one exits with a status other than 0, prints no check, or exceeds its time limit.
     pub fn run(&self, folder: &Path, server: &mut Server) {
         for line in self.workloads {
             let mut command = command(line, folder);
@@ -76,7 +76,7 @@ impl Ecosystem {
     }
 }
 
-/// Returns a command line in `folder`. A program with a path was installed there.
+/// Returns a command line to run in `folder`. A program with a path was installed there.
 fn command(line: &[&str], folder: &Path) -> Command {
     let (program, args) = line.split_first().expect("a command line names a program");
     let program = if program.contains('/') { folder.join(program) } else { PathBuf::from(program) };

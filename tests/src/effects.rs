@@ -59,7 +59,7 @@ impl EffectStream {
             }
         };
         let length = line.strip_prefix(b"$").and_then(|rest| std::str::from_utf8(rest).ok()?.trim().parse().ok());
-        let length: usize = length.unwrap_or_else(|| panic!("SYNC is answered {}", show(&line)));
+        let length: usize = length.unwrap_or_else(|| panic!("SYNC got the reply {}", show(&line)));
         while self.buffer.len() < length {
             self.fill();
         }
@@ -93,11 +93,11 @@ impl EffectStream {
                     }
                     let bulk = |word| match word {
                         Reply::Bulk(bytes) => bytes,
-                        other => panic!("an effect with {other:?}"),
+                        other => panic!("an effect contains {other:?}"),
                     };
                     return words.into_iter().map(bulk).collect();
                 }
-                Some((other, _)) => panic!("no command in the stream: {other:?}"),
+                Some((other, _)) => panic!("not a command in the stream: {other:?}"),
                 None => self.fill(),
             }
         }
@@ -143,18 +143,18 @@ pub fn replay(effects: &[Effect], server: &Server) {
     let mut client = server.connect();
     for together in effects.chunks(REPLAYED_TOGETHER) {
         let mut bytes = Vec::new();
-        together.iter().for_each(|effect| encode_into(&mut bytes, &as_of_a_client(effect)));
+        together.iter().for_each(|effect| encode_into(&mut bytes, &as_sent_by_a_client(effect)));
         for ((reply, _), effect) in client.exchange(&bytes, together.len()).into_iter().zip(together) {
-            assert!(!has_error(&reply), "{} is answered {reply:?}", show_effect(effect));
+            assert!(!has_error(&reply), "{} got the reply {reply:?}", show_effect(effect));
         }
     }
     client.call("SELECT 0");
     client.command(&[&b"DEL"[..], MARKER]);
 }
 
-/// Deletes the expired keys of all databases, by `SCAN`, so that their `DEL`s are propagated.
-/// Copies of the server keep these keys until they receive the `DEL`s, because their deadlines are
-/// later (`as_of_a_client`).
+/// Deletes the expired keys of all databases with `SCAN`, so that their `DEL`s are propagated.
+/// Copies of the server keep these keys until they receive the `DEL`s, because
+/// `as_sent_by_a_client` has made their deadlines later.
 pub fn delete_expired(client: &mut Client) {
     for db in 0..DATABASES {
         client.call(&format!("SELECT {db}"));
@@ -182,13 +182,12 @@ pub fn wait_for_expiry(server: &Server) {
 }
 
 /// How much later keys expire in a copy. A replica keeps an expired key until its `DEL` arrives. A
-/// server that receives the stream from a client doesn't know that, and would expire the key before
-/// its `DEL`.
+/// server that receives the stream from a client would instead expire the key before its `DEL`.
 const LATER_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Changes an effect so that it has the same result when a client sends it, instead of the primary:
 /// deadlines are [`LATER_MS`] later, and an option that only a primary may send is removed.
-pub(crate) fn as_of_a_client(effect: &Effect) -> Effect {
+pub(crate) fn as_sent_by_a_client(effect: &Effect) -> Effect {
     let mut words = without_limit(effect);
     if let Some((at, unit_ms)) = deadline_of(&words) {
         let deadline: i64 = String::from_utf8_lossy(&words[at]).parse().expect("a time");

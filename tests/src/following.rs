@@ -1,4 +1,4 @@
-//! Replicas by `REPLICAOF`: starts replication, waits for it, and compares replica and primary.
+//! Replication with `REPLICAOF`: starts it, waits for it, and compares replica and primary.
 
 use crate::effects::{difference, digest};
 use crate::waiting::eventually;
@@ -12,7 +12,7 @@ pub const PRIMARY: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-
 /// needed, because a key may expire between the two digests of one comparison.
 const DIGESTS_MAX: usize = 3;
 
-/// Returns a field of `INFO`, or an empty text.
+/// Returns a field of `INFO`, or an empty string.
 #[must_use]
 pub fn info(server: &Server, section: &str, field: &str) -> String {
     let text = server.connect().call(&format!("INFO {section}")).text();

@@ -4,7 +4,7 @@
 //! # Words
 //!
 //! - [`Server`]: a running child process, Pantala or redis-server. It listens on its own port on
-//!   loopback, logs into its own folder, and is killed when dropped.
+//!   loopback, writes its log to its own directory, and is killed when dropped.
 //! - [`Backend`]: the event loop that Pantala uses. Network tests run on every backend that the
 //!   host allows: one after the other ([`for_each_backend`]), or at the same time if they wait most
 //!   of the time ([`for_all_backends`]).
@@ -20,8 +20,8 @@
 //! - [`upstream`]: runs Redis's own test suite.
 //! - [`generator`]: random command streams; [`differential`]: sends a stream to two servers.
 //! - [`tls`]: certificates, and a tunnel through which a [`Client`] reaches an encrypted port.
-//! - [`transcript`]: replies to a list of commands, compared with a judge's.
-//! - *judge*: the real redis-server, whose replies are correct by definition.
+//! - [`transcript`]: replies to a list of commands, compared with the judge's.
+//! - *judge*: the real redis-server, the reference, whose replies are correct by definition.
 //!
 //! # Environment
 //!

@@ -1,5 +1,5 @@
 //! Seeded randomness. It is implemented here because reports and documents quote seeds: these must
-//! replay for ever, even if a library changes its generator.
+//! replay forever, even if a library changes its generator.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use crate::client::encode_into;
-use crate::effects::{Effect, EffectStream, MARKER, as_of_a_client, digest, has_error, show_effect, wait_for_expiry};
+use crate::effects::{
+    Effect, EffectStream, MARKER, as_sent_by_a_client, digest, has_error, show_effect, wait_for_expiry,
+};
 use crate::waiting::eventually;
 use crate::{Client, Server};
 
@@ -23,7 +25,7 @@ const DIGESTS_MAX: usize = 3;
 /// doesn't hold after this unit.
 pub type Look = Box<dyn FnMut(&[Effect]) -> Result<(), String> + Send>;
 
-/// See the head of this module.
+/// Copies that follow a server (see the module documentation).
 pub struct Replica {
     copies: Vec<Server>,
     effects: Arc<AtomicU64>,
@@ -52,7 +54,7 @@ impl Replica {
         self.effects.load(Ordering::Relaxed)
     }
 
-    /// Returns whether it has stopped following, because of an error.
+    /// Returns whether following has stopped, because of an error.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.thread.is_finished()
@@ -112,7 +114,7 @@ impl Follower {
                 if marker == Some(b"first") {
                     self.is_marked.store(true, Ordering::Relaxed);
                 }
-                encode_into(&mut bytes, &as_of_a_client(&effect));
+                encode_into(&mut bytes, &as_sent_by_a_client(&effect));
                 count += 1;
                 if let Some(unit) = units.add(effect)? {
                     (self.look)(&unit)?;
@@ -122,7 +124,7 @@ impl Follower {
             for client in &mut self.clients {
                 for (number, (reply, _)) in client.exchange(&bytes, count).into_iter().enumerate() {
                     if has_error(&reply) {
-                        return Err(format!("a copy answers effect {number} of {count} with {reply:?}"));
+                        return Err(format!("a copy replied to effect {number} of {count} with {reply:?}"));
                     }
                 }
             }

@@ -205,8 +205,8 @@ fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     Some(&rest[..end])
 }
 
-/// Formats bytes for a person: leaves printable ASCII unchanged, escapes all other bytes, and cuts
-/// long values.
+/// Formats bytes for display: leaves printable ASCII unchanged, escapes all other bytes, and
+/// truncates long values.
 #[must_use]
 pub fn show(bytes: &[u8]) -> String {
     /// Maximum number of bytes shown of a long value.

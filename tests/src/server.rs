@@ -15,7 +15,7 @@ use crate::{Backend, Client, Random, binary, tool};
 
 /// Maximum wait until a server is ready. A debug build is slow while a compiler runs.
 pub const READY_MAX: Duration = Duration::from_secs(30);
-/// Number of ports tried before a start fails. Another process may take a free port before the
+/// Number of ports tried before startup fails. Another process may take a free port before the
 /// server binds it.
 const PORT_TRIES: usize = 20;
 
@@ -27,7 +27,7 @@ pub struct Server {
     exited: Option<ExitStatus>,
 }
 
-/// The exit of a server that didn't start.
+/// Exit status and output of a server that didn't start.
 #[derive(Debug)]
 pub struct Exit {
     /// Its exit status.
@@ -123,7 +123,7 @@ impl Server {
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
-            assert!(server.log().contains("Address already in use"), "it ended at once:\n{}", server.log());
+            assert!(server.log().contains("Address already in use"), "it exited immediately:\n{}", server.log());
         }
         panic!("no free port in {PORT_TRIES} tries");
     }
@@ -169,7 +169,7 @@ impl Server {
         let deadline = Instant::now() + READY_MAX;
         loop {
             if let Some(status) = self.try_exit() {
-                return Err(format!("ended at once: {status}"));
+                return Err(format!("exited immediately: {status}"));
             }
             if self.log().to_lowercase().contains("ready to accept connections") {
                 return Ok(());
@@ -187,7 +187,7 @@ impl Server {
         self.port
     }
 
-    /// Returns the server's working folder, which is deleted with the server.
+    /// Returns the server's working directory, which is deleted with the server.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -230,10 +230,10 @@ impl Server {
         Client::tcp(self.port)
     }
 
-    /// Kills the server (`SIGKILL`) and waits for its end.
+    /// Kills the server (`SIGKILL`) and waits until it has exited.
     ///
     /// # Panics
-    /// If the server has already ended.
+    /// If the server has already exited.
     pub fn kill(mut self) {
         self.signal(Signal::KILL);
         self.wait_exit(READY_MAX);
@@ -245,7 +245,7 @@ impl Server {
     /// If the server has already ended.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
-        kill_process(pid, signal).expect("the server is there to be signalled");
+        kill_process(pid, signal).expect("the server runs");
     }
 
     /// Returns the server's exit status if it has ended.
@@ -281,7 +281,7 @@ impl Server {
     }
 
     /// Returns the resident memory that the server has allocated, in bytes: without the pages of
-    /// its program, which `used_memory` does not count either.
+    /// its executable, which `used_memory` does not count either.
     ///
     /// # Panics
     /// If the process has ended.
@@ -330,7 +330,7 @@ impl Drop for Server {
     }
 }
 
-/// Runs `pantala` with exactly `args` and `stdin` until it ends. For tests in which the start must
+/// Runs `pantala` with exactly `args` and `stdin` until it exits. For tests in which startup must
 /// fail.
 ///
 /// # Panics
@@ -369,7 +369,7 @@ pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
 }
 
 /// Starts `pantala` with a configuration file of the given text, and `args` after it, on a free
-/// port. The returned folder contains the file, and deletes it when dropped.
+/// port. The returned directory contains the file, and is deleted when dropped.
 ///
 /// # Panics
 /// If it doesn't start.
@@ -397,7 +397,7 @@ fn pantala_configured(file: OsString, input: Option<&str>, args: &[&str]) -> Ser
 
 /// Returns a port on loopback on which no process listens at the moment. It is below the kernel's
 /// range for outgoing connections, so that no client's socket takes it. Each call in this process
-/// returns another port.
+/// returns a different port.
 ///
 /// # Panics
 /// If there is no free port.

@@ -1,7 +1,7 @@
-//! A scripted primary, which a Pantala follows. The test determines what the primary sends, such as
-//! a damaged snapshot or a stream with errors, and when it breaks the link.
+//! A scripted primary, which a Pantala server follows. The test determines what the primary sends,
+//! such as a damaged snapshot or a stream with errors, and when it breaks the link.
 //!
-//! A *scene* is the primary's behaviour on one connection: it replies to the commands of the
+//! A *scene* is the primary's script for one connection: it replies to the commands of the
 //! replica's handshake, then sends an *answer* to `PSYNC` or `SYNC`.
 
 use std::io::{BufRead, BufReader, Write};
@@ -41,22 +41,22 @@ enum End {
 }
 
 impl Scene {
-    /// Completes the handshake, answers `PSYNC` or `SYNC` with these bytes, and closes the sending
-    /// side.
+    /// Returns a scene that completes the handshake, sends these bytes in reply to `PSYNC` or
+    /// `SYNC`, and closes the sending side.
     #[must_use]
     pub fn answers(bytes: impl Into<Vec<u8>>) -> Scene {
         let bytes = bytes.into();
         Scene::computes(|_| bytes)
     }
 
-    /// Works as [`Scene::answers`], with an answer that is computed from the `PSYNC`.
+    /// Returns a scene like [`Scene::answers`], whose reply is computed from the `PSYNC`.
     #[must_use]
     pub fn computes(answer: impl FnOnce(&Sent) -> Vec<u8> + Send + 'static) -> Scene {
         Scene { replies: Vec::new(), answer: Box::new(answer), end: End::Close }
     }
 
-    /// Answers with a full sync at `offset`, whose snapshot has no keys, and with these bytes of
-    /// the stream.
+    /// Returns a scene that replies with a full sync at `offset`, whose snapshot has no keys, and
+    /// with these bytes of the stream.
     #[must_use]
     pub fn streams(offset: u64, stream: &[u8]) -> Scene {
         Scene::answers([full_sync(offset, EMPTY_RDB), stream.to_vec()].concat())
@@ -95,7 +95,7 @@ pub fn stream(commands: &[&str]) -> Vec<u8> {
     encoded.collect::<Vec<_>>().concat()
 }
 
-/// See the head of this module.
+/// A scripted primary (see the module documentation).
 pub struct StagedPrimary {
     port: u16,
     /// The commands that each connection has received.
@@ -104,7 +104,7 @@ pub struct StagedPrimary {
 }
 
 impl StagedPrimary {
-    /// Starts a primary that plays these scenes, one for each connection.
+    /// Starts a primary that runs these scenes, one for each connection.
     ///
     /// # Panics
     /// If no port is free.
@@ -118,9 +118,9 @@ impl StagedPrimary {
             for scene in scenes {
                 let Ok((socket, _)) = listener.accept() else { break };
                 socket.set_nodelay(true).expect("a socket takes the option");
-                all.lock().expect("no thread panics with it").push(Vec::new());
+                all.lock().expect("no thread panics while holding it").push(Vec::new());
                 play(scene, &socket, &|command| {
-                    let mut all = all.lock().expect("no thread panics with it");
+                    let mut all = all.lock().expect("no thread panics while holding it");
                     all.last_mut().expect("pushed above").push(command);
                 });
             }
@@ -140,17 +140,17 @@ impl StagedPrimary {
     /// If the primary's thread has panicked.
     #[must_use]
     pub fn sent(&self) -> Vec<Vec<Sent>> {
-        self.sent.lock().expect("no thread panics with it").clone()
+        self.sent.lock().expect("no thread panics while holding it").clone()
     }
 
-    /// Waits for the end of the last scene. Returns the arguments of each connection's `PSYNC`.
+    /// Waits until the last scene has ended. Returns the arguments of each connection's `PSYNC`.
     ///
     /// # Panics
     /// If the primary's thread has panicked.
     #[must_use]
     pub fn finish(self) -> Vec<String> {
         self.thread.join().expect("the staged primary does not panic");
-        let all = self.sent.lock().expect("no thread panics with it");
+        let all = self.sent.lock().expect("no thread panics while holding it");
         let asked = |commands: &Vec<Sent>| {
             let psync = commands.iter().find(|command| command[0] == "PSYNC");
             psync.map_or_else(String::new, |words| words[1..].join(" "))

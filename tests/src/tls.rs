@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::client::READ_MAX;
 use crate::{Client, tool};
 
-/// Certificates in a folder. `ca` belongs to an authority, which has signed those of a server
+/// Certificates in a directory. `ca` belongs to an authority, which has signed those of a server
 /// (`server`), of another server with an RSA key (`rsa`) and of a client (`client`). `stranger` is
 /// self-signed.
 pub struct Certificates {
@@ -92,13 +92,13 @@ impl Certificates {
         &self.openssl
     }
 
-    /// Returns the path of a file in the folder.
+    /// Returns the path of a file in the directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Returns the path of a file in the folder as text.
+    /// Returns the path of a file in the directory, as a string.
     #[must_use]
     pub fn file(&self, name: &str) -> String {
         self.path(name).display().to_string()
@@ -147,7 +147,7 @@ impl Certificates {
             Some(name) => {
                 let cert = CertificateDer::from_pem_file(self.cert(name)).expect("a certificate");
                 let key = PrivateKeyDer::from_pem_file(self.key(name)).expect("a key");
-                builder.with_client_auth_cert(vec![cert], key).expect("the key fits")
+                builder.with_client_auth_cert(vec![cert], key).expect("the certificate's key")
             }
         })
     }

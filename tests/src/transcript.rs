@@ -1,10 +1,10 @@
 //! Transcripts: a function sends commands to a server and returns lines about the replies.
-//! Pantala's lines must be those of the judge, redis-server.
+//! Pantala's lines must equal those of the judge, redis-server.
 
 use crate::{Server, for_each_backend};
 
-/// Calls `transcript(server, version of RESP)` with redis-server and with Pantala, started with
-/// `args` on each backend, and checks that it returns the same lines. Skips the check if
+/// Calls `transcript(server, version of RESP)` with redis-server, and with Pantala started with
+/// `args` on each backend, and checks that both return the same lines. Skips the check if
 /// redis-server isn't installed.
 ///
 /// # Panics
@@ -18,7 +18,7 @@ pub fn assert_as_redis(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<St
 /// Checks as [`assert_as_redis`] does, with each execution (`inline`, `owner`).
 ///
 /// # Panics
-/// As [`assert_as_redis`].
+/// Like [`assert_as_redis`].
 pub fn assert_as_redis_in_each_form(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
     if let Some(judge) = Server::redis(&[]) {
         for execution in ["inline", "owner"] {
@@ -30,7 +30,7 @@ pub fn assert_as_redis_in_each_form(args: &[&str], transcript: impl Fn(&Server, 
 /// Checks as [`assert_as_redis`] does, with a judge that is already running.
 ///
 /// # Panics
-/// As [`assert_as_redis`].
+/// Like [`assert_as_redis`].
 pub fn assert_as(judge: &Server, args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
     for version in [2, 3] {
         let right = transcript(judge, version);

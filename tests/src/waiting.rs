@@ -1,6 +1,6 @@
-//! Scenes with blocked clients, and functions that wait for an event. A *scene* is a function that
-//! uses a server and panics if a reply is wrong. It runs on Pantala with each backend and
-//! execution, and also on redis-server, which shows that the scene expects what Redis does.
+//! Scenarios with blocked clients, and functions that wait for an event. A *scenario* is a function
+//! that uses a server and panics if a reply is wrong. It runs on Pantala with each backend and
+//! execution, and also on redis-server, which shows that the scenario expects what Redis does.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub fn pantalas() -> Vec<Server> {
     Backend::all().iter().flat_map(start).collect()
 }
 
-/// Runs a scene on every kind of server, one after the other.
+/// Runs a scenario on every kind of server, one after the other.
 pub fn play(scene: impl Fn(&Server)) {
     for mut server in pantalas() {
         scene(&server);
@@ -29,10 +29,10 @@ pub fn play(scene: impl Fn(&Server)) {
     }
 }
 
-/// Runs a scene on all kinds of servers at the same time. For scenes that are mostly idle.
+/// Runs a scenario on all kinds of servers at the same time. For scenarios that are mostly idle.
 ///
 /// # Panics
-/// If a scene panics.
+/// If a scenario panics.
 pub fn play_together(scene: impl Fn(&Server) + Sync) {
     let judge = Server::redis(&[]);
     let mut servers = pantalas();
@@ -84,7 +84,7 @@ pub fn first_served(clients: &mut [Client], within: Duration) -> usize {
         client.set_read_timeout(if number < last { within } else { PATIENCE });
         client.try_receive().is_ok()
     });
-    let number = served.expect("the last client is served");
+    let number = served.expect("the last client gets a reply");
     clients[number].set_read_timeout(PATIENCE);
     number
 }

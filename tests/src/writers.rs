@@ -10,7 +10,7 @@ const KEYS: usize = 40;
 /// Maximum number of members of a collection.
 const MEMBERS: usize = 64;
 
-/// Number of commands that a writer sends together.
+/// Number of commands that a writer sends in one write.
 const PIPELINE: usize = 100;
 
 /// Number of databases that writers select.
@@ -19,7 +19,7 @@ const DATABASES: usize = 3;
 /// A script that appends to two strings, so that its effects are one unit of the stream.
 const APPEND_TO_BOTH: &str = "redis.call('append',KEYS[1],ARGV[1])return(redis.call('append',KEYS[2],ARGV[1]))";
 
-/// Runs this number of clients, which write until `is_over` is set, and pause while `rests` is set.
+/// Runs this number of clients, which write until `is_over` is set and pause while `rests` is set.
 ///
 /// # Panics
 /// If a command fails with an unexpected error.
@@ -38,7 +38,7 @@ pub fn write_until(server: &Server, seed: u64, writers: usize, is_over: &AtomicB
                     for (reply, command) in client.pipeline(&commands).iter().zip(&commands) {
                         let is_expected = |text: &str| text.contains("no such key");
                         let is_wrong = matches!(reply, Reply::Error(text) if !is_expected(text));
-                        assert!(!is_wrong, "{command:?} is answered {reply:?}");
+                        assert!(!is_wrong, "{command:?} got the reply {reply:?}");
                     }
                 }
             });

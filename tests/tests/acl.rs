@@ -1,5 +1,5 @@
-//! Users and permissions: rules, logins, and that permissions are checked on each of the ways in
-//! which a command can be executed (pipeline, transaction, script, blocked, queued for a shard).
+//! Users and permissions: rules, logins, and permission checks wherever a command can be executed
+//! (pipeline, transaction, script, blocked, queued for a shard).
 
 use std::time::{Duration, Instant};
 
@@ -87,7 +87,7 @@ fn users_log_in_and_are_shown() {
         assert!(admin.call("CLIENT LIST").text().contains(" user=default "));
         for wrong in ["AUTH alice no", "AUTH nobody pw", "HELLO 3 AUTH alice no", "AUTH alice PW"] {
             assert!(alice.call(wrong).text().starts_with("WRONGPASS "), "{wrong}");
-            assert_eq!(alice.call("ACL WHOAMI"), Reply::bulk("alice"), "a failure takes nothing away");
+            assert_eq!(alice.call("ACL WHOAMI"), Reply::bulk("alice"), "a failed login keeps the session");
         }
         set_user(&mut admin, "alice off");
         assert!(admin.call("AUTH alice pw").text().starts_with("WRONGPASS "), "the user is off");
@@ -116,7 +116,8 @@ fn a_password_of_the_default_user_locks_new_connections() {
     assert_eq!(server.connect().call("GET k").text(), "NOAUTH Authentication required.");
     set_user(&mut admin, "default on nopass");
     assert_eq!(server.connect().call("GET k"), Reply::bulk("v"));
-    // When the default user no longer needs a password, a client that hasn't logged in becomes it.
+    // When the default user no longer needs a password, unauthenticated clients are logged in as
+    // it.
     set_user(&mut admin, "default resetpass >x");
     let mut waiting = server.connect();
     assert!(waiting.call("GET k").is_error());
@@ -279,11 +280,11 @@ fn commands_that_waited_for_shards_are_checked_when_they_run() {
     let server = start(Backend::Epoll, &[]);
     let mut admin = admin(&server);
     for calls in [&["SET waited 1"][..], &["MULTI", "SET waited 1", "EXEC"], &["MSET waited 1 other 2"]] {
-        // Repeats until the rule has changed before the script ended: only then the commands were
-        // waiting at the change.
+        // Retries until the rule changes before the script ends: only then were the commands still
+        // waiting at the time of the change.
         for attempt in 0.. {
             let mut eve = user(&server, "eve", "+@all allkeys allchannels");
-            // Taken before the script starts, so that the script ends at least HELD_MS later.
+            // Read before the script starts, so that the script ends at least HELD_MS later.
             let began = Instant::now();
             let mut holder = hold_all_shards(&server);
             eve.send_together(&calls.iter().map(|call| call.split(' ').collect()).collect::<Vec<_>>());

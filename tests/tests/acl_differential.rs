@@ -1,5 +1,6 @@
 //! Random users, rules and calls on Pantala and on redis-server: both must accept the same rules,
-//! list them alike, and allow, deny and log the same calls, asked by `ACL DRYRUN` and run.
+//! list them alike, and allow, deny and log the same calls, both in `ACL DRYRUN` and when the calls
+//! run.
 //!
 //! Commands go to both servers in long pipelines, of which every reply is compared.
 
@@ -7,14 +8,15 @@ use std::time::Instant;
 
 use pantala_tests::{Backend, Client, Random, Reply, Server};
 
-/// Commands in one pipeline, at least.
+/// Minimum number of commands in one pipeline.
 const PIPELINE: usize = 2000;
 
-/// Replies that the short run compares, and the long one unless `PANTALA_ACL_COMPARISONS` says.
+/// Number of replies that the short and the long run compare. `PANTALA_ACL_COMPARISONS` overrides
+/// the latter.
 const SHORT_RUN: usize = 8_000;
 const LONG_RUN: usize = 1_000_000;
 
-/// Users that rules are set for.
+/// Users whose rules are set.
 const USERS: [&str; 3] = ["u", "V", "w-1"];
 
 /// Patterns of keys and channels.
@@ -29,7 +31,7 @@ const WORDS: [&str; 20] = [
     "ax", "a*", "COUNT",
 ];
 
-/// Calls that run, besides those of random commands.
+/// Calls that are run in addition to those of random commands.
 const CALLS: [&str; 42] = [
     "GET a",
     "SET a b",
@@ -75,7 +77,7 @@ const CALLS: [&str; 42] = [
     "LASTSAVE",
 ];
 
-/// Scripts that run, each with its keys.
+/// Scripts that are run, each with its keys.
 const SCRIPTS: [(&str, &[&str]); 5] = [
     ("return redis.call('set', KEYS[1], 'v')", &["a"]),
     ("return redis.call('get', KEYS[1])", &["bx"]),
@@ -102,12 +104,12 @@ const LATER: [&str; 13] = [
     "waitaof",
 ];
 
-/// The part of a reply that is compared.
+/// Which part of a reply is compared.
 #[derive(Clone, Copy)]
 enum Compared {
     /// Everything.
     Whole,
-    /// A listing of rules, of which Redis sorts some by a hash table.
+    /// A list of rules; Redis sorts some of them by a hash table.
     Rules,
     /// A reply of `ACL DRYRUN`: everything, if both servers have a command of this arity.
     Permission,
@@ -123,9 +125,9 @@ struct Step {
     compared: Compared,
 }
 
-/// What both servers know.
+/// Commands and categories of both servers.
 struct Names {
-    /// All commands and subcommands of Redis that Pantala serves.
+    /// All commands and subcommands of Redis that Pantala supports.
     commands: Vec<String>,
     /// Those that are run with random arguments.
     run: Vec<String>,
@@ -153,7 +155,7 @@ impl Names {
         let commands: Vec<String> = known.iter().filter(|name| is_served(name)).cloned().collect();
         let wanted = [of("read"), of("write")].concat();
         let unwanted = [of("blocking"), of("dangerous"), of("admin"), of("scripting"), of("transaction")].concat();
-        // A wrong number of arguments comes before a missing permission.
+        // The error about a wrong number of arguments precedes the one about a missing permission.
         let arities = |client: &mut Client| -> Vec<Reply> {
             let question = ["COMMAND", "INFO"].into_iter().chain(commands.iter().map(String::as_str));
             let infos = client.command(&question.collect::<Vec<_>>());
@@ -234,8 +236,8 @@ impl Names {
         words
     }
 
-    /// Appends the steps of one rule set: the change, the listings, questions, and calls of the
-    /// user.
+    /// Appends the steps of one rule set: the change, the listings, `ACL DRYRUN` calls, and calls
+    /// by the user.
     fn steps(&self, random: &mut Random, steps: &mut Vec<Step>) {
         let mut add = |words: Vec<String>, compared| steps.push(Step { words, compared });
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
@@ -274,7 +276,7 @@ impl Names {
                 }
             }
         }
-        // Ends a transaction, and the login.
+        // Ends a transaction and logs the user out.
         add(words("RESET"), Compared::Whole);
         add(words("ACL LOG"), Compared::Log);
         if random.one_in(20) {
@@ -283,8 +285,8 @@ impl Names {
     }
 }
 
-/// Returns whether Redis checks other keys than the call uses (COMPAT.md, "Users"), or none because
-/// the call's arguments are invalid.
+/// Returns whether Redis checks different keys than the call uses (COMPAT.md, "Users"), or none
+/// because the call's arguments are invalid.
 fn is_known_difference(call: &[String]) -> bool {
     let counts = |word: &str| call.iter().filter(|known| *known == word).count();
     match call[0].as_str() {
@@ -296,9 +298,9 @@ fn is_known_difference(call: &[String]) -> bool {
             let keys = call.get(2).and_then(|number| number.parse().ok()).unwrap_or(0);
             !(1..=call.len().saturating_sub(3)).contains(&keys)
         }
-        // Redis takes the name of the destination for an option.
+        // Redis mistakes the name of the destination for an option.
         "sort" => call.windows(2).any(|pair| pair[0] == "STORE" && pair[1].chars().all(char::is_uppercase)),
-        // Redis looks for STORE behind the arguments that must be there.
+        // Redis looks for STORE only after the required arguments.
         "georadius" | "georadiusbymember" => {
             let required = if call[0] == "georadius" { 6 } else { 5 };
             counts("STORE") > 1 || call.iter().take(required).any(|word| word == "STORE")
@@ -356,7 +358,7 @@ fn entries(reply: &Reply) -> String {
     reply.elements().iter().map(of).collect::<Vec<_>>().join(" / ")
 }
 
-/// Returns what is compared, of both replies; `None` if they can't be compared.
+/// Returns the compared part of both replies, or `None` if they can't be compared.
 fn compared(step: &Step, wanted: &Reply, found: &Reply) -> Option<[String; 2]> {
     let both = |show: fn(&Reply) -> String| Some([show(wanted), show(found)]);
     match step.compared {

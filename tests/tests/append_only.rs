@@ -41,7 +41,7 @@ fn start_redis(dir: &Path, more: &[&str]) -> Option<Server> {
     Server::redis(&args)
 }
 
-/// Ends a server as `SHUTDOWN` does, and waits for its exit.
+/// Stops a server with SIGTERM, and waits for its exit.
 fn shut_down(mut server: Server) {
     server.signal(Signal::TERM);
     let status = server.wait_exit(READY_MAX);
@@ -68,7 +68,7 @@ fn wait_for_rewrite(client: &mut Client) {
     assert_eq!(info(client, "aof_last_bgrewrite_status"), "ok");
 }
 
-/// Runs many writers for some time. Rewrites the file `rewrites` times meanwhile.
+/// Runs three writers for some time, and rewrites the file `rewrites` times meanwhile.
 fn fill(server: &Server, seed: u64, rewrites: usize) {
     let (is_over, rests) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -149,7 +149,7 @@ fn redis_and_pantala_read_each_others_files() {
 }
 
 /// The numbers that the clients of [`crash`] have sent and received. Acknowledged writes, and
-/// writes that a client has read, must be preserved.
+/// writes that a client has read, must survive the crash.
 struct Observed {
     /// Per writer: the last number sent, and the last one acknowledged.
     sent: Vec<AtomicU64>,
@@ -298,7 +298,7 @@ fn acknowledged_writes_survive_many_kills() {
 }
 
 #[test]
-fn a_truncated_file_is_cut_and_loaded_or_prevents_the_start() {
+fn a_truncated_file_is_cut_and_loaded_or_prevents_startup() {
     let dir = folder();
     let server = start(Backend::Epoll, dir.path(), &[]);
     let mut client = server.connect();
@@ -338,7 +338,7 @@ fn a_truncated_file_is_cut_and_loaded_or_prevents_the_start() {
 }
 
 #[test]
-fn a_damaged_file_prevents_the_start() {
+fn a_damaged_file_prevents_startup() {
     let dir = folder();
     let server = start(Backend::Epoll, dir.path(), &[]);
     must(&mut server.connect(), "SET a 1");
@@ -594,6 +594,78 @@ fn writes_are_rejected_while_the_disk_is_full() {
     let server = start(Backend::Epoll, dir, &[]);
     let mut client = server.connect();
     assert_eq!((client.call("STRLEN b"), client.call("GET c").text()), (Reply::Integer(200_000), "2".to_owned()));
+}
+
+#[test]
+fn a_rewrite_makes_room_on_a_full_disk() {
+    let disk = SmallDisk(folder());
+    if !disk.mount("size=1m") {
+        return tool::skipped("a small file system can't be mounted");
+    }
+    let dir = disk.0.path();
+    let server = start(Backend::Epoll, dir, &["--auto-aof-rewrite-percentage", "0"]);
+    let mut client = server.connect();
+    let value = "v".repeat(100_000);
+    eventually("the disk is full", || client.call(&format!("SET a {value}")) != Reply::ok());
+    must(&mut client, "GET a");
+    must(&mut client, "BGREWRITEAOF");
+    eventually("writes are accepted", || client.call("SET b 1") == Reply::ok());
+    wait_for_rewrite(&mut client);
+    shut_down(server);
+    let server = start(Backend::Epoll, dir, &[]);
+    let mut client = server.connect();
+    assert_eq!((client.call("STRLEN a"), client.call("GET b").text()), (Reply::Integer(100_000), "1".to_owned()));
+}
+
+#[test]
+fn a_rewrite_creates_the_directory_again() {
+    let dir = folder();
+    let server = start(Backend::Epoll, dir.path(), &[]);
+    let mut client = server.connect();
+    must(&mut client, "SET a 1");
+    std::fs::remove_dir_all(dir.path().join("appendonlydir")).expect("it exists");
+    must(&mut client, "BGREWRITEAOF");
+    wait_for_rewrite(&mut client);
+    must(&mut client, "SET b 2");
+    shut_down(server);
+    let server = start(Backend::Epoll, dir.path(), &[]);
+    let mut client = server.connect();
+    assert_eq!((client.call("GET a").text(), client.call("GET b").text()), ("1".to_owned(), "2".to_owned()));
+}
+
+#[test]
+fn the_server_does_not_exit_before_the_first_base() {
+    for save in ["", "900 1"] {
+        let dir = folder();
+        let args = ["--dir", &text(dir.path()), "--save", save, "--enable-debug-command", "yes"];
+        let server = Server::pantala(Backend::Epoll, &args);
+        let mut client = server.connect();
+        must(&mut client, "SET a 1");
+        must(&mut client, "DEBUG FAULT slow-walk 1000");
+        must(&mut client, "CONFIG SET appendonly yes");
+        for command in ["SHUTDOWN", "SHUTDOWN NOSAVE", "SHUTDOWN SAVE"] {
+            assert_eq!(client.call(command).text(), "ERR Errors trying to SHUTDOWN. Check logs.", "{command}");
+        }
+        server.signal(Signal::TERM);
+        eventually("the signal is refused", || server.log().contains("Signal received but errors trying to shut down"));
+        assert!(server.log().contains("Writing initial AOF, can't exit."));
+        must(&mut client, "SET b 2");
+        must(&mut client, "DEBUG FAULT slow-walk 0");
+        wait_for_rewrite(&mut client);
+        shut_down(server);
+        let server = start(Backend::Epoll, dir.path(), &[]);
+        let mut client = server.connect();
+        assert_eq!((client.call("GET a").text(), client.call("GET b").text()), ("1".to_owned(), "2".to_owned()));
+    }
+}
+
+#[test]
+fn load_aof_needs_a_file() {
+    let server = Server::pantala(Backend::Epoll, &["--save", "", "--enable-debug-command", "yes"]);
+    let mut client = server.connect();
+    must(&mut client, "SET a 1");
+    assert_eq!(client.call("DEBUG LOADAOF").text(), "ERR The append-only file is off");
+    assert_eq!(client.call("GET a").text(), "1");
 }
 
 /// Returns the offsets of the lines with checksums.

@@ -512,7 +512,7 @@ fn incr(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
                     })
                     .collect(),
             };
-            let mut replies = replies.lock().expect("no one panics with the lock");
+            let mut replies = replies.lock().expect("no panic under this lock");
             for (at, number) in picked.iter().zip(numbers) {
                 replies[*at].push(number);
             }
@@ -521,7 +521,7 @@ fn incr(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
     }
     run_for(limit.min(run()), bodies)?;
     let mut client = server.connect();
-    for (counter, mut numbers) in counters.iter().zip(replies.into_inner().expect("no one panics with the lock")) {
+    for (counter, mut numbers) in counters.iter().zip(replies.into_inner().expect("no panic under this lock")) {
         numbers.sort_unstable();
         let total = client.command(&["GET", counter]).text();
         if !numbers.iter().copied().eq(1..=numbers.len() as i64) || total != numbers.len().to_string() {

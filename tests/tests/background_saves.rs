@@ -1,5 +1,5 @@
 //! Snapshots in the background: `BGSAVE`, the save points of the directive `save`, and which files
-//! remain in the folder.
+//! remain in the directory.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -232,8 +232,8 @@ fn under_load(server: &Server, seed: u64, work: impl FnOnce(&mut Client)) {
 /// writes, when it can determine the digest of that dataset, and lets the writers continue while it
 /// is written.
 #[test]
-fn a_snapshot_under_load_is_of_one_instant() {
-    let seed = Random::seed("a_snapshot_under_load_is_of_one_instant");
+fn a_snapshot_under_load_is_a_point_in_time() {
+    let seed = Random::seed("a_snapshot_under_load_is_a_point_in_time");
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             let folder = folder();
@@ -535,7 +535,7 @@ fn flushall_replaces_the_file() {
     });
 }
 
-/// When the server shuts down, it abandons a snapshot that is being written. With `SAVE` it writes
+/// When the server shuts down, it aborts a snapshot that is being written. With `SAVE` it writes
 /// the final snapshot instead, and with `NOSAVE` no file remains.
 #[test]
 fn shutdown_while_a_snapshot_is_written() {

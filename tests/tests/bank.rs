@@ -202,7 +202,7 @@ fn run(server: &Server, limit: Duration, seed: u64) -> Result<(), String> {
 struct Books {
     accounts: HashMap<String, i64>,
     purses: HashMap<String, i64>,
-    /// Whether all accounts and purses have been filled: from then on the sums must be right.
+    /// Whether all accounts and purses have been filled. Once they are, the sums must be right.
     is_open: bool,
 }
 

@@ -1,5 +1,5 @@
-//! All tests that run a server, in one program: while a test waits, tests of other files run. One
-//! program is also linked once instead of sixty times.
+//! All tests that run a server, in one program: while a test waits, tests of other files run. The
+//! program is also linked only once, not once per file.
 //!
 //! `cargo test -p pantala-tests --test black_box pubsub::` runs those of one file.
 

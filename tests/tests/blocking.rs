@@ -238,10 +238,10 @@ fn disconnected_and_killed_clients_get_nothing() {
 }
 
 #[test]
-fn a_disconnect_behind_a_long_pipeline_is_detected() {
-    /// Length of the pipeline behind the blocking command. The server stops reading from a client
-    /// whose commands must wait long before this many bytes, so the end of the connection lies
-    /// behind unread bytes.
+fn a_disconnect_after_a_long_pipeline_is_detected() {
+    /// Length of the pipeline after the blocking command. The server stops reading from a client
+    /// whose commands must wait long before this many bytes, so it does not read the end of the
+    /// connection.
     const BYTES: usize = 3 * 1024 * 1024;
     play(|server| {
         let mut other = server.connect();
@@ -255,7 +255,7 @@ fn a_disconnect_behind_a_long_pipeline_is_detected() {
 }
 
 #[test]
-fn commands_behind_a_blocking_one_run_afterwards() {
+fn commands_after_a_blocking_one_run_once_it_is_served() {
     play(|server| {
         let mut client = server.connect();
         client.send_raw(b"PING\r\nBLPOP a 0\r\nRPUSH b x\r\nECHO done\r\n");
@@ -300,7 +300,7 @@ fn every_command_that_creates_a_list_wakes() {
 
 /// If an element that a transaction or a script pushes expires before the end, no client is served.
 #[test]
-fn keys_that_expire_before_their_transaction_ends_wake_nobody() {
+fn keys_that_expire_before_their_transaction_ends_wake_no_client() {
     const SCRIPT: &str = "redis.call('RPUSH', KEYS[1], 'x') redis.call('PEXPIRE', KEYS[1], 1) \
                           local sum = 0 for number = 1, 1e7 do sum = sum + number end";
     play(|server| {

@@ -109,7 +109,7 @@ fn a_consumer_gets_an_error_when_its_stream_or_group_is_deleted() {
             let mut client = waiting(server, "XREADGROUP GROUP g one BLOCK 0 STREAMS s >", 2);
             writer.call(change);
             assert_eq!(words(&client.receive()), said, "{change}");
-            // `XREAD` without a group waits on, until a new stream with that name has entries.
+            // `XREAD` without a group stays blocked until a new stream with that name has entries.
             wait_until_blocked(&mut writer, 1);
             writer.call("DEL s");
             writer.call("XADD s 5-6 f v");

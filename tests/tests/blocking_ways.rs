@@ -1,6 +1,6 @@
-//! All ways to create the key that a client is blocked on, and all ways to end its wait: for each
-//! type of key, in transactions, by a timeout, by another client, by a disconnect. The tests also
-//! run on redis-server, so that they describe Redis's behaviour.
+//! All ways to create the key that a client is blocked on, and all ways in which its wait ends, for
+//! each type of key: transactions, timeouts, other clients, disconnects. The tests also run on
+//! redis-server, so that they describe Redis's behaviour.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const WAYS: &[&str] = &["RENAME", "RENAMENX", "COPY", "RESTORE", "MOVE", "SWAPDB
 fn becomes_key(client: &mut Client, way: &str) {
     match way {
         "RESTORE" => {
-            let Reply::Bulk(payload) = client.call("DUMP from") else { panic!("DUMP gives no bulk") };
+            let Reply::Bulk(payload) = client.call("DUMP from") else { panic!("DUMP returns no bulk string") };
             assert_eq!(client.command(&[b"RESTORE", &b"key"[..], b"0", &payload]), Reply::ok());
         }
         "MOVE" | "SWAPDB" => {
@@ -102,7 +102,7 @@ fn only_a_key_of_the_right_type_wakes() {
 }
 
 /// Clients blocked on keys that a transaction creates are served when it ends, with the elements
-/// that are left then.
+/// that remain at that time.
 #[test]
 fn transactions_wake_when_they_end() {
     play(|server| {

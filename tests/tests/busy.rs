@@ -51,8 +51,8 @@ fn each_layout(mut test: impl FnMut(&mut Server)) {
     });
 }
 
-/// Keys of which some are in shards other than that of `held`. A script with the key `held` doesn't
-/// hold these.
+/// Keys, some of which are in other shards than `held`. A script with the key `held` doesn't hold
+/// those shards.
 const OTHERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// Returns the number of these keys that can be written.
@@ -73,7 +73,7 @@ fn others_are_served_while_a_script_is_busy() {
         let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
         let mut script = server.connect();
         clients[0].call("SET held 1");
-        // The commands behind the script in its pipeline run when it has ended.
+        // The commands after the script in its pipeline run once it has ended.
         script.send_together(&[vec!["EVAL", ENDLESS, "1", "held"], vec!["PING"], vec!["GET", "held"]]);
         wait_until_busy(&mut clients[0], "held", "SCRIPT");
         for client in &mut clients {
@@ -83,7 +83,7 @@ fn others_are_served_while_a_script_is_busy() {
             assert_eq!(client.command(&["EVAL", "return redis.call('SET', KEYS[1], 3)", "1", "held"]), busy("SCRIPT"));
             assert_eq!(client.call("FUNCTION KILL"), busy("SCRIPT"));
             assert_eq!(client.call("FUNCTION STATS"), busy("SCRIPT"));
-            assert!(served(client) > 0, "no other shard is served");
+            assert!(served(client) > 0, "no command on another shard runs");
             client.call("MULTI");
             client.call("SET held 3");
             let reply = client.call("EXEC");
@@ -120,7 +120,7 @@ fn commands_that_arrive_with_the_script_run_once_and_in_order() {
             (0..50).map(|_| vec!["INCR".to_owned(), key.clone()]).collect()
         };
         for round in 0..3 {
-            // So many commands that, while the worker runs the first, the others arrive: it then
+            // So many commands that the others arrive while the worker runs the first ones: it then
             // receives all of them in one turn.
             for (number, client) in clients.iter_mut().enumerate() {
                 let mut all = commands(number);
@@ -218,7 +218,7 @@ fn a_script_that_has_written_ends_only_with_the_server() {
         script.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
         assert!(matches!(client.call("SCRIPT KILL"), Reply::Error(text) if text.starts_with("UNKILLABLE")));
-        assert!(served(&mut client) > 0, "no other shard is served");
+        assert!(served(&mut client) > 0, "no command on another shard runs");
         assert_eq!(client.call("PING"), pong());
         client.send(&["SHUTDOWN", "NOSAVE"]);
         assert!(server.wait_exit(LIMIT).success());
@@ -247,8 +247,8 @@ fn functions_are_reported_and_killed() {
     });
 }
 
-/// A script that is not busy yet can be seen and killed by clients of other workers. Redis receives
-/// their commands only when the script is busy.
+/// Clients of other workers can see and kill a script that is not busy yet. Redis receives their
+/// commands only once the script is busy.
 #[test]
 fn scripts_are_killed_before_they_are_busy() {
     const SILENT: Duration = Duration::from_millis(500);
@@ -260,7 +260,7 @@ fn scripts_are_killed_before_they_are_busy() {
             let mut clients: Vec<Client> = (0..8).map(|_| server.connect()).collect();
             let mut caller = server.connect();
             caller.send(&call);
-            // Clients of the caller's worker wait until the script has ended, and are left out.
+            // Clients of the caller's worker wait until the script has ended, so they are skipped.
             let mut ask = |words: &[&str]| {
                 let mut replies = Vec::new();
                 clients.retain_mut(|client| {
@@ -400,7 +400,7 @@ fn large_values_do_not_widen_a_script_forever() {
         assert_eq!(client.call("STRLEN huge"), Reply::Integer(100_001));
         script.send(&["EVAL", text, "1", "held", "stay"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
-        assert!(served(&mut client) > 0, "no other shard is served");
+        assert!(served(&mut client) > 0, "no command on another shard runs");
         client.send(&["SHUTDOWN", "NOSAVE"]);
         assert!(server.wait_exit(LIMIT).success());
     });
@@ -419,7 +419,7 @@ fn nothing_is_delayed_while_a_script_is_busy() {
         script.send(&["EVAL", ENDLESS, "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
         let other = OTHERS.iter().find(|key| client.command(&["SET", key, "1", "PX", "50"]) == Reply::ok());
-        let other = Reply::bulk(other.expect("no other shard is served"));
+        let other = Reply::bulk(other.expect("no command on another shard runs"));
         // One invalidation for the write, and one for the expiry, without any command.
         for _ in 0..2 {
             let Reply::Push(invalidation) = reader.receive() else { panic!("no invalidation") };
@@ -460,7 +460,7 @@ fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
         script.send(&["EVAL", ENDLESS, "1", "to"]);
         wait_until_busy(&mut client, "to", "SCRIPT");
         let free = served(&mut client);
-        assert!(free > 0, "no other shard is served");
+        assert!(free > 0, "no command on another shard runs");
         // A pause would block every client, so it is rejected, and so is its transaction.
         let mut pausing = server.connect();
         pausing.call("MULTI");
@@ -562,8 +562,8 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
 }
 
 /// When SCRIPT KILL replies OK, the script hasn't written, won't write, and isn't rerun. The script
-/// of this test tries to write right after the kill: it writes when its worker has just run a long
-/// turn within the script, as is the turn with SCRIPT KILL.
+/// of this test tries to write right after the kill: it writes as soon as its worker has run a long
+/// turn within the script, such as the turn that runs SCRIPT KILL.
 #[test]
 fn a_killed_script_does_nothing_more() {
     const TEXT_BYTES: usize = 10_000;

@@ -1,9 +1,9 @@
-//! Replication under faults: three servers with clients, while replicas stop, die and restart,
-//! links break, chains change, and the role of the primary moves. Afterwards all servers have the
-//! same dataset, no write that `WAIT` confirmed is lost, and no client has ever seen half of a
+//! Replication under faults: three servers with clients, while servers stop, die and restart, links
+//! break, chains change, and the role of the primary moves. Afterwards all servers have the same
+//! dataset, no write that `WAIT` confirmed is lost, and no client has ever seen half of a
 //! transaction.
 //!
-//! Each scene follows from its seed, up to the timing of its threads.
+//! Each scenario is determined by its seed, except for the timing of its threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
@@ -15,13 +15,13 @@ use pantala_tests::{Backend, Client, Random, Reply, Server};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// Servers of a scene: a primary and two replicas.
+/// Servers of a scenario: a primary and two replicas.
 const NODES: usize = 3;
 
-/// Clients that write during a scene.
+/// Clients that write during a scenario.
 const WRITERS: usize = 3;
 
-/// Scenes of the long run; `PANTALA_CHAOS_SCENES` overrides it.
+/// Scenarios of the long run; `PANTALA_CHAOS_SCENES` overrides it.
 const LONG_RUN_SCENES: usize = 2000;
 
 /// Time within which the servers must be equal after the last fault.
@@ -30,7 +30,7 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(40);
 /// Maximum time for a reply of a server that may be stopped.
 const REPLY_MAX: Duration = Duration::from_secs(5);
 
-/// Sends a command on a new connection. Returns its reply; `None` if the server is not there or
+/// Sends a command on a new connection. Returns its reply, or `None` if the server isn't running or
 /// closes the connection.
 fn ask(port: u16, words: &[&str]) -> Option<Reply> {
     let mut client = Client::try_tcp(port).ok()?;
@@ -43,7 +43,7 @@ fn try_call(client: &mut Client, words: &[&str]) -> Option<Reply> {
     client.try_receive().ok().map(|(reply, _)| reply)
 }
 
-/// Returns a field of `INFO replication`, or an empty text.
+/// Returns a field of `INFO replication`, or an empty string.
 fn replication(port: u16, field: &str) -> String {
     let text = ask(port, &["INFO", "replication"]).map_or_else(String::new, |reply| reply.text());
     let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(str::to_owned));
@@ -88,7 +88,7 @@ impl Node {
     }
 }
 
-/// The clients' view of a scene.
+/// State shared by the clients of a scenario.
 struct Shared {
     is_over: AtomicBool,
     primary: AtomicU16,
@@ -97,7 +97,7 @@ struct Shared {
     confirmed: Vec<Mutex<i64>>,
 }
 
-/// Writes commands of many kinds to the primary until the scene is over.
+/// Writes commands of many kinds to the primary until the scenario ends.
 fn write(shared: &Shared, number: usize, mut random: Random) {
     let keys = ["a", "l", "c", "s"].map(|name| format!("{{{number}}}{name}"));
     let [a, list, count, set] = keys.each_ref().map(String::as_str);
@@ -139,7 +139,7 @@ fn write(shared: &Shared, number: usize, mut random: Random) {
     }
 }
 
-/// Reads both keys of a writer's transactions, on all servers, until the scene is over.
+/// Reads both keys of a writer's transactions, on all servers, until the scenario ends.
 ///
 /// # Panics
 /// If their numbers differ.
@@ -187,7 +187,7 @@ struct Scene {
     nodes: Vec<Node>,
     primary: usize,
     random: Random,
-    /// What happened, for the message of a failure.
+    /// What happened, for the failure message.
     report: Vec<String>,
 }
 
@@ -248,11 +248,12 @@ impl Scene {
         shared.primary.store(self.nodes[self.primary].port, Relaxed);
     }
 
-    /// Restarts a server, which forgets whom it followed.
+    /// Restarts a server, which forgets which primary it followed, and makes it follow the current
+    /// one.
     fn come_back(&mut self, node: usize) {
         let began = Instant::now();
         while self.nodes[node].server.is_none() {
-            assert!(began.elapsed() < SETTLES_WITHIN, "the port stays taken");
+            assert!(began.elapsed() < SETTLES_WITHIN, "the port stays in use");
             self.nodes[node].restart();
         }
         if node != self.primary {
@@ -297,10 +298,10 @@ impl Scene {
     }
 }
 
-/// Plays one scene.
+/// Runs one scenario.
 ///
 /// # Panics
-/// If an invariant is broken. The message has the scene's events.
+/// If an invariant is violated. The message lists the scenario's events.
 fn play(seed: u64) {
     let mut random = Random::from_seed(seed);
     let backlog = *random.pick(&["16384", "65536", "1048576"]);

@@ -1,5 +1,5 @@
-//! For the same files, `pantala check-aof` and redis-check-aof print the same, and make the same
-//! repairs.
+//! For the same files, `pantala check-aof` and redis-check-aof print the same text and make the
+//! same repairs.
 
 use std::io::Write;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn write_all(files: &[(&str, String)]) -> TempDir {
 fn run(command: &mut Command, folder: &Path, options: &[&str], file: &str) -> Said {
     let ran = command.args(options).arg(file).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut child = ran.expect("the program starts");
-    // Confirms a repair. The write fails if the program asked for no confirmation and has ended.
+    // Confirms a repair. The write fails if the program didn't ask for confirmation and has exited.
     let _ = child.stdin.take().expect("piped").write_all(b"y\n");
     let output = child.wait_with_output().expect("the program ends");
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -106,8 +106,8 @@ fn reports_and_repairs_are_those_of_redis() {
         let is_worded_otherwise =
             |text: &str| text.contains("Usage") || text.contains("Cannot") || text.contains("MANIFEST");
         if !is_worded_otherwise(&right.1) {
-            // With several files, line numbers aren't compared: redis-check-aof doesn't start again
-            // at line 1 in the second file.
+            // With several files, line numbers aren't compared: redis-check-aof doesn't restart at
+            // line 1 for the second file.
             let is_single = files.len() == 1;
             let comparable = |text: &str| if is_single { text.to_owned() } else { without_line(text) };
             assert_eq!(comparable(&ran.1), comparable(&right.1), "{files:?} {options:?}");

@@ -209,8 +209,8 @@ fn arguments_of_commands_that_wait_for_their_shards_count() {
         ("watch", encode(&["WATCH", &big, "held"])),
     ];
     for mut server in pantalas() {
-        // Each worker gets one client that observes and, further below, one of each kind that
-        // waits.
+        // Each worker gets one client that observes and, further below, one waiting client of each
+        // kind.
         let mut controls: Vec<Client> = (0..WORKERS).map(|_| control(&server)).collect();
         let mut script = server.connect();
         let mut clients: Vec<Client> = Vec::new();
@@ -391,8 +391,8 @@ fn a_client_that_evicts_itself_receives_its_reply_first() {
     });
 }
 
-/// Two clients each exceed the output buffer limit, and with a third client they exceed the limit
-/// on all clients. The first limit closes the two; after that, the second needs to evict nobody.
+/// Two clients each exceed the output buffer limit, and together with a third they exceed the limit
+/// on all clients. The first limit closes the two; after that, the second needs to evict no client.
 #[test]
 fn an_output_buffer_limit_evicts_no_other_client() {
     let args = ["--maxmemory-clients", "10mb", "--client-output-buffer-limit", "normal 3mb 0 0"];
@@ -554,11 +554,11 @@ fn the_sum_is_right_after_many_evictions() {
         eventually("all are closed", || fields(&mut control, "", "tot-mem").len() == 1);
         let evicted = control.call("INFO stats").text();
         assert!(!evicted.contains("\r\nevicted_clients:0\r\n"), "no client was evicted");
-        // The smallest limit that Redis accepts, because with it an error of the sum is largest in
+        // The smallest limit that Redis accepts, because an error in the sum is then largest in
         // proportion. `goes` must be the larger client: a receive buffer may be twice as large as
-        // its contents, so it sends more than twice the bytes of `stays`; and both have sent
-        // everything before the limit is set, because a client whose bytes arrive in pieces could
-        // at first be the smaller one.
+        // its contents, so it sends more than twice the bytes of `stays`. Both have sent everything
+        // before the limit is set, because a client whose bytes arrive in pieces could at first be
+        // the smaller one.
         let _stays = filled(&server, &mut control, "stays", 40 * KB);
         let mut goes = filled(&server, &mut control, "goes", 128 * KB);
         set_limit(&mut control, 128 * KB);

@@ -9,8 +9,8 @@ use pantala_tests::{Backend, Client, Reply, Server, binary, tool};
 /// Several shards per worker.
 const CLUSTER_ARGS: [&str; 6] = ["--cluster-enabled", "yes", "--workers", "2", "--shards", "40"];
 
-/// Maximum wait until redis-server reports that the cluster is up. It takes two seconds after it
-/// has got all slots.
+/// Maximum wait until redis-server reports that the cluster is up, which takes two seconds after
+/// all slots have been assigned.
 const STATE_OK_MAX: Duration = Duration::from_secs(20);
 
 fn pantala(more: &[&str]) -> Server {
@@ -199,7 +199,7 @@ fn all_commands() -> Vec<Vec<String>> {
 }
 
 #[test]
-fn a_cluster_of_one_node_answers_as_redis() {
+fn a_cluster_of_one_node_replies_as_redis() {
     let Some(judge) = judge(&[]) else { return };
     assert_as(&judge, &CLUSTER_ARGS, |server, version| answers(server, version, &all_commands()));
 }

@@ -155,7 +155,7 @@ fn command_info_equals() {
         let Some((_subject, mut given, _judge, mut right)) = servers(version) else { return };
         let mut args = vec!["COMMAND".to_owned(), "INFO".to_owned()];
         args.extend(names(&mut given).into_iter().filter(|name| !name.contains('|')));
-        assert!(args.len() > 60, "COMMAND LIST names too few commands: {args:?}");
+        assert!(args.len() > 60, "COMMAND LIST returns too few commands: {args:?}");
         let fields = |client: &mut Client| {
             let mut fields = BTreeMap::new();
             for (name, entry) in args[2..].iter().zip(client.command(&args).elements()) {

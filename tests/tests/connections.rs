@@ -163,7 +163,7 @@ fn client_pause_delays_commands() {
         }
         assert!(begin.elapsed() >= Duration::from_millis(590), "writers didn't wait: {:?}", begin.elapsed());
         assert_eq!(admin.call("GET a"), Reply::bulk("1"));
-        // All clients wait, even with CLIENT UNPAUSE, as in Redis.
+        // With ALL, every client waits, even one that sends CLIENT UNPAUSE, as in Redis.
         let begin = Instant::now();
         assert_eq!(admin.call("CLIENT PAUSE 700 ALL"), Reply::ok());
         for client in &mut clients {
@@ -193,7 +193,7 @@ fn client_pause_delays_commands() {
         assert_eq!(clients[1].call("FCALL_RO reads 0"), Reply::Integer(1));
         clients[0].send(&["FCALL_RO", "writes", "0"]);
         clients[0].set_read_timeout(Duration::from_millis(50));
-        assert!(clients[0].try_receive().is_err(), "answered while writes are paused");
+        assert!(clients[0].try_receive().is_err(), "replied while writes are paused");
         clients[0].set_read_timeout(PATIENCE);
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
         assert!(clients[0].receive().is_error());
@@ -237,7 +237,7 @@ fn the_duration_of_a_pause_counts_from_its_reply() {
         });
         assert!(is_paused, "the pause ended before its reply");
         // If the client disconnects before the reply, the pause still ends 300 ms after the reply
-        // would have been sent: the writer is served.
+        // would have been sent: the writer then gets its reply.
         script.send(&["EVAL", &format!("{SPIN} return 1"), "1", "key"]);
         std::thread::sleep(Duration::from_millis(50));
         admin.send(&["CLIENT", "PAUSE", "300", "WRITE"]);
@@ -317,8 +317,8 @@ fn a_rerun_script_waits_until_a_pause_ends() {
                 let text = format!("{SPIN} redis.call('SET', ARGV[1], {round})");
                 script.send(&["EVAL", &text, "1", "held", "undeclared"]);
                 std::thread::sleep(Duration::from_millis(100));
-                // The worker that runs the script serves its clients only afterwards, when it is
-                // too late for the test. So a connection of each worker in turn sends the pause.
+                // The worker that runs the script serves its clients only after the script, which
+                // is too late for the test. So a connection of each worker in turn sends the pause.
                 pause_writes(admin, round % 2 == 0);
                 let keys = admin.call("DBSIZE");
                 for _ in 0..6 {
@@ -474,7 +474,7 @@ fn connections_spread_over_workers() {
                 pairs.trim().parse().ok()
             })
             .collect();
-        assert_eq!(counts.len(), 3, "INFO tells each worker's connections:\n{info}");
+        assert_eq!(counts.len(), 3, "INFO lists each worker's connections:\n{info}");
         assert_eq!(counts.iter().sum::<usize>(), CLIENTS);
         assert!(counts.iter().all(|count| (CLIENTS / 6..=CLIENTS / 2).contains(count)), "unevenly spread: {counts:?}");
     });

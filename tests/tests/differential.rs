@@ -19,8 +19,8 @@ fn compare(test: &str, args: &[&str], settings: &[&str]) {
     for backend in Backend::all() {
         let Some(judge) = Server::redis(settings) else { return };
         let mut subject = Server::pantala(*backend, &[args, settings].concat());
-        // Each run has its own stream of commands. The seeds of all streams are derived from the
-        // one that is printed.
+        // Each run has its own stream of commands. All seeds are derived from the one that is
+        // printed.
         let name = format!("{test} on {}", backend.name());
         differential::compare(&subject, &judge, announced, &name, commands());
         if !settings.is_empty() {
@@ -49,8 +49,8 @@ const FAR_LIMIT: &str = "1000gb";
 
 #[test]
 fn one_shard_answers_as_redis() {
-    // With an LFU policy, OBJECT FREQ replies and OBJECT IDLETIME returns an error; in other runs
-    // it is the other way round.
+    // With an LFU policy, OBJECT FREQ succeeds and OBJECT IDLETIME returns an error; in the other
+    // runs it is the other way round.
     let counting = ["--maxmemory-policy", "allkeys-lfu", "--maxmemory", FAR_LIMIT];
     compare("one_shard_answers_as_redis", &["--workers", "1", "--shards", "1"], &counting);
 }
@@ -66,9 +66,9 @@ fn owner_execution_answers_as_redis() {
     compare("owner_execution_answers_as_redis", &args, &["--maxmemory", FAR_LIMIT]);
 }
 
-/// Checks the generator: two real servers never differ. If this fails, a stream isn't deterministic
-/// and other failures of this file have no meaning. Every command must also succeed often, because
-/// a stream of errors would compare nothing.
+/// Checks the generator: the replies of two real servers never differ. If this fails, a stream
+/// isn't deterministic, and other failures in this file mean nothing. Every command must also
+/// succeed often, because a stream of errors would compare nothing.
 #[test]
 fn two_judges_agree_and_every_command_is_reached() {
     /// Minimum number of commands of this test. The rarest command succeeds about 18 times in this

@@ -133,7 +133,7 @@ fn stream_makers(random: &mut Random) -> Vec<Vec<Vec<u8>>> {
 /// A reply and its bytes.
 type Raw = (Reply, Vec<u8>);
 
-/// Returns all that a client can read of the key `k`.
+/// Returns everything that a client can read about the key `k`.
 fn seen(client: &mut Client) -> Vec<Raw> {
     ["TYPE k", "OBJECT ENCODING k", "DEBUG DIGEST-VALUE k", "PTTL k", "XINFO STREAM k FULL COUNT 0"]
         .map(|words| {
@@ -147,13 +147,13 @@ fn seen(client: &mut Client) -> Vec<Raw> {
 #[track_caller]
 fn assert_same(given: &[Raw], right: &[Raw], what: &[u8]) {
     let is_same = given.iter().zip(right).all(|(given, right)| agree(Check::Times, given, right));
-    assert!(is_same, "{given:?} must be {right:?}: {}", what.escape_ascii());
+    assert!(is_same, "is {given:?}, must be {right:?}: {}", what.escape_ascii());
 }
 
 fn dump(client: &mut Client) -> Vec<u8> {
     match client.call("DUMP k") {
         Reply::Bulk(payload) => payload,
-        other => panic!("DUMP answers {other:?}"),
+        other => panic!("DUMP replied {other:?}"),
     }
 }
 
@@ -166,11 +166,11 @@ fn bad_data() -> Reply {
 }
 
 #[test]
-fn values_go_both_ways() {
+fn values_are_exchanged_with_redis() {
     let Some(judge) = judge() else { return };
     let mut server = subject();
     let (mut ours, mut theirs) = (server.connect(), judge.connect());
-    let mut random = Random::from_seed(Random::seed("values_go_both_ways"));
+    let mut random = Random::from_seed(Random::seed("values_are_exchanged_with_redis"));
     for _ in 0..values() {
         let makers = makers(&mut random);
         if random.one_in(10) {
@@ -225,8 +225,8 @@ fn packed_sorted_sets_are_dumped_as_redis_dumps_them() {
 /// not check all bits after an element of a listpack.
 const OTHERS_TAKEN_MAX: usize = 4;
 /// Types of which Redis accepts some damaged payloads that Pantala rejects: sorted sets with
-/// textual scores, because it parses any text, and streams, because it reads an impossible length
-/// in a counter as 2^64 - 1.
+/// textual scores, because Redis parses any text, and streams, because it reads an impossible
+/// length in a counter as 2^64 - 1.
 const SOME_TAKEN: [u8; 5] = [3, 12, 15, 17, 19];
 
 /// Returns a value changed in a few places.

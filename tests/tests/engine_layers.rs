@@ -30,7 +30,7 @@ fn sources() -> Vec<Source> {
     let folder = workspace_root().join("crates/engine/src");
     let mut sources = Vec::new();
     for (path, text) in tidy::rust_files(&folder) {
-        let path = path.strip_prefix(&folder).expect("below it").with_extension("");
+        let path = path.strip_prefix(&folder).expect("a file in the directory").with_extension("");
         let mut module: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
         if module.last().is_some_and(|last| last == "mod") {
             module.pop();
@@ -40,7 +40,7 @@ fn sources() -> Vec<Source> {
             continue;
         }
         let code = tidy::code_only(&text);
-        // In every file of the engine, the tests are the rest of the file.
+        // In every file of the engine, the tests are the last item.
         let end = ["#[cfg(test)]\nmod tests {", "#[cfg(all(test, not(loom)))]\nmod tests {"]
             .iter()
             .filter_map(|tests| code.find(tests))
@@ -117,7 +117,7 @@ fn layers_refer_only_to_those_above_them_in_the_table() {
     let all = references_of_layers();
     for (layer, found) in &all {
         let Some((_, allowed)) = LAYERS.iter().find(|(known, _)| known == layer) else {
-            wrong.push(format!("{layer} is missing in the table of layers"));
+            wrong.push(format!("{layer} is missing from the table of layers"));
             continue;
         };
         for (name, files) in found.iter().filter(|(name, _)| !allowed.contains(&name.as_str())) {
@@ -127,7 +127,7 @@ fn layers_refer_only_to_those_above_them_in_the_table() {
             wrong.push(format!("{layer} doesn't refer to {unused}, which the table allows"));
         }
     }
-    assert_eq!(all.len(), LAYERS.len(), "modules of the first level: {:?}", all.keys());
+    assert_eq!(all.len(), LAYERS.len(), "top-level modules: {:?}", all.keys());
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

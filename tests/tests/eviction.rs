@@ -140,7 +140,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "RESET"),
     (0, "PING"),
     (0, "EXEC"),
-    // A transaction whose commands were queued below the limit: they are checked at EXEC.
+    // A transaction whose commands were queued below the limit: memory is checked at EXEC.
     (0, "!0"),
     (0, "MULTI"),
     (0, "GET there"),
@@ -204,7 +204,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "FCALL allowed 1 begun"),
     (0, "FCALL_RO allowed 1 begun"),
     (0, "FCALL nothing 0"),
-    // Scripts that were queued in a transaction below the limit: their flags decide at EXEC.
+    // Scripts that were queued in a transaction below the limit: at EXEC their flags decide.
     (1, "!0"),
     (0, "MULTI"),
     (0, "EVAL return_redis.call('set',KEYS[1],'x') 1 there"),
@@ -604,7 +604,7 @@ fn released_client_memory_causes_no_rejections() {
 }
 
 #[test]
-fn a_limit_is_live_and_reported() {
+fn a_limit_applies_at_once_and_is_reported() {
     play(|server| {
         let mut control = server.connect();
         for number in 0..3000 {
@@ -694,7 +694,7 @@ fn evicted_events_follow_the_events_of_writes() {
                 ("__keyevent@2__:set", key) => assert!(set_keys.insert(key)),
                 ("__keyevent@2__:evicted", key) => {
                     assert!(set_keys.contains(&key), "{key} evicted before it was set");
-                    assert!(evicted_keys.insert(key), "twice");
+                    assert!(evicted_keys.insert(key), "a key was evicted twice");
                 }
                 (channel, event) => {
                     assert!(channel.starts_with("__keyspace@2__:k") && ["set", "evicted"].contains(&&*event));

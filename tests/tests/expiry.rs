@@ -26,7 +26,7 @@ fn keys_expire_on_access_and_not_before() {
         client.pipeline(&commands);
         let reads: Vec<Vec<String>> = (0..200).map(|n| vec!["GET".into(), format!("k{n}")]).collect();
         let alive = client.pipeline(&reads).iter().filter(|reply| **reply != Reply::Null).count();
-        // If the host ran the test so late that the keys were due, their number proves nothing.
+        // If the host ran the test so late that the TTLs had passed, the count proves nothing.
         if begin.elapsed() < Duration::from_millis(400) {
             assert_eq!(alive, 200, "keys expired early");
         }
@@ -60,7 +60,7 @@ fn keys_expire_on_access_and_not_before() {
             assert_eq!(client.call(command), reply, "{command}");
         }
         let keys = client.call("KEYS *");
-        assert_eq!(keys.elements().len(), 6, "KEYS names expired keys: {keys:?}");
+        assert_eq!(keys.elements().len(), 6, "KEYS returns expired keys: {keys:?}");
     });
 }
 
@@ -93,7 +93,7 @@ fn age_of_clock(client: &mut Client) -> i64 {
 }
 
 /// A command with a TTL computes the deadline from the time at which the command itself starts.
-/// Slow commands before it don't make that time older: neither those of its pipeline, nor those of
+/// Slow commands before it don't make that time stale: neither those of its pipeline, nor those of
 /// other clients in its worker's turn, nor its own first run if that was rolled back.
 #[test]
 fn deadlines_count_from_when_their_commands_run() {
@@ -105,7 +105,7 @@ fn deadlines_count_from_when_their_commands_run() {
     /// server between the commands of one measurement; a stale clock is late in all of them.
     fn assert_current(layout: &[&str], mut age_ms: impl FnMut() -> i64) {
         let ages: Vec<i64> = (0..10).map(|_| age_ms()).take_while(|age| *age >= AGE_MS_MAX).collect();
-        assert!(ages.len() < 10, "{ages:?} ms behind on {layout:?}");
+        assert!(ages.len() < 10, "{ages:?} ms late on {layout:?}");
     }
     let layouts: [&[&str]; 3] = [
         &["--workers", "1", "--shards", "8"],

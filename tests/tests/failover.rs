@@ -54,7 +54,7 @@ fn increment(server: &Server, key: &str, is_over: &AtomicBool) -> i64 {
     last
 }
 
-/// Tells the writers of a scene to stop when it is dropped, so that they also stop if the scene
+/// Stops the writers of a scenario when it is dropped, so that they also stop if the scenario
 /// fails.
 struct End<'a>(&'a AtomicBool);
 
@@ -240,7 +240,7 @@ fn held_write(server: &Server) -> Client {
     let mut client = server.connect();
     let before: u64 = info(server, "clients", "blocked_clients").parse().expect("a number");
     client.send(&["INCR", "held"]);
-    eventually("it is held back", || {
+    eventually("the write is paused", || {
         info(server, "clients", "blocked_clients").parse::<u64>().expect("a number") > before
     });
     client
@@ -279,7 +279,8 @@ fn an_aborted_failover_lets_writes_run() {
         assert_eq!(client.call("INCR held"), Reply::Integer(2));
         assert!(server.log().contains("Replica never caught up before timeout"), "{}", server.log());
         assert_eq!((state(&server).as_str(), role(&server).as_str()), ("no-failover", "master"));
-        // With FORCE the replica is asked to take over after the timeout; ABORT restores the role.
+        // With FORCE, the replica is asked to take over once the timeout has passed; ABORT restores
+        // the role.
         let forced = format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 50", replica.port());
         assert_eq!(client.call(&forced), Reply::ok());
         let mut held = held_write(&server);
@@ -292,7 +293,7 @@ fn an_aborted_failover_lets_writes_run() {
 }
 
 #[test]
-fn a_forced_failover_takes_place_after_its_time() {
+fn a_forced_failover_takes_place_after_its_timeout() {
     for_each_backend(|backend| {
         for kind in [Kind::Redis, Kind::Pantala] {
             let server = start(Kind::Pantala, backend).expect("it starts");
@@ -414,8 +415,8 @@ fn the_other_replica_of_a_dead_primary_continues() {
     });
 }
 
-/// Replicas that are not the target stay with the server that has handed its role over. When that
-/// is promoted again, all continue.
+/// Replicas that are not the target stay with the server that has handed over its role. When that
+/// server is promoted again, all continue.
 #[test]
 fn other_replicas_stay_with_the_former_primary() {
     for_each_backend(|backend| {

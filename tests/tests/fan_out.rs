@@ -34,7 +34,7 @@ fn used_memory(client: &mut Client) -> usize {
 }
 
 /// Ten thousand subscribers of one channel each receive a message that the server stores once:
-/// copies would take a third of a gigabyte.
+/// copies would use a third of a gigabyte.
 #[test]
 fn ten_thousand_listeners_share_a_message() {
     const LISTENERS: usize = 10_000;
@@ -180,8 +180,8 @@ struct Audience {
     publisher: Client,
 }
 
-/// More commands of one connection than a worker runs in two turns. After all their replies, the
-/// worker has made at least two turns, and the second one delivers messages.
+/// More commands of one connection than a worker runs in two turns. Once it has replied to all of
+/// them, it has run at least two turns, the second of which delivers messages.
 const PINGS_OF_TWO_TURNS: usize = 2 * 1024;
 
 impl Audience {

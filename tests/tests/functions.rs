@@ -4,8 +4,8 @@
 use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// Several shards per worker: the keys of one function are in several shards, and of several
-/// workers.
+/// Several shards per worker: the keys of one function are in several shards, and these belong to
+/// several workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// A library with functions of every kind.
@@ -114,7 +114,7 @@ fn library(name: &str, function: &str, answer: &str) -> String {
 fn dump(client: &mut Client) -> Vec<u8> {
     match client.call("FUNCTION DUMP") {
         Reply::Bulk(bytes) => bytes,
-        other => panic!("FUNCTION DUMP answered {other:?}"),
+        other => panic!("FUNCTION DUMP replied {other:?}"),
     }
 }
 

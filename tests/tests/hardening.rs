@@ -1,4 +1,4 @@
-//! Limits to the damage of a flaw: the sandbox, and permissions of files.
+//! Limits to the damage that a vulnerability can do: the sandbox, and permissions of files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -101,7 +101,7 @@ fn a_sandboxed_server_does_everything() {
         assert_eq!(reload, Reply::ok());
         assert_eq!(tunnel.connect().call("GET key").text(), "last");
 
-        // Other ports, and links to other servers.
+        // Listening on another port, and connecting to other servers.
         let other = free_port();
         assert_eq!(client.call(&format!("CONFIG SET port {other}")), Reply::ok());
         assert_eq!(pantala_tests::Client::tcp(other).call("PING").text(), "PONG");
@@ -137,7 +137,7 @@ fn a_sandboxed_server_does_everything() {
 }
 
 #[test]
-fn the_sandbox_is_off_by_default_and_fixed_at_the_start() {
+fn the_sandbox_is_off_by_default_and_fixed_at_startup() {
     let server = Server::pantala(Backend::Epoll, &[]);
     assert!(of_threads(&server, "Seccomp").iter().all(|mode| mode == &own_mode()), "as the process that started it");
     let mut client = server.connect();
@@ -151,7 +151,7 @@ fn own_mode() -> String {
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// Returns all files below a folder.
+/// Returns all files in a directory and its subdirectories.
 fn files_in(folder: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
     entries.flat_map(|path| if path.is_dir() { files_in(&path) } else { vec![path] }).collect()

@@ -13,8 +13,8 @@ use pantala_tests::client::encode;
 use pantala_tests::{Reply, Server, tool};
 use rustix::process::Signal;
 
-/// Maximum increase over the latest count. Two builds of one commit in different folders differ by
-/// up to 2.5%: the names of symbols contain the folder, and inlining follows their order.
+/// Maximum increase over the latest count. Builds of one commit in different directories differ by
+/// up to 2.5%: symbol names contain the directory, and inlining depends on their order.
 const REGRESSION_PERCENT: f64 = 5.0;
 /// Number of operations of the shorter run. The longer run has three times as many; the difference
 /// between the two excludes startup and shutdown.
@@ -78,7 +78,7 @@ fn last_count(case: &Case) -> f64 {
 #[ignore = "counts a release build: run by .ci/run"]
 fn instructions_per_operation_do_not_regress() {
     if cfg!(not(target_arch = "x86_64")) {
-        return tool::skipped(format_args!("instruction counts: they are of x86-64"));
+        return tool::skipped(format_args!("instruction counts: they are valid for x86-64 only"));
     }
     if tool::find("valgrind").is_none() {
         return;

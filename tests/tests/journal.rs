@@ -128,7 +128,7 @@ fn a_slow_follower_is_disconnected_and_the_other_continues() {
         assert!((LIMIT..=HELD_MAX).contains(&most), "{most} bytes were held");
         eventually("the slow one is closed", || closed_over_limit(&server) == 1);
         assert!(slow.is_closed());
-        // What remains is the backlog, and the rest of the chunk in which the backlog begins.
+        // What remains is the backlog, and the rest of the chunk in which the backlog starts.
         eventually("bytes held for it are freed", || held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);
         let grown = server.resident_bytes().saturating_sub(resident_before) as usize;
         assert!(grown < 4 * LIMIT, "{grown} bytes more than before");
@@ -137,7 +137,7 @@ fn a_slow_follower_is_disconnected_and_the_other_continues() {
 }
 
 /// As in Redis, the effective limit is at least the backlog's size: the server holds those bytes
-/// anyway, so it doesn't disconnect a replica that needs no more than them.
+/// anyway, so it doesn't disconnect a replica that lags by no more than them.
 #[test]
 fn a_follower_may_be_behind_by_the_backlog() {
     const BACKLOG: usize = 16 * MIB;
@@ -155,7 +155,7 @@ fn a_follower_may_be_behind_by_the_backlog() {
 }
 
 #[test]
-fn the_soft_limit_of_a_follower_waits_its_time() {
+fn the_soft_limit_of_a_follower_applies_after_its_seconds() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2"]);
     let mut client = server.connect();
     set_limit(&mut client, "replica 0 4mb 1");
@@ -176,7 +176,7 @@ fn the_soft_limit_of_a_follower_waits_its_time() {
 
 /// `INFO replication` shows the size and the first offset of the held bytes, as in Redis.
 #[test]
-fn the_backlog_is_held_while_a_connection_follows_and_for_its_time() {
+fn the_backlog_is_held_while_a_connection_follows_and_until_its_ttl_passes() {
     const BACKLOG: usize = 2 * MIB;
     for_each_backend(|backend| {
         let size = BACKLOG.to_string();

@@ -122,9 +122,9 @@ fn unauthenticated_clients_use_little_memory() {
     });
 }
 
-/// CVE-2025-21605: replies that a client which has not authenticated doesn't read.
+/// CVE-2025-21605: replies that an unauthenticated client doesn't read.
 #[test]
-fn strangers_who_do_not_read_are_closed() {
+fn unauthenticated_clients_that_do_not_read_are_closed() {
     /// Commands in one write, and how many writes: far more replies than the sockets hold.
     const PINGS: usize = 10_000;
     const WRITES: usize = 200;
@@ -151,7 +151,7 @@ fn strangers_who_do_not_read_are_closed() {
             }
             let log = server.log();
             assert_eq!(log.matches("overcoming of output buffer limits").count(), 5, "{log}");
-            // Without a need to authenticate, the limit is that of the settings.
+            // If no authentication is required, the configured limit applies.
             assert_eq!(known.call("ACL SETUSER default on nopass ~* &* +@all"), Reply::ok());
             assert_eq!(reader.call("PING").text(), "PONG");
             server.assert_sound();

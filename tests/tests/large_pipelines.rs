@@ -25,7 +25,7 @@ fn listed(client: &mut Client, name: &str, field: &str) -> Option<usize> {
     listed_fields(client, name, [field]).map(|[value]| value)
 }
 
-/// Does the same for several numbers of the same instant.
+/// Returns several numbers of the client, read at the same instant, as [`listed`] does.
 fn listed_fields<const N: usize>(client: &mut Client, name: &str, fields: [&str; N]) -> Option<[usize; N]> {
     let list = client.call("CLIENT LIST").text();
     let line = list.lines().find(|line| line.contains(&format!(" name={name} ")))?;
@@ -63,7 +63,7 @@ fn other_clients_run_between_the_pieces_of_a_pipeline() {
         let mut between = 0;
         // On a busy host, this test may be suspended until a pipeline has ended, so it tries
         // several.
-        eventually("a number between is seen", || {
+        eventually("a count is seen while the pipeline runs", || {
             assert_eq!(other.command(&["SET", "count", "0"]), Reply::ok());
             let mut client = server.connect();
             client.send_raw(&requests);
@@ -203,8 +203,8 @@ fn mixed_replies_keep_their_order() {
     });
 }
 
-/// The hard limit applies to output in pieces, and commands behind the reply that exceeds it do not
-/// run.
+/// The hard limit applies to output in pieces, and commands after the one whose reply exceeds it do
+/// not run.
 #[test]
 fn the_hard_limit_applies_to_output_in_pieces() {
     const LIMIT_BYTES: usize = 32 * MIB;

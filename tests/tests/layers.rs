@@ -57,7 +57,7 @@ fn metadata() -> Metadata {
         .expect("cargo metadata reads the workspace")
 }
 
-/// Returns the name of a crate in the table, which is that of its folder.
+/// Returns the name of a crate in the table, which is that of its directory.
 fn layer(package: &str) -> Option<&str> {
     match package {
         "pantala" => Some("server"),
@@ -116,7 +116,7 @@ fn unsafe_is_only_in_allowed_crates() {
         if layer(name).is_some_and(|layer| UNSAFE_ALLOWED.contains(&layer)) {
             continue;
         }
-        let folder = package.manifest_path.parent().expect("a manifest lies in a folder");
+        let folder = package.manifest_path.parent().expect("a manifest is in a directory");
         // The fuzz package is left out: it is in tests/ but isn't a member of the workspace, and
         // the fuzzer's macro contains `unsafe`.
         for (path, text) in tidy::rust_files(folder.as_std_path()) {
@@ -134,7 +134,7 @@ fn unsafe_is_only_in_allowed_crates() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Returns the packages that a build compiles, each with the features that it gets there.
+/// Returns the packages that a build compiles, each with the features enabled for it.
 fn built(selection: &[&str]) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -148,8 +148,8 @@ fn built(selection: &[&str]) -> BTreeSet<String> {
     text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
 }
 
-/// Tests build binaries (`pantala_tests::binary`) of which `cargo test --workspace` has already
-/// compiled all packages. That holds only if no package gets other features when fewer packages are
+/// Tests build binaries (`pantala_tests::binary`) whose packages `cargo test --workspace` has
+/// already compiled. They are reused only if no package gets other features when fewer packages are
 /// selected.
 #[test]
 fn tests_compile_the_server_once() {
@@ -160,8 +160,8 @@ fn tests_compile_the_server_once() {
     }
 }
 
-/// Returns the lifetimes that a safe function returns but no argument binds, with the function's
-/// name: a caller could choose them freely.
+/// Returns the lifetimes that a safe function returns but that no argument binds, so that a caller
+/// could choose them freely. Each has the function's name.
 fn unbound_lifetimes(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {
@@ -222,7 +222,7 @@ fn every_package_uses_the_lints_of_the_workspace() {
         let manifest = std::fs::read_to_string(&package.manifest_path).expect("a package has a manifest");
         assert!(
             manifest.contains("[lints]\nworkspace = true"),
-            "{} doesn't take the workspace's lints",
+            "{} doesn't use the workspace's lints",
             package.manifest_path
         );
     }

@@ -23,7 +23,7 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, fo
 const RUN: Duration = Duration::from_millis(250);
 /// Maximum time until a violated invariant is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(120);
-/// At most one in this many windows may be undecided: the search has then given no verdict.
+/// At most one in this many windows may be undecided, that is, without a verdict of the search.
 const DECIDED_MIN: u64 = 100;
 /// At most one in this many windows may need expiries after the deadline ([`Deadlines::Late`]).
 const PUNCTUAL_MIN: u64 = 20;
@@ -211,8 +211,8 @@ enum Deadlines {
     Late,
 }
 
-/// Explores as [`explore`] does, with `deadlines`, and tells `order`, which checks the stream of
-/// effects, what the clients send.
+/// Explores as [`explore`] does, with `deadlines`, and registers what the clients send with
+/// `order`, which checks the stream of effects.
 fn explore_followed(
     server: &Server,
     workload: &Workload,
@@ -299,7 +299,7 @@ fn explore_all(server: &Server, backend: Backend, execution: &str, each: Duratio
 
 fn assert_proves_something(tally: Tally) {
     assert!(tally.undecided * DECIDED_MIN <= tally.windows, "{tally:?}: too many undecided windows");
-    assert!(tally.late * PUNCTUAL_MIN <= tally.windows, "{tally:?}: keys often outlived their deadlines");
+    assert!(tally.late * PUNCTUAL_MIN <= tally.windows, "{tally:?}: keys were often found after their deadlines");
     assert!(tally.overlapping * 2 > tally.events, "{tally:?}: clients rarely overlapped");
 }
 
@@ -386,9 +386,9 @@ fn every_fault_is_detected() {
     let seed = Random::seed("every_fault_is_detected");
     for_each_form(|backend, execution| {
         for (fault, permille, workload) in BROKEN {
-            // Only EXEC differs with `owner`: it always runs on the thread of its last shard. The
-            // other faults would be detected in the same way as with `inline`; `overtaking` is no
-            // violation there.
+            // With `owner`, only EXEC differs: it always runs on the thread of its last shard. The
+            // other faults would be detected in the same way as with `inline`, except that
+            // `overtaking` violates nothing there.
             if execution == "owner" && !fault.ends_with("-exec") {
                 continue;
             }

@@ -45,8 +45,7 @@ fn field(client: &mut Client, name: &str) -> String {
     line.unwrap_or_else(|| panic!("{name} is missing in:\n{text}"))
 }
 
-/// Returns the replies of a server that is loading, and checks that it serves its dataset
-/// afterwards.
+/// Returns the replies of a server that is loading, and checks that it has the dataset afterwards.
 fn replies_while_loading(server: &Server, digest: &str) -> Vec<String> {
     let mut client = server.connect();
     let calls = [
@@ -134,7 +133,7 @@ fn clients_are_served_while_the_dataset_is_loaded() {
 }
 
 /// The snapshot at the start of an append-only file is read in large pieces, the last of which
-/// reaches into the commands. These are then read again.
+/// extends into the commands. Those bytes are then read again.
 #[test]
 fn progress_counts_no_byte_twice() {
     for_all_backends(|backend| {
@@ -154,9 +153,9 @@ fn progress_counts_no_byte_twice() {
                 let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
                 line.map(|number| number.parse::<u64>().expect("a number"))
             };
-            // Both are missing if the load has ended in between.
+            // Both are missing if the load has ended meanwhile.
             if let (Some(loaded), Some(total)) = (number("loading_loaded_bytes"), number("loading_total_bytes")) {
-                // At first the files have not been looked up.
+                // At first the server doesn't know the files' sizes yet.
                 assert!(total == 0 || total.to_string() == length, "{total}");
                 assert!(loaded <= total, "{loaded} of {total}");
                 is_known |= total > 0;
@@ -168,7 +167,7 @@ fn progress_counts_no_byte_twice() {
     });
 }
 
-/// Returns the bytes of all files of a folder and of its folders.
+/// Returns the contents of all files in a directory and its subdirectories.
 fn content(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -183,7 +182,7 @@ fn content(folder: &Path) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// A server that ends while it loads does not save the part of the dataset that it has.
+/// A server that shuts down while it loads does not save the part that it has loaded.
 #[test]
 fn shutdown_while_loading_saves_nothing() {
     for_all_backends(|backend| {
@@ -225,9 +224,9 @@ fn a_replica_is_a_replica_while_it_loads() {
     assert_eq!(client.call("DBSIZE"), Reply::Integer(0), "it has the dataset of its primary");
 }
 
-/// A file that turns out to be damaged ends the server, although it already serves connections.
+/// A file that turns out to be damaged stops the server, although it already accepts connections.
 #[test]
-fn a_damaged_file_ends_the_server_while_it_loads() {
+fn a_damaged_file_stops_the_server_while_it_loads() {
     for_all_backends(|backend| {
         let (folder, _) = dataset(backend);
         let file = folder.path().join("appendonlydir").join("appendonly.aof.1.incr.aof");

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use pantala_tests::server::READY_MAX;
 use pantala_tests::{Client, binary, tool};
 
-/// The result of a start with a manifest.
+/// The result of starting a server with a manifest.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     /// The server started, and this is its reply to `GET n`.
     Started(String),
-    /// The server ended with an error that contains this text of [`REASONS`].
+    /// The server exited with an error that contains this text of [`REASONS`].
     Failed(&'static str),
-    /// The server ended with another error. This is its log.
+    /// The server exited with another error. This is its log.
     Unknown(String),
 }
 
@@ -89,7 +89,7 @@ fn outcome(program: &Path, manifest: &[u8], more: &[&str]) -> Outcome {
 }
 
 #[test]
-fn odd_manifests_are_used_or_rejected_as_by_redis() {
+fn unusual_manifests_are_accepted_or_rejected_as_by_redis() {
     let Some(redis) = tool::find("redis-server") else { return tool::skipped("redis-server is not installed") };
     let long = format!("file {} seq 1 type i\n", "x".repeat(1100));
     let cases: Vec<String> = [

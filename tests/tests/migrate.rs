@@ -1,6 +1,6 @@
-//! `MIGRATE` between Pantala and redis-server, in both directions: replies are equal to
-//! redis-server's, and each key is on the same side afterwards. Also against targets that reject
-//! keys, stop in the middle, or never reply.
+//! `MIGRATE` between Pantala and redis-server, in both directions: replies equal redis-server's,
+//! and afterwards each key is on the same server. Also with targets that reject keys, stop midway,
+//! or never reply.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -35,7 +35,7 @@ const SCENES: &[&str] = &[
     "t XRANGE stream - +",
     "t ZRANGE zset 0 -1 WITHSCORES",
     "t SELECT 0",
-    // Keys that exist on the target stay on both sides; the others of the call move.
+    // Keys that exist on the target stay on both servers; the other keys of the call move.
     "s MSET a 1 b 2 c 3",
     "t SET b there",
     "s MIGRATE @ \"\" 0 5000 KEYS a b c",
@@ -70,7 +70,7 @@ const SCENES: &[&str] = &[
     "s EXISTS far",
     "t DEL far",
     "t CONFIG SET requirepass secret",
-    // Redis caches the connection for its next call, which then would need no password: so
+    // Redis caches the connection for its next call, which then would need no password. So the
     // connections are closed between the calls.
     "T CLIENT KILL TYPE normal",
     "s MIGRATE @ far 0 5000",
@@ -116,7 +116,7 @@ const SCENES: &[&str] = &[
     "s COMMAND GETKEYSANDFLAGS MIGRATE @ \"\" 0 5000 REPLACE AUTH2 u KEYS KEYS b",
 ];
 
-/// Returns the replies of the servers to the scenes, one line each.
+/// Runs [`SCENES`] and returns the servers' replies, one line each.
 fn play(source: &Server, target: &Server) -> Vec<String> {
     let (mut from, mut to) = (source.connect(), target.connect());
     let address = format!("127.0.0.1 {}", target.port());
@@ -154,7 +154,7 @@ fn keys_move_as_between_two_redis_servers() {
     });
 }
 
-/// Starts a target that reads until it has received `restores` times `RESTORE`, sends `answer`,
+/// Starts a target that reads until it has received `RESTORE` `restores` times, sends `answer`,
 /// waits for `wait` and closes. It accepts two connections, because Redis may retry once.
 fn scripted(restores: usize, answer: &'static str, wait: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -222,9 +222,9 @@ fn unacknowledged_keys_stay_on_the_source() {
     std::thread::scope(|scope| {
         let right = scope.spawn(|| play(&judge));
         let given: Vec<_> = servers.iter().map(|server| scope.spawn(|| play(server))).collect();
-        let right = right.join().expect("redis-server plays");
+        let right = right.join().expect("redis-server runs");
         for given in given {
-            assert_eq!(given.join().expect("Pantala plays"), right);
+            assert_eq!(given.join().expect("Pantala runs"), right);
         }
     });
     servers.iter_mut().for_each(Server::assert_sound);
@@ -247,7 +247,7 @@ fn other_clients_are_served_while_a_target_does_not_reply() {
         client.send(&["SET", &format!("another:{number}"), "2"]);
     }
     let is_served = clients.iter_mut().skip(1).any(|client| client.try_receive().is_ok());
-    assert!(is_served && sent.elapsed() < Duration::from_secs(2), "no client was served meanwhile");
+    assert!(is_served && sent.elapsed() < Duration::from_secs(2), "no client ran meanwhile");
     let reply = format!("{:?}", clients[0].receive());
     assert!(reply.contains("IOERR error or timeout reading"), "{reply}");
     assert_eq!(clients[0].call("GET under-way").text(), "1");

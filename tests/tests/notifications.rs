@@ -52,10 +52,10 @@ fn set_classes(client: &mut Client, classes: &str) {
 }
 
 #[test]
-fn random_commands_make_the_events_of_redis() {
-    let test = "random_commands_make_the_events_of_redis";
-    // Only with `--execution inline`: with `owner`, the commands of a pipeline that concern
-    // different keys may run in another order, and so would their events.
+fn random_commands_publish_the_events_of_redis() {
+    let test = "random_commands_publish_the_events_of_redis";
+    // Only with `--execution inline`: with `owner`, the pipelined commands on different keys may
+    // run in another order, and so may their events.
     let layouts: [&[&str]; 2] = [&["--workers", "1", "--shards", "1"], &["--workers", "3", "--shards", "40"]];
     let announced = Random::seed(test);
     for args in layouts {
@@ -99,7 +99,7 @@ fn random_commands_make_the_events_of_redis() {
                 ));
             }
         }
-        assert!(differences.is_empty(), "PANTALA_SEED={announced}: other events:\n{}", differences.join("\n"));
+        assert!(differences.is_empty(), "PANTALA_SEED={announced}: events differ:\n{}", differences.join("\n"));
         assert!(seen > sent / 2, "{seen} events of {sent} commands compare little");
     }
 }
@@ -335,10 +335,10 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
     });
 }
 
-/// A client that subscribes to the events of its own commands receives the reply first, regardless
-/// of the worker that owns the keys.
+/// A client that subscribes to the events of its own commands receives the reply first, whichever
+/// worker owns the keys.
 #[test]
-fn the_reply_precedes_the_events_of_the_own_command() {
+fn the_reply_precedes_the_events_of_the_clients_own_command() {
     for_each_form(|backend, execution| {
         let server = Server::pantala(backend, &["--workers", "3", "--shards", "8", "--execution", execution]);
         let mut client = server.connect();

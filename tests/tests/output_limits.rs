@@ -1,4 +1,4 @@
-//! Client output buffer limits: how they are parsed, which clients are closed, when, and with which
+//! Client output buffer limits: how they are parsed, which clients they close, when, and with what
 //! effect.
 
 use std::io::{Read, Write};
@@ -99,8 +99,8 @@ fn limits_are_parsed_as_by_redis() {
     });
 }
 
-/// A slow subscriber that is below a limit set after it subscribed stays connected. The message
-/// that exceeds the limit closes the client and frees its output.
+/// A slow subscriber that stays below a limit set after it subscribed remains connected. The
+/// message that exceeds the limit closes the client and frees its output.
 #[test]
 fn a_slow_listener_is_closed_by_the_message_that_exceeds_the_limit() {
     const ALLOWED_BYTES: usize = 100_000;
@@ -148,7 +148,7 @@ fn a_slow_listener_is_closed_by_the_message_that_exceeds_the_limit() {
 }
 
 #[test]
-fn the_soft_limit_closes_after_its_time() {
+fn the_soft_limit_closes_after_its_seconds() {
     const SOFT_SECONDS: u64 = 1;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2"]);
@@ -174,8 +174,8 @@ fn the_soft_limit_closes_after_its_time() {
             });
             open.is_empty()
         });
-        // The limit's time, twice as long on a host that also runs other tests, and two seconds for
-        // the server's clock, which ticks ten times per second.
+        // The soft limit's seconds, doubled for a host that also runs other tests, and two seconds
+        // for the server's clock, which ticks ten times per second.
         let took = sent.elapsed();
         assert!(took < Duration::from_secs(2 * SOFT_SECONDS + 2), "closed only after {took:?}");
         server.assert_sound();
@@ -207,8 +207,8 @@ fn a_reply_above_the_limit_is_not_sent() {
     });
 }
 
-/// If the replies of commands that arrive together exceed the limit together, none is sent. With
-/// `--execution owner` this holds only for adjacent commands of one key.
+/// If the replies of commands that arrive together exceed the limit in total, none is sent. With
+/// `--execution owner` this holds only for adjacent commands on one key.
 #[test]
 fn no_reply_of_a_pipeline_above_the_limit_is_sent() {
     for mut server in narrow_ones() {
@@ -230,10 +230,10 @@ fn no_reply_of_a_pipeline_above_the_limit_is_sent() {
     }
 }
 
-/// Commands behind the one whose reply exceeds the limit don't run. With `--execution owner` this
-/// holds only for commands of the same shard.
+/// Commands after the one whose reply exceeds the limit don't run. With `--execution owner` this
+/// holds only for commands on the same shard.
 #[test]
-fn commands_behind_a_reply_above_the_limit_do_not_run() {
+fn commands_after_a_reply_above_the_limit_do_not_run() {
     for server in narrow_ones().into_iter().chain(Server::redis(&NARROW[4..])) {
         let mut other = server.connect();
         assert_eq!(other.command(&["SET", "{t}big", &"x".repeat(90_000)]), Reply::ok());
@@ -281,13 +281,13 @@ fn an_endless_reply_is_aborted_at_the_limit() {
         }
         let taken = server.peak_resident_bytes().saturating_sub(peak);
         assert!(taken < 4 * STUCK_BYTES as u64, "{taken} bytes more");
-        // No limit applies to a reply that a script receives, because it isn't output of a client.
+        // No limit applies to a reply that a script receives, because it isn't client output.
         let script = "return #redis.call('SRANDMEMBER', 'set', -100000)";
         assert_eq!(other.command(&["EVAL", script, "1", "set"]), Reply::Integer(100_000));
     }
 }
 
-/// A transaction in which a reply exceeds the limit runs to its end; then its connection is closed.
+/// A transaction in which a reply exceeds the limit runs completely; then its connection is closed.
 #[test]
 fn an_endless_reply_aborts_no_transaction() {
     for_each_backend(|backend| {
@@ -311,12 +311,12 @@ fn an_endless_reply_aborts_no_transaction() {
     });
 }
 
-/// Output that falls below the soft limit restarts its time.
+/// The time above the soft limit restarts when the output has fallen below it.
 #[test]
-fn the_time_of_the_soft_limit_restarts_below_it() {
+fn the_soft_seconds_restart_below_the_limit() {
     const SOFT_SECONDS: u64 = 3;
-    // How long a client stays above the limit, twice. Together, not alone, that exceeds the limit's
-    // time.
+    // How long a client stays above the limit, twice. One such time is below the limit's seconds,
+    // both together exceed them.
     const ABOVE: Duration = Duration::from_millis(2000);
     const TRIES: usize = 8;
     // Several ticks of the server's clock.

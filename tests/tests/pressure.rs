@@ -1,5 +1,5 @@
-//! Adverse clients: floods, resets, unread replies, a contended shard, failing allocations. None of
-//! them affects other clients.
+//! Adversarial clients: floods, resets, unread replies, a contended shard. Also failed allocations.
+//! None of them affects other clients.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -45,7 +45,7 @@ fn commands_of_a_remote_client_that_resets_do_not_run() {
         stream.write_all(&encode(&["SET", "guest", "1"])).expect("the server reads");
         let deadline = Instant::now() + PATIENCE;
         while client.call("EXISTS guest") != Reply::Integer(1) {
-            assert!(Instant::now() < deadline, "the same client is accepted without protected mode");
+            assert!(Instant::now() < deadline, "without protected mode, the client is still rejected");
             std::thread::sleep(Duration::from_millis(10));
         }
     });
@@ -77,7 +77,7 @@ fn input_of_a_paused_client_is_not_read() {
     });
 }
 
-/// The output limit also applies to the replies of commands that another worker runs.
+/// The output limit also applies to replies to commands that another worker runs.
 #[test]
 fn replies_of_parked_commands_count_against_the_output_limit() {
     for_each_backend(|backend| {
@@ -209,7 +209,7 @@ fn a_failed_allocation_is_an_error() {
         assert_eq!(client.call("APPEND key x"), Reply::Integer(6), "small changes still work");
         assert_eq!(client.call("GET key").text(), "valuex");
         let Reply::Integer(keys) = client.call("DBSIZE") else { panic!("DBSIZE counts") };
-        assert!(keys < 21, "a refused key was made");
+        assert!(keys < 21, "a rejected command created its key");
         // The same for a reply that is too long to allocate, alone and within a transaction.
         let many = format!("MGET{}", " large".repeat(40));
         let refused = client.call(&many);

@@ -48,9 +48,9 @@ impl Process {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// Waits until it is ready, and connects.
+    /// Waits until the server is ready, and connects.
     fn connect(&self) -> Client {
-        eventually("ready", || self.log().contains("Ready to accept connections"));
+        eventually("the server is ready", || self.log().contains("Ready to accept connections"));
         Client::unix(&self.path("s"))
     }
 
@@ -119,8 +119,8 @@ fn a_missing_supervisor_is_logged() {
     assert!(!server.log().contains("supervis"), "{}", server.log());
 }
 
-/// With `supervised upstart`, the process stops itself (SIGSTOP) when it has started; upstart
-/// notices that and continues it.
+/// With `supervised upstart`, the process stops itself (SIGSTOP) once it has started; upstart
+/// notices this and continues it.
 #[test]
 fn upstart_continues_the_process() {
     let server = Process::start(&["--supervised", "auto"], &[("UPSTART_JOB", "pantala")]);
@@ -160,11 +160,11 @@ fn the_title_follows_its_template() {
     assert_eq!(server.title(), "x");
     assert!(set("{nope}").contains("template format is invalid or contains unknown variables"));
     assert_eq!(server.title(), "x");
-    // A title longer than the memory of the arguments: it continues where the environment was.
+    // A title longer than the memory of the arguments extends into that of the environment.
     let long = "y".repeat(400);
     assert_eq!(set(&long), "OK");
     assert!(long.starts_with(&server.title()) && server.title().len() > 100, "{}", server.title());
-    // A variable whose name (`=a`) Rust's standard library can't set doesn't prevent the start.
+    // A variable whose name (`=a`) Rust's standard library can't set doesn't prevent startup.
     let server = Process::start(&["--proc-title-template", &long], &[("TZ", "UTC+5"), ("=a", "b")]);
     server.connect();
     assert!(long.starts_with(&server.title()), "{}", server.title());
@@ -266,7 +266,7 @@ fn replicas_connect_from_the_source_address() {
     from([127, 0, 0, 5]);
     server.connect().command(&["CONFIG", "SET", "bind-source-addr", "203.0.113.5"]);
     // Repeated, because the thread may have connected before the setting was changed.
-    eventually("the fallback", || primary.accept().expect("the link").1.ip() == Ipv4Addr::LOCALHOST);
+    eventually("no address", || primary.accept().expect("the link").1.ip() == Ipv4Addr::LOCALHOST);
 }
 
 /// A script can see addresses of the heap. They differ from run to run, so they reveal nothing

@@ -8,9 +8,9 @@ use pantala_tests::effects::{Effect, EffectStream, delete_expired, difference, d
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend, generator};
 
-/// One scene per line: commands separated by `;;`, words by spaces, with `\r`, `\n`
-/// and `\x..` as escapes. A command after `@wait` is sent by another connection, which blocks; the
-/// next commands run meanwhile. `@sleep` waits this number of milliseconds.
+/// One scenario per line: commands separated by `;;`, words by spaces, with `\r`, `\n` and `\x..`
+/// as escapes and `_` for a space. A command after `@wait` is sent by another connection, which
+/// blocks; the next commands run meanwhile. `@sleep` waits this number of milliseconds.
 const SCENES: &str = include_str!("propagation/scenes.txt");
 
 /// Unix times in ms closer than this to the present are shown as `<ms>`.
@@ -47,7 +47,7 @@ fn unescaped(word: &str) -> Vec<u8> {
     bytes
 }
 
-/// Runs a scene and returns the effects that it propagated.
+/// Runs a scenario and returns the effects that it propagates.
 fn play(scene: &str, server: &Server, client: &mut Client, stream: &mut EffectStream) -> Vec<Effect> {
     let mut others = Vec::new();
     for command in scene.split(" ;; ") {
@@ -63,15 +63,15 @@ fn play(scene: &str, server: &Server, client: &mut Client, stream: &mut EffectSt
     stream.take(client)
 }
 
-/// Formats an effect with placeholders for the current time and IDs based on it, and the command's
-/// name in one case.
+/// Formats an effect. The current time and IDs based on it become placeholders, and the command's
+/// name is in one case.
 fn normalized(effect: &Effect, now_ms: i64) -> String {
     let is_now = |text: &str| text.parse::<i64>().is_ok_and(|ms| (ms - now_ms).abs() < NOW_SLACK_MS);
     let shown = effect.iter().enumerate().map(|(index, word)| {
         let text = String::from_utf8_lossy(word);
         match text.split_once('-') {
             _ if index == 0 => text.to_uppercase(),
-            // IDs are replaced whole, because two entries may or may not be added in the same
+            // IDs are replaced as a whole: two entries may or may not be added in the same
             // millisecond, which their sequence numbers show.
             Some((ms, _)) if is_now(ms) => "<id>".into(),
             _ if is_now(&text) => "<ms>".into(),
@@ -85,7 +85,7 @@ fn now_ms() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// Returns the effects that each scene propagates on a server.
+/// Returns the effects that each scenario propagates on a server.
 fn played(server: &Server) -> Vec<Vec<String>> {
     let (mut client, mut stream) = (server.connect(), EffectStream::attach(server));
     client.call("SET first 1");
@@ -257,18 +257,18 @@ fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
                 let number = value.parse().expect("a number");
                 let before = latest.insert(writer, number).unwrap_or(0);
                 if before > number {
-                    return Some(format!("effect {at}, {}, is behind {before}", show_effect(effect)));
+                    return Some(format!("effect {at}, {}, follows {before}", show_effect(effect)));
                 }
             }
             ["SET", key, value] if key.starts_with("pair:") => {
                 if !is_open {
-                    return Some(format!("effect {at}, {}, stands alone", show_effect(effect)));
+                    return Some(format!("effect {at}, {}, lacks its MULTI", show_effect(effect)));
                 }
                 let writer = key.split(':').nth(1).unwrap_or_default().to_owned();
                 if key.ends_with(":a") {
                     pairs.insert(writer, (*value).to_owned());
                 } else if pairs.remove(&writer).as_deref() != Some(*value) {
-                    return Some(format!("effect {at}, {}, lacks its other half", show_effect(effect)));
+                    return Some(format!("effect {at}, {}, lacks the other key of its pair", show_effect(effect)));
                 }
             }
             _ => {}

@@ -168,8 +168,8 @@ fn protocol_errors_and_odd_requests() {
     beside_judge(&[], |subject, judge| {
         for (input, then) in &cases {
             if input.starts_with(b"HELLO") {
-                // HELLO's reply contains identifiers of the server, so compare only the bytes after
-                // it.
+                // HELLO's reply contains values that differ between servers, so only the bytes
+                // after it are compared.
                 let tail = |bytes: Vec<u8>| bytes[bytes.len().saturating_sub(50)..].to_vec();
                 let (right, given) = (outcome(judge, input, *then), outcome(subject, input, *then));
                 assert_eq!(show(&tail(given)), show(&tail(right)));

@@ -21,7 +21,7 @@ fn await_listeners(client: &mut Client, channel: &str, count: usize) {
     let deadline = Instant::now() + PATIENCE;
     let wanted = Reply::Array(vec![Reply::bulk(channel), Reply::Integer(count as i64)]);
     while client.call(&format!("PUBSUB NUMSUB {channel}")) != wanted {
-        assert!(Instant::now() < deadline, "{channel} does not get {count} listeners");
+        assert!(Instant::now() < deadline, "{channel} does not get {count} subscribers");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -185,8 +185,8 @@ fn listeners_without_replies_are_those_of_redis() {
         (0, "PING", 1),
         (1, "SPUBLISH one hello", 1),
         (0, "", 1),
-        // The publisher's replies are off, but its messages aren't. (In RESP2 a subscriber may not
-        // publish.)
+        // The publisher's replies are off, but its messages are still delivered. (In RESP2 a
+        // subscriber may not publish.)
         (0, "SUNSUBSCRIBE one", 1),
         (2, "SSUBSCRIBE one", 1),
         (0, "CLIENT REPLY OFF", 0),
@@ -326,7 +326,7 @@ fn subscribers_and_monitors_may_not_read_in_a_pipeline() {
 /// Messages published before a client unsubscribes are delivered before the reply to the
 /// unsubscription, even if the client publishes and unsubscribes in one write.
 #[test]
-fn a_leaving_client_receives_earlier_messages() {
+fn a_client_that_unsubscribes_receives_earlier_messages() {
     let play = |server: &Server| {
         for (listens, commands) in [
             ("SUBSCRIBE c", ["PUBLISH c payload", "UNSUBSCRIBE c"]),
@@ -527,7 +527,7 @@ fn all_subscribers_receive_a_channel_in_one_order() {
         });
         for (number, other) in received.iter().enumerate() {
             let differs = received[0].iter().zip(other).position(|(one, two)| one != two);
-            assert_eq!(differs, None, "listener {number} received another order than the first");
+            assert_eq!(differs, None, "listener {number} received a different order");
         }
     });
 }
@@ -606,7 +606,7 @@ fn very_many_patterns_are_unsubscribed_quickly() {
                 _ => drop(listener),
             }
             while other.call("PUBSUB NUMPAT") != Reply::Integer(0) {
-                assert!(server.cpu_time() - before < SOON, "{way}: patterns remain");
+                assert!(server.cpu_time() - before < SOON, "{way}: unsubscribing takes too long");
             }
             let left = server.cpu_time() - before;
             println!("{backend:?}: {PATTERNS} patterns in {subscribed:?}, left {way} in {left:?}");

@@ -1,6 +1,7 @@
 //! Replicas of replicas, and changes of topology: a Pantala replica passes its primary's bytes on,
-//! keeps a backlog of them, and continues the history when it is promoted. So replicas that are
-//! behind continue without a full sync, wherever they attach. All with redis-server on every side.
+//! keeps a backlog of them, and continues the history when it is promoted. So replicas that lag
+//! behind continue without a full sync, whichever server they attach to. Everything is tested with
+//! redis-server in every role.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +13,7 @@ use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 use rustix::process::Signal;
 
-/// Arguments of all servers: a snapshot starts at once, and no `PING` moves offsets.
+/// Arguments of all servers: snapshots start at once, and no `PING` advances the offsets.
 const ARGS: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
 
 /// A port at which nothing listens.
@@ -45,7 +46,8 @@ fn set(client: &mut Client, key: &str, value: &str) {
     assert_eq!(client.command(&["SET", key, value]), Reply::ok());
 }
 
-/// Ends the writers of a scene, also one that fails.
+/// Stops the writers of a scenario when it is dropped, so that they also stop if the scenario
+/// fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -54,8 +56,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Writes until the end what differs if a command is lost or applied twice: counters, lists,
-/// transactions and scripts, in several databases.
+/// Writes data that differs if a command is lost or applied twice, until `is_over`: counters,
+/// lists, transactions and scripts, in several databases.
 fn write(server: &Server, number: usize, is_over: &AtomicBool) {
     let (mut client, mut round) = (server.connect(), 0);
     while !is_over.load(Ordering::Relaxed) {
@@ -71,7 +73,7 @@ fn write(server: &Server, number: usize, is_over: &AtomicBool) {
     }
 }
 
-/// Runs a scene while three clients write.
+/// Runs a scenario while three clients write.
 fn under_load(server: &Server, scene: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -102,8 +104,8 @@ fn assert_one_history(root: &Server, others: &[&Server]) {
     }
 }
 
-/// The primary dies when one replica has all of its stream, another only a part. The former is
-/// promoted: it sends the latter the rest from its backlog.
+/// The primary dies when one replica has its whole stream, and another only a part. The former is
+/// promoted and sends the latter the rest from its backlog.
 #[test]
 fn a_replica_that_is_behind_continues_with_the_promoted_one() {
     for_each_backend(|backend| {
@@ -190,8 +192,8 @@ fn a_chain_continues_when_its_head_dies() {
     });
 }
 
-/// Sends `PSYNC`. Returns the first line of the reply, and after `CONTINUE` so many bytes of the
-/// stream.
+/// Sends `PSYNC`. Returns the first line of the reply, and after `CONTINUE` this number of bytes of
+/// the stream.
 fn asked(server: &Server, id: &str, offset: u64, bytes: u64) -> (String, Vec<u8>) {
     let mut sender = TcpStream::connect(("127.0.0.1", server.port())).expect("it is accepted");
     let mut stream = BufReader::new(sender.try_clone().expect("it is cloned"));
@@ -206,7 +208,7 @@ fn asked(server: &Server, id: &str, offset: u64, bytes: u64) -> (String, Vec<u8>
     (line.trim_start_matches('+').trim_end().to_owned(), got)
 }
 
-/// The bytes that a replica sends are those that its primary sent, also those of before a
+/// The bytes that a replica sends are those that its primary sent, including those from before a
 /// promotion, and none of its own effects.
 #[test]
 fn a_replica_passes_on_the_bytes_of_its_primary() {
@@ -251,8 +253,8 @@ fn a_replica_passes_on_the_bytes_of_its_primary() {
     });
 }
 
-/// The snapshot of a replica that applies a stream under load has exactly what the stream of its
-/// offset lacks.
+/// The snapshot of a replica that applies a stream under load contains exactly the effects before
+/// its offset in the stream.
 #[test]
 fn a_replica_under_load_has_replicas_of_its_own() {
     for_each_backend(|backend| {
@@ -276,8 +278,8 @@ fn a_replica_under_load_has_replicas_of_its_own() {
     });
 }
 
-/// Five servers of both kinds in random trees, whose root changes. Some are cut off while the root
-/// writes. Nobody needs a second full sync.
+/// Five servers of both kinds in random trees, whose root changes. Some are disconnected while the
+/// root writes. No server needs a second full sync.
 #[test]
 fn no_change_of_topology_needs_a_full_sync() {
     const ROUNDS: usize = 6;
@@ -331,8 +333,8 @@ fn no_change_of_topology_needs_a_full_sync() {
     });
 }
 
-/// A server that is promoted and follows its primary again continues in the database that the
-/// primary's stream has selected, also if it returns before its promotion has ended.
+/// A server that is promoted and then follows its primary again continues in the database that the
+/// primary's stream has selected, even if it returns before its promotion has completed.
 #[test]
 fn a_promotion_that_is_undone_continues_the_stream() {
     for_each_backend(|backend| {
@@ -387,7 +389,7 @@ fn a_promotion_after_the_ping_period_continues_the_stream() {
     });
 }
 
-/// What a client writes on a writable replica stays there, as in Redis.
+/// Clients' writes on a writable replica stay there, as in Redis.
 #[test]
 fn writes_on_a_replica_are_not_passed_on() {
     for_each_backend(|backend| {
@@ -411,7 +413,7 @@ fn writes_on_a_replica_are_not_passed_on() {
     });
 }
 
-/// A replica that is stopped and started again continues where it was.
+/// A replica that is stopped and restarted continues where it stopped.
 #[test]
 fn a_restarted_replica_continues_its_stream() {
     for_each_backend(|backend| {
@@ -423,7 +425,7 @@ fn a_restarted_replica_continues_its_stream() {
             };
             let Some(primary) = primary else { return };
             let (port, folder) = (pantala_tests::server::free_port(), tempfile::tempdir().expect("a folder"));
-            let path = folder.path().to_str().expect("a path of text");
+            let path = folder.path().to_str().expect("a UTF-8 path");
             let of = format!("127.0.0.1 {}", primary.port());
             let options = [&ARGS[..], &["--dir", path, "--workers", "2", "--enable-debug-command", "yes"]].concat();
             let options = [&options[..], &["--save", "3600 1", "--replicaof", &of]].concat();
@@ -443,7 +445,7 @@ fn a_restarted_replica_continues_its_stream() {
             assert_one_history(&primary, &[&replica]);
             assert_eq!(counter(&primary, "sync_full"), 1, "{}\n{}", primary.log(), replica.log());
             assert_eq!(counter(&primary, "sync_partial_ok"), 1);
-            // After a crash it continues where a snapshot of the points of `save` was made.
+            // After a crash it continues from the offset of the last snapshot made by a save point.
             assert_eq!(replica.connect().command(&["CONFIG", "SET", "save", "1 1"]), Reply::ok());
             under_load(&primary, || {
                 eventually("it is saved", || info(&replica, "persistence", "rdb_saves") != "0");

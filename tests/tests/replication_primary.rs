@@ -13,7 +13,7 @@ use pantala_tests::writers::write_until;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, for_each_backend, tool};
 use rustix::process::Signal;
 
-/// Options of a primary that sends a snapshot at once, without waiting for more replicas to ask for
+/// Options of a primary that sends a snapshot at once, without waiting for more replicas to request
 /// it.
 const PRIMARY: [&str; 4] = ["--workers", "2", "--repl-diskless-sync-delay", "0"];
 
@@ -56,8 +56,8 @@ fn wait_until_linked(replica: &Server) {
 fn assert_equal(primary: &Server, replicas: &[&Server]) {
     wait_for_expiry(primary);
     let mut client = primary.connect();
-    // When a replica has this key, it has also applied the deletions of expired keys, which precede
-    // the command in the stream.
+    // A replica that has this key has also applied the deletions of expired keys, which precede
+    // this command in the stream.
     client.call("SELECT 9");
     client.call("SET fence 1");
     let acked = client.call(&format!("WAIT {} 10000", replicas.len()));
@@ -69,7 +69,7 @@ fn assert_equal(primary: &Server, replicas: &[&Server]) {
     }
 }
 
-/// Runs `scene` while writers write to the server.
+/// Runs a scenario while writers write to the server.
 fn under_load(server: &Server, seed: u64, scene: impl FnOnce()) {
     let (is_over, rests) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -131,7 +131,7 @@ fn redis_follows_by_a_snapshot_of_known_length() {
     });
 }
 
-/// Replicas that ask within `repl-diskless-sync-delay` share a snapshot.
+/// Replicas that request a sync within `repl-diskless-sync-delay` share a snapshot.
 #[test]
 fn replicas_share_a_snapshot() {
     let options = ["--workers", "2", "--repl-diskless-sync-delay", "30", "--repl-diskless-sync-max-replicas", "2"];
@@ -147,7 +147,7 @@ fn replicas_share_a_snapshot() {
     assert_eq!(primary.log().matches("Starting BGSAVE for SYNC").count(), 1);
 }
 
-/// `ROLE`, `INFO` and `CLIENT LIST` have the information on a replica.
+/// `ROLE`, `INFO` and `CLIENT LIST` report a replica.
 #[test]
 fn a_replica_is_reported() {
     for_each_backend(|backend| {
@@ -216,7 +216,8 @@ fn wait_counts_the_replicas_that_have_everything() {
     });
 }
 
-/// Replies of `WAIT` on connections with different histories, while a replica is stopped.
+/// Returns the replies of `WAIT` on connections with different histories, while a replica is
+/// stopped.
 fn waits(primary: &Server, replica: &Server) -> Vec<(&'static str, Reply)> {
     let mut replies = Vec::new();
     let mut of = |name, reply| replies.push((name, reply));
@@ -232,30 +233,30 @@ fn waits(primary: &Server, replica: &Server) -> Vec<(&'static str, Reply)> {
     queuer.call("MULTI");
     replica.signal(Signal::STOP);
     second.call("SET b 1");
-    // Pantala merges the write a moment after its reply.
+    // Pantala appends the write to the stream a moment after its reply.
     std::thread::sleep(Duration::from_millis(50));
-    of("nothing was run", alone("WAIT 1 300"));
-    of("a write from before", first.call("WAIT 1 300"));
-    of("that WAIT was a command, too", first.call("WAIT 1 100"));
-    of("a write from now", second.call("WAIT 1 100"));
-    of("a write from now, does not block", second.call("WAIT 0 0"));
-    of("a read from now", {
+    of("a connection without commands", alone("WAIT 1 300"));
+    of("a write before the stop", first.call("WAIT 1 300"));
+    of("the same again: WAIT itself counts as a command", first.call("WAIT 1 100"));
+    of("a write after the stop", second.call("WAIT 1 100"));
+    of("a write after the stop, without blocking", second.call("WAIT 0 0"));
+    of("a read after the stop", {
         reader.call("GET b");
         reader.call("WAIT 1 100")
     });
-    of("MULTI from before", {
+    of("MULTI before the stop", {
         queuer.call("WAIT 1 0");
         queuer.call("EXEC")
     });
     queuer.call("MULTI");
-    of("MULTI from now", {
+    of("MULTI after the stop", {
         queuer.call("WAIT 1 0");
         queuer.call("EXEC")
     });
     of("a script", second.command(&["EVAL", "return redis.pcall('WAIT', 1, 0)", "0"]));
     second.send(&["WAIT", "1", "0"]);
     second.set_read_timeout(Duration::from_millis(100));
-    assert!(second.try_receive().is_err(), "it blocks");
+    assert!(second.try_receive().is_err(), "WAIT replied although the replica is stopped");
     replica.signal(Signal::CONT);
     second.set_read_timeout(PATIENCE);
     of("the replica runs again", second.receive());
@@ -264,11 +265,11 @@ fn waits(primary: &Server, replica: &Server) -> Vec<(&'static str, Reply)> {
 }
 
 #[test]
-fn wait_is_for_the_commands_of_its_connection_as_in_redis() {
+fn wait_waits_for_the_writes_of_its_own_connection_as_in_redis() {
     let quiet = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
     let (Some(judge), Some(replica)) = (Server::redis(&quiet), Server::redis(&[])) else { return };
     let right = waits(&judge, &replica);
-    assert_eq!(right[4], ("a write from before", Reply::Integer(1)));
+    assert_eq!(right[4], ("a write before the stop", Reply::Integer(1)));
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             let own = ["--workers", "2", "--execution", execution];
@@ -279,10 +280,10 @@ fn wait_is_for_the_commands_of_its_connection_as_in_redis() {
     });
 }
 
-/// A replica that doesn't read is disconnected at its limit, and memory is released. The primary
-/// serves its clients meanwhile.
+/// A replica that doesn't read is disconnected at its output limit, and memory is released. The
+/// primary's clients are not delayed meanwhile.
 #[test]
-fn a_slow_replica_is_cut_off() {
+fn a_slow_replica_is_disconnected() {
     for_each_backend(|backend| {
         let options = [&PRIMARY[..], &["--client-output-buffer-limit", "replica 8mb 0 0"]].concat();
         let primary = Server::pantala(backend, &options);
@@ -297,7 +298,7 @@ fn a_slow_replica_is_cut_off() {
             assert_eq!(client.command(&["SET", "key", &value]), Reply::ok());
             slowest = slowest.max(since.elapsed());
         }
-        // No client waited as long as the replica sleeps.
+        // No client waited for as long as the replica sleeps.
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
         eventually("it is disconnected", || primary.log().contains("overcoming of output buffer limits"));
         eventually("bytes held for it are freed", || {
@@ -433,25 +434,25 @@ fn redis_cli_copies_the_dataset() {
         let mut client = primary.connect();
         client.call("DEBUG POPULATE 3000 key 200");
         let file = primary.folder().join("copy.rdb");
-        let file = file.to_str().expect("a path of text");
+        let file = file.to_str().expect("a UTF-8 path");
         let ran = tool::run(&program, primary.port(), &["--rdb", file], b"", RUN_MAX);
         assert!(ran.success, "{ran:?}");
         let digest = client.call("DEBUG DIGEST").text();
-        let folder = primary.folder().to_str().expect("a path of text").to_owned();
+        let folder = primary.folder().to_str().expect("a UTF-8 path").to_owned();
         let Some(copy) = Server::redis(&["--dir", &folder, "--dbfilename", "copy.rdb"]) else { return };
         assert_eq!(copy.connect().call("DEBUG DIGEST").text(), digest);
         eventually("it is no longer a replica", || number(&mut client, "replication", "connected_slaves") == 0);
     });
 }
 
-/// SIGTERM waits for replicas, and the snapshot contains the position of its history, so a replica
-/// needs no full sync after the restart.
+/// SIGTERM waits for replicas, and the snapshot contains the replication ID and offset, so a
+/// replica needs no full sync after the restart.
 #[test]
 fn a_restarted_primary_continues_its_history() {
     for_each_backend(|backend| {
         let port = pantala_tests::server::free_port();
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().to_str().expect("a path of text");
+        let path = folder.path().to_str().expect("a UTF-8 path");
         let options = ["--dir", path, "--repl-diskless-sync-delay", "0", "--workers", "2"];
         let options = [&options[..], &["--enable-debug-command", "yes"]].concat();
         let mut primary = Server::pantala_at(port, backend, &options).expect("the port is free");

@@ -10,7 +10,7 @@ use pantala_tests::generator::Generator;
 use pantala_tests::waiting::{eventually, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
-/// Number of random commands that a primary runs while it is followed.
+/// Number of random commands that a primary runs while the replica follows it.
 const COMMANDS: usize = 6_000;
 
 const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
@@ -22,7 +22,7 @@ fn now_s() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
-/// Tells the writers of a scene to stop when it is dropped, so that they also stop if the scene
+/// Stops the writers of a scenario when it is dropped, so that they also stop if the scenario
 /// fails.
 struct End<'a>(&'a AtomicBool);
 
@@ -84,7 +84,7 @@ fn a_replica_of_redis_holds_what_its_primary_holds() {
         replica.connect().call("SET own 1");
         follow(&replica, &primary);
         assert_same(&replica, &primary);
-        assert_eq!(replica.connect().call("GET own"), Reply::Null, "its own keys are gone");
+        assert_eq!(replica.connect().call("GET own"), Reply::Null, "its own keys are deleted");
         write_randomly(&primary, seed + 1, COMMANDS);
         let mut client = primary.connect();
         for words in ["SELECT 2", "FLUSHDB", "SELECT 0", "SET a 1", "SWAPDB 0 1", "FUNCTION FLUSH"] {
@@ -102,7 +102,7 @@ fn a_replica_of_redis_holds_what_its_primary_holds() {
 }
 
 #[test]
-fn a_lost_link_continues_where_it_was() {
+fn a_lost_link_resumes_at_its_offset() {
     for_each_backend(|backend| {
         let Some(primary) = Server::redis(&PRIMARY) else { return };
         let mut replica = Server::pantala(backend, &REPLICA);
@@ -179,7 +179,7 @@ fn clients_of_a_replica_may_not_write() {
         let mut client = replica.connect();
         client.call("SET before 1");
         primary.connect().call("SET a 1");
-        let judge = Server::redis(&[]).expect("there is one");
+        let judge = Server::redis(&[]).expect("redis-server is installed");
         let is_same = |words: &[&str]| {
             let (given, right) = (replica.connect().command(words), judge.connect().command(words));
             assert_eq!(given, right, "{words:?}");
@@ -227,8 +227,8 @@ fn clients_of_a_replica_may_not_write() {
         follow(&replica, &primary);
         let aborted = format!("EXECABORT Transaction discarded because of: {READ_ONLY}");
         assert_eq!(client.call("EXEC"), error(&aborted));
-        // With `replica-read-only no`, a replica accepts writes of clients (and would lose them at
-        // the next full sync).
+        // With `replica-read-only no`, a replica accepts writes of clients, and would lose them at
+        // the next full sync.
         client.call("CONFIG SET replica-read-only no");
         assert_eq!(client.call("SET local 1"), Reply::ok());
         client.call("CONFIG SET replica-read-only yes");
@@ -283,14 +283,14 @@ fn keys_expire_when_the_primary_says_so() {
     });
 }
 
-/// On a writable replica, keys to which its clients have given a TTL expire there, also without
-/// access. The primary's keys don't, even if a command of a client has touched them.
+/// On a writable replica, keys to which its clients have given a TTL expire there, even without
+/// access. The primary's keys don't, even if a client's command has modified them.
 #[test]
 fn a_writable_replica_expires_its_own_keys() {
     for_each_backend(|backend| {
         let Some(primary) = Server::redis(&PRIMARY) else { return };
         let mut replica = Server::pantala(backend, &[&REPLICA[..], &["--appendonly", "yes"]].concat());
-        let judge = Server::redis(&[]).expect("there is one");
+        let judge = Server::redis(&[]).expect("redis-server is installed");
         let mut writer = primary.connect();
         writer.call("DEBUG SET-ACTIVE-EXPIRE 0");
         writer.call("SET loaded 1 PX 300");
@@ -331,8 +331,8 @@ fn a_writable_replica_expires_its_own_keys() {
         ];
         written.iter().for_each(|words| _ = both(words));
         assert_eq!(both("DBSIZE"), Reply::Integer(13));
-        // What was loaded, and what the primary wrote, stays until the primary deletes it.
-        eventually("the own keys are gone", || {
+        // Loaded keys, and keys that the primary wrote, stay until the primary deletes them.
+        eventually("the replica's own keys are deleted", || {
             let left = [&replica, &judge].map(|server| server.connect().call("DBSIZE"));
             left == [Reply::Integer(5), Reply::Integer(5)]
         });
@@ -357,11 +357,11 @@ fn a_writable_replica_expires_its_own_keys() {
 fn an_empty_primary_is_refused_if_the_settings_say_so() {
     let Some(primary) = Server::redis(&PRIMARY) else { return };
     let replica = Server::pantala(Backend::all()[0], &["--replica-refuse-empty-primary", "yes"]);
-    // There is nothing to be lost yet.
+    // The replica has no keys yet, so there is nothing to lose.
     follow(&replica, &primary);
     primary.connect().call("SET a 1");
     wait_until_applied(&replica, &primary);
-    // This history may become empty.
+    // The primary empties its dataset within this history, which is accepted.
     primary.connect().call("FLUSHALL");
     wait_until_applied(&replica, &primary);
     primary.connect().call("SET a 1");
@@ -370,19 +370,19 @@ fn an_empty_primary_is_refused_if_the_settings_say_so() {
     client.send(&["DEBUG", "RESTART"]);
     client.read_to_end();
     let refused = "MASTER has another history and no keys, this replica has 1";
-    eventually("it is refused", || replica.log().contains(refused));
+    eventually("the primary is rejected", || replica.log().contains(refused));
     assert_eq!(info(&replica, "replication", "master_link_status"), "down");
     assert_eq!(replica.connect().call("GET a"), Reply::bulk("1"));
-    // With keys it is another primary, which is followed.
+    // Once it has keys, it is followed like any other primary.
     primary.connect().call("SET b 1");
     wait_for_link(&replica);
     assert_eq!(replica.connect().call("MGET a b"), Reply::Array(vec![Reply::Null, Reply::bulk("1")]));
-    // Without the setting an empty one is followed as well.
+    // With the setting off, an empty primary is followed as well.
     assert_eq!(replica.connect().call("CONFIG SET replica-refuse-empty-primary no"), Reply::ok());
     let mut client = primary.connect();
     client.send(&["DEBUG", "RESTART"]);
     client.read_to_end();
-    eventually("the dataset is gone", || replica.connect().call("DBSIZE") == Reply::Integer(0));
+    eventually("the dataset is deleted", || replica.connect().call("DBSIZE") == Reply::Integer(0));
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn stale_data_is_served_as_the_settings_say() {
 }
 
 #[test]
-fn a_promoted_replica_is_a_primary_of_its_own() {
+fn a_promoted_replica_has_its_own_history() {
     for_each_backend(|backend| {
         let Some(primary) = Server::redis(&PRIMARY) else { return };
         let replica = Server::pantala(backend, &REPLICA);
@@ -572,7 +572,7 @@ fn pantala_follows_pantala_and_is_followed() {
         assert_eq!(info(&primary, "stats", "sync_full"), "1");
         let mut client = primary.connect();
         client.call("SET last 1");
-        assert_eq!(client.call("WAIT 1 10000"), Reply::Integer(1), "the replica acknowledges what it is asked for");
+        assert_eq!(client.call("WAIT 1 10000"), Reply::Integer(1), "the replica acknowledges when asked");
         assert_eq!(replica.connect().call("GET last"), Reply::bulk("1"));
         let role = replica.connect().call("ROLE");
         let words: Vec<String> = role.elements()[..2].iter().map(Reply::text).collect();
@@ -586,7 +586,7 @@ fn pantala_follows_pantala_and_is_followed() {
     });
 }
 
-/// The role and the setting `replicaof` change together, whichever command wins.
+/// The role and the setting `replicaof` change together, whichever command takes effect last.
 #[test]
 fn concurrent_changes_of_the_role_leave_one_primary() {
     const ROUNDS: usize = 300;
@@ -597,7 +597,7 @@ fn concurrent_changes_of_the_role_leave_one_primary() {
             let mut client = server.connect();
             for round in 0..ROUNDS {
                 barrier.wait();
-                // Ports that nobody listens on.
+                // Ports on which nothing listens.
                 client.call(&format!("REPLICAOF 127.0.0.1 {}", 2 * round + port));
                 barrier.wait();
                 let set = client.call("CONFIG GET replicaof").elements()[1].text();

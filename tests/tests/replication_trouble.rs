@@ -19,7 +19,7 @@ fn follow(client: &mut Client, primary: &StagedPrimary) {
     assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
 }
 
-/// Waits until the replica has applied the stream of the scene with this number up to `end`.
+/// Waits until the replica has applied the stream of the connection with this number up to `end`.
 #[track_caller]
 fn wait_for_stream(replica: &Server, primary: &StagedPrimary, scene: usize, end: usize) {
     eventually("the link has applied the stream", || {
@@ -29,16 +29,16 @@ fn wait_for_stream(replica: &Server, primary: &StagedPrimary, scene: usize, end:
     });
 }
 
-/// Makes the replica close the link that the last scene has kept open. Returns the arguments of
+/// Makes the replica close the link that the last scenario has kept open. Returns the arguments of
 /// each connection's `PSYNC`.
 fn finish(client: &mut Client, primary: StagedPrimary) -> Vec<String> {
     assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
     primary.finish()
 }
 
-/// Returns the answer to this `PSYNC` of a primary whose stream has these commands after `offset`.
-/// If the replica asks for an offset within them, the answer continues with the bytes from there;
-/// otherwise it is a snapshot without keys, and all commands.
+/// Returns the reply to this `PSYNC` of a primary whose stream has these commands after `offset`.
+/// If the replica knows the primary's ID, the stream continues at the requested offset; otherwise
+/// the reply is a snapshot without keys, and all commands.
 fn continues(psync: &Sent, offset: u64, commands: &[&str]) -> Vec<u8> {
     let all = stream(commands);
     if psync[1] != ID {
@@ -112,8 +112,8 @@ fn a_truncated_stream_continues_after_its_last_whole_command() {
     });
 }
 
-/// Makes a replica with data follow a primary that plays these scenes, each of which fails. Checks
-/// that the replica keeps its data, and that its log contains these texts.
+/// Makes a replica with data follow a primary that runs these scenarios, each of which fails.
+/// Checks that the replica keeps its data, and that its log contains these texts.
 #[track_caller]
 fn keeps_its_data(scenes: Vec<Scene>, args: &[&str], parts: &[&str]) {
     let count = scenes.len();
@@ -133,7 +133,7 @@ fn keeps_its_data(scenes: Vec<Scene>, args: &[&str], parts: &[&str]) {
         files.map(|file| file.file_name()).filter(|name| name.to_string_lossy().contains("temp")).collect();
     // At most one temporary file is left: that of the next attempt, which may have started.
     assert!(left.len() <= 1, "{left:?}");
-    // The replica may notice the last failure after the primary has played its scene.
+    // The replica may detect the last failure only after the primary has finished its scenario.
     for part in parts {
         eventually(part, || replica.log().contains(part));
     }
@@ -141,7 +141,7 @@ fn keeps_its_data(scenes: Vec<Scene>, args: &[&str], parts: &[&str]) {
 }
 
 #[test]
-fn a_wrong_snapshot_leaves_the_dataset_as_it_is() {
+fn an_invalid_snapshot_leaves_the_dataset_unchanged() {
     let head = format!("+FULLRESYNC {ID} 7\r\n");
     let behind = |rest: &[u8]| Scene::answers([head.as_bytes(), rest].concat());
     let marked = |rdb: &[u8]| behind(&[format!("$EOF:{MARK}\r\n").as_bytes(), rdb, MARK.as_bytes()].concat());
@@ -176,7 +176,7 @@ fn a_link_that_breaks_before_its_stream_leaves_the_dataset_as_it_is() {
             behind(b"$99999999999999\r\nREDIS0010"),
             behind(b"$-5\r\n"),
             behind(b"-ERR no\r\n"),
-            // These answers never end, so the replica must close the link.
+            // These replies never end, so the replica must close the link.
             behind(format!("$EOF:{MARK}\r\n").as_bytes()).repeating(),
             Scene::answers(vec![b'x'; 65_536]).repeating(),
         ],
@@ -229,8 +229,8 @@ fn a_hostile_stream_harms_only_its_own_link() {
             (b"*3\r\n$5\r\nBLPOP\r\n$1\r\nl\r\n$1\r\n0\r\n", Some(FULL)),
             (b"", None),
         ];
-        // In most scenes the primary closes the link. With the blocking command it keeps the link,
-        // which the replica must close.
+        // In most scenarios the primary closes the link. With the blocking command it keeps the
+        // link open, and the replica must close it.
         let scene = |stream: &[u8]| {
             let scene = Scene::streams(7, stream);
             if stream.windows(5).any(|name| name == b"BLPOP") { scene.keeping() } else { scene }
@@ -253,7 +253,8 @@ fn a_hostile_stream_harms_only_its_own_link() {
     });
 }
 
-/// As in Redis, only a server that saves nothing deletes its file after a sync.
+/// As in Redis, a server deletes its file after a sync only if it has no save points and no
+/// append-only file.
 #[test]
 fn a_replica_deletes_its_file_if_it_saves_nothing() {
     for (args, is_deleted) in [

@@ -19,8 +19,8 @@ fn memory_field(client: &mut Client, name: &str) -> u64 {
     line.trim().parse().expect("a number")
 }
 
-/// Returns the allowed resident memory of an empty server, without the pages of its program: 20 MB
-/// and 10% above the accounted memory.
+/// Returns the allowed resident memory of an empty server, without the pages of its executable: 20
+/// MB plus 110% of the accounted memory.
 fn resident_max(client: &mut Client) -> u64 {
     memory_field(client, "used_memory") * 11 / 10 + 20_000_000
 }
@@ -38,8 +38,8 @@ fn wait_until_returned(server: &Server, resident_max: u64, what: &str) {
 /// Time within which freed memory is returned.
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Runs a scene that ends by freeing memory, and waits until the memory has been returned. Repeats
-/// the scene until this took at most `RETURNED_WITHIN`: on a busy host some rounds take longer.
+/// Runs an action that ends by freeing memory, and waits until the memory has been returned.
+/// Repeats it until this took at most `RETURNED_WITHIN`: on a busy host some rounds take longer.
 fn returns_in_time(server: &Server, resident_max: u64, what: &str, mut scene: impl FnMut()) {
     let is_in_time = (0..10).any(|_| {
         scene();
@@ -96,7 +96,7 @@ fn freed_memory_is_returned_without_a_command() {
     });
 }
 
-/// Scripts that run all the time delay no purge.
+/// Scripts that run continuously don't delay purges.
 #[test]
 fn freed_memory_is_returned_beside_scripts() {
     for_each_backend(|backend| {
@@ -124,7 +124,7 @@ fn freed_memory_is_returned_beside_scripts() {
     });
 }
 
-/// The figures of the reports that led to the purge: minutes long, and a gigabyte large.
+/// The sizes from the reports that led to the purge. Takes minutes and a gigabyte of memory.
 #[test]
 #[ignore = "takes a gigabyte: run by .ci/nightly"]
 fn large_frees_are_returned_within_a_second() {
@@ -146,7 +146,7 @@ fn large_frees_are_returned_within_a_second() {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let resident_max = resident_max(&mut server.connect());
         scenes(&server, resident_max);
-        // Threads that load the dataset at start allocate too, and end before it is deleted.
+        // Threads that load the dataset at startup allocate too, and end before it is deleted.
         let folder = tempfile::tempdir().expect("a folder can be made");
         let dir = folder.path().to_str().expect("its name is UTF-8");
         let args = ["--workers", "2", "--appendonly", "yes", "--dir", dir];
@@ -158,14 +158,14 @@ fn large_frees_are_returned_within_a_second() {
         let server = Server::pantala(backend, &args);
         let mut client = server.connect();
         eventually("the dataset is loaded", || client.call("DBSIZE") == Reply::Integer(80_000));
-        returns_in_time(&server, resident_max, "a dataset loaded at start", || {
+        returns_in_time(&server, resident_max, "a dataset loaded at startup", || {
             assert_eq!(client.call("FLUSHALL"), Reply::ok());
         });
     });
 }
 
-/// The thread of the journal and the thread that writes the append-only file have heaps of their
-/// own, whose freed memory must also be returned.
+/// The thread of the journal and the thread that writes the append-only file have their own heaps,
+/// whose freed memory must also be returned.
 #[test]
 fn memory_of_the_append_only_file_is_returned() {
     for_each_backend(|backend| {
@@ -459,8 +459,8 @@ fn values_that_are_not_copied_behave_like_others() {
 /// The first 256 MiB of a small server have no huge pages. A large server has them everywhere.
 #[test]
 fn a_large_server_has_huge_pages() {
-    // The file lists mappings with their properties: `Size` in KiB, and flags, of which `nh` means
-    // that the mapping has no huge pages. Smaller mappings than these are not the allocator's.
+    // The file lists mappings with their properties: `Size` in KiB, and flags, where `nh` means
+    // that the mapping has no huge pages. Mappings smaller than these aren't the allocator's.
     let without_huge_pages = |server: &Server| {
         let maps = std::fs::read_to_string(format!("/proc/{}/smaps", server.pid())).expect("it runs");
         let (mut size, mut kib) = (0, 0);

@@ -19,10 +19,11 @@ const METHODS_MAX: usize = 40;
 /// Settings and statistics, whose fields are independent and aren't counted.
 const RECORDS: [&str; 2] = ["Settings", "WorkerStats"];
 
-/// Returns the files of a crate: path below `src`, and code without comments, strings and tests.
+/// Returns the files of a crate: path relative to `src`, and code without comments, strings and
+/// tests.
 fn files(of: &str) -> Vec<(String, String)> {
     let folder = workspace_root().join("crates").join(of).join("src");
-    let name = |path: &Path| path.strip_prefix(&folder).expect("below it").display().to_string();
+    let name = |path: &Path| path.strip_prefix(&folder).expect("in src").display().to_string();
     tidy::rust_files(&folder)
         .into_iter()
         .filter(|(path, _)| !path.ends_with("tests.rs") && !path.ends_with("testing.rs"))
@@ -48,10 +49,11 @@ fn rooms_import_only_those_below_them() {
         rooms[own] += 1;
         for above in &ROOMS[own + 1..] {
             if tidy::has_word(&code, &format!("crate::{above}")) {
-                wrong.push(format!("{file} names {above}, which is above it"));
+                wrong.push(format!("{file} imports {above}, a later room"));
             }
         }
-        // `super` in a module of a room's folder is the room; in the room's root it is the crate.
+        // `super` in a module of a room's directory is the room; in the room's root it is the
+        // crate.
         if file.ends_with("/mod.rs") && file.matches('/').count() == 1 && tidy::has_word(&code, "super::") {
             wrong.push(format!("{file} leaves its room by super"));
         }
@@ -102,7 +104,7 @@ fn block(code: &str) -> Option<&str> {
     None
 }
 
-/// Counts the lines at the first level of a block for which `is_wanted` returns true.
+/// Counts the top-level lines of a block for which `is_wanted` returns true.
 fn count_at_first_level(block: &str, is_wanted: impl Fn(&str) -> bool) -> usize {
     let (mut depth, mut count) = (0, 0);
     for line in block.lines() {

@@ -1,5 +1,5 @@
-//! The guarantee of SCAN: a key that exists from the first call to the last is returned, whichever
-//! keys are added and removed meanwhile; a key that never existed is not.
+//! The guarantee of SCAN: a key that exists from the first call to the last is returned, even if
+//! other keys are added and removed meanwhile; a key that never existed is not.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn scan(client: &mut Client, options: &[&str], mut between: impl FnMut()) -> Vec
         let mut args = vec!["SCAN", &cursor];
         args.extend_from_slice(options);
         let reply = client.command(&args);
-        let [next, keys] = reply.elements() else { panic!("SCAN gives a cursor and keys: {reply:?}") };
+        let [next, keys] = reply.elements() else { panic!("SCAN must return a cursor and keys: {reply:?}") };
         found.extend(keys.elements().iter().map(Reply::text));
         cursor = next.text();
         // Clients parse a cursor as an unsigned 64-bit number.
@@ -163,7 +163,7 @@ fn any_cursor_gets_a_reply() {
         for round in 0..2000 {
             let cursor = random.next_u64() >> random.below(64);
             let reply = client.command(&["SCAN", &cursor.to_string(), "COUNT", "5"]);
-            assert_eq!(reply.elements().len(), 2, "round {round}: SCAN {cursor} gave {reply:?}");
+            assert_eq!(reply.elements().len(), 2, "round {round}: SCAN {cursor}: {reply:?}");
         }
         server.assert_sound();
     });

@@ -15,7 +15,7 @@ mod escapes;
 
 use corpus::CORPUS;
 
-/// Several shards per worker: the keys of one script are in several shards, and of several workers.
+/// Several shards per worker: a script's keys are in several shards, owned by several workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// The data set of the scripts.
@@ -51,8 +51,8 @@ fn scripts_behave_as_in_redis() {
 /// a wrong number of arguments, an unknown subcommand, or a command that scripts may not call.
 fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
     const ARGUMENTS_MAX: usize = 6;
-    /// Commands that have an option since Redis 7.2, and so reject other numbers of arguments than
-    /// Redis 7.0.
+    /// Commands that have had an option since Redis 7.2, and so accept other numbers of arguments
+    /// than in Redis 7.0.
     const LATER: [&str; 2] = ["zrank", "zrevrank"];
     fn add(entry: &Reply, calls: &mut Vec<Vec<String>>) {
         let fields = entry.elements();
@@ -103,8 +103,8 @@ fn commands_are_rejected_in_scripts_as_in_redis() {
 }
 
 /// A pipeline runs while scripts hold all shards in immediate succession. It doesn't wait for each
-/// of its commands separately, because the commands behind a waiting one join it. Replies keep
-/// their order, and each command sees the changes of earlier ones.
+/// of its commands separately, because the commands after a waiting one wait together with it.
+/// Replies keep their order, and each command sees the changes of earlier ones.
 #[test]
 fn pipelines_beside_wide_scripts_wait_together() {
     const SCRIPTS: i64 = 4;
@@ -244,7 +244,7 @@ fn calls_of_scripts_are_counted_as_in_redis() {
 
 /// A script changes more keys than the undo log reserves space for, twice each, with values of many
 /// lengths, and then a value that is too large for the undo log. When it is rerun, all keys must
-/// have their former values. The next script on that worker must roll back only its own changes.
+/// have their original values. The next script on that worker must roll back only its own changes.
 #[test]
 fn many_keys_are_rolled_back() {
     for_each_backend(|backend| {
@@ -365,11 +365,11 @@ fn endless_scripts_are_killed() {
     });
 }
 
-/// A signal ends the server even while a script runs that can't be killed because it has written.
+/// A signal stops the server even while a script runs that can't be killed because it has written.
 /// With save points the server waits for the script, as Redis does, because the snapshot needs all
 /// shards.
 #[test]
-fn an_endless_script_does_not_keep_the_server_up() {
+fn an_endless_script_does_not_prevent_shutdown() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1", "--save", ""]);
         let mut client = server.connect();

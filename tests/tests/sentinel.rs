@@ -16,7 +16,7 @@ const DOWN_AFTER_MS: u64 = 1000;
 struct Sentinel {
     child: Child,
     port: u16,
-    /// Folder of its configuration file, which Sentinel rewrites while it runs.
+    /// Directory of its configuration file, which Sentinel rewrites while it runs.
     _folder: TempDir,
 }
 
@@ -52,7 +52,7 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // It may already have ended.
+        // It may already have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

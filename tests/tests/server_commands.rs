@@ -30,7 +30,7 @@ fn info_fields(client: &mut Client, section: &str) -> BTreeSet<String> {
 
 #[test]
 fn config_get_names_and_defaults_equal() {
-    /// Directives that aren't compared: address and folder of the server, features that Pantala
+    /// Directives that aren't compared: address and directory of the server, features that Pantala
     /// doesn't have, and Pantala's own directives.
     const DIFFER: &[&str] = &[
         "port",
@@ -75,7 +75,7 @@ fn config_get_names_and_defaults_equal() {
     }
     for name in given.keys().filter(|name| !right.contains_key(*name)) {
         if !DIFFER.contains(&name.as_str()) {
-            wrong.push(format!("{name} is no directive of Redis 7.0"));
+            wrong.push(format!("{name} is not a directive of Redis 7.0"));
         }
     }
     assert!(wrong.is_empty(), "CONFIG GET * differs in {} places:\n{}", wrong.len(), wrong.join("\n"));
@@ -205,7 +205,7 @@ fn info_has_the_fields_of_redis() {
 /// After the same commands, a field of `INFO memory` is 0 only where redis-server's is 0 too.
 #[test]
 fn fields_of_info_memory_are_counted() {
-    /// Fields that describe redis-server's allocator, or that vary with the moment.
+    /// Fields that describe redis-server's allocator, or that vary over time.
     const OTHERS: &[&str] = &["allocator_frag_bytes", "rss_overhead_bytes", "mem_fragmentation_bytes"];
     let Some(judge) = Server::redis(&[]) else { return };
     let server = start();
@@ -380,7 +380,7 @@ fn the_peak_of_memory_is_recorded() {
     assert!(field("used_memory") < VALUE_BYTES, "{memory}");
 }
 
-/// A sleeping command delays only its own connection and, at most, other connections of its worker.
+/// `DEBUG SLEEP` replies after the given number of seconds.
 #[test]
 fn debug_sleep_sleeps() {
     let server = start();
@@ -391,7 +391,7 @@ fn debug_sleep_sleeps() {
 }
 
 #[test]
-fn time_is_the_time() {
+fn time_returns_the_current_time() {
     let server = start();
     let reply = server.connect().call("TIME");
     let seconds: u64 = reply.elements()[0].text().parse().expect("seconds");
@@ -460,7 +460,7 @@ fn renamed_commands_are_listed_by_their_new_names() {
 }
 
 /// Changes the address on which a server listens, and returns its replies. Checks that clients can
-/// connect to the new address and not to the former one, and that open connections stay.
+/// connect to the new address but not to the former one, and that connections stay open.
 fn change_addresses(server: &Server) -> Vec<Reply> {
     let mut client = server.connect();
     let mut replies = Vec::new();
@@ -506,13 +506,13 @@ fn the_listening_address_changes_at_run_time() {
     });
 }
 
-/// Sets several directives among which one can't be applied: the append-only file's folder is a
+/// Sets several directives one of which can't be applied: the append-only file's directory is a
 /// file. Returns the replies.
 fn refused_changes(server: &Server) -> Vec<Reply> {
     let mut client = server.connect();
     let dir = client.call("CONFIG GET dir").elements()[1].text();
     let folder = std::path::Path::new(&dir).join("appendonlydir");
-    std::fs::write(&folder, "no folder").expect("a file in the folder");
+    std::fs::write(&folder, "no directory").expect("written");
     let port = free_port().to_string();
     let mut replies = vec![
         client.command(&[
@@ -570,7 +570,7 @@ fn config_set_turns_the_append_only_file_on_in_a_new_directory() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2", "--enable-protected-configs", "yes"]);
     let folder = tempfile::tempdir().expect("a folder");
     let mut client = server.connect();
-    let dir = folder.path().to_str().expect("a path of letters");
+    let dir = folder.path().to_str().expect("a UTF-8 path");
     assert_eq!(client.command(&["CONFIG", "SET", "dir", dir, "appendonly", "yes"]), Reply::ok());
     eventually("it has a base", || folder.path().join("appendonlydir/appendonly.aof.manifest").is_file());
 }
@@ -646,7 +646,7 @@ fn debug_htstats_counts_the_keys_of_a_database() {
     let (keys, expiries) = text.split_once("[Expires HT]\n").expect("there are two parts");
     assert!(keys.starts_with("[Dictionary HT]\n") && keys.contains(" number of elements: 5000\n"), "{text}");
     assert!(keys.contains("of 32 partitions") && expiries.ends_with(" number of elements: 1\n"), "{text}");
-    // Each line has a number of used slots and the number of buckets with that many.
+    // Each line has a number of used slots, and the number of buckets with that many used slots.
     let lines = keys.lines().skip_while(|line| !line.contains("distribution")).skip(1);
     let pairs = lines.map(|line| line.trim().split_once(": ").expect("slots and buckets"));
     let number = |text: &str| -> usize { text.split(' ').next().and_then(|text| text.parse().ok()).expect("a number") };

@@ -17,13 +17,13 @@ const HELD: [&str; 8] = ["h0", "h1", "h2", "h3", "h4", "h5", "h6", "h7"];
 const OWN: &str = "own";
 
 /// A server and its clients, in three groups by purpose. The clients of a group are all on one
-/// worker, and each group is on another worker.
+/// worker, and no two groups share a worker.
 struct Scene {
     server: Server,
     /// Runs an endless function, which holds the shards of [`HELD`] until it is killed.
     holder: Client,
-    /// Clients on the worker that runs an endless script, so that none of them is served before the
-    /// script is killed.
+    /// Clients on the worker that runs an endless script: none of them is served before the script
+    /// is killed.
     stuck: Vec<Client>,
     /// Clients that observe the server and wait for keys.
     others: Vec<Client>,
@@ -33,7 +33,7 @@ struct Scene {
 
 impl Scene {
     /// Starts a server with this number of clients in each group. The holder sends the command
-    /// `behind` in the same write as the call of its function.
+    /// `behind` in the same write as the call of its function, after that call.
     fn new(backend: Backend, clients: usize, behind: &[&str]) -> Scene {
         let args = ["--workers", "3", "--shards", "64", "--busy-reply-threshold", "0", "--hz", "1"];
         let server = Server::pantala(backend, &args);
@@ -137,9 +137,9 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
     });
 }
 
-/// A worker that releases a contended shard sends it to the shard's home worker. If that runs a
-/// script, the shards must still reach the clients that wait for them. (If the home worker itself
-/// releases a shard, it defers it: see the next test.)
+/// A worker that releases a contended shard sends it to the shard's home worker. If the home worker
+/// is running a script, the shard must still reach the clients that wait for it. (A home worker
+/// that releases a shard itself defers it: see the next test.)
 #[test]
 fn shards_sent_home_in_a_script_are_free_for_others() {
     /// More clients, and so more commands that wait for the shards, than an owner serves in a turn.
@@ -157,9 +157,9 @@ fn shards_sent_home_in_a_script_are_free_for_others() {
     });
 }
 
-/// The holder's worker also has a script to run, sent behind the function's call. When the function
+/// The holder's worker also has a script to run, sent after the function's call. When the function
 /// is killed, the worker defers its contended shards to the end of the turn; but in the same turn
-/// it starts the script, and must release the shards before.
+/// it starts the script, and must release the shards before that.
 #[test]
 fn shards_deferred_before_a_script_are_free_for_others() {
     const CLIENTS: usize = 100;

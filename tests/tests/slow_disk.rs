@@ -9,9 +9,9 @@ use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 const MIB: usize = 1 << 20;
 
-/// The server's bound for bytes that wait to be written to the append-only file:
-/// `UNWRITTEN_BYTES_MAX` in `aof/gate.rs`. At this bound, replies to writes wait until bytes have
-/// been written, and with them the next commands of these clients.
+/// The server's limit for bytes that wait to be written to the append-only file:
+/// `UNWRITTEN_BYTES_MAX` in `aof/gate.rs`. At this limit, replies to writes, and so the next
+/// commands of these clients, wait until bytes have been written.
 const UNWRITTEN_BYTES_MAX: u64 = 256 << 20;
 
 fn field(client: &mut Client, section: &str, name: &str) -> u64 {
@@ -87,7 +87,7 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
                     }
                 });
                 eventually("the disk is too far behind", || writes_wait(&mut client));
-                // Reads are served. Other writes run, but their replies wait.
+                // Reads get replies. Other writes run, but their replies wait.
                 let mut other = server.connect();
                 other.send(&["SET", "other", "value"]);
                 eventually("the write has run", || client.call("EXISTS other") == Reply::Integer(1));
@@ -108,7 +108,7 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
                 stick(&mut client, true);
             });
         }
-        // `CONFIG SET appendonly no` sends the replies that wait.
+        // `CONFIG SET appendonly no` sends the waiting replies.
         let request = encode(&[b"SET".as_slice(), b"key", &vec![b'x'; MIB]]);
         let mut writer = server.connect();
         std::thread::scope(|scope| {
@@ -160,7 +160,7 @@ fn a_pipeline_on_another_worker_is_delayed() {
                 writing.push(scope.spawn(move || (0..WRITES).for_each(|_| writer.send_raw(&request))));
             }
             eventually("the disk is too far behind", || writes_wait(&mut client));
-            // In this time, a pipeline that isn't delayed would exceed the bound.
+            // During this time, a pipeline that isn't delayed would exceed the limit.
             std::thread::sleep(Duration::from_millis(300));
             let waiting = buffer(&mut client);
             assert!(waiting < UNWRITTEN_BYTES_MAX + 64 * MIB as u64, "{waiting} bytes");
@@ -190,7 +190,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         );
         let (mut client, mut asking, mut other) = (server.connect(), server.connect(), server.connect());
         assert_eq!(asking.call("CLIENT DURABILITY always"), Reply::ok());
-        // The file is synced for it at once, not once a second.
+        // The file is synced at once for this client, not once a second.
         let began = Instant::now();
         for number in 0..20 {
             assert_eq!(asking.call(&format!("SET a {number}")), Reply::ok());
@@ -199,7 +199,8 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         stick(&mut client, true);
         send_waiting(&mut asking, &["SET", "a", "1"]);
-        // Replies to others don't wait; a read of what is not on disk does if its client asks.
+        // Replies to other clients don't wait. A read of data that isn't on disk waits if its
+        // client has requested it.
         assert_eq!(client.call("SET b 1"), Reply::ok());
         assert_eq!(client.call("GET a"), Reply::bulk("1"));
         assert_eq!(other.call("CLIENT DURABILITY always"), Reply::ok());
@@ -207,21 +208,21 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         stick(&mut client, false);
         assert_eq!(asking.receive(), Reply::ok());
         assert_eq!(other.receive(), Reply::bulk("1"));
-        // The choice of a pipeline's end does not apply to its start.
+        // A choice at the end of a pipeline does not apply to its start.
         stick(&mut client, true);
         let pipeline = [encode(&["SET", "a", "2"]), encode(&["CLIENT", "DURABILITY", "default"])].concat();
         asking.send_raw(&pipeline);
         send_waiting(&mut other, &["SET", "c", "1"]);
         drop(other);
         asking.set_read_timeout(Duration::from_millis(50));
-        assert!(asking.try_receive().is_err(), "it waits also when no other client asks");
+        assert!(asking.try_receive().is_err(), "it waits even if no other client requests it");
         asking.set_read_timeout(PATIENCE);
         stick(&mut client, false);
         assert_eq!([asking.receive(), asking.receive()], [Reply::ok(), Reply::ok()]);
         stick(&mut client, true);
         assert_eq!(asking.call("SET a 3"), Reply::ok());
         stick(&mut client, false);
-        // RESET ends it, and it has no effect while the file is off.
+        // RESET ends the choice, and it has no effect while the append-only file is off.
         assert_eq!(asking.call("CLIENT DURABILITY always"), Reply::ok());
         assert_eq!(asking.call("RESET").text(), "RESET");
         stick(&mut client, true);
@@ -240,7 +241,7 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         send_waiting(&mut asking, &["SET", "a", "7"]);
         stick(&mut client, false);
         assert_eq!(asking.receive(), Reply::ok());
-        // The other way round: a client that does not wait for the syncs of `always`.
+        // Conversely, a client that does not wait for the syncs of `always`.
         assert_eq!(client.call("CONFIG SET appendfsync always"), Reply::ok());
         assert_eq!(client.call("CLIENT DURABILITY everysec"), Reply::ok());
         assert_eq!(asking.call("CLIENT DURABILITY default"), Reply::ok());
@@ -284,7 +285,7 @@ fn assert_loaded(server: Server, backend: Backend, args: &[&str], round: &str) {
 fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     for_each_backend(|backend| {
         let folder = tempfile::tempdir().expect("a folder");
-        let dir = folder.path().to_str().expect("a path of letters");
+        let dir = folder.path().to_str().expect("a UTF-8 path");
         let args = ["--workers", "2", "--appendonly", "yes", "--save", "", "--dir", dir];
         let mut server = Server::pantala(backend, &[&args[..], &["--auto-aof-rewrite-percentage", "0"]].concat());
         let mut client = server.connect();
@@ -309,7 +310,7 @@ fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
 fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     for_each_backend(|backend| {
         let folder = tempfile::tempdir().expect("a folder");
-        let dir = folder.path().to_str().expect("a path of letters");
+        let dir = folder.path().to_str().expect("a UTF-8 path");
         let args = ["--workers", "2", "--save", "", "--dir", dir];
         let mut server = Server::pantala(backend, &args);
         let mut client = server.connect();

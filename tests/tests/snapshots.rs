@@ -83,7 +83,7 @@ fn fill(client: &mut Client) {
     assert_eq!(client.command(&[b"FUNCTION".as_slice(), b"LOAD", library]).text(), "lib");
 }
 
-/// Returns all that a client can read of every key of every database.
+/// Returns everything that a client can read about every key of every database.
 fn content(client: &mut Client) -> BTreeMap<String, Vec<Reply>> {
     let mut all = BTreeMap::new();
     // Dumps are compared below; two compressors may compress the same value differently.
@@ -129,7 +129,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// Starts Pantala in `folder`.
+/// Starts Pantala with `folder` as its directory.
 fn pantala(backend: Backend, folder: &TempDir, args: &[&str]) -> Server {
     Server::pantala(backend, &[&["--dir", path(folder), "--workers", "2", "--shards", "7"], args].concat())
 }
@@ -307,7 +307,7 @@ fn a_snapshot_that_fails_leaves_the_last_one() {
         assert_eq!(field(&mut client, "rdb_saves"), "1");
         let names: Vec<_> =
             std::fs::read_dir(folder.path()).expect("a folder").map(|entry| entry.expect("one").file_name()).collect();
-        assert_eq!(names.len(), 2, "nothing is left behind: {names:?}");
+        assert_eq!(names.len(), 2, "no temporary file is left: {names:?}");
         assert_eq!(std::fs::read(folder.path().join("dump.rdb")).expect("a file"), before);
         client.send(&["SHUTDOWN", "SAVE", "FORCE"]);
         assert_eq!(server.wait_exit(READY_MAX).code(), Some(0));
@@ -416,9 +416,9 @@ fn debug_reload_and_its_options() {
     });
 }
 
-/// Clients write while the server ends. Acknowledged writes are in the snapshot.
+/// Clients write while the server shuts down. Acknowledged writes are in the snapshot.
 #[test]
-fn acknowledged_writes_are_saved_at_the_end() {
+fn acknowledged_writes_are_saved_at_shutdown() {
     for_each_backend(|backend| {
         let folder = folder();
         let mut server = pantala(backend, &folder, &[]);

@@ -1,11 +1,11 @@
-//! Starting the server: errors that prevent the start, and the log lines of a start.
+//! Startup: errors that prevent it, and its log lines.
 
 use std::process::{Command, Stdio};
 
 use pantala_tests::server::{pantala_with_file, run_to_exit};
 use pantala_tests::{Backend, Reply, Server, tool};
 
-/// A directive that can't be ignored safely prevents the start; the error names line, directive and
+/// A directive that can't be ignored safely prevents startup; the error names line, directive and
 /// reason.
 #[test]
 fn directives_unsafe_to_ignore_prevent_the_start() {
@@ -59,7 +59,7 @@ fn the_log_says_that_maxmemory_leaves_no_room() {
     }
 }
 
-/// Redis's own tests write `save` without an argument for `save ""`.
+/// Redis's own tests write `save` without an argument to mean `save ""`.
 #[test]
 fn a_bare_save_line_starts() {
     let (server, _folder) = pantala_with_file("save\n", &[]);
@@ -81,7 +81,7 @@ fn wrong_options_are_rejected_with_the_texts_of_redis() {
         &["--timeout"],
     ] {
         let words = |output: &str| -> Vec<String> {
-            let from = output.find(">>>").unwrap_or_else(|| panic!("{args:?} names no line:\n{output}"));
+            let from = output.find(">>>").unwrap_or_else(|| panic!("no line is named for {args:?}:\n{output}"));
             output[from..].trim().lines().map(str::to_owned).collect()
         };
         let right = Command::new(&redis).args(args).stdin(Stdio::null()).output().expect("redis-server runs");

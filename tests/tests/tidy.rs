@@ -9,8 +9,8 @@ use pantala_tests::tidy::{self, prose};
 /// Maximum number of lines of a Rust file, including tests.
 const LINES_MAX: usize = 1000;
 
-/// Violations that a folder still has, by rule. **A budget only decreases:** lower it after
-/// rewriting a folder, and never raise it. A folder without an entry has no budget.
+/// Violations that a directory still has, by rule. **A budget only decreases:** lower it after
+/// rewriting a directory, and never raise it. A directory without an entry has no budget.
 ///
 /// `cargo test -p pantala-tests --test structure tidy:: -- --nocapture` prints the table with the
 /// current numbers.
@@ -28,7 +28,8 @@ struct Budget {
 
 const BUDGETS: &[(&str, Budget)] = &[];
 
-/// Returns the folder whose budget a file uses: its crate, or the first folder of its path.
+/// Returns the directory whose budget applies to a file: its crate, or the first directory of its
+/// path.
 fn folder(path: &Path) -> String {
     let mut parts = path.iter().map(|part| part.to_string_lossy());
     match (parts.next(), parts.next()) {
@@ -55,7 +56,7 @@ fn prose_keeps_its_rules() {
     let mut counts: BTreeMap<String, Budget> = BTreeMap::new();
     let mut findings: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in tidy::files(&root) {
-        let own = path.strip_prefix(&root).expect("below the root");
+        let own = path.strip_prefix(&root).expect("a file in the workspace");
         let name = own.display().to_string();
         let is_rust = name.ends_with(".rs");
         if !is_rust && !name.ends_with(".md") {
@@ -95,9 +96,9 @@ fn prose_keeps_its_rules() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Folders of the table exist, so that a renamed folder doesn't leave its budget to another.
+/// Directories in the table exist, so that a renamed directory doesn't leave its budget to another.
 #[test]
-fn budgets_are_of_folders_that_exist() {
+fn budgets_name_existing_directories() {
     for (folder, budget) in BUDGETS {
         assert!(workspace_root().join(folder).is_dir() && *budget != Budget::default(), "{folder}: {budget:?}");
     }
@@ -116,7 +117,7 @@ fn files_stay_small() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Each machine chooses where packages come from, so the tree names no registry's host.
+/// Each machine chooses where packages come from, so the source tree names no registry's host.
 #[test]
 fn no_host_of_a_package_registry_is_named() {
     // Assembled from parts, so that this file doesn't name them either.
@@ -214,7 +215,7 @@ fn files_for_newcomers_exist() {
 
 /// Every test that docs/semantics.md names as `file::test` exists.
 #[test]
-fn tests_that_the_semantics_name_exist() {
+fn tests_named_in_the_semantics_exist() {
     let root = workspace_root();
     let page = std::fs::read_to_string(root.join("docs/semantics.md")).expect("the page is there");
     let (mut named, mut missing) = (0, Vec::new());
@@ -226,5 +227,5 @@ fn tests_that_the_semantics_name_exist() {
             missing.push(name);
         }
     }
-    assert!(missing.is_empty() && named > 20, "{named} tests named; there are no {missing:?}");
+    assert!(missing.is_empty() && named > 20, "{named} tests named, missing: {missing:?}");
 }

@@ -5,10 +5,10 @@
 use pantala_tests::reply::show;
 use pantala_tests::{Client, Random, Server, for_each_backend};
 
-/// Number of data sets, and of queries for each.
+/// Number of data sets, and number of queries for each.
 const ROUNDS: usize = 60;
 const QUERIES: usize = 60;
-/// Numbers of elements: around 7 and 40, where Redis's quicksort proceeds differently, and around
+/// Numbers of elements: around 7 and 40, where Redis's quicksort changes its strategy, and around
 /// 128, the limit of a listpack.
 const LENGTHS: &[usize] = &[1, 2, 3, 6, 7, 8, 9, 15, 40, 41, 42, 48, 90, 127, 128, 129, 200, 500, 1_500];
 /// Scores that are set by `ZADD` instead of `GEOADD`. GEO commands accept any score as a place;
@@ -50,7 +50,7 @@ fn for_each_pair(test: &str, run: impl Fn(&mut Random, &mut Pair)) {
     });
 }
 
-/// Adds members at places. There may be fewer places than members.
+/// Adds members at places. Several members may be at the same place.
 fn fill_places(random: &mut Random, pair: &mut Pair, len: usize) {
     let places = *random.pick(&[1, 2, 3, 10, 1_000]);
     let center = (random.between(-170, 170), random.between(-80, 80));

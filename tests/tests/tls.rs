@@ -1,5 +1,5 @@
-//! TLS, on both event loops: with the programs of Redis and openssl, and with plain clients through
-//! a tunnel.
+//! TLS, on both event loops: with Redis's tools and openssl, and with plain clients through a
+//! tunnel.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,7 +13,7 @@ use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::{Backend, Client, Random, Reply, Server, binary, for_each_backend, tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Limit of the bytes that a tunnel sends at once: none.
+/// Maximum number of bytes that a tunnel sends at once: no limit.
 const WHOLE: usize = usize::MAX;
 
 /// A server with an encrypted port.
@@ -214,7 +214,7 @@ fn large_values_and_pipelines_arrive_whole() {
         let value = random.bytes(100 * 1024 * 1024);
         let replies = client.exchange(&encode(&[b"SET".as_slice(), b"large", &value]), 1);
         assert_eq!(replies[0].0, Reply::ok());
-        assert!(client.command(&["GET", "large"]) == Reply::Bulk(value), "100 MB come back as they were");
+        assert!(client.command(&["GET", "large"]) == Reply::Bulk(value), "100 MB were changed");
         let commands: Vec<Vec<String>> = (0..50_000)
             .map(|number| {
                 let length = if number % 1000 == 0 { 70_000 } else { number % 300 };
@@ -259,7 +259,7 @@ fn a_half_closed_client_gets_its_replies() {
     });
 }
 
-/// Sends bytes to a port and then, if `ends`, the end of the stream. Returns the bytes received
+/// Sends bytes to a port and then, if `ends`, closes the sending side. Returns the bytes received
 /// until the server closes the connection.
 fn answer_to(port: u16, bytes: &[u8], ends: bool) -> Vec<u8> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
@@ -277,7 +277,7 @@ fn answer_to(port: u16, bytes: &[u8], ends: bool) -> Vec<u8> {
 }
 
 #[test]
-fn garbage_is_answered_by_an_alert_at_most() {
+fn garbage_gets_at_most_an_alert() {
     let Some(certificates) = Certificates::make() else { return };
     let mut random = Random::from_seed(Random::seed("tls"));
     for_each_backend(|backend| {
@@ -289,7 +289,7 @@ fn garbage_is_answered_by_an_alert_at_most() {
             let mut bytes = random.bytes(length);
             if random.below(2) == 0 {
                 // Half of the inputs have the header of a handshake record with the right length,
-                // so that the random bytes behind it are parsed as a handshake.
+                // so that the random bytes after it are parsed as a handshake.
                 let body = (length - 5) as u16;
                 bytes[..5].copy_from_slice(&[22, 3, 1, (body >> 8) as u8, body as u8]);
                 bytes[5..].first_mut().into_iter().for_each(|kind| *kind |= 0x80);
@@ -359,7 +359,7 @@ fn certificates_are_reloaded_without_closing_connections() {
             assert_eq!(tunnel.certificate() == before, from == "server");
         }
         for client in [&mut first, &mut second] {
-            assert_eq!(client.call("PING"), Reply::Simple("PONG".into()), "it was never closed");
+            assert_eq!(client.call("PING"), Reply::Simple("PONG".into()), "it stays open");
         }
         encrypted.server.assert_sound();
     });
@@ -418,7 +418,7 @@ fn unusable_files_prevent_the_start() {
 }
 
 #[test]
-fn keys_with_a_password_and_folders_of_authorities_are_read() {
+fn keys_with_a_password_and_ca_directories_are_read() {
     let Some(certificates) = Certificates::make() else { return };
     let (plain, locked) = (certificates.key("server"), certificates.key("locked"));
     certificates.openssl(&["pkcs8", "-topk8", "-in", &plain, "-out", &locked, "-passout", "pass:open sesame"]);
@@ -525,8 +525,8 @@ fn a_handshake_on_the_plain_port_is_closed() {
     });
 }
 
-/// A hundred handshakes with an RSA key, each of which takes long, start at once. The server serves
-/// another client meanwhile.
+/// A hundred handshakes with an RSA key, each of which takes long, start at once. Another client
+/// gets its replies meanwhile.
 #[test]
 fn handshakes_do_not_delay_other_clients() {
     let Some(certificates) = Certificates::make() else { return };

@@ -1,6 +1,6 @@
-//! Client-side caching (`CLIENT TRACKING`): replies and invalidations are equal to redis-server's;
-//! caches are never stale, whichever client writes; the server's table of tracked keys is bounded,
-//! and so is the pending output of a client that doesn't read.
+//! Client-side caching (`CLIENT TRACKING`): replies and invalidations equal redis-server's; caches
+//! are never stale, whichever client writes; the server's table of tracked keys is bounded, and so
+//! is the pending output of a client that doesn't read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -489,7 +489,7 @@ fn statistics_and_flags_are_those_of_redis() {
     });
 }
 
-/// Expiry invalidates keys, by lookup and by active expiry.
+/// Expired keys are invalidated, both by lookups and by active expiry.
 #[test]
 fn expired_keys_are_invalidated() {
     for_each_backend(|backend| {
@@ -656,8 +656,8 @@ fn cache(server: &Server, applies: Applies, seed: u64) -> Result<(), String> {
     let mut bodies: Vec<Body<'_>> = Vec::new();
     for (number, options) in ["", "", "BCAST", "", "BCAST PREFIX key:1 PREFIX key:2"].iter().enumerate() {
         let mut caching = Caching::new(server, options, applies, seed.wrapping_add(number as u64));
-        // With prefixes, the client tracks only keys that start with them, and may cache only
-        // these.
+        // With prefixes, the server tracks only keys that start with them, and the client may cache
+        // only these.
         let only = options.contains("PREFIX");
         bodies.push(Box::new(move || {
             if only {
@@ -693,8 +693,8 @@ fn a_cache_is_never_stale() {
 }
 
 #[test]
-fn a_cache_that_skips_invalidations_is_found_stale() {
-    let seed = Random::seed("a_cache_that_skips_invalidations_is_found_stale");
+fn skipped_invalidations_are_detected() {
+    let seed = Random::seed("skipped_invalidations_are_detected");
     let server = Server::pantala(Backend::all()[0], &["--workers", "3", "--shards", "8"]);
     assert!(cache(&server, Applies::Most, seed).is_err(), "stale caches were not detected");
 }

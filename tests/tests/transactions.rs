@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use pantala_tests::transcript::{assert_as, assert_as_redis_in_each_form};
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
-/// Enough shards that the keys of one transaction are in several of them, whose home workers
-/// differ.
+/// Enough shards that the keys of one transaction are in several of them, with different home
+/// workers.
 const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
 
 /// Commands of two clients (0 and 1), each sent after the reply to the previous command.
@@ -86,7 +86,7 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "GET a"),
     (0, "EXEC"),
-    // The key of the same name in another database.
+    // A key of the same name in another database.
     (0, "WATCH a"),
     (1, "SELECT 3"),
     (1, "SET a 9"),
@@ -235,8 +235,8 @@ fn counts(line: &str) -> String {
     line.split([',', ':']).filter(|part| !part.starts_with("usec")).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns what `INFO` and `MONITOR` show of a transaction. It must not depend on the workers that
-/// run the commands (with `--execution owner`, the owners of the shards).
+/// Returns what `INFO` and `MONITOR` show about a transaction. It must not depend on the workers
+/// that run the commands (with `--execution owner`, the owners of the shards).
 fn observed(server: &Server) -> Vec<String> {
     let (mut client, mut monitor, mut blocked) = (server.connect(), server.connect(), server.connect());
     monitor.call("MONITOR");
@@ -378,7 +378,7 @@ fn runs_after_swap(server: &Server, is_expired: bool, commands: &[&[&str]]) -> b
 }
 
 /// An expired key counts as missing. So a watched key that is missing stays unchanged if SWAPDB
-/// replaces it by an expired key, and if that is deleted.
+/// replaces it with an expired key, and if the latter is deleted.
 #[test]
 fn an_expired_key_does_not_change_a_missing_watched_key() {
     const SWAP: &[&str] = &["SWAPDB", "0", "1"];

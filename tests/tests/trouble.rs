@@ -1,5 +1,5 @@
-//! Misbehaving clients, limits that are reached and wrong startup arguments: the server reports the
-//! error, and continues or exits as it should.
+//! Misbehaving clients, limits that are reached, and invalid startup arguments: the server reports
+//! the error, and continues or exits as it should.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -170,7 +170,7 @@ fn restart_after_kill(backend: Backend, times: u32) {
 }
 
 /// With io_uring, the kernel may close the sockets of a killed process only after the process has
-/// ended. A server that is started immediately must nevertheless be able to use the same port.
+/// exited. A server that is started immediately must nevertheless be able to use the same port.
 #[test]
 fn the_port_is_free_after_a_kill() {
     for_each_backend(|backend| restart_after_kill(backend, 20));
@@ -412,7 +412,7 @@ fn the_largest_value_and_one_byte_more() {
         assert_eq!(client.receive(), Reply::ok());
         assert_eq!(client.call("STRLEN big"), Reply::Integer(LEN as i64));
         assert_eq!(client.call("GETRANGE big -3 -1"), Reply::bulk("vve"));
-        let Reply::Bulk(back) = client.call("GET big") else { panic!("GET gives a bulk") };
+        let Reply::Bulk(back) = client.call("GET big") else { panic!("GET returns a bulk string") };
         assert!(back == value, "512 MB was changed");
         drop((back, value));
         for command in ["APPEND big x", "SETRANGE big 536870912 x", "SETRANGE new 536870911 xy"] {

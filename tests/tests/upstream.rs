@@ -17,8 +17,7 @@ use pantala_tests::{Backend, Server};
 
 /// Number of units that run at the same time. Tcl, which has one thread, takes most of the time.
 const AT_ONCE: usize = 2;
-/// A unit with at most this many findings is run again, because a busy machine may have caused
-/// them.
+/// A unit with at most this many findings is rerun, because a busy machine may have caused them.
 const UNSTEADY_MAX: usize = 3;
 /// Number of workers of the server, unless a unit's list has another number.
 const WORKERS: usize = 2;
@@ -148,19 +147,19 @@ fn run_alone(
 
 fn run_all(subject: Subject, source: &Path, units: &[Unit]) -> Sum {
     let logs: PathBuf = source::base().join("logs").join(subject.name());
-    std::fs::create_dir_all(&logs).expect("a folder for logs is made");
+    std::fs::create_dir_all(&logs).expect("the log directory is created");
     let (next, sum) = (AtomicUsize::new(0), Mutex::new(Sum::default()));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let Some((report, found)) = run_unit(subject, source, &logs, unit) else { return };
-                    sum.lock().expect("no thread panics with the sum").add(unit, &report, &found);
+                    sum.lock().expect("no panic under this lock").add(unit, &report, &found);
                 }
             });
         }
     });
-    sum.into_inner().expect("no thread panics with the sum")
+    sum.into_inner().expect("no panic under this lock")
 }
 
 #[test]
@@ -176,7 +175,7 @@ fn redis_s_own_tests_pass_or_are_listed() {
     units.sort_by_key(|unit| std::cmp::Reverse(unit.limit));
     let subjects: Vec<_> = match std::env::var("PANTALA_UPSTREAM_AGAINST").as_deref() {
         Ok("redis") => vec![Subject::Redis],
-        Ok(other) => panic!("PANTALA_UPSTREAM_AGAINST is {other:?}: only redis is meant"),
+        Ok(other) => panic!("PANTALA_UPSTREAM_AGAINST is {other:?}: must be redis"),
         Err(_) => Backend::all().iter().copied().map(Subject::Pantala).collect(),
     };
     let mut red = Vec::new();

@@ -1,6 +1,6 @@
-//! Runs Redis's own units on users (acl, acl-v2, auth) and on TLS. They start servers of their own,
-//! with configurations, ACL files and certificates, so a copy of the suite has `pantala` in place
-//! of `redis-server`. All other units run on one server (`upstream.rs`).
+//! Runs Redis's own units on users (acl, acl-v2, auth) and on TLS. They start their own servers,
+//! with configurations, ACL files and certificates, so `pantala` replaces `redis-server` in a copy
+//! of the suite. All other units run on one server (`upstream.rs`).
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -26,15 +26,15 @@ const TLS_UNITS: &[(&str, &[&str])] = &[(
 const PASSED_MIN: usize = 130;
 const TLS_PASSED_MIN: usize = 7;
 
-/// Longest time in which Tcl loads a package.
+/// Maximum time in which Tcl loads a package.
 const TCL_MAX: Duration = Duration::from_secs(60);
 
-/// Cipher suites of the suite which Pantala doesn't have, and those that replace them: without
-/// forward secrecy, and with it.
+/// Cipher suites that the suite uses and Pantala doesn't have, and their replacements: without and
+/// with forward secrecy.
 const SUITES: [(&str, &str); 2] =
     [("AES128-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"), ("AES256-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")];
 
-/// Settings of the suite's servers that prevent a start of Pantala.
+/// Settings of the suite's servers that prevent Pantala's startup.
 const UNSUPPORTED: [&str; 3] = ["\"tls-dh-params-file\"", "\"tls-cluster\"", "\"tls-replication\""];
 
 /// Makes a copy of the suite whose `redis-server` is Pantala.
@@ -50,13 +50,13 @@ fn copy_suite(source: &Path, folder: &Path) {
         symlink(source.join("src").join(program), programs.join(program)).expect("a program is linked");
     }
     // The suite waits for this line with the ID of the process that it has started: that of this
-    // shell, which `exec` replaces by Pantala.
+    // shell, which `exec` replaces with Pantala.
     let script = format!(
         "#!/bin/sh\nme=$$\n(sleep 0.7; echo \" PID: $me Server initialized\") &\nexec {} \"$@\" --workers 2\n",
         binary::pantala().display()
     );
     let server = programs.join("redis-server");
-    fs::write(&server, script).expect("the stand-in is written");
+    fs::write(&server, script).expect("the script is written");
     fs::set_permissions(&server, fs::Permissions::from_mode(0o755)).expect("it can be run");
 }
 
@@ -70,7 +70,7 @@ fn edit(path: &Path, change: impl FnOnce(String) -> String) {
 fn prepare_tls(folder: &Path) {
     let tls = folder.join("tests/tls");
     fs::create_dir_all(&tls).expect("a folder for certificates");
-    // Nobody needs the parameters, which take long to generate.
+    // The parameters aren't needed, and take long to generate.
     fs::write(tls.join("redis.dh"), "").expect("written");
     let made = Command::new("bash").arg("utils/gen-test-certs.sh").current_dir(folder).output();
     assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
@@ -110,7 +110,7 @@ fn redis_units_of_users_pass() {
     let folder = tempfile::tempdir().expect("a folder for the suite");
     copy_suite(&source, folder.path());
     let passed = run(folder.path(), UNITS);
-    assert!(passed >= PASSED_MIN, "only {passed} tests have run");
+    assert!(passed >= PASSED_MIN, "only {passed} tests passed");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn redis_unit_of_tls_passes() {
     copy_suite(&source, folder.path());
     prepare_tls(folder.path());
     let passed = run(folder.path(), TLS_UNITS);
-    assert!(passed >= TLS_PASSED_MIN, "only {passed} tests have run");
+    assert!(passed >= TLS_PASSED_MIN, "only {passed} tests passed");
 }
 
 /// Returns a line without the colours of a terminal.

@@ -1,4 +1,4 @@
-//! `WAITAOF` of Redis 7.2: waits until a connection's writes are on disk, here and on replicas.
+//! `WAITAOF` of Redis 7.2: waits until a connection's writes are on disk, locally and on replicas.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn directory() -> TempDir {
 
 /// Starts a server with an append-only file in `dir`.
 fn start(backend: Backend, dir: &TempDir, more: &[&str]) -> Server {
-    let dir = dir.path().to_str().expect("a path of letters");
+    let dir = dir.path().to_str().expect("a UTF-8 path");
     Server::pantala(backend, &[&PRIMARY[..], &["--dir", dir, "--save", "", "--appendonly", "yes"], more].concat())
 }
 
@@ -62,8 +62,7 @@ fn errors_are_those_of_redis_7_2() {
     });
 }
 
-/// A write that `WAITAOF` has confirmed survives a kill that follows at once, whatever
-/// `appendfsync` is.
+/// A write that `WAITAOF` has confirmed survives an immediate kill, regardless of `appendfsync`.
 #[test]
 fn confirmed_writes_survive_a_kill() {
     for_each_backend(|backend| {

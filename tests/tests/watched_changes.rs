@@ -1,6 +1,6 @@
 //! Checks which commands abort a transaction that watches a key: exactly those that do so on
-//! redis-server. Some changes don't, for example changes to the groups of a stream. Other tests of
-//! watches are in `transactions.rs`.
+//! redis-server. Some changes, for example to the groups of a stream, don't. Other tests of watches
+//! are in `transactions.rs`.
 
 use std::collections::BTreeSet;
 
@@ -256,8 +256,8 @@ const CHANGES: &[&str] = &[
     "SET new 1; DEL new",
 ];
 
-/// Returns each line of [`CHANGES`] with those of its words for which a transaction that watches
-/// the word as a key is aborted. `s` is watched with every line.
+/// Returns each line of [`CHANGES`] with those of its words for which a transaction aborts that
+/// watches the word as a key. `s` is watched for every line.
 fn invalidated(server: &Server) -> Vec<String> {
     let mut watchers: Vec<_> = (0..WORDS_MAX).map(|_| server.connect()).collect();
     let mut changer = server.connect();

@@ -96,7 +96,7 @@ fn a_monitor_sees_commands_as_in_redis() {
     });
 }
 
-/// In the output, the commands of a script or function follow its call.
+/// MONITOR shows the commands of a script or function after its call.
 #[test]
 fn a_monitor_sees_scripts_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
@@ -176,7 +176,7 @@ fn a_monitor_is_a_client_as_in_redis() {
 /// command once and each client's commands in order, and the values of the shared key match this
 /// order.
 #[test]
-fn a_monitor_sees_all_commands_in_a_possible_order() {
+fn a_monitor_sees_all_commands_in_a_consistent_order() {
     const CLIENTS: usize = 6;
     const COMMANDS: usize = 300;
     for_each_backend(|backend| {
@@ -305,7 +305,7 @@ fn the_slow_log_is_that_of_redis() {
     });
 }
 
-/// The workers write into one log, whose entries are ordered by ID.
+/// All workers write into one log, whose entries are ordered by ID.
 #[test]
 fn the_slow_log_is_one_over_all_workers() {
     for_each_backend(|backend| {
@@ -344,7 +344,8 @@ fn only_the_slow_command_of_a_pipeline_is_logged() {
     for _ in 0..batch.len() {
         assert!(!client.receive().is_error());
     }
-    // On a busy host the worker may have been preempted in a plain command, which adds entries.
+    // On a busy host, the worker may have been preempted during a plain command, which adds an
+    // entry.
     let log = client.call("SLOWLOG GET -1");
     let entry = log.elements().iter().find(|entry| entry.elements()[3].elements()[0] == Reply::bulk("SADD"));
     let entry = entry.unwrap_or_else(|| panic!("no SADD: {log:?}"));
@@ -408,7 +409,7 @@ fn latency_statistics_are_those_of_redis() {
                 seen.push(histograms(&client.call(&format!("LATENCY HISTOGRAM {command}"))));
             }
             let mut all = histograms(&client.call("LATENCY HISTOGRAM"));
-            // Without `INFO`, which this test calls until the statistics are complete.
+            // Without `INFO`, which this test calls repeatedly until the statistics are complete.
             all.retain(|(name, _)| !name.starts_with("latency") && !name.starts_with("config") && name != "info");
             seen.push(all);
             let mut replies = Vec::new();
@@ -476,7 +477,7 @@ fn latency_events_are_those_of_redis() {
             }
             let mut seen = Vec::new();
             for client in &mut clients {
-                // On a busy machine a `PING` may take as long.
+                // On a busy machine a `PING` may take as long as the threshold.
                 let mut all = latest(&client.call("LATENCY LATEST"));
                 all.retain(|(event, _)| event == "command");
                 seen.push(all);
@@ -497,7 +498,7 @@ fn latency_events_are_those_of_redis() {
     });
 }
 
-/// Doubles a set until its deletion takes longer than the lowest threshold.
+/// Doubles a set until its deletion takes longer than the lowest threshold, 1 ms.
 #[test]
 fn keys_that_take_long_to_expire_are_latency_events() {
     const MEMBERS: usize = 200_000;

@@ -1,6 +1,6 @@
-//! Commands built only from the arguments that redis-server's `COMMAND DOCS` declares, so that no
-//! form is forgotten. Keys are arbitrary, so most have the wrong type; numbers are at every limit;
-//! values may be empty; every sixth command has a wrong arity.
+//! Commands built only from the arguments that redis-server's `COMMAND DOCS` declares, so that
+//! every form is covered. Keys are arbitrary, so most have the wrong type; numbers include every
+//! limit; values may be empty; every sixth command has a wrong arity.
 
 use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
 use super::hashes::walk_of;
@@ -23,7 +23,7 @@ const PICKING: &[&[u8]] = &[b"HRANDFIELD", b"SRANDMEMBER", b"ZRANDMEMBER"];
 /// Timeouts of `XREAD` and `XREADGROUP` that are rejected, or end soon.
 const BLOCKS_MS: &[&str] = &["-1", "x", "1.5", "", "1", "1"];
 
-/// One in this many arguments has a kind other than the declared one.
+/// One in this many arguments isn't of the declared kind.
 const STRANGE_ONE_IN: usize = 25;
 /// Maximum number of repetitions of an argument that may be repeated.
 const REPEATED_MAX: usize = 3;
@@ -98,8 +98,8 @@ fn check_of(name: &str) -> Check {
     match name {
         "hgetall" => Check::Pairs,
         "hkeys" | "hvals" | "keys" | "sdiff" | "sinter" | "smembers" | "sunion" => Check::Unordered,
-        // A random element is a bulk, and so is the reply of a missing key, so only the lengths
-        // are compared.
+        // A random element is a bulk string, and so is the reply for a missing key, so only the
+        // lengths are compared.
         "hrandfield" | "spop" | "srandmember" | "zrandmember" => Check::Length,
         "hscan" | "scan" | "sscan" | "zscan" => Check::Walk,
         "dump" | "randomkey" => Check::Kind,
@@ -132,7 +132,7 @@ impl Generator {
                 let more = self.value();
                 // Not after a blocking command's timeout, because it would become the timeout; not
                 // for rank commands, whose arity differs since 7.2; not for `PICKING`, because as
-                // their count it could keep redis-server busy without end.
+                // their count it could keep redis-server busy forever.
                 let is_fixed = command.arguments.iter().any(|argument| argument.name == "timeout")
                     || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..])
                     || PICKING.contains(&&command.name[0][..]);
@@ -151,7 +151,7 @@ impl Generator {
     /// servers.
     fn comparable(&mut self, mut args: Vec<Vec<u8>>, mut check: Check) -> Step {
         match &args[0][..] {
-            // `*` takes an ID from the clock. `+` is the last entry, since 7.4.
+            // `*` stands for an ID from the clock. `+` is the last entry, since 7.4.
             b"XADD" => args.retain(|arg| arg != b"*"),
             b"XREAD" => args.retain(|arg| arg != b"+"),
             // The removed members are random, so the rest of the set is deleted too.

@@ -12,8 +12,8 @@ pub(super) const KEYS: usize = 4;
 /// Number of keys of small hashes, which no other command accesses.
 const SMALL_KEYS: usize = 3;
 
-/// More elements than any collection of a stream has, so that a page or a pick of this size is
-/// complete.
+/// More elements than any collection of a stream has, so that a page or a random selection of this
+/// size is complete.
 pub(super) const ALL: &str = "1000000";
 
 pub(super) fn key(number: usize) -> Vec<u8> {
@@ -127,7 +127,7 @@ impl Generator {
         }
     }
 
-    /// Appends `[count [WITHVALUES]]`. The fields are random, their number is not.
+    /// Appends `[count [WITHVALUES]]`. The returned fields are random, but their number is not.
     fn random_fields(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(5) {
             return Check::Kind;
@@ -153,7 +153,7 @@ impl Generator {
     pub(super) fn pick_count(&mut self) -> Vec<u8> {
         const COUNTS: &[&str] = &["0", "1", "2", "5", "20", "400", "-1", "-3", "-40", ALL, ALL, ALL];
         if self.random.one_in(16) {
-            // Slightly less than the minimum would make the judge reply until its memory is
+            // A count slightly below the minimum would make the judge reply until its memory is
             // exhausted, so the number is far from it.
             return self
                 .random

@@ -157,7 +157,7 @@ impl Generator {
         Generator { payloads, ..self }
     }
 
-    /// Returns whether the next step belongs to the last one, on the same connection.
+    /// Returns whether the next step must follow the last one directly, on the same connection.
     #[must_use]
     pub fn has_more_to_evict(&self) -> bool {
         !self.following.is_empty()
@@ -226,7 +226,7 @@ impl Generator {
 
     /// Returns EXISTS of every key of the stream, followed by DBSIZE. DBSIZE counts an expired key
     /// until a command accesses it, and SCAN and RANDOMKEY access different keys on each server;
-    /// after EXISTS no expired keys are left.
+    /// after EXISTS no expired key remains.
     pub(crate) fn count_keys(&mut self) -> Step {
         self.following.push_back(Step::new(words("DBSIZE"), Check::Exact));
         let mut args = words("EXISTS");
@@ -331,7 +331,7 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
         "SRANDMEMBER",
         "SSCAN",
         "ZSCAN",
-        // A different timeout could be infinite.
+        // Another timeout could be infinite.
         "BLPOP",
         "BRPOP",
         "BLMOVE",
@@ -346,7 +346,7 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
     ]
     .iter()
     .any(|fixed| args[0].eq_ignore_ascii_case(fixed.as_bytes()));
-    // A different `BLOCK` time could be infinite.
+    // Another `BLOCK` time could be infinite.
     let may_wait = args.iter().any(|arg| arg.eq_ignore_ascii_case(b"BLOCK"));
     !is_ordered && !is_fixed && !may_wait
 }

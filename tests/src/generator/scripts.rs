@@ -1,4 +1,5 @@
-//! Scripts and functions, on strings only, because other streams test the commands that they call.
+//! Scripts and functions. They use strings only, because other streams test the commands that they
+//! call.
 
 use super::{Check, Generator, Step};
 

@@ -30,7 +30,7 @@ impl Generator {
         }
         self.mix_case(&mut sort.args[0]);
         // Redis's SORT reports a wrong error if an earlier command has left an errno. This command
-        // clears it, because parsing a cursor does.
+        // clears it, because parsing a cursor resets errno.
         self.following.push_back(Step::new(vec![b"HSCAN".to_vec(), COPY.to_vec(), b"x".to_vec()], Check::Exact));
         self.following.push_back(sort);
         self.following.push_back(Step::new(vec![b"DEL".to_vec(), COPY.to_vec()], Check::Exact));

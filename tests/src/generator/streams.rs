@@ -1,8 +1,8 @@
 //! Stream commands.
 //!
-//! IDs come from a counter, so that both servers give entries the same IDs. Values that depend on a
-//! server's clock (idle times, delivery times) are far from the thresholds in commands, and are
-//! compared as times ([`Check::Times`]). `*` is used only on a separate key, whose entries no
+//! IDs come from a counter, so that entries have the same IDs on both servers. Values that depend
+//! on a server's clock (idle times, delivery times) are far from the thresholds in commands, and
+//! are compared as times ([`Check::Times`]). `*` is used only on a separate key, whose entries no
 //! command reads.
 
 use super::{Check, Generator, Step};

@@ -142,11 +142,12 @@ impl<'e> Search<'e> {
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
         // If one of the possible events changes nothing, whenever it happens, it can be next
-        // without loss: every order that continues with another event exists after it too.
+        // without loss of generality: every order that continues with another event also exists
+        // after it.
         let changes_nothing = |(_, index, after): &(usize, usize, State)| {
             let event = &self.events[*index];
-            // The end of a TTL that no key has any more changes nothing either, because no key gets
-            // that TTL again.
+            // An expiry of a TTL that no key has any more changes nothing either, because no key
+            // gets that TTL again.
             event.changes_nothing() || matches!(event.operation, Operation::Expires(..)) && after == state
         };
         if let Some(at) = possible.iter().position(changes_nothing) {
@@ -168,11 +169,11 @@ impl<'e> Search<'e> {
     /// Returns a text with the events of the longest order found, and the events of which none can
     /// follow.
     fn shown(&self) -> String {
-        let mut text = "no order explains this history. The one that goes furthest:\n".to_owned();
+        let mut text = "no order explains this history. The longest order found:\n".to_owned();
         let mut left: Vec<usize> = self.clients.iter().flatten().copied().collect();
         left.retain(|index| !self.best.contains(index));
         left.sort_unstable_by_key(|index| self.events[*index].called_ns);
-        for (title, indexes) in [("", &self.best), ("then none of:\n", &left)] {
+        for (title, indexes) in [("", &self.best), ("then none of these is possible:\n", &left)] {
             text.push_str(title);
             for index in indexes {
                 let Event { client, operation, reply, called_ns, returned_ns } = &self.events[*index];

@@ -1,6 +1,5 @@
-//! Histories of concurrent clients, and a check whether they are linearizable: whether the
-//! operations could have run one after the other, each at a moment between its request and its
-//! reply.
+//! Histories of concurrent clients, and a check that they are linearizable: that the operations
+//! could have run one after the other, each at a moment between its request and its reply.
 //!
 //! # Words
 //!
@@ -31,7 +30,7 @@ pub use operation::{Command, Key, Operation, Script};
 
 use crate::Reply;
 
-/// See the head of this module.
+/// An operation with its reply (see the module documentation).
 #[derive(Clone, Debug)]
 pub struct Event {
     /// The client that sent it.

@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// Ends a TTL and deletes the key that has it. Returns whether the TTL was set before.
+    /// Expires a TTL: deletes the key that has it. Returns whether the TTL was set before.
     fn expires(&mut self, number: u8) -> bool {
         let has_it = |entry: &Option<Rc<Entry>>| entry.as_ref().is_some_and(|entry| entry.expiry == Some(number));
         if let Some(key) = self.keys.iter().position(has_it) {
@@ -290,7 +290,7 @@ impl State {
     }
 
     fn expire(&mut self, key: Key, number: u8) -> Reply {
-        assert!(number < EXPIRIES_MAX, "a window has at most {EXPIRIES_MAX} times to live");
+        assert!(number < EXPIRIES_MAX, "a window has at most {EXPIRIES_MAX} TTLs");
         self.expiries |= 1 << number;
         let Some(value) = self.value(key).cloned() else { return Reply::Integer(0) };
         self.put(key, Some(Rc::new(Entry { value, expiry: Some(number) })));

@@ -104,8 +104,8 @@ pub enum Operation {
     BlockingPop(Vec<Key>),
     /// `BLMOVE` from the left end of one list to the right end of another
     BlockingMove(Key, Key),
-    /// Sent by no client: the TTL of this number, which was set on this key, ends. The key that has
-    /// it now is deleted (`RENAME` moves a TTL to another key)
+    /// Not sent by a client: the TTL of this number, which was set on this key, expires. The key
+    /// that has it now is deleted (`RENAME` moves a TTL to another key)
     Expires(Key, u8),
 }
 
@@ -282,7 +282,7 @@ impl Operation {
             Operation::BlockingMove(from, to) => {
                 vec![with(over("BLMOVE", &[*from, *to]), &["LEFT", "RIGHT", BLOCKING_S])]
             }
-            Operation::Expires(..) => unreachable!("it happens by itself"),
+            Operation::Expires(..) => unreachable!("no client sends it"),
         }
     }
 }

@@ -107,12 +107,12 @@ pub struct Planner {
     random: Random,
     /// Every value is unique, so that a reply shows which write it saw.
     next_value: u64,
-    /// The number of the window's next TTL.
+    /// The number of the next TTL in the window.
     next_expiry: u8,
 }
 
-/// The first value written. All values have four digits, so that `INCR` can count them up, and so
-/// that a longer one shows an `APPEND`.
+/// The first value written. All values have four digits, so that `INCR` can increment them, and so
+/// that a longer value reveals an `APPEND`.
 const VALUE_MIN: u64 = 1000;
 
 impl Planner {

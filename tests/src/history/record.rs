@@ -40,8 +40,8 @@ pub fn key_of(name: &[u8]) -> Key {
     text.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("not a key: {text}"))
 }
 
-/// Minimum and maximum time from `PEXPIRE` to the end of the TTL, by the test's clock. The server's
-/// clock has a resolution of 1 ms, so the two may disagree by `CLOCKS_MS`.
+/// Minimum and maximum time from `PEXPIRE` to the expiry, by the test's clock. The server's clock
+/// has a resolution of 1 ms, so the two may disagree by `CLOCKS_MS`.
 const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
 const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
 const CLOCKS_MS: u64 = 2;
@@ -105,8 +105,8 @@ pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], s
     events
 }
 
-/// Returns an event for the end of each TTL that was set, as if another client deleted the key
-/// then. A TTL ends between (request sent + TTL) and (reply received + TTL), widened by the
+/// Returns an event for the expiry of each TTL that was set, as if another client deleted the key
+/// then. A TTL expires between (request sent + TTL) and (reply received + TTL), widened by the
 /// difference of the clocks.
 fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
     let set =
@@ -122,15 +122,15 @@ fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
         .collect()
 }
 
-/// Lets TTLs end later in a history. A worker reads the clock when a turn starts, so it finds a key
-/// alive after its deadline if the host interrupts the worker between that and the command.
+/// Lets TTLs expire later in a history. A worker reads the clock when a turn starts, so it finds a
+/// key alive after its deadline if the host interrupts the worker between that and the command.
 pub fn delay_expiries(events: &mut [Event]) {
     for event in events.iter_mut().filter(|event| matches!(event.operation, Operation::Expires(..))) {
         event.returned_ns += INTERRUPTED_MAX.as_nanos() as u64;
     }
 }
 
-/// Formats a reply for a reader.
+/// Formats a reply for a report.
 #[must_use]
 pub fn readable(reply: &Reply) -> String {
     match reply {

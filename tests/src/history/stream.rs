@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Command, Operation};
 use crate::effects::{Effect, show_effect};
 
-/// Maximum number of windows that are remembered. The stream is behind the clients by fewer
+/// Maximum number of windows that are remembered. The stream lags behind the clients by fewer
 /// windows.
 const WINDOWS_MAX: usize = 2000;
 
 /// The client of an operation, and the operation's index in the client's plan.
 type Place = (usize, usize);
 
-/// The plans of a window, and which of their operations the stream has shown.
+/// The plans of a window, and which of their operations have been seen in the stream.
 struct Window {
     /// The operation that writes each value.
     values: HashMap<String, Place>,
@@ -38,7 +38,7 @@ struct Known {
     seen: u64,
 }
 
-/// See the head of this module. Clones share the same state.
+/// Checks the order of a stream (see the module documentation). Clones share the same state.
 #[derive(Clone, Default)]
 pub struct Order(Arc<Mutex<Known>>);
 

@@ -4,13 +4,13 @@ pub mod prose;
 
 use std::path::{Path, PathBuf};
 
-/// Folders without files written by hand.
+/// Directories without files written by hand.
 const FOLDERS_SKIPPED: &[&str] = &["target", ".git", "corpus", "artifacts"];
 
 /// Returns all files in `folder` written by hand, sorted, without `Cargo.lock`.
 ///
 /// # Panics
-/// If a folder can't be read.
+/// If a directory can't be read.
 #[must_use]
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -98,7 +98,7 @@ fn opaque_len(rest: &[u8], in_word: bool) -> usize {
             until(&end, 2 + hashes)
         }
         [b'"', ..] => quoted_len(rest, b'"'),
-        // A lifetime has no closing quote within the next bytes.
+        // A lifetime has no closing quote within the next two bytes.
         [b'\'', b'\\', ..] => quoted_len(rest, b'\''),
         [b'\'', _, b'\'', ..] => 3,
         _ => 0,

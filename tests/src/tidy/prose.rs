@@ -2,7 +2,7 @@
 //! follow.
 //!
 //! Each rule returns the lines that violate it. The test `tidy` compares their number with the
-//! budget of the file's folder.
+//! budget of the file's directory.
 
 use super::{is_word, opaque_len};
 
@@ -48,7 +48,7 @@ pub const IDIOMS: &[(&str, &str)] = &[
     ("whoever", "the client, the caller, the worker"),
 ];
 
-/// Words that look like verbs in the third person but aren't.
+/// Words that end in s like verbs in the third person, but aren't verbs.
 const NOT_VERBS: &[&str] = &[
     "always",
     "arguments",

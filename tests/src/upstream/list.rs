@@ -49,7 +49,7 @@ pub struct Skipped {
     /// The listed tests, by name.
     pub tests: BTreeMap<String, Listed>,
     /// Tags that the suite skips (`deny: …`), because their blocks set up the server in an
-    /// unsupported way and would end the unit. The tests in these blocks are listed as
+    /// unsupported way and would abort the unit. The tests in these blocks are listed as
     /// [`Fate::Absent`].
     pub denied_tags: Vec<String>,
     /// Number of workers of the server (`workers: …`), if the unit needs a particular one.
@@ -67,7 +67,7 @@ pub enum Finding {
     Unknown(String),
     /// Code outside of tests failed.
     Stray(String),
-    /// The unit didn't end, or not within its limit.
+    /// The unit didn't complete, or exceeded its time limit.
     Died,
     /// Some tests neither passed nor failed, or there are more tests than expected. The number
     /// found, and the number expected.
@@ -78,8 +78,8 @@ impl std::fmt::Display for Finding {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Finding::Fails(name, why) => write!(to, "fails: {name}\n        {}", why.replace('\n', "\n        ")),
-            Finding::Passes(name) => write!(to, "passes, so it must leave the list: {name}"),
-            Finding::Unknown(name) => write!(to, "is listed, but didn't end as its mark says: {name}"),
+            Finding::Passes(name) => write!(to, "passes, so remove it from the list: {name}"),
+            Finding::Unknown(name) => write!(to, "is listed, but its result doesn't match its mark: {name}"),
             Finding::Stray(what) => write!(to, "failed outside of a test: {}", what.replace('\n', "\n        ")),
             Finding::Died => write!(to, "did not end"),
             Finding::Count(found, expected) => write!(to, "{found} tests instead of {expected}"),
@@ -121,7 +121,7 @@ pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding>
     found
 }
 
-/// Returns the folder of the committed lists.
+/// Returns the directory of the committed lists.
 #[must_use]
 pub fn folder() -> PathBuf {
     binary::workspace_root().join("tests/upstream")
@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn skipped(text: &str) -> Skipped {
-        parse_skipped(text).expect("a right list")
+        parse_skipped(text).expect("a valid list")
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_lists_are_right() {
+    fn the_committed_lists_are_valid() {
         let units = units();
         assert!(!units.is_empty());
         let files: Vec<_> = units.iter().map(|unit| skipped_file(&folder(), &unit.name)).collect();

@@ -47,9 +47,9 @@ fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log
     let mut child = Command::new(tclsh)
         .arg("tests/test_helper.tcl")
         .args(["--host", "127.0.0.1", "--port", &server.port().to_string()])
-        // The suite searches for a free port of its own below this one.
+        // The suite searches for a free port for itself, below this one.
         .args(["--baseport", &(u32::from(free_port()) + 32).to_string()])
-        // An error in a test must not end the unit.
+        // An error in a test must not abort the unit.
         .args(["--durable", "--clients", "1", "--single", &unit.name])
         .args(options)
         .current_dir(source)

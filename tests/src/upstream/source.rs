@@ -9,11 +9,11 @@ use crate::{binary, tool};
 /// The version of Redis that Pantala emulates, and whose tests it runs.
 pub const VERSION: &str = "7.0.15";
 
-/// The programs of Redis that units call by paths within the source folder.
+/// The programs of Redis that units run by paths within the source directory.
 const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 
-/// Returns the folder of the source package, after downloading and unpacking it if it is missing.
-/// Returns `None` after a `SKIPPED:` line if a required program isn't installed.
+/// Returns the directory of the source package, after downloading and unpacking it if it is
+/// missing. Returns `None` after a `SKIPPED:` line if a required program isn't installed.
 ///
 /// # Panics
 /// If the package can't be downloaded, or its version isn't [`VERSION`]; and as [`tool::find`].
@@ -32,24 +32,24 @@ pub fn folder() -> Option<PathBuf> {
     for (program, path) in PROGRAMS.iter().zip(programs) {
         let link = folder.join("src").join(program);
         if !link.exists() {
-            std::os::unix::fs::symlink(path, link).expect("the program is linked into the source folder");
+            std::os::unix::fs::symlink(path, link).expect("the program is linked into the source directory");
         }
     }
     Some(folder)
 }
 
-/// Returns the folder of all files of the suite. None of them is committed.
+/// Returns the directory of all files of the suite. None of them is committed.
 #[must_use]
 pub fn base() -> PathBuf {
     binary::workspace_root().join("target/upstream")
 }
 
-/// Downloads the source package into `base`. apt's lists and settings are in folders of our own, so
-/// the system's remain unchanged.
+/// Downloads the source package into `base`. apt's lists and settings are in separate directories,
+/// so the system's remain unchanged.
 fn fetch(base: &Path) {
     let apt = base.join("apt");
     for folder in ["sources", "lists/partial", "cache/archives/partial"] {
-        fs::create_dir_all(apt.join(folder)).expect("a folder for apt is made");
+        fs::create_dir_all(apt.join(folder)).expect("apt's directory is created");
     }
     source_lists(Path::new("/etc/apt"), &apt.join("sources"));
     let conf = apt.join("apt.conf");
@@ -104,7 +104,7 @@ fn unpack(base: &Path, folder: &Path) {
     let name = description.file_name().unwrap_or_default().to_string_lossy().into_owned();
     assert!(name.starts_with(&format!("redis_{VERSION}-")), "the available package is {name}, not {VERSION}");
     let part = base.join("unpacking");
-    // A killed run may have left this folder.
+    // A killed run may have left this directory.
     let _ = fs::remove_dir_all(&part);
     let output = Command::new("dpkg-source")
         .args(["--no-check", "-x"])
@@ -114,7 +114,7 @@ fn unpack(base: &Path, folder: &Path) {
         .output()
         .expect("dpkg-source starts");
     assert!(output.status.success(), "dpkg-source failed: {}", String::from_utf8_lossy(&output.stderr));
-    fs::rename(part, folder).expect("the unpacked folder gets its name");
+    fs::rename(part, folder).expect("the unpacked directory is renamed");
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ fn eval(client: &mut Client, script: &str) -> Reply {
     client.command(&["EVAL", script, "0"])
 }
 
-/// Checks that everything a script can use is unchanged.
+/// Checks that everything that a script can access is unchanged.
 fn assert_untouched(client: &mut Client) {
     let check = "return {string.format('%d', 5), ('x'):upper(), type(redis.call), cjson.encode({1}), tostring(1)}";
     let wanted = ["5", "X", "function", "[1]", "1"].map(Reply::bulk).to_vec();
@@ -137,14 +137,14 @@ fn escapes_from_scripts_fail() {
         // Closing the states, on every worker, runs no code of a script.
         client.call("SCRIPT FLUSH");
         assert_untouched(&mut client);
-        // The reply of a table that contains itself stops at the maximum depth. The test doesn't
-        // read it.
+        // Encoding the reply, a table that contains itself, stops at the maximum depth. The test
+        // doesn't read the reply.
         server.connect().send(&["EVAL", "local t = {} t[1] = t return t", "0"]);
         assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     });
 }
 
-/// Libraries can't change what scripts can't change, neither during loading nor later.
+/// Libraries can't change what scripts can't change, neither while they are loaded nor later.
 #[test]
 fn escapes_from_libraries_fail() {
     for_each_backend(|backend| {
@@ -165,9 +165,9 @@ fn escapes_from_libraries_fail() {
     });
 }
 
-/// Scripts that exceed a memory limit, part of the error, and the largest resident memory in MiB.
-/// The limit is 512 MiB for a Lua state, a reply, and the arguments of a command each. A growing
-/// buffer exists twice while it is moved, unless it can grow in place.
+/// Scripts that exceed a memory limit, part of the error, and the largest resident memory in MiB. A
+/// Lua state, a reply, and the arguments of a command are each limited to 512 MiB. A growing buffer
+/// exists twice while it is moved, unless it can grow in place.
 const GREEDY: &[(&str, &str, u64)] = &[
     ("local t, s = {}, string.rep('x', 10000) for i = 1, 1e9 do s = s .. s t[i] = s end", "not enough memory", 768),
     ("return string.rep('x', 1e10)", "not enough memory", 128),

@@ -90,8 +90,8 @@ fn blocked_clients_get_each_element_once() {
     let (early, late) = (pop(1, (0, 9), got("window1:1", "e")), pop(2, (0, 4), Reply::Null));
     assert!(is_explained(&[push.clone(), early.clone(), late]));
     assert!(!is_explained(&[push.clone(), early, pop(2, (0, 9), got("window1:1", "e"))]), "twice");
-    assert!(!is_explained(&[push.clone(), pop(1, (7, 9), Reply::Null)]), "passed over");
-    assert!(!is_explained(&[push, pop(1, (0, 9), got("window1:0", "e"))]), "of another key");
+    assert!(!is_explained(&[push.clone(), pop(1, (7, 9), Reply::Null)]), "not served");
+    assert!(!is_explained(&[push, pop(1, (0, 9), got("window1:0", "e"))]), "from another key");
     // A move pops from one list and pushes to the other.
     let moved = event(1, (0, 9), Operation::BlockingMove(0, 1), Reply::bulk("m"));
     let push = event(0, (1, 2), Operation::One(Command::Push(0, "m".into())), Reply::Integer(1));
@@ -103,7 +103,7 @@ fn blocked_clients_get_each_element_once() {
 }
 
 #[test]
-fn keys_exist_until_their_ttl_ends() {
+fn keys_exist_until_they_expire() {
     let one = |client, times, command, reply| event(client, times, Operation::One(command), reply);
     let expire = one(0, (2, 3), Command::Expire(0, 7), Reply::Integer(1));
     let over = event(9, (10, 20), Operation::Expires(0, 7), Reply::Null);
@@ -130,7 +130,7 @@ fn keys_exist_until_their_ttl_ends() {
     assert!(!is_explained_with(&[longer, get(1, (21, 22), 0, Some("vw"))]));
     assert!(is_explained_with(&[set(1, (4, 5), 0, "w"), get(1, (21, 22), 0, Some("w"))]));
     assert!(!is_explained_with(&[set(1, (4, 5), 0, "w"), get(1, (21, 22), 0, None)]));
-    // The end of a TTL invalidates watches.
+    // An expiry invalidates watches.
     let watch = event(1, (4, 5), Operation::Watch(vec![0]), Reply::ok());
     let exec = |times, reply| event(1, times, Operation::Exec(vec![Command::Ping]), reply);
     let done = Reply::Array(vec![Reply::Simple("PONG".into())]);
@@ -206,8 +206,7 @@ fn brute_force(events: &[Event], left: &mut Vec<usize>, state: &State) -> bool {
     })
 }
 
-/// Compares both searches with random histories. Some replies are those of one thread, some are
-/// not.
+/// Compares both searches on random histories. Some of them are linearizable, some are not.
 #[test]
 fn the_search_agrees_with_brute_force() {
     let mut random = Random::from_seed(Random::seed("the_search_agrees_with_brute_force"));
@@ -227,8 +226,8 @@ fn the_search_agrees_with_brute_force() {
     assert!(explained > 50 && violated > 50, "{explained} explained, {violated} violated: too few to prove anything");
 }
 
-/// Returns a history of three clients with three operations each, whose times overlap, and the ends
-/// of their TTLs.
+/// Returns a history of three clients with three operations each, whose times overlap, and the
+/// expiries of their TTLs.
 fn at_random(random: &mut Random) -> Vec<Event> {
     let (mut events, mut expiries) = (Vec::new(), Vec::new());
     for client in 0..3 {
