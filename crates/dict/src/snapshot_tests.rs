@@ -60,8 +60,8 @@ impl Keeper<u64> for Kept {
     }
 
     fn needs_pause(&mut self) -> bool {
-        // Some pauses are in the middle of a bucket. Each lets commands change the dictionary, which
-        // takes Miri long.
+        // Some pauses are in the middle of a bucket. Each makes changes possible, which take Miri
+        // long.
         let pauses = self.walked >= if cfg!(miri) { 20 } else { 5 };
         self.walked = if pauses { 0 } else { self.walked };
         pauses

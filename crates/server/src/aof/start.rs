@@ -106,8 +106,9 @@ pub fn reload<'k>(
     view: SessionView,
 ) -> Result<(), String> {
     const FAILED: &str = "ERR Error trying to load the AOF files, check server logs";
-    if server.snapshots().aof.state() == State::Off {
-        return Err("ERR The append-only file is off".to_owned());
+    // Without the append-only file, `BGREWRITEAOF` may have written files.
+    if server.snapshots().aof.state() == State::Off && !has_files(server) {
+        return Err("ERR There is no append-only file".to_owned());
     }
     if !sync(server) {
         return Err(FAILED.to_owned());
