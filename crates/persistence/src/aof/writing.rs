@@ -36,7 +36,8 @@ pub struct Writing<D: Disk> {
     rotation_error: Option<String>,
     /// No list has the increment until its base is installed.
     is_unlisted: bool,
-    /// A sync has failed, so the content on disk is unknown until there is a new base.
+    /// A sync has failed or an increment was abandoned, so effects may be missing on disk until
+    /// there is a new base.
     awaits_base: bool,
     /// All effects with earlier stamps are read.
     read_before: u64,
@@ -127,13 +128,14 @@ impl<D: Disk> Writing<D> {
         self.output.len_bytes()
     }
 
-    /// Returns whether a sync of the current increment has failed. It must not be synced again, and
-    /// a new base is needed.
+    /// Returns whether a sync of the current increment has failed, or the increment was abandoned.
+    /// It must not be synced again, and a new base is needed.
     pub fn is_lost(&self) -> bool {
         self.output.is_lost()
     }
 
-    /// Returns whether a sync has failed and no base has been written since.
+    /// Returns whether a sync has failed, or an increment was abandoned, and no base has been
+    /// written since.
     pub fn awaits_base(&self) -> bool {
         self.awaits_base
     }
@@ -158,8 +160,8 @@ impl<D: Disk> Writing<D> {
         self.output.write()
     }
 
-    /// Gives the current increment up, which can't be written, because of a cut: the base will have
-    /// its effects. Like after a failed sync, no further effect is written to it.
+    /// Abandons the current increment, which can't be written, after a cut: the base will have its
+    /// effects. As after a failed sync, no further effect is written to it.
     pub fn abandon(&mut self) {
         self.output.lose();
         self.awaits_base = true;

@@ -328,11 +328,10 @@ impl Keeper<Value> for DictKeeper {
         }
         let before = self.part.len();
         self.keys += u64::from(encoder.append(entry, is_forced, &mut self.part));
+        let encoded_bytes = self.part.len() - before;
         if is_forced {
-            progress.forced_bytes.fetch_add((self.part.len() - before) as u64, Relaxed);
-        }
-        if !is_forced {
-            let encoded_bytes = self.part.len() - before;
+            progress.forced_bytes.fetch_add(encoded_bytes as u64, Relaxed);
+        } else {
             self.step_bytes += heap.map_or(encoded_bytes, |value| value.allocated_bytes().max(encoded_bytes));
         }
         if self.part.len() >= PART_BYTES {
