@@ -20,6 +20,7 @@
 //! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |
 //! | [`number`] | decimal integers, as strict as Redis | no allocation |
 //! | [`outgoing`] | bytes to send, owned or shared | a reference count where shared |
+//! | [`pool`] | buffers that are reused | a lock per buffer |
 //! | [`purges`] | threads that purge their heaps on request | a load where nothing is requested |
 //! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
 //! | [`sync`] | atomics: std's, or loom's under `--cfg loom` | – |
@@ -43,6 +44,7 @@ pub mod limits;
 pub mod mailbox;
 pub mod number;
 pub mod outgoing;
+pub mod pool;
 pub mod purges;
 pub mod random;
 pub mod sync;
@@ -59,5 +61,6 @@ pub use histogram::{Distribution, Histogram};
 pub use killable::Killable;
 pub use lent::{Lender, Lent};
 pub use outgoing::{Outgoing, SharedBytes};
+pub use pool::{BufferPool, PooledBuffer};
 pub use purges::ThreadHeap;
 pub use random::Random;

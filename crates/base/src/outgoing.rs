@@ -1,14 +1,24 @@
 //! Bytes to send, owned by one send or shared by many.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::pool::PooledBuffer;
+
+/// Memory of [`SharedBytes`].
+#[derive(Debug)]
+enum Memory {
+    Own(Vec<u8>),
+    /// A part of a buffer.
+    Part(Arc<PooledBuffer>, Range<usize>),
+}
 
 /// Immutable bytes shared by many sends, on any event loop. Their size is part of a global sum
 /// until the last owner drops them.
 #[derive(Debug)]
 pub struct SharedBytes {
-    bytes: Vec<u8>,
+    memory: Memory,
     kept_bytes: Arc<AtomicU64>,
 }
 
@@ -21,8 +31,22 @@ impl SharedBytes {
         assert!(!bytes.is_empty(), "shared bytes are empty");
         // The bytes may live long, so they must not waste memory.
         bytes.shrink_to_fit();
-        kept_bytes.fetch_add(bytes.len() as u64, Relaxed);
-        Arc::new(SharedBytes { bytes, kept_bytes: Arc::clone(kept_bytes) })
+        Self::count(Memory::Own(bytes), kept_bytes)
+    }
+
+    /// Returns a part of a buffer to share. Otherwise as [`SharedBytes::new`].
+    ///
+    /// # Panics
+    /// If the part is empty, or not within the buffer.
+    pub fn part(buffer: &Arc<PooledBuffer>, range: Range<usize>, kept_bytes: &Arc<AtomicU64>) -> Arc<Self> {
+        assert!(!buffer[range.clone()].is_empty(), "shared bytes are empty");
+        Self::count(Memory::Part(Arc::clone(buffer), range), kept_bytes)
+    }
+
+    fn count(memory: Memory, kept_bytes: &Arc<AtomicU64>) -> Arc<Self> {
+        let shared = SharedBytes { memory, kept_bytes: Arc::clone(kept_bytes) };
+        kept_bytes.fetch_add(shared.len() as u64, Relaxed);
+        Arc::new(shared)
     }
 }
 
@@ -30,13 +54,16 @@ impl Deref for SharedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        match &self.memory {
+            Memory::Own(bytes) => bytes,
+            Memory::Part(buffer, range) => &buffer[range.clone()],
+        }
     }
 }
 
 impl Drop for SharedBytes {
     fn drop(&mut self) {
-        self.kept_bytes.fetch_sub(self.bytes.len() as u64, Relaxed);
+        self.kept_bytes.fetch_sub(self.len() as u64, Relaxed);
     }
 }
 
@@ -89,6 +116,7 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::{BufferPool, POOLED_BYTES_MIN};
 
     #[test]
     fn shared_bytes_are_counted_once_until_the_last_drop() {
@@ -100,6 +128,18 @@ mod tests {
         assert_eq!(kept_bytes.load(Relaxed), 100);
         assert!(sends.into_iter().all(|send| send.into_buffer().capacity() == 0));
         assert_eq!(kept_bytes.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn parts_count_their_own_bytes_and_return_the_buffer_with_the_last_of_them() {
+        let (kept_bytes, pool) = (Arc::new(AtomicU64::new(0)), Arc::new(BufferPool::default()));
+        let buffer = Arc::new(PooledBuffer::new(vec![3; POOLED_BYTES_MIN], &pool));
+        let parts = [0..10, 10..30].map(|range| SharedBytes::part(&buffer, range, &kept_bytes));
+        drop(buffer);
+        assert_eq!((parts[1].len(), parts[1].as_ptr()), (20, parts[0][10..].as_ptr()));
+        assert_eq!((kept_bytes.load(Relaxed), pool.spare_bytes()), (30, 0));
+        drop(parts);
+        assert_eq!((kept_bytes.load(Relaxed), pool.spare_bytes()), (0, POOLED_BYTES_MIN));
     }
 
     #[test]

@@ -90,6 +90,19 @@ pub(crate) fn encode_args(bytes: &mut Vec<u8>, args: &Args<'_>) {
     }
 }
 
+/// Maximum length in bytes of the RESP header of an array or a bulk string, and of the line end
+/// after a bulk string.
+const HEADER_BYTES_MAX: usize = 24;
+
+/// Returns a bound for the number of bytes that [`encode_args`] appends.
+#[inline]
+pub(crate) fn encoded_bytes_max(args: &Args<'_>) -> usize {
+    match args.as_canonical() {
+        Some(sent) => sent.len(),
+        None => args.iter().map(|arg| arg.len() + HEADER_BYTES_MAX).sum::<usize>() + HEADER_BYTES_MAX,
+    }
+}
+
 /// Appends the words of a command as a RESP array of bulk strings.
 pub(crate) fn encode<'w>(bytes: &mut Vec<u8>, count: usize, words: impl Iterator<Item = &'w [u8]>) {
     let header = |bytes: &mut Vec<u8>, kind: u8, number: usize| {

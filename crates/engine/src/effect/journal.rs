@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
-use pantala_base::Outgoing;
+use pantala_base::{BufferPool, Outgoing};
 
 use crate::effect::log::{Ahead, DeferredWork, NotHeld, ReaderId, Start, Wake};
 use crate::effect::segment::{Segment, Stream};
@@ -113,6 +113,8 @@ struct Shared {
     replica_bytes_max: Arc<AtomicU64>,
     control: Mutex<Control>,
     work: Condvar,
+    /// Memory of the logs and segments, for reuse.
+    pool: Arc<BufferPool>,
     /// Bytes that the thread has taken from the segments and not yet appended to the log.
     merging_bytes: AtomicU64,
     /// Whether the current epoch must end even if there are no units ([`Journal::demand`]).
@@ -131,6 +133,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Journal {
     /// Returns a journal without readers. Its thread is started for the first reader.
     pub(crate) fn new(workers: usize) -> Self {
+        let pool = Arc::default();
         let shared = Shared {
             epoch: CachePadded::new(AtomicU64::new(1)),
             attendance: (0..workers).map(|_| CachePadded::new(AtomicU64::new(ASLEEP))).collect(),
@@ -142,12 +145,23 @@ impl Journal {
             has_replicas: AtomicBool::new(false),
             ping_period_ms: AtomicU64::new(PING_PERIOD_MS_DEFAULT),
             replica_bytes_max: Arc::new(AtomicU64::new(u64::MAX)),
-            control: Mutex::new(Control { logs: Logs::new(), is_stopping: false, thread: None, marks: Vec::new() }),
+            control: Mutex::new(Control {
+                logs: Logs::new(&pool),
+                is_stopping: false,
+                thread: None,
+                marks: Vec::new(),
+            }),
             work: Condvar::new(),
+            pool,
             merging_bytes: AtomicU64::new(0),
             is_demanded: AtomicBool::new(false),
         };
         Journal { shared: Arc::new(shared) }
+    }
+
+    /// Returns where the memory of streams comes from.
+    pub(crate) fn pool(&self) -> &Arc<BufferPool> {
+        &self.shared.pool
     }
 
     /// Returns the smallest stamp of the current epoch.
@@ -321,7 +335,7 @@ impl Journal {
         let handed_over = {
             let mut segment = lock(&shared.segments[worker as usize]);
             segment.append(&mut stream.segment);
-            segment.bytes.len() as u64
+            segment.len_bytes() as u64
         };
         if handed_over >= HANDED_OVER_BYTES_MAX {
             self.warn(handed_over);

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The offset of a byte never changes while the server runs. Chunks are immutable, and readers
-//! share their memory. Short parts are first collected in the tail, which is copied for each
-//! reader.
+//! share their memory. Short parts that are copied anyway are first collected in the tail, which is
+//! copied for each reader.
 //!
 //! | kept | until |
 //! | --- | --- |
@@ -25,7 +25,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use pantala_base::{Outgoing, SharedBytes};
+use pantala_base::{BufferPool, Outgoing, SharedBytes};
+
+use crate::effect::piece::Piece;
 
 /// Maximum length of the tail, bytes. A longer part becomes a separate chunk, because sharing it
 /// costs less than copying it.
@@ -165,6 +167,8 @@ pub(crate) struct Log {
     ends: VecDeque<End>,
     /// Memory of chunks, including chunks that only readers still hold.
     chunk_bytes: Arc<AtomicU64>,
+    /// Where the memory of chunks returns to.
+    pool: Arc<BufferPool>,
 }
 
 /// Work to be done after the log is unlocked.
@@ -190,7 +194,7 @@ impl DeferredWork {
 }
 
 impl Log {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(pool: &Arc<BufferPool>) -> Self {
         Log {
             chunks: VecDeque::new(),
             tail: Vec::new(),
@@ -202,6 +206,7 @@ impl Log {
             complete_before: 0,
             ends: VecDeque::new(),
             chunk_bytes: Arc::default(),
+            pool: Arc::clone(pool),
         }
     }
 
@@ -382,16 +387,16 @@ impl Log {
 
     /// Appends the whole units of an epoch, and starts the readers that joined before it ended.
     /// Returns whether any reader started.
-    pub(crate) fn append(&mut self, pieces: Vec<Vec<u8>>) -> (bool, DeferredWork) {
+    pub(crate) fn append(&mut self, pieces: Vec<Piece>) -> (bool, DeferredWork) {
         self.append_and_start(pieces, |state| state == State::Joining(true))
     }
 
     /// Appends the whole units up to a cut, and starts the readers that wait for this cut.
-    pub(crate) fn append_to_cut(&mut self, pieces: Vec<Vec<u8>>, stamp: u64) -> DeferredWork {
+    pub(crate) fn append_to_cut(&mut self, pieces: Vec<Piece>, stamp: u64) -> DeferredWork {
         self.append_and_start(pieces, |state| state == State::Before(stamp)).1
     }
 
-    fn append_and_start(&mut self, pieces: Vec<Vec<u8>>, may_start: impl Fn(State) -> bool) -> (bool, DeferredWork) {
+    fn append_and_start(&mut self, pieces: Vec<Piece>, may_start: impl Fn(State) -> bool) -> (bool, DeferredWork) {
         // Until a reader has started, the units are not needed, because a reader uses the stream
         // only from its start.
         if self.has_readers() {
@@ -423,17 +428,17 @@ impl Log {
         wakes
     }
 
-    fn append_piece(&mut self, piece: Vec<u8>) {
+    fn append_piece(&mut self, piece: Piece) {
         self.end += piece.len() as u64;
-        if self.tail.len() + piece.len() <= TAIL_BYTES_MAX {
+        let is_own = matches!(piece, Piece::Own(_));
+        if is_own && self.tail.len() + piece.len() <= TAIL_BYTES_MAX {
             return self.tail.extend_from_slice(&piece);
         }
         let piece_start = self.end - piece.len() as u64;
         self.end_tail(piece_start);
-        if piece.len() <= TAIL_BYTES_MAX {
-            self.tail.extend_from_slice(&piece);
-        } else {
-            self.push_chunk(piece_start, piece);
+        match is_own && piece.len() <= TAIL_BYTES_MAX {
+            true => self.tail.extend_from_slice(&piece),
+            false => self.push_chunk(piece_start, piece),
         }
     }
 
@@ -441,13 +446,13 @@ impl Log {
         if !self.tail.is_empty() {
             let tail = self.tail.clone();
             self.tail.clear();
-            self.push_chunk(end - tail.len() as u64, tail);
+            self.push_chunk(end - tail.len() as u64, Piece::Own(tail));
         }
     }
 
-    fn push_chunk(&mut self, start: u64, bytes: Vec<u8>) {
+    fn push_chunk(&mut self, start: u64, piece: Piece) {
         debug_assert!(self.chunks.back().is_none_or(|last| last.end() == start), "a gap within the log");
-        self.chunks.push_back(Chunk { start, bytes: SharedBytes::new(bytes, &self.chunk_bytes) });
+        self.chunks.push_back(Chunk { start, bytes: piece.into_shared(&self.pool, &self.chunk_bytes) });
     }
 
     /// Sets the offset at which the stream starts.

@@ -3,80 +3,146 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
+use std::sync::Arc;
 
-use crate::effect::segment::{Segment, StampedUnit, append_select};
+use pantala_base::{BufferPool, PooledBuffer};
+
+use crate::effect::piece::{Piece, is_worth_pooling};
+use crate::effect::segment::{PART_BYTES, Part, SPARE_BYTES, Segment, StampedUnit, append_select};
 
 /// Length in bytes from which a piece of the merged stream takes no further unit.
-pub(crate) const PIECE_BYTES: usize = 256 * 1024;
+const PIECE_BYTES: usize = PART_BYTES;
 
-/// Spare capacity of a piece, bytes: for the rest of its last unit, and for `SELECT`s.
-const SPARE_BYTES: usize = 4 * 1024;
+/// Length in bytes from which a run of units is not copied: the merged stream refers to the memory
+/// in which the worker recorded it. Below, copying costs less than a piece.
+const SHARED_RUN_BYTES_MIN: usize = 4 * 1024;
+
+/// Units of a worker that are due.
+struct Due {
+    worker: usize,
+    parts: Vec<Part>,
+    /// The buffers of parts with large units: the merged stream refers to them.
+    shared: Vec<Option<Arc<PooledBuffer>>>,
+    /// The next part, and the next unit within it.
+    at: (usize, usize),
+}
+
+impl Due {
+    fn of(worker: usize, mut parts: Vec<Part>, pool: &Arc<BufferPool>) -> Self {
+        let share = |part: &mut Part| {
+            let is_shared =
+                is_worth_pooling(&part.bytes) && part.bytes.len() / SHARED_RUN_BYTES_MIN >= part.units.len();
+            is_shared.then(|| Arc::new(PooledBuffer::new(std::mem::take(&mut part.bytes), pool)))
+        };
+        let shared = parts.iter_mut().map(share).collect();
+        Due { worker, parts, shared, at: (0, 0) }
+    }
+
+    /// Returns the stamp of the next unit, if any, and the worker's number.
+    fn head(&self) -> Option<(u64, usize)> {
+        let (part, unit) = self.at;
+        Some((self.parts.get(part)?.units[unit].stamp, self.worker))
+    }
+
+    /// Returns the next units of one part whose stamps are before `other`, the head of another
+    /// worker.
+    fn next_run(&mut self, other: Option<(u64, usize)>) -> (usize, Range<usize>) {
+        let (part, from) = self.at;
+        let units = &self.parts[part].units;
+        let is_earlier = |unit: &StampedUnit| other.is_none_or(|other| (unit.stamp, self.worker) < other);
+        let to = from + units[from..].iter().take_while(|unit| is_earlier(unit)).count();
+        self.at = if to == units.len() { (part + 1, 0) } else { (part, to) };
+        (part, from..to)
+    }
+
+    /// Returns whether the merged stream needs no `SELECT` in or before these units.
+    fn is_within(&self, db: Option<u32>) -> bool {
+        let mut units = self.parts.iter().flat_map(|part| &part.units);
+        units.all(|unit| Some(unit.first_db) == db && Some(unit.last_db) == db)
+    }
+}
 
 /// Removes the units with stamps below `end` from the segments. Returns them in ascending order, in
-/// pieces of whole units. `selected` is the database that the stream has selected, if known.
+/// pieces of whole units. `selected` is the database that the stream has selected, if known. Memory
+/// comes from `pool`.
 ///
 /// Units with equal stamps share neither a shard nor a connection, so their order does not matter.
 /// The unit of the worker with the lower number comes first.
-pub(crate) fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u32>) -> Vec<Vec<u8>> {
-    if let Some(whole) = take_whole(segments, end, *selected) {
-        return vec![whole];
-    }
-    let due: Vec<(usize, usize)> = segments.iter().map(|segment| segment.due_before(end)).collect();
-    let first = |(worker, segment): (usize, &Segment)| Some(Reverse((segment.units.first()?.stamp, worker)));
-    let mut heads: BinaryHeap<_> = segments.iter().enumerate().filter_map(first).collect();
-    heads.retain(|Reverse((stamp, _))| *stamp < end);
-    let mut merged = Pieces::new(due.iter().map(|(_, bytes)| bytes).sum(), selected);
-    let mut at = vec![0; segments.len()];
-    while let Some(Reverse((_, worker))) = heads.pop() {
-        let (segment, from, limit) = (&segments[worker], at[worker], due[worker].0);
-        // The units that precede the next unit of another worker.
-        let to = match heads.peek() {
-            None => limit,
-            Some(Reverse(other)) => {
-                let is_earlier = |unit: &StampedUnit| (unit.stamp, worker) < *other;
-                from + segment.units[from..limit].iter().take_while(|unit| is_earlier(unit)).count()
-            }
-        };
-        merged.append(segment, from, to);
-        at[worker] = to;
-        if to < limit {
-            heads.push(Reverse((segment.units[to].stamp, worker)));
+pub(crate) fn merge(
+    segments: &mut [Segment],
+    end: u64,
+    selected: &mut Option<u32>,
+    pool: &Arc<BufferPool>,
+) -> Vec<Piece> {
+    let mut due: Vec<Due> = Vec::new();
+    for (worker, segment) in segments.iter_mut().enumerate() {
+        let parts = segment.take_before(end, pool);
+        if !parts.is_empty() {
+            due.push(Due::of(worker, parts, pool));
         }
     }
+    if let [only] = due.as_mut_slice()
+        && only.is_within(*selected)
+    {
+        return take_whole(only, &mut segments[only.worker], pool);
+    }
+    let copied = due.iter().flat_map(|due| &due.parts).map(|part| part.bytes.len()).sum();
+    let mut merged = Pieces::new(copied, selected, pool);
+    let mut heads: BinaryHeap<_> =
+        due.iter().enumerate().filter_map(|(index, due)| Some(Reverse((due.head()?, index)))).collect();
+    while let Some(Reverse((_, index))) = heads.pop() {
+        let other = heads.peek().map(|Reverse((head, _))| *head);
+        // The units that precede the next unit of another worker.
+        let (part, units) = due[index].next_run(other);
+        merged.append(&due[index].parts[part], units, due[index].shared[part].as_ref());
+        heads.extend(due[index].head().map(|head| Reverse((head, index))));
+    }
     let pieces = merged.finish();
-    segments.iter_mut().zip(due).for_each(|(segment, (units, _))| segment.drop_first(units));
+    for Due { worker, parts, shared, .. } in due {
+        for (mut part, shared) in parts.into_iter().zip(shared) {
+            if let Some(buffer) = shared {
+                part.bytes = pool.take(buffer.len());
+            }
+            segments[worker].keep(part, pool);
+        }
+    }
     pieces
 }
 
-/// Takes all bytes of a segment unchanged, if no other segment has units and nothing must be
+/// Takes the bytes of a worker unchanged, because no other worker has units and nothing must be
 /// inserted. This is the case with a single worker or a single writer.
-fn take_whole(segments: &mut [Segment], end: u64, selected: Option<u32>) -> Option<Vec<u8>> {
-    let mut filled = segments.iter_mut().filter(|segment| !segment.is_empty());
-    let (Some(segment), None) = (filled.next(), filled.next()) else { return None };
-    let is_plain = segment.units.last().is_some_and(|last| last.stamp < end)
-        && segment.bytes.len() <= PIECE_BYTES
-        && segment.units.iter().all(|unit| Some(unit.first_db) == selected && Some(unit.last_db) == selected);
-    is_plain.then(|| {
+fn take_whole(due: &mut Due, segment: &mut Segment, pool: &Arc<BufferPool>) -> Vec<Piece> {
+    let mut pieces = Vec::with_capacity(due.parts.len());
+    for (mut part, shared) in due.parts.drain(..).zip(due.shared.drain(..)) {
         // The next epoch is likely to need about as much capacity.
-        let bytes = std::mem::take(&mut segment.bytes);
-        segment.bytes.reserve(bytes.len());
-        segment.clear();
-        bytes
-    })
+        let next = pool.take(shared.as_ref().map_or(part.bytes.len(), |buffer| buffer.len()));
+        let bytes = std::mem::replace(&mut part.bytes, next);
+        pieces.push(match shared {
+            Some(buffer) => {
+                let all = 0..buffer.len();
+                Piece::Part(buffer, all)
+            }
+            None => Piece::Own(bytes),
+        });
+        segment.keep(part, pool);
+    }
+    pieces
 }
 
 /// The merged stream while it is built.
 struct Pieces<'s> {
-    done: Vec<Vec<u8>>,
+    done: Vec<Piece>,
     current: Vec<u8>,
-    /// Bytes of units that are still to be appended.
+    /// Bytes of units that are still to be copied.
     left_bytes: usize,
     selected: &'s mut Option<u32>,
+    pool: &'s BufferPool,
 }
 
 impl<'s> Pieces<'s> {
-    fn new(left_bytes: usize, selected: &'s mut Option<u32>) -> Self {
-        let mut pieces = Pieces { done: Vec::new(), current: Vec::new(), left_bytes, selected };
+    fn new(left_bytes: usize, selected: &'s mut Option<u32>, pool: &'s BufferPool) -> Self {
+        let mut pieces = Pieces { done: Vec::new(), current: Vec::new(), left_bytes, selected, pool };
         pieces.reserve();
         pieces
     }
@@ -84,41 +150,59 @@ impl<'s> Pieces<'s> {
     fn reserve(&mut self) {
         // A stream with few bytes does not need all of the spare capacity.
         let spare_bytes = SPARE_BYTES.min(self.left_bytes);
-        self.current = Vec::with_capacity(self.left_bytes.min(PIECE_BYTES) + spare_bytes);
+        self.current = self.pool.take(self.left_bytes.min(PIECE_BYTES) + spare_bytes);
     }
 
-    /// Appends a range of units of a segment. Consecutive units of one database are copied
-    /// together.
-    fn append(&mut self, segment: &Segment, from: usize, to: usize) {
-        let mut start = segment.start_of(from);
-        let mut copied = start;
-        for unit in &segment.units[from..to] {
+    /// Appends a range of units of a part. Consecutive units of one database are appended together.
+    /// `buffer` has the part's bytes if it is shared.
+    fn append(&mut self, part: &Part, units: Range<usize>, buffer: Option<&Arc<PooledBuffer>>) {
+        let mut start = part.start_of(units.start);
+        let mut appended = start;
+        for unit in &part.units[units] {
             if *self.selected != Some(unit.first_db) {
-                self.copy(&segment.bytes[copied..start]);
-                copied = start;
+                self.add(part, appended..start, buffer);
+                appended = start;
                 append_select(&mut self.current, unit.first_db);
             }
             *self.selected = Some(unit.last_db);
             start = unit.end;
-            if self.current.len() + start - copied >= PIECE_BYTES {
-                self.copy(&segment.bytes[copied..start]);
-                copied = start;
-                let piece = std::mem::take(&mut self.current);
-                self.done.push(piece);
-                self.reserve();
+            if start - appended + self.current.len() >= PIECE_BYTES {
+                self.add(part, appended..start, buffer);
+                appended = start;
+                self.end_piece();
             }
         }
-        self.copy(&segment.bytes[copied..start]);
+        self.add(part, appended..start, buffer);
     }
 
-    fn copy(&mut self, bytes: &[u8]) {
-        self.left_bytes -= bytes.len();
-        self.current.extend_from_slice(bytes);
+    fn add(&mut self, part: &Part, range: Range<usize>, buffer: Option<&Arc<PooledBuffer>>) {
+        match buffer {
+            Some(buffer) if range.len() >= SHARED_RUN_BYTES_MIN => {
+                self.end_piece();
+                self.done.push(Piece::Part(Arc::clone(buffer), range));
+            }
+            // Not counted in `left_bytes`.
+            Some(buffer) => self.current.extend_from_slice(&buffer[range]),
+            None => {
+                self.left_bytes -= range.len();
+                self.current.extend_from_slice(&part.bytes[range]);
+            }
+        }
     }
 
-    fn finish(mut self) -> Vec<Vec<u8>> {
+    fn end_piece(&mut self) {
         if !self.current.is_empty() {
-            self.done.push(self.current);
+            let piece = std::mem::take(&mut self.current);
+            self.done.push(Piece::Own(piece));
+            self.reserve();
+        }
+    }
+
+    fn finish(mut self) -> Vec<Piece> {
+        if self.current.is_empty() {
+            self.pool.give(self.current);
+        } else {
+            self.done.push(Piece::Own(self.current));
         }
         self.done
     }
@@ -126,6 +210,8 @@ impl<'s> Pieces<'s> {
 
 #[cfg(test)]
 mod tests {
+    use pantala_base::Random;
+
     use super::*;
     use crate::effect::batch::Batch;
     use crate::effect::segment::Stream;
@@ -136,9 +222,14 @@ mod tests {
         batch
     }
 
+    fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u32>) -> Vec<Piece> {
+        super::merge(segments, end, selected, &Arc::default())
+    }
+
     /// Returns the words of a stream.
-    fn words(merged: &[Vec<u8>]) -> Vec<String> {
-        let text = String::from_utf8(merged.concat()).expect("words are text");
+    fn words(merged: &[Piece]) -> Vec<String> {
+        let bytes = merged.iter().flat_map(|piece| piece.to_vec()).collect();
+        let text = String::from_utf8(bytes).expect("words are text");
         text.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with(['*', '$'])).map(str::to_owned).collect()
     }
 
@@ -158,7 +249,7 @@ mod tests {
         assert_eq!(words(&merged), expected);
         let rest = merge(&mut segments, 10, &mut selected);
         assert_eq!(words(&rest), ["SELECT", "0", "later"]);
-        assert!(segments.iter().all(|segment| segment.is_empty() && segment.bytes.is_empty()));
+        assert!(segments.iter().all(|segment| segment.is_empty() && segment.len_bytes() == 0));
         assert!(merge(&mut segments, 11, &mut selected).is_empty());
     }
 
@@ -208,6 +299,81 @@ mod tests {
         }
         let merged = merge(&mut [stream.segment], 8, &mut Some(0));
         let ends: Vec<usize> = merged.iter().map(|piece| words(std::slice::from_ref(piece)).len()).collect();
-        assert_eq!(ends, [3, 3, 1]);
+        assert_eq!(ends, [2, 3, 2], "the first part has grown, and has no spare capacity");
+    }
+
+    /// Large units of two workers are handed over in the buffers in which they were recorded. Short
+    /// units, and units that are not due, are copied.
+    #[test]
+    fn large_units_are_handed_over_without_a_copy() {
+        let word = |letter: &str, stamp: u64| letter.repeat(10_000) + &stamp.to_string();
+        let mut streams = [Stream::default(), Stream::default()];
+        for stamp in 1..=40 {
+            let letter = ["a", "b"][stamp as usize % 2];
+            streams[stamp as usize % 2].push(stamp, &batch(&[(0, &word(letter, stamp))]));
+        }
+        streams[0].push(41, &batch(&[(1, "short")]));
+        streams[1].push(90, &batch(&[(1, &word("later", 90))]));
+        let mut segments: Vec<Segment> = streams.into_iter().map(|stream| stream.segment).collect();
+        let parts = segments.iter().flat_map(|segment| &segment.parts);
+        let memory: Vec<Range<*const u8>> = parts.map(|part| part.bytes.as_ptr_range()).collect();
+        let (mut selected, pool) = (Some(0), Arc::default());
+        let merged = super::merge(&mut segments, 50, &mut selected, &pool);
+        let mut expected: Vec<String> = (1..=40).map(|stamp| word(["a", "b"][stamp as usize % 2], stamp)).collect();
+        expected.extend(["SELECT", "1", "short"].map(str::to_owned));
+        assert!(words(&merged) == expected, "{:?}", words(&merged).iter().map(String::len).collect::<Vec<_>>());
+        let is_in_place = |piece: &&Piece| memory.iter().any(|memory| memory.contains(&piece.as_ptr()));
+        assert_eq!(merged.iter().filter(is_in_place).count(), 40);
+        let rest = super::merge(&mut segments, 91, &mut selected, &pool);
+        assert!(words(&rest) == [word("later", 90)]);
+        let spare_bytes = pool.spare_bytes();
+        drop((merged, rest));
+        assert!(pool.spare_bytes() >= spare_bytes + 400_000, "{spare_bytes}, then {}", pool.spare_bytes());
+    }
+
+    /// Streams of small and large units, merged at random stamps, equal the units sorted by stamp.
+    #[test]
+    fn random_streams_are_merged_in_order() {
+        let seed = std::env::var("PANTALA_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+        println!("seed {seed}");
+        let mut random = Random::from_seed(seed);
+        for _ in 0..40 {
+            let workers = 1 + random.below(4) as usize;
+            let large = [16, 9_000, 40_000, 300_000][random.below(4) as usize];
+            let pool = Arc::default();
+            let mut streams: Vec<Stream> = (0..workers).map(|_| Stream::new(&pool)).collect();
+            let mut segments: Vec<Segment> = (0..workers).map(|_| Segment::default()).collect();
+            let (mut selected, mut expected_db, mut clock) = (Some(0), 0, 0);
+            for _ in 0..5 {
+                let mut units = Vec::new();
+                for _ in 0..random.below(60) {
+                    let worker = random.below(workers as u64) as usize;
+                    let (len, db) = (1 + random.below(large) as usize, u32::from(random.below(20) == 0));
+                    clock += 1 + random.below(2);
+                    let word = format!("{clock}-{}", "x".repeat(len));
+                    streams[worker].push(clock, &batch(&[(db, &word)]));
+                    units.push((db, word));
+                    if random.below(8) == 0 {
+                        segments[worker].append(&mut streams[worker].segment);
+                    }
+                }
+                let hand_over = |(segment, stream): (&mut Segment, &mut Stream)| segment.append(&mut stream.segment);
+                segments.iter_mut().zip(&mut streams).for_each(hand_over);
+                let mut expected = Vec::new();
+                for (db, word) in units {
+                    if std::mem::replace(&mut expected_db, db) != db {
+                        expected.extend(["SELECT".to_owned(), db.to_string()]);
+                    }
+                    expected.push(word);
+                }
+                let mut merged = Vec::new();
+                let first = clock.saturating_sub(random.below(50));
+                for end in [first, clock + 1] {
+                    merged.extend(super::merge(&mut segments, end, &mut selected, &pool));
+                }
+                assert!(words(&merged) == expected);
+                assert!(segments.iter().all(|segment| segment.is_empty() && segment.len_bytes() == 0));
+            }
+        }
     }
 }

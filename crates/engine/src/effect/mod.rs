@@ -55,6 +55,7 @@ pub mod journal;
 pub mod log;
 mod merge;
 pub(crate) mod pending;
+pub(crate) mod piece;
 mod segment;
 pub(crate) mod watches;
 

@@ -1,13 +1,23 @@
 //! The units that a worker has committed and the journal's thread has not merged.
 
+use std::sync::Arc;
+
+use pantala_base::BufferPool;
 use pantala_resp::Args;
 
-use crate::effect::batch::{Batch, encode, encode_args};
+use crate::effect::batch::{Batch, encode, encode_args, encoded_bytes_max};
 
-/// Capacity that an emptied segment keeps, bytes: a few milliseconds of writes.
+/// Capacity that an emptied part keeps, bytes: a few milliseconds of writes.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Number of units for which an emptied segment keeps capacity: the number of short units that fit
+/// Length in bytes from which a part of a segment takes no further unit.
+pub(crate) const PART_BYTES: usize = 256 * 1024;
+
+/// Capacity in bytes of a part and of a piece beyond [`PART_BYTES`]: for the rest of the last unit,
+/// and for `SELECT`s.
+pub(crate) const SPARE_BYTES: usize = 4 * 1024;
+
+/// Number of units for which an emptied part keeps capacity: the number of short units that fit
 /// into [`KEPT_BYTES_MAX`].
 const KEPT_UNITS_MAX: usize = KEPT_BYTES_MAX / 64;
 
@@ -15,7 +25,7 @@ const KEPT_UNITS_MAX: usize = KEPT_BYTES_MAX / 64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StampedUnit {
     pub(crate) stamp: u64,
-    /// End of the unit in [`Segment::bytes`].
+    /// End of the unit in [`Part::bytes`].
     pub(crate) end: usize,
     /// Database that must be selected before the unit.
     pub(crate) first_db: u32,
@@ -23,51 +33,135 @@ pub(crate) struct StampedUnit {
     pub(crate) last_db: u32,
 }
 
-/// Units of one worker with ascending stamps, encoded as in the merged stream. Several effects of a
-/// unit are enclosed in `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing, because it
-/// depends on the preceding unit of the merged order.
+/// Consecutive units of a segment, in a buffer of their own.
 #[derive(Debug, Default)]
-pub(crate) struct Segment {
+pub(crate) struct Part {
     pub(crate) bytes: Vec<u8>,
     pub(crate) units: Vec<StampedUnit>,
 }
 
-impl Segment {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.units.is_empty()
-    }
-
-    /// Adds a unit of one effect, given as a command.
-    fn push_args(&mut self, stamp: u64, db: u32, args: &Args<'_>) {
-        encode_args(&mut self.bytes, args);
-        self.end_unit(stamp, db, db);
-    }
-
-    /// Adds a unit of one encoded effect.
-    fn push_encoded(&mut self, stamp: u64, db: u32, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-        self.end_unit(stamp, db, db);
-    }
-
-    /// Adds the effects of a batch as one unit. The batch must not be empty.
-    fn push(&mut self, stamp: u64, batch: &Batch) {
-        let first_db = batch.effects[0].db;
-        if let [effect] = batch.effects.as_slice() {
-            return self.push_encoded(stamp, effect.db, &batch.bytes);
-        }
-        let (mut selected, mut start) = (first_db, 0);
-        encode(&mut self.bytes, 1, std::iter::once(&b"MULTI"[..]));
-        for effect in &batch.effects {
-            select(&mut self.bytes, &mut selected, effect.db);
-            self.bytes.extend_from_slice(&batch.bytes[start..effect.end]);
-            start = effect.end;
-        }
-        encode(&mut self.bytes, 1, std::iter::once(&b"EXEC"[..]));
-        self.end_unit(stamp, first_db, selected);
+impl Part {
+    /// Returns the start of a unit in [`Part::bytes`].
+    pub(crate) fn start_of(&self, unit: usize) -> usize {
+        unit.checked_sub(1).map_or(0, |before| self.units[before].end)
     }
 
     fn end_unit(&mut self, stamp: u64, first_db: u32, last_db: u32) {
         self.units.push(StampedUnit { stamp, end: self.bytes.len(), first_db, last_db });
+    }
+
+    /// Appends all units of another part, whose stamps must be later.
+    fn append(&mut self, other: &mut Part) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&other.bytes);
+        self.units.extend(other.units.iter().map(|unit| StampedUnit { end: start + unit.end, ..*unit }));
+        other.clear();
+    }
+
+    /// Splits off the first `units` units.
+    fn split(&mut self, units: usize, pool: &BufferPool) -> Part {
+        let bytes = self.start_of(units);
+        let mut rest = pool.take(self.bytes.len());
+        rest.extend_from_slice(&self.bytes[bytes..]);
+        let rest_units =
+            self.units[units..].iter().map(|unit| StampedUnit { end: unit.end - bytes, ..*unit }).collect();
+        let mut first = std::mem::replace(self, Part { bytes: rest, units: rest_units });
+        first.units.truncate(units);
+        first.bytes.truncate(bytes);
+        first
+    }
+
+    /// Removes all units. Keeps the capacity unless it is large.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.units.clear();
+        if self.bytes.capacity() > KEPT_BYTES_MAX {
+            self.bytes = Vec::new();
+        }
+        if self.units.capacity() > KEPT_UNITS_MAX {
+            self.units = Vec::new();
+        }
+    }
+}
+
+/// Units of one worker with ascending stamps, encoded as in the merged stream. Several effects of a
+/// unit are enclosed in `MULTI` and `EXEC`. Only the `SELECT` before a unit is missing, because it
+/// depends on the preceding unit of the merged order.
+///
+/// Memory comes from the journal's pool and returns there with the stream that is read. A segment
+/// that has become empty keeps one part for the next units.
+#[derive(Debug, Default)]
+pub(crate) struct Segment {
+    /// Only a single part may be empty.
+    pub(crate) parts: Vec<Part>,
+    bytes: usize,
+}
+
+impl Segment {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Returns the length of all units in bytes.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the part for the next unit, of at most `bytes` bytes.
+    #[inline]
+    fn part_for(&mut self, bytes: usize, pool: &BufferPool) -> &mut Part {
+        let has_room = self.parts.last().is_some_and(|last| {
+            let end = last.bytes.len() + bytes;
+            end <= PART_BYTES || end <= last.bytes.capacity() || last.units.is_empty()
+        });
+        if !has_room {
+            self.add_part(bytes, pool);
+        }
+        self.parts.last_mut().expect("a part was added")
+    }
+
+    #[cold]
+    fn add_part(&mut self, bytes: usize, pool: &BufferPool) {
+        // A stream with little traffic needs little memory.
+        let buffer = if self.parts.is_empty() { Vec::new() } else { pool.take(bytes.max(PART_BYTES + SPARE_BYTES)) };
+        self.parts.push(Part { bytes: buffer, units: Vec::new() });
+    }
+
+    /// Adds a unit of one effect, given as a command.
+    fn push_args(&mut self, stamp: u64, db: u32, args: &Args<'_>, pool: &BufferPool) {
+        let part = self.part_for(encoded_bytes_max(args), pool);
+        let before = part.bytes.len();
+        encode_args(&mut part.bytes, args);
+        part.end_unit(stamp, db, db);
+        self.bytes += part.bytes.len() - before;
+    }
+
+    /// Adds a unit of one encoded effect.
+    fn push_encoded(&mut self, stamp: u64, db: u32, bytes: &[u8], pool: &BufferPool) {
+        let part = self.part_for(bytes.len(), pool);
+        part.bytes.extend_from_slice(bytes);
+        part.end_unit(stamp, db, db);
+        self.bytes += bytes.len();
+    }
+
+    /// Adds the effects of a batch as one unit. The batch must not be empty.
+    fn push(&mut self, stamp: u64, batch: &Batch, pool: &BufferPool) {
+        let first_db = batch.effects[0].db;
+        if let [effect] = batch.effects.as_slice() {
+            return self.push_encoded(stamp, effect.db, &batch.bytes, pool);
+        }
+        let part = self.part_for(batch.bytes.len(), pool);
+        let before = part.bytes.len();
+        let (mut selected, mut start) = (first_db, 0);
+        encode(&mut part.bytes, 1, std::iter::once(&b"MULTI"[..]));
+        for effect in &batch.effects {
+            select(&mut part.bytes, &mut selected, effect.db);
+            part.bytes.extend_from_slice(&batch.bytes[start..effect.end]);
+            start = effect.end;
+        }
+        encode(&mut part.bytes, 1, std::iter::once(&b"EXEC"[..]));
+        part.end_unit(stamp, first_db, selected);
+        self.bytes += part.bytes.len() - before;
     }
 
     /// Appends all units of another segment, whose stamps must be later.
@@ -77,35 +171,36 @@ impl Segment {
             // next.
             return std::mem::swap(self, other);
         }
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&other.bytes);
-        self.units.extend(other.units.iter().map(|unit| StampedUnit { end: start + unit.end, ..*unit }));
-        other.clear();
-    }
-
-    /// Returns the number of units with stamps below `stamp`, and their length in bytes.
-    pub(crate) fn due_before(&self, stamp: u64) -> (usize, usize) {
-        let due = match self.units.last() {
-            Some(last) if last.stamp < stamp => self.units.len(),
-            _ => self.units.partition_point(|unit| unit.stamp < stamp),
-        };
-        (due, self.start_of(due))
-    }
-
-    /// Returns the start of a unit in [`Segment::bytes`].
-    pub(crate) fn start_of(&self, unit: usize) -> usize {
-        unit.checked_sub(1).map_or(0, |before| self.units[before].end)
-    }
-
-    /// Removes the first `due` units.
-    pub(crate) fn drop_first(&mut self, due: usize) {
-        if due == self.units.len() {
-            return self.clear();
+        self.bytes += std::mem::take(&mut other.bytes);
+        match (self.parts.last_mut(), other.parts.as_mut_slice()) {
+            (Some(last), [only]) if last.bytes.len() + only.bytes.len() <= PART_BYTES => last.append(only),
+            _ => self.parts.append(&mut other.parts),
         }
-        let bytes = self.start_of(due);
-        self.units.drain(..due);
-        self.bytes.drain(..bytes);
-        self.units.iter_mut().for_each(|unit| unit.end -= bytes);
+    }
+
+    /// Removes the units with stamps below `stamp`, and returns them.
+    pub(crate) fn take_before(&mut self, stamp: u64, pool: &BufferPool) -> Vec<Part> {
+        let is_due = |part: &Part| part.units.last().is_some_and(|last| last.stamp < stamp);
+        let due = if self.is_empty() { 0 } else { self.parts.iter().take_while(|part| is_due(part)).count() };
+        let mut taken: Vec<Part> = self.parts.drain(..due).collect();
+        if let Some(first) = self.parts.first_mut() {
+            let units = first.units.partition_point(|unit| unit.stamp < stamp);
+            if units > 0 {
+                taken.push(first.split(units, pool));
+            }
+        }
+        self.bytes -= taken.iter().map(|part| part.bytes.len()).sum::<usize>();
+        taken
+    }
+
+    /// Keeps the capacity of a part that is no longer needed.
+    pub(crate) fn keep(&mut self, mut part: Part, pool: &BufferPool) {
+        if self.parts.is_empty() {
+            part.clear();
+            self.parts.push(part);
+        } else {
+            pool.give(part.bytes);
+        }
     }
 
     /// Frees the capacity of an empty segment.
@@ -116,14 +211,9 @@ impl Segment {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.units.clear();
-        if self.bytes.capacity() > KEPT_BYTES_MAX {
-            self.bytes = Vec::new();
-        }
-        if self.units.capacity() > KEPT_UNITS_MAX {
-            self.units = Vec::new();
-        }
+        self.bytes = 0;
+        self.parts.truncate(1);
+        self.parts.iter_mut().for_each(Part::clear);
     }
 }
 
@@ -192,9 +282,15 @@ pub(crate) struct Stream {
     pub(crate) segment: Segment,
     /// Highest stamp that the worker has given to a unit or has seen.
     clock: u64,
+    pool: Arc<BufferPool>,
 }
 
 impl Stream {
+    /// Returns an empty stream whose memory comes from a pool.
+    pub(crate) fn new(pool: &Arc<BufferPool>) -> Self {
+        Stream { pool: Arc::clone(pool), ..Stream::default() }
+    }
+
     pub(crate) fn clock(&self) -> u64 {
         self.clock
     }
@@ -219,13 +315,13 @@ impl Stream {
     /// Adds a unit, which must not be empty. Its stamp must be later than the stream's clock.
     pub(crate) fn push(&mut self, stamp: u64, batch: &Batch) {
         self.advance(stamp);
-        self.segment.push(stamp, batch);
+        self.segment.push(stamp, batch, &self.pool);
     }
 
     /// Adds a unit of one effect: a command as the client sent it.
     pub(crate) fn push_args(&mut self, stamp: u64, db: u32, args: &Args<'_>) {
         self.advance(stamp);
-        self.segment.push_args(stamp, db, args);
+        self.segment.push_args(stamp, db, args, &self.pool);
     }
 
     /// Adds each effect as a separate unit. Their stamps ascend, starting with `stamp`.
@@ -233,7 +329,7 @@ impl Stream {
         let mut start = 0;
         for (stamp, effect) in (stamp..).zip(&batch.effects) {
             self.advance(stamp);
-            self.segment.push_encoded(stamp, effect.db, &batch.bytes[start..effect.end]);
+            self.segment.push_encoded(stamp, effect.db, &batch.bytes[start..effect.end], &self.pool);
             start = effect.end;
         }
     }

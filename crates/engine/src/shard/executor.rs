@@ -151,7 +151,7 @@ impl<'k> Executor<'k> {
             changed: BTreeMap::new(),
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
             unit: Unit::default(),
-            stream: Stream::default(),
+            stream: Stream::new(keyspace.journal().pool()),
             seen: Seen::default(),
             reached_ms: i64::MIN,
         }

@@ -82,7 +82,7 @@ impl<F: AppendFile> Output<F> {
         if kept.is_empty() {
             return;
         }
-        if let Some(now_s) = now_s.filter(|now_s| *now_s != self.annotated_s) {
+        if let Some(now_s) = now_s.filter(|now_s| *now_s > self.annotated_s) {
             self.annotated_s = now_s;
             let annotation = timestamp(now_s);
             let whole = 0..annotation.len();

@@ -16,8 +16,10 @@ use pantala_engine::effect::Seen;
 /// Size of unwritten effects above which replies to writes wait, bytes: 256 MiB.
 pub const UNWRITTEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Size of unwritten effects at which these replies are sent, bytes.
-const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX / 2;
+/// Size of unwritten effects at which these replies are sent, bytes: 232 MiB. Clients wait only
+/// until the disk has written the difference, and the memory of the difference is reused
+/// ([`pantala_base::pool`]).
+const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX - 24 * 1024 * 1024;
 
 /// Bit: replies wait for syncs (`appendfsync always`).
 const ALWAYS: u8 = 1 << 0;

@@ -15,7 +15,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use pantala_base::BufferPool;
+
 use crate::effect::log::{DeferredWork, Log, NotHeld, ReaderId, Start, Wake};
+use crate::effect::piece::Piece;
 
 /// A log of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +45,22 @@ enum Source {
 pub(super) struct Logs {
     effects: Log,
     stream: Log,
+    /// Where the memory of both logs returns to.
+    pool: Arc<BufferPool>,
     source: Source,
     /// The reader that keeps the stream's backlog.
     keeper: Option<ReaderId>,
 }
 
 impl Logs {
-    pub(super) fn new() -> Self {
-        Logs { effects: Log::new(), stream: Log::new(), source: Source::Own, keeper: None }
+    pub(super) fn new(pool: &Arc<BufferPool>) -> Self {
+        Logs {
+            effects: Log::new(pool),
+            stream: Log::new(pool),
+            pool: Arc::clone(pool),
+            source: Source::Own,
+            keeper: None,
+        }
     }
 
     pub(super) fn of(&self, which: Which) -> &Log {
@@ -135,10 +146,10 @@ impl Logs {
     }
 
     /// Returns the units for each of the logs.
-    fn share(&self, units: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    fn share(&self, units: Vec<Piece>) -> (Vec<Piece>, Vec<Piece>) {
         let is_streamed = self.source == Source::Own && self.stream.has_readers();
         match (self.effects.has_readers(), is_streamed) {
-            (true, true) => (units.clone(), units),
+            (true, true) => units.into_iter().map(|piece| piece.into_two(&self.pool)).unzip(),
             (false, true) => (Vec::new(), units),
             _ => (units, Vec::new()),
         }
@@ -146,7 +157,7 @@ impl Logs {
 
     /// Appends the whole units of an epoch, and starts those that joined before it ended. Returns
     /// whether anything started.
-    pub(super) fn append(&mut self, units: Vec<Vec<u8>>) -> (bool, DeferredWork) {
+    pub(super) fn append(&mut self, units: Vec<Piece>) -> (bool, DeferredWork) {
         let (units, streamed) = self.share(units);
         let (has_reader, mut aftermath) = self.effects.append(units);
         let (has_replica, of_stream) = self.stream.append(streamed);
@@ -159,7 +170,7 @@ impl Logs {
     }
 
     /// Appends the whole units up to a cut, and starts the readers that wait for this cut.
-    pub(super) fn append_to_cut(&mut self, units: Vec<Vec<u8>>, stamp: u64) -> DeferredWork {
+    pub(super) fn append_to_cut(&mut self, units: Vec<Piece>, stamp: u64) -> DeferredWork {
         let (units, streamed) = self.share(units);
         let starts_stream = self.stream.next_cut() == Some(stamp);
         let mut aftermath = self.effects.append_to_cut(units, stamp);
@@ -174,7 +185,7 @@ impl Logs {
     /// Appends a command of the journal itself to the stream, unless it is relayed.
     pub(super) fn append_own(&mut self, command: &[u8]) -> DeferredWork {
         match self.source {
-            Source::Own => self.stream.append(vec![command.to_vec()]).1,
+            Source::Own => self.stream.append(vec![Piece::Own(command.to_vec())]).1,
             Source::Joining(_) | Source::Relayed => DeferredWork::default(),
         }
     }
@@ -223,7 +234,7 @@ impl Logs {
     pub(super) fn relay(&mut self, bytes: Vec<u8>) -> DeferredWork {
         debug_assert_eq!(self.source, Source::Relayed, "the link has ended before the stream is resumed");
         match self.source {
-            Source::Relayed => self.stream.append(vec![bytes]).1,
+            Source::Relayed => self.stream.append(vec![Piece::Own(bytes)]).1,
             Source::Own | Source::Joining(_) => DeferredWork::default(),
         }
     }
@@ -253,7 +264,7 @@ mod tests {
 
     fn epoch(logs: &mut Logs, unit: &str) {
         logs.note_epoch_ending();
-        logs.append(vec![unit.as_bytes().to_vec()]).1.settle();
+        logs.append(vec![Piece::Own(unit.as_bytes().to_vec())]).1.settle();
     }
 
     fn read(logs: &mut Logs, which: Which, id: ReaderId) -> String {
@@ -265,7 +276,7 @@ mod tests {
 
     #[test]
     fn units_are_in_both_logs_and_pings_in_the_stream_only() {
-        let mut logs = Logs::new();
+        let mut logs = Logs::new(&Arc::default());
         let file = reader(&mut logs, Which::Effects, Start::Now);
         let replica = reader(&mut logs, Which::Stream, Start::Now);
         epoch(&mut logs, "early");
@@ -278,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_promoted_replica_continues_behind_the_bytes_of_its_primary() {
-        let mut logs = Logs::new();
+        let mut logs = Logs::new(&Arc::default());
         logs.of_mut(Which::Stream).set_backlog(1000);
         let file = reader(&mut logs, Which::Effects, Start::Now);
         epoch(&mut logs, "early");
@@ -304,7 +315,7 @@ mod tests {
 
     #[test]
     fn the_stream_of_another_history_cuts_off_its_readers() {
-        let mut logs = Logs::new();
+        let mut logs = Logs::new(&Arc::default());
         logs.relay_from(100, false).settle();
         logs.relay(b"one".to_vec()).settle();
         let replica = reader(&mut logs, Which::Stream, Start::At(100));
@@ -318,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_primary_that_becomes_a_replica_and_back_keeps_its_backlog() {
-        let mut logs = Logs::new();
+        let mut logs = Logs::new(&Arc::default());
         logs.of_mut(Which::Stream).set_backlog(1000);
         assert!(logs.keep() && !logs.keep());
         epoch(&mut logs, "early");

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::effect::log::DeferredWork;
 use crate::effect::merge::merge;
+use crate::effect::piece::Piece;
 use crate::effect::segment::Segment;
 
 /// The state of the journal's thread.
@@ -48,11 +49,11 @@ impl<'s> Merger<'s> {
             for (own, segment) in self.segments.iter_mut().zip(&self.shared.segments) {
                 own.append(&mut lock(segment));
             }
-            let taken: usize = self.segments.iter().map(|segment| segment.bytes.len()).sum();
+            let taken: usize = self.segments.iter().map(Segment::len_bytes).sum();
             self.shared.merging_bytes.store(taken as u64, Ordering::Relaxed);
             let end = epoch << EPOCH_SHIFT;
             self.deliver_cuts(end);
-            let merged = merge(&mut self.segments, end, &mut self.selected);
+            let merged = merge(&mut self.segments, end, &mut self.selected, &self.shared.pool);
             self.deliver(merged, end);
             self.shared.merging_bytes.store(0, Ordering::Relaxed);
         }
@@ -108,6 +109,7 @@ impl<'s> Merger<'s> {
     fn purge(&mut self) {
         self.segments.iter_mut().for_each(Segment::shrink);
         self.shared.segments.iter().for_each(|segment| lock(segment).shrink());
+        self.shared.pool.clear();
         self.heap.purge_if_requested();
     }
 
@@ -142,8 +144,8 @@ impl<'s> Merger<'s> {
 
     /// Cuts off readers that exceed their bound while the epoch has not ended.
     fn cut_off(&self) {
-        let own: usize = self.segments.iter().map(|segment| segment.bytes.len()).sum();
-        let handed_over: usize = self.shared.segments.iter().map(|segment| lock(segment).bytes.len()).sum();
+        let own: usize = self.segments.iter().map(Segment::len_bytes).sum();
+        let handed_over: usize = self.shared.segments.iter().map(|segment| lock(segment).len_bytes()).sum();
         let aftermath = {
             let mut control = lock(&self.shared.control);
             control.logs.cut_off((own + handed_over) as u64);
@@ -169,7 +171,7 @@ impl<'s> Merger<'s> {
         loop {
             let next = lock(&self.shared.control).logs.next_cut();
             let Some(cut) = next.filter(|cut| *cut < end) else { return };
-            let merged = merge(&mut self.segments, cut + 1, &mut self.selected);
+            let merged = merge(&mut self.segments, cut + 1, &mut self.selected, &self.shared.pool);
             // A reader that starts has selected no database yet.
             self.selected = None;
             let aftermath = lock(&self.shared.control).logs.append_to_cut(merged, cut);
@@ -178,7 +180,7 @@ impl<'s> Merger<'s> {
     }
 
     /// Appends merged units. The log then contains all units with stamps below `end`.
-    fn deliver(&mut self, merged: Vec<Vec<u8>>, end: u64) {
+    fn deliver(&mut self, merged: Vec<Piece>, end: u64) {
         let (aftermath, eager) = {
             let mut control = lock(&self.shared.control);
             let (has_started, mut aftermath) = control.logs.append(merged);

@@ -17,7 +17,7 @@ struct Watched {
 
 impl Watched {
     fn new() -> Self {
-        Watched { log: Log::new(), wakes: Arc::default(), written: Vec::new(), start: 0 }
+        Watched { log: Log::new(&Arc::default()), wakes: Arc::default(), written: Vec::new(), start: 0 }
     }
 
     fn join(&mut self, start: Start, bytes_max: u64) -> Result<ReaderId, NotHeld> {
@@ -30,7 +30,7 @@ impl Watched {
     fn epoch(&mut self, bytes: usize) {
         let written: Vec<u8> = (0..bytes).map(|at| (self.written.len() + at) as u8).collect();
         self.log.note_epoch_ending();
-        let pieces = if bytes == 0 { Vec::new() } else { vec![written.clone()] };
+        let pieces = if bytes == 0 { Vec::new() } else { vec![Piece::Own(written.clone())] };
         let (has_started, aftermath) = self.log.append(pieces);
         aftermath.settle();
         if has_started && self.log.places.len() == 1 {
@@ -103,7 +103,7 @@ fn a_reader_starts_at_its_cut() {
     for (cut, bytes, reader) in [(7, 3, early), (9, 4, late)] {
         assert_eq!(log.log.next_cut(), Some(cut));
         let written: Vec<u8> = (0..bytes).map(|at| (log.written.len() + at) as u8).collect();
-        log.log.append_to_cut(vec![written.clone()], cut).settle();
+        log.log.append_to_cut(vec![Piece::Own(written.clone())], cut).settle();
         log.written.extend(written);
         assert_eq!(log.log.position(reader), Some(log.log.end));
     }

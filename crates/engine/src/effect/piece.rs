@@ -1,0 +1,61 @@
+//! The pieces of which the merged stream is made.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use pantala_base::pool::POOLED_BYTES_MIN;
+use pantala_base::{BufferPool, PooledBuffer, SharedBytes};
+
+/// Whole units of the merged stream. Dereferences to their bytes.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// Units that were copied together.
+    Own(Vec<u8>),
+    /// Units in the buffer in which a worker recorded them.
+    Part(Arc<PooledBuffer>, Range<usize>),
+}
+
+impl Piece {
+    /// Returns two pieces with the same bytes, for two logs. They share the memory unless it is
+    /// small.
+    pub(crate) fn into_two(self, pool: &Arc<BufferPool>) -> (Piece, Piece) {
+        match self {
+            Piece::Own(bytes) if bytes.capacity() < POOLED_BYTES_MIN => (Piece::Own(bytes.clone()), Piece::Own(bytes)),
+            Piece::Own(bytes) => {
+                let range = 0..bytes.len();
+                Piece::Part(Arc::new(PooledBuffer::new(bytes, pool)), range).into_two(pool)
+            }
+            Piece::Part(buffer, range) => (Piece::Part(Arc::clone(&buffer), range.clone()), Piece::Part(buffer, range)),
+        }
+    }
+
+    /// Returns the bytes for readers. Adds their length to `kept_bytes` until they are dropped.
+    pub(crate) fn into_shared(self, pool: &Arc<BufferPool>, kept_bytes: &Arc<AtomicU64>) -> Arc<SharedBytes> {
+        match self {
+            Piece::Own(bytes) if is_worth_pooling(&bytes) => {
+                let range = 0..bytes.len();
+                SharedBytes::part(&Arc::new(PooledBuffer::new(bytes, pool)), range, kept_bytes)
+            }
+            Piece::Own(bytes) => SharedBytes::new(bytes, kept_bytes),
+            Piece::Part(buffer, range) => SharedBytes::part(&buffer, range, kept_bytes),
+        }
+    }
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Piece::Own(bytes) => bytes,
+            Piece::Part(buffer, range) => &buffer[range.clone()],
+        }
+    }
+}
+
+/// Returns whether a buffer is large enough for the pool, and at least half full. Readers and the
+/// backlog may hold it for long, and only its length counts towards their bounds.
+pub(crate) fn is_worth_pooling(bytes: &Vec<u8>) -> bool {
+    bytes.capacity() >= POOLED_BYTES_MIN && bytes.len() >= bytes.capacity() / 2
+}
