@@ -445,11 +445,18 @@ fn redis_cli_copies_the_dataset() {
     });
 }
 
-/// SIGTERM waits for replicas, and the snapshot contains the replication ID and offset, so a
-/// replica needs no full sync after the restart.
+/// SIGTERM and `SHUTDOWN SAVE` wait for replicas, and the snapshot contains the replication ID and
+/// offset, so a replica needs no full sync after the restart.
 #[test]
 fn a_restarted_primary_continues_its_history() {
-    for_each_backend(|backend| {
+    let by_signal = |primary: &Server| primary.signal(Signal::TERM);
+    for_each_backend(|backend| restart_and_continue(backend, by_signal));
+    restart_and_continue(Backend::all()[0], |primary| primary.connect().send(&["SHUTDOWN", "SAVE"]));
+}
+
+/// Stops a primary under load by `stop`, starts it again, and checks that a replica continues.
+fn restart_and_continue(backend: Backend, stop: fn(&Server)) {
+    {
         let port = pantala_tests::server::free_port();
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().to_str().expect("a UTF-8 path");
@@ -462,7 +469,7 @@ fn a_restarted_primary_continues_its_history() {
             let mut client = primary.connect();
             eventually("clients have written", || number(&mut client, "stats", "total_commands_processed") > 3000);
         });
-        primary.signal(Signal::TERM);
+        stop(&primary);
         assert!(primary.wait_exit(RUN_MAX).success());
         assert!(primary.log().contains("1 of 1 replicas are in sync"), "{}", primary.log());
         drop(primary);
@@ -473,6 +480,51 @@ fn a_restarted_primary_continues_its_history() {
         assert_eq!(number(&mut client, "stats", "sync_full"), 0);
         client.call("SET later 1");
         assert_equal(&primary, &[&replica]);
+    }
+}
+
+/// `SHUTDOWN` waits for a replica that does not acknowledge: writes wait too, further `SHUTDOWN`s
+/// join, and `SHUTDOWN ABORT` ends the wait. `NOW` does not wait, and neither does a shutdown
+/// without replicas.
+#[test]
+fn shutdown_waits_for_a_lagging_replica_and_can_be_aborted() {
+    const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
+    for_each_backend(|backend| {
+        let options = [&PRIMARY[..], &["--shutdown-timeout", "100"]].concat();
+        let mut primary = Server::pantala(backend, &options);
+        let mut client = primary.connect();
+        assert_eq!(client.call("SHUTDOWN ABORT").text(), "ERR No shutdown in progress.");
+        let mut replica = ByHand::connect(&primary);
+        assert_eq!(replica.call("REPLCONF capa psync2"), "+OK");
+        replica.send("PSYNC ? -1");
+        assert!(replica.line().starts_with("+FULLRESYNC"));
+        // Acknowledges the snapshot, and nothing after it.
+        eventually("the snapshot is sent", || {
+            replica.send("REPLCONF ACK 0");
+            info(&mut client, "replication", "slave0").contains("state=online")
+        });
+        client.call("SET key 1");
+        let mut writer = primary.connect();
+        for round in 1..=2 {
+            let mut stoppers = [primary.connect(), primary.connect()];
+            stoppers.iter_mut().for_each(|stopper| stopper.send(&["SHUTDOWN", "NOSAVE"]));
+            eventually("both wait", || number(&mut client, "clients", "blocked_clients") == 2);
+            let left_ms = number(&mut client, "server", "shutdown_in_milliseconds");
+            assert!((50_000..=100_000).contains(&left_ms), "{left_ms}");
+            writer.send(&["INCR", "counter"]);
+            assert!(!writer.has_reply_within(Duration::from_millis(100)), "writes wait");
+            assert_eq!(client.call("GET key"), Reply::bulk("1"));
+            assert_eq!(client.call("SHUTDOWN ABORT"), Reply::ok());
+            for stopper in &mut stoppers {
+                assert_eq!(stopper.receive().text(), FAILED);
+                assert_eq!(stopper.call("PING"), Reply::Simple("PONG".to_owned()), "the client is no longer blocked");
+            }
+            assert_eq!(writer.receive(), Reply::Integer(round), "{}", primary.log());
+            assert_eq!(client.call("SHUTDOWN ABORT").text(), "ERR No shutdown in progress.");
+            assert!(!client.call("INFO server").text().contains("shutdown_in_milliseconds"));
+        }
+        client.send(&["SHUTDOWN", "NOSAVE", "NOW"]);
+        assert!(primary.wait_exit(RUN_MAX).success());
     });
 }
 

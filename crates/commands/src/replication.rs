@@ -3,7 +3,7 @@
 //! [`Replicator`]: pantala_engine::client::Replicator
 
 use pantala_base::number::parse_i64;
-use pantala_engine::client::{Acknowledged, LocalContext};
+use pantala_engine::client::{Acknowledged, Awaited, LocalContext};
 use pantala_resp::{Args, Reply};
 
 use crate::arguments::integer;
@@ -53,7 +53,8 @@ pub fn wait(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     if is_enough || context.session.in_exec {
         return reply.integer(acked.unwrap_or(0) as i64);
     }
-    context.session.awaits = Some(Acknowledged { replicas: replicas as u64, local: None, stamp, timeout_ms });
+    let wait = Acknowledged { replicas: replicas as u64, local: None, stamp, timeout_ms };
+    context.session.awaits = Some(Awaited::Acknowledged(wait));
 }
 
 /// `WAITAOF numlocal numreplicas timeout`, of Redis 7.2: like [`wait`], until the effects of the
@@ -83,7 +84,7 @@ pub fn waitaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
         return reply.integer(on_disk.replicas.unwrap_or(0) as i64);
     }
     let (replicas, local) = (replicas as u64, Some(local == 1));
-    context.session.awaits = Some(Acknowledged { replicas, local, stamp, timeout_ms });
+    context.session.awaits = Some(Awaited::Acknowledged(Acknowledged { replicas, local, stamp, timeout_ms }));
 }
 
 /// Parses the timeout of `WAIT` and `WAITAOF`, ms. Replies with an error if it is invalid.

@@ -2,7 +2,7 @@
 //! `SHUTDOWN`, `TIME`.
 
 use pantala_engine::access::Access;
-use pantala_engine::client::{AllShards, LocalContext, Shutdown};
+use pantala_engine::client::{AllShards, Awaited, LocalContext, Shutdown};
 use pantala_engine::whole::Background;
 use pantala_resp::{Args, Reply};
 
@@ -98,6 +98,10 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     if aborts_with_more || how.no_save && how.save {
         return reply.error(errors::SYNTAX);
     }
+    if !how.abort && context.host.drains_before(how) {
+        context.session.awaits = Some(Awaited::Shutdown(how));
+        return;
+    }
     if context.host.saves_before(how) {
         // The worker continues as soon as it holds all shards.
         context.session.needs_all = Some(AllShards::Shutdown(how));
@@ -114,7 +118,7 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
 
 #[cfg(test)]
 mod tests {
-    use pantala_engine::client::AllShards;
+    use pantala_engine::client::{AllShards, Awaited};
 
     use crate::testing_host::{LocalTest, START_MS};
 
@@ -155,6 +159,11 @@ mod tests {
         ];
         assert_eq!(test.take_calls(), calls);
         assert!(test.session.close_after_reply);
+        test.host.has_replicas = true;
+        test.expect(&[("SHUTDOWN", ""), ("SHUTDOWN ABORT", "+OK|")]);
+        assert!(matches!(test.session.awaits.take(), Some(Awaited::Shutdown(_))));
+        test.take_calls();
+        test.host.has_replicas = false;
         test.host.error = "ERR No shutdown in progress.";
         test.expect(&[
             ("SHUTDOWN ABORT", "-ERR No shutdown in progress.|"),

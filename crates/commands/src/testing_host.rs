@@ -28,6 +28,7 @@ pub(crate) struct FakeHost {
     pub(crate) now_us: i64,
     /// The recorded calls, one line each.
     pub(crate) calls: Mutex<Vec<String>>,
+    pub(crate) has_replicas: bool,
     /// The error of every fallible call; empty for success.
     pub(crate) error: &'static str,
 }
@@ -135,6 +136,9 @@ impl Host for FakeHost {
     }
     fn shutdown(&self, how: Shutdown) -> Result<(), String> {
         self.record(format!("{how:?}"))
+    }
+    fn drains_before(&self, how: Shutdown) -> bool {
+        self.has_replicas && !how.now
     }
     fn saves_before(&self, how: Shutdown) -> bool {
         how.save

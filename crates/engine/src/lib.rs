@@ -99,7 +99,7 @@ pub mod client {
     pub use crate::session::host::{
         AllShards, ClusterNode, Followed, Host, LocalContext, PreferredEndpoint, ProcessMemory, Shutdown,
     };
-    pub use crate::session::replication::{Acknowledged, Failover, Following, Next, OnDisk, Replicator};
+    pub use crate::session::replication::{Acknowledged, Awaited, Failover, Following, Next, OnDisk, Replicator};
     pub use crate::session::{Durability, ReplyMode, Session};
 }
 

@@ -317,8 +317,7 @@ impl Server {
             process::Ending::Interrupt => settings.shutdown_on_sigint,
             process::Ending::Terminate => settings.shutdown_on_sigterm,
         };
-        self.snapshots.set_ending(how);
-        self.replication.drain_and_end(self);
+        self.replication.drain_and_end(self, how, None);
     }
 
     /// Returns whether the server is stopping.
@@ -462,7 +461,10 @@ impl Host for Server {
 
     fn shutdown(&self, how: Shutdown) -> Result<(), String> {
         if how.abort {
-            return Err("ERR No shutdown in progress.".into());
+            return match self.replication.abort_shutdown(self) {
+                true => Ok(()),
+                false => Err("ERR No shutdown in progress.".into()),
+            };
         }
         tracing::warn!("User requested shutdown...");
         if !aof::allows_exit(self, how) {
@@ -470,6 +472,10 @@ impl Host for Server {
         }
         self.stop();
         Ok(())
+    }
+
+    fn drains_before(&self, how: Shutdown) -> bool {
+        !self.snapshots.loading.is_startup() && self.replication.drains_before(self, how)
     }
 
     fn saves_before(&self, how: Shutdown) -> bool {

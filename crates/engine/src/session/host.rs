@@ -121,6 +121,9 @@ pub trait Host: Send + Sync {
     fn fill_random(&self, bytes: &mut [u8]) -> bool;
     /// Starts a shutdown of the server, without a snapshot. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
+    /// Returns whether such a shutdown waits until replicas have the whole stream, or joins another
+    /// one that does.
+    fn drains_before(&self, how: Shutdown) -> bool;
     /// Returns whether the server saves a snapshot before such a shutdown.
     fn saves_before(&self, how: Shutdown) -> bool;
     /// Runs `BGREWRITEAOF`. Returns the reply.

@@ -26,7 +26,7 @@ mod tracking;
 
 use host::AllShards;
 use permissions::NEVER;
-use replication::{Acknowledged, Following};
+use replication::{Awaited, Following};
 
 /// The state of `CLIENT REPLY`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,8 +83,8 @@ pub struct Session {
     /// A stamp above those of the effects that its commands have made or seen; 0: it has run none
     /// since the stream is kept for replicas.
     pub stream_stamp: u64,
-    /// `WAIT` has run, and its worker hasn't blocked the connection yet.
-    pub awaits: Option<Acknowledged>,
+    /// `WAIT`, `WAITAOF` or `SHUTDOWN` has run, and its worker hasn't blocked the connection yet.
+    pub awaits: Option<Awaited>,
     /// Whether `CLIENT CACHING` was sent and the next command has not run yet.
     pub caching: bool,
     /// The reader that is recorded for each key that commands read; `None` if keys are not tracked.

@@ -5,6 +5,7 @@ use pantala_resp::Reply;
 
 use crate::effect::log::Ahead;
 use crate::session::Session;
+use crate::session::host::Shutdown;
 use crate::shard::keyspace::Keyspace;
 
 /// The next step of a replica's connection.
@@ -49,6 +50,15 @@ pub struct Acknowledged {
     pub stamp: u64,
     /// The time after which the client gets the number of those that have, ms; 0: no limit.
     pub timeout_ms: i64,
+}
+
+/// What a blocked client without keys waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// `WAIT` or `WAITAOF`.
+    Acknowledged(Acknowledged),
+    /// `SHUTDOWN`, which waits until replicas have the whole stream.
+    Shutdown(Shutdown),
 }
 
 /// Where a client's effects are on disk, as far as that is known without waiting.

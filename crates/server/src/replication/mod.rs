@@ -72,7 +72,7 @@ use pantala_replication::{History, ReplId, Replicas};
 
 use crate::host::Server;
 pub use failover::Failovers;
-use primary::{Asker, Link, PendingWait};
+use primary::{Asker, Link, PendingShutdown, PendingWait};
 pub use replica::{Address, Phase, Replica, Shown, Transfer};
 
 /// Counters of syncs, for `INFO stats`.
@@ -114,6 +114,10 @@ pub struct State {
     former_db: u32,
     /// The stream is kept for replicas, attached or not.
     has_backlog: bool,
+    /// The shutdown that waits for replicas or has begun to end the server, if any.
+    shutdown: Option<PendingShutdown>,
+    /// Number of shutdowns so far.
+    shutdowns: u64,
     /// The pause that holds back writes before a shutdown, if any.
     drain: Option<Pause>,
     /// Whether the stream is complete, because no more writes run.
@@ -167,6 +171,8 @@ impl Replication {
             next_id: None,
             former_db: 0,
             has_backlog: false,
+            shutdown: None,
+            shutdowns: 0,
             drain: None,
             is_drained: false,
             alone_since_ms: None,

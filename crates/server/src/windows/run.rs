@@ -439,11 +439,11 @@ impl Runner {
                     let answer = PauseReply::new(*pause, Some((command, ranges.len())), may_be_rejected);
                     return d.hold_pause_reply(entry.connection, before, Box::new(answer));
                 }
-                if let Some(wait) = connection.session.awaits.take() {
+                if let Some(awaited) = connection.session.awaits.take() {
                     let (session, token) = (connection.session.view(), token(connection.socket.id));
                     let call =
                         Call { command, args, first_key: None, session, reads_as: None, connection: token, now_ms };
-                    wait_for_replicas(host, &mut d.clients.executor, &call, wait);
+                    wait_for_replicas(host, &mut d.clients.executor, &call, awaited);
                     connection.input.done(entry.end);
                     return Ran::Blocked;
                 }

@@ -1,16 +1,25 @@
-//! `WAIT`, which blocks without a key.
+//! `WAIT` and `SHUTDOWN`, which block without a key.
 
 use std::sync::Arc;
 
-use pantala_engine::client::Acknowledged;
+use pantala_engine::client::Awaited;
 use pantala_engine::executor::{Call, Executor};
 
 use crate::host::Server;
 
-/// Blocks the client of a `WAIT` until replicas have acknowledged its earlier commands.
+/// Blocks the client of a `WAIT` until replicas have acknowledged its earlier commands, and that of
+/// a `SHUTDOWN` until the server has stopped or could not.
 #[cold]
-pub(super) fn wait_for_replicas(server: &Server, executor: &mut Executor<'_>, call: &Call<'_>, wait: Acknowledged) {
-    let waiter = executor.wait_without_keys(call, wait.timeout_ms);
-    server.replication().wait(server, executor.worker(), Arc::clone(&waiter), wait);
+pub(super) fn wait_for_replicas(server: &Server, executor: &mut Executor<'_>, call: &Call<'_>, awaited: Awaited) {
+    let timeout_ms = if let Awaited::Acknowledged(wait) = awaited { wait.timeout_ms } else { 0 };
+    let waiter = executor.wait_without_keys(call, timeout_ms);
+    let (replication, worker, blocked) = (server.replication(), executor.worker(), Arc::clone(&waiter));
+    match awaited {
+        Awaited::Acknowledged(wait) => replication.wait(server, worker, blocked, wait),
+        Awaited::Shutdown(how) => {
+            tracing::warn!("User requested shutdown...");
+            replication.drain_and_end(server, how, Some((blocked, worker)));
+        }
+    }
     executor.set_blocked(waiter);
 }

@@ -13,13 +13,15 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use pantala_engine::blocking::{Waiter, Woken};
+use pantala_engine::client::Shutdown;
 use pantala_engine::message::Message;
 use pantala_replication::{ReplId, ReplicaState};
 
 use crate::aof;
 use crate::host::Server;
-use crate::replication::Replication;
 use crate::replication::replica::Known;
+use crate::replication::{Replication, State};
 use crate::snapshot;
 
 /// How long a replica that stops waits for the last command of its link.
@@ -27,6 +29,20 @@ const LINK_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often acknowledgements are checked.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// The waiter of a blocked `SHUTDOWN`, and the worker of its connection.
+pub type BlockedShutdown = (Arc<Waiter>, u32);
+
+/// A shutdown that waits for replicas, or has begun to end the server.
+pub(in crate::replication) struct PendingShutdown {
+    number: u64,
+    /// The clients whose `SHUTDOWN` is blocked.
+    clients: Vec<BlockedShutdown>,
+    /// When the server ends at the latest.
+    until: Instant,
+    /// Whether it no longer waits, so that it can't be aborted.
+    is_ending: bool,
+}
 
 /// Calls `done` with the end of the log when all admitted commands are in it. The caller must hold
 /// back new commands. With `asks`, replicas are then asked for an acknowledgement.
@@ -58,6 +74,19 @@ fn end(server: &Server) {
     }
 }
 
+impl State {
+    /// Returns whether a shutdown waits, and has not been aborted.
+    fn awaits_shutdown(&self, number: u64) -> bool {
+        self.shutdown.as_ref().is_some_and(|shutdown| shutdown.number == number)
+    }
+
+    /// Ends the wait of a shutdown. Returns false if it was aborted.
+    fn begin_end(&mut self, number: u64) -> bool {
+        let waiting = self.shutdown.as_mut().filter(|shutdown| shutdown.number == number);
+        waiting.map(|shutdown| shutdown.is_ending = true).is_some()
+    }
+}
+
 impl Replication {
     /// Returns whether an online replica has not acknowledged the stream up to `offset`. Ignores
     /// replicas that used `SYNC`, which don't acknowledge.
@@ -68,28 +97,51 @@ impl Replication {
         online.any(|replica| replica.acked < offset && !old(replica.client))
     }
 
-    /// Holds back writes, and waits until replicas have the whole stream, at most until `until`.
-    /// Blocks, so a worker must not call it.
-    pub fn drain(&self, server: &Arc<Server>, until: Instant) {
+    /// Holds back writes, and waits until replicas have the whole stream, at most until `until` or
+    /// until the shutdown is aborted. Blocks, so a worker must not call it.
+    fn drain(&self, server: &Arc<Server>, number: u64, until: Instant) {
         if self.state().replicas.is_empty() {
             return;
         }
         let tuning = &server.keyspace().tuning;
         let pause = tuning.pause(0, false, server.now_ms());
         tuning.hold_pause(&pause);
-        self.state().drain = Some(pause);
+        {
+            let mut state = self.state();
+            if !state.awaits_shutdown(number) {
+                drop(state);
+                return tuning.start_pause_time(&pause, server.now_ms());
+            }
+            state.drain = Some(pause);
+        }
         server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
         self.update_pings(server);
         let (sender, receiver) = mpsc::channel();
         // The receiver may have stopped waiting.
         quiesce(server, true, move |offset| _ = sender.send(offset));
-        let Ok(offset) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) else {
-            tracing::warn!("Shutdown: writes could not be held back in time");
-            return;
+        let offset = loop {
+            match receiver.recv_timeout(LOOK) {
+                Ok(offset) => break offset,
+                Err(_) if !self.state().awaits_shutdown(number) => return,
+                Err(_) if Instant::now() >= until => {
+                    tracing::warn!("Shutdown: writes could not be held back in time");
+                    return;
+                }
+                Err(_) => {}
+            }
         };
-        self.state().is_drained = true;
-        while self.is_behind(offset) && Instant::now() < until {
+        {
+            let mut state = self.state();
+            if state.drain.is_none() {
+                return;
+            }
+            state.is_drained = true;
+        }
+        while self.is_behind(offset) && Instant::now() < until && self.state().awaits_shutdown(number) {
             std::thread::sleep(LOOK);
+        }
+        if !self.state().awaits_shutdown(number) {
+            return;
         }
         let all = self.state().replicas.len();
         match self.is_behind(offset) {
@@ -98,14 +150,21 @@ impl Replication {
         }
     }
 
-    /// Admits writes again, and follows the primary again, after a shutdown that has failed.
+    /// Admits writes again, follows the primary again, and sends an error to clients whose
+    /// `SHUTDOWN` is blocked, after a shutdown that has failed or was aborted.
     pub fn resume_writes(&self, server: &Server) {
         self.replica.resume_following();
-        let pause = {
+        let (pause, shutdown) = {
             let mut state = self.state();
             state.is_drained = false;
-            state.drain.take()
+            (state.drain.take(), state.shutdown.take())
         };
+        for (waiter, worker) in shutdown.into_iter().flat_map(|shutdown| shutdown.clients) {
+            if waiter.claim() {
+                let reply = format!("-{}\r\n", snapshot::SHUTDOWN_FAILED).into_bytes();
+                server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0 }));
+            }
+        }
         if let Some(pause) = pause {
             server.keyspace().tuning.start_pause_time(&pause, server.now_ms());
             self.update_pings(server);
@@ -113,31 +172,79 @@ impl Replication {
         }
     }
 
+    /// Returns whether a shutdown with these options waits: for replicas, or on a replica for the
+    /// end of its link. A further shutdown joins one that waits.
+    pub fn drains_before(&self, server: &Server, how: Shutdown) -> bool {
+        let state = self.state();
+        let waits = server.config().settings().shutdown_timeout_s > 0 && !how.now;
+        state.shutdown.is_some() || waits && (server.keyspace().tuning.is_replica() || !state.replicas.is_empty())
+    }
+
     /// Stops the server when replicas have the whole stream, at the latest after
-    /// `shutdown-timeout`. A replica ends its link instead: the stream is its primary's.
-    pub fn drain_and_end(&self, server: &Server) {
-        let timeout = Duration::from_secs(server.config().settings().shutdown_timeout_s.into());
-        let (has_replicas, shared) = (!self.state().replicas.is_empty(), self.server());
-        let is_replica = server.keyspace().tuning.is_replica();
-        if let (true, Some(shared)) = (is_replica || has_replicas && !timeout.is_zero(), shared) {
+    /// `shutdown-timeout`. A replica ends its link instead: the stream is its primary's. `client`
+    /// is the client whose `SHUTDOWN` this is, if any.
+    pub fn drain_and_end(&self, server: &Server, how: Shutdown, client: Option<BlockedShutdown>) {
+        let waits = self.drains_before(server, how);
+        let until = Instant::now() + Duration::from_secs(server.config().settings().shutdown_timeout_s.into());
+        let number = {
+            let mut state = self.state();
+            if let Some(shutdown) = &mut state.shutdown {
+                return shutdown.clients.extend(client);
+            }
+            state.shutdowns += 1;
+            let (number, clients) = (state.shutdowns, client.into_iter().collect());
+            state.shutdown = Some(PendingShutdown { number, clients, until, is_ending: !waits });
+            number
+        };
+        server.snapshots().set_ending(how);
+        if let (true, Some(shared)) = (waits, self.server()) {
             let run = move || {
                 let replication = shared.replication();
-                if is_replica {
+                if shared.keyspace().tuning.is_replica() {
                     replication.replica.stop_following(&shared, Instant::now() + LINK_ENDS_WITHIN);
                 } else {
-                    tracing::info!(
-                        "{} replicas are waited for before shutting down",
-                        replication.state().replicas.len()
-                    );
-                    replication.drain(&shared, Instant::now() + timeout);
+                    tracing::info!("Waiting for replicas before shutting down.");
+                    replication.drain(&shared, number, until);
                 }
-                end(&shared);
+                let begins = replication.state().begin_end(number);
+                if begins {
+                    end(&shared);
+                } else {
+                    // It was aborted, perhaps before the link was ended.
+                    replication.replica.resume_following();
+                }
             };
             if std::thread::Builder::new().name("pantala-shutdown".into()).spawn(run).is_ok() {
                 return;
             }
         }
-        end(server);
+        let begins = self.state().begin_end(number);
+        if begins {
+            end(server);
+        }
+    }
+
+    /// Aborts a shutdown that waits for replicas (`SHUTDOWN ABORT`). Returns whether there was one.
+    pub fn abort_shutdown(&self, server: &Server) -> bool {
+        {
+            let mut state = self.state();
+            if state.shutdown.as_ref().is_none_or(|shutdown| shutdown.is_ending) {
+                return false;
+            }
+            // Kept until writes are admitted again, but no longer that of its thread.
+            state.shutdowns += 1;
+            let number = state.shutdowns;
+            state.shutdown.iter_mut().for_each(|shutdown| shutdown.number = number);
+        }
+        self.resume_writes(server);
+        tracing::info!("Shutdown manually aborted.");
+        true
+    }
+
+    /// Returns the time after which a shutdown that waits for replicas ends the server.
+    pub fn shutdown_in(&self) -> Option<Duration> {
+        let state = self.state();
+        state.shutdown.as_ref().map(|shutdown| shutdown.until.saturating_duration_since(Instant::now()))
     }
 
     /// Returns the auxiliary fields that allow a server to continue this history after it has

@@ -17,7 +17,7 @@ use pantala_engine::pubsub::Listener;
 use pantala_replication::{FeedReader, Replica};
 
 use crate::host::Server;
-pub(super) use drain::quiesce;
+pub(super) use drain::{PendingShutdown, quiesce};
 use full_sync::SharedFeed;
 pub(super) use waits::PendingWait;
 
