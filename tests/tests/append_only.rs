@@ -499,6 +499,38 @@ fn an_expired_key_exists_for_later_commands() {
     assert_eq!(client.call("OBJECT IDLETIME k"), Reply::Integer(0));
 }
 
+/// Commands of the file are obeyed like those of a primary: a trim with `LIMIT` was rewritten with
+/// an exact bound, and a string may be longer than `proto-max-bulk-len` now allows.
+#[test]
+fn commands_that_clients_could_not_send_are_loaded() {
+    const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+    for_each_backend(|backend| {
+        let dir = folder();
+        let server = start(backend, dir.path(), &["--stream-node-max-entries", "10"]);
+        let mut client = server.connect();
+        for stream in ["added", "trimmed", "by-id"] {
+            for id in 1..=100 {
+                must(&mut client, &format!("XADD {stream} {id}-0 f v"));
+            }
+        }
+        must(&mut client, "XADD added MAXLEN ~ 55 LIMIT 30 101-0 f v");
+        assert_eq!(client.call("XTRIM trimmed MAXLEN ~ 55 LIMIT 30"), Reply::Integer(30));
+        assert_eq!(client.call("XTRIM by-id MINID ~ 56 LIMIT 30"), Reply::Integer(30));
+        must(&mut client, "SETRANGE long 3000000 x");
+        must(&mut client, "SETBIT bits 24000000 1");
+        must(&mut client, "BITFIELD field SET u8 24000000 1");
+        let digest = client.call("DEBUG DIGEST").text();
+        shut_down(server);
+        let server = start(backend, dir.path(), &["--stream-node-max-entries", "1", "--proto-max-bulk-len", "1mb"]);
+        let mut client = server.connect();
+        assert_eq!(client.call("XLEN added"), Reply::Integer(71));
+        assert_eq!((client.call("XLEN trimmed"), client.call("XLEN by-id")), (Reply::Integer(70), Reply::Integer(70)));
+        assert_eq!(client.call("STRLEN long"), Reply::Integer(3_000_001));
+        assert_eq!(client.call("DEBUG DIGEST").text(), digest, "{}", server.log());
+        assert_eq!(client.call("SETRANGE long 4000000 x").text(), TOO_LONG);
+    });
+}
+
 #[test]
 fn timestamps_are_annotated() {
     let dir = folder();

@@ -557,3 +557,28 @@ fn shutdown_while_a_snapshot_is_written() {
         }
     });
 }
+
+/// With `rdb-key-save-delay` a snapshot takes as long as its keys are delayed, until the delay is
+/// turned off or the snapshot is aborted. Commands are not delayed.
+#[test]
+fn a_delayed_snapshot_continues_when_the_delay_is_turned_off() {
+    for_each_backend(|backend| {
+        let folder = folder();
+        let mut server = pantala(backend, &folder, &["--save", "", "--rdb-key-save-delay", "10000000"]);
+        let mut client = server.connect();
+        assert_eq!(client.call("DEBUG POPULATE 1000"), Reply::ok());
+        for round in 1..=2 {
+            assert_eq!(client.call("BGSAVE").text(), "Background saving started");
+            std::thread::sleep(Duration::from_millis(200));
+            assert_eq!(client.call("SET key:1 1"), Reply::ok());
+            assert_eq!(field(&mut client, "rdb_bgsave_in_progress"), "1");
+            if round == 1 {
+                assert_eq!(client.call("CONFIG SET rdb-key-save-delay 0"), Reply::ok());
+                wait_until_saved(&mut client);
+                assert_eq!(client.call("CONFIG SET rdb-key-save-delay 10000000"), Reply::ok());
+            }
+        }
+        client.send(&["SHUTDOWN", "NOSAVE"]);
+        assert_eq!(server.wait_exit(pantala_tests::server::READY_MAX).code(), Some(0), "{}", server.log());
+    });
+}

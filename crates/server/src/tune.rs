@@ -81,6 +81,7 @@ impl Server {
         tuning.lazyfree_lazy_user_flush.store(settings.lazyfree_lazy_user_flush, Relaxed);
         snapshot::reject_writes_on_error(self, settings);
         self.snapshots().loading.set_delay(settings.key_load_delay);
+        self.snapshots().background.set_key_delay(settings.key_save_delay);
         tuning.rdb_compression.store(settings.rdb_compression, Relaxed);
         tuning.hll_sparse_max_bytes.store(settings.hll_sparse_max_bytes, Relaxed);
         tuning.lfu_log_factor.store(settings.lfu_log_factor, Relaxed);

@@ -12,7 +12,7 @@ use crate::strings::StringRef;
 
 /// `GETBIT key offset`.
 pub fn getbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(offset) = bit_offset(args.at(2), 0, access.keyspace(), reply) else { return };
+    let Some(offset) = bit_offset(args.at(2), 0, access.string_bytes_max(), reply) else { return };
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
     let Some(entry) = db.read(&key) else { return reply.integer(0) };
@@ -24,14 +24,14 @@ pub fn getbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `SETBIT key offset value`.
 pub fn setbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(offset) = bit_offset(args.at(2), 0, access.keyspace(), reply) else { return };
+    let Some(offset) = bit_offset(args.at(2), 0, access.string_bytes_max(), reply) else { return };
     let on = match args.at(3) {
         b"0" => false,
         b"1" => true,
         _ => return reply.error("ERR bit is not an integer or out of range"),
     };
     let key = access.first_key(args, 1);
-    // The offset is below eight times `proto-max-bulk-len`, which fits in a usize.
+    // The offset is below 2^63, so this fits in a usize.
     let len = (offset >> 3) as usize + 1;
     let was = access.db(&key).edit_bytes(&key, len, |bytes, len_before| {
         let was = set_bit(bytes, offset, on);

@@ -2,7 +2,6 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Holds};
-use pantala_engine::keyspace::Keyspace;
 use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::bitmap::{Field, Overflow};
@@ -30,7 +29,7 @@ enum Action {
 /// `BITFIELD key [GET encoding offset | [OVERFLOW WRAP|SAT|FAIL] SET|INCRBY encoding offset value
 /// …]`.
 pub fn bitfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(steps) = parse(args, access.keyspace(), reply) else { return };
+    let Some(steps) = parse(args, access.string_bytes_max(), reply) else { return };
     match write_len(&steps) {
         None => read_all(access, args, &steps, reply),
         Some(len) => write_all(access, args, &steps, len, reply),
@@ -39,7 +38,7 @@ pub fn bitfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 
 /// `BITFIELD_RO key [GET encoding offset …]`.
 pub fn bitfield_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(steps) = parse(args, access.keyspace(), reply) else { return };
+    let Some(steps) = parse(args, access.string_bytes_max(), reply) else { return };
     match write_len(&steps) {
         None => read_all(access, args, &steps, reply),
         Some(_) => reply.error("ERR BITFIELD_RO only supports the GET subcommand"),
@@ -48,7 +47,7 @@ pub fn bitfield_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
 
 /// Parses all operations. If one is invalid, replies with an error and returns `None`, so none
 /// runs.
-fn parse(args: &Args<'_>, keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<Vec<Step>> {
+fn parse(args: &Args<'_>, bytes_max: u64, reply: &mut Reply<'_>) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     let mut overflow = Overflow::Wrap;
     let mut index = 2;
@@ -72,7 +71,7 @@ fn parse(args: &Args<'_>, keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<
             );
             return None;
         };
-        let offset = bit_offset(args.at(index + 2), field.bits(), keyspace, reply)?;
+        let offset = bit_offset(args.at(index + 2), field.bits(), bytes_max, reply)?;
         let action = if get {
             Action::Get
         } else {

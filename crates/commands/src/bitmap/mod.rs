@@ -22,20 +22,16 @@ pub use field::*;
 pub use operation::*;
 pub use scan::*;
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use pantala_base::number::parse_i64;
-use pantala_engine::keyspace::Keyspace;
 use pantala_resp::Reply;
 
-/// Parses a bit offset below eight times `proto-max-bulk-len`. After a `#` it counts in fields of
+/// Parses an offset of a bit within the first `bytes_max` bytes. After a `#` it counts in fields of
 /// `field_bits`, unless that is 0. Replies with an error and returns `None` if it is invalid.
-fn bit_offset(argument: &[u8], field_bits: u32, keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<u64> {
+fn bit_offset(argument: &[u8], field_bits: u32, bytes_max: u64, reply: &mut Reply<'_>) -> Option<u64> {
     let number = match argument {
         [b'#', number @ ..] if field_bits > 0 => parse_i64(number).map(|n| n.wrapping_mul(i64::from(field_bits))),
         number => parse_i64(number),
     };
-    let bytes_max = keyspace.tuning.proto_max_bulk_len.load(Relaxed);
     let offset = number.and_then(|number| u64::try_from(number).ok()).filter(|offset| offset >> 3 < bytes_max);
     if offset.is_none() {
         reply.error("ERR bit offset is not an integer or out of range");

@@ -1,7 +1,5 @@
 //! Reads and writes parts of strings: `STRLEN`, `GETRANGE`, `APPEND`, `SETRANGE`.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, EditError, Expire, Holds, NewString};
 use pantala_engine::notify::{Event, EventClass};
@@ -45,7 +43,7 @@ pub fn substr(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let tail = args.at(2);
-    let len_max = access.keyspace().tuning.proto_max_bulk_len.load(Relaxed);
+    let len_max = access.string_bytes_max();
     let mut db = access.db(&key);
     let change = Change::event(&Event(EventClass::String, "append"));
     let Some(entry) = db.write(&key) else {
@@ -68,7 +66,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     let Ok(offset) = u64::try_from(offset) else { return reply.error("ERR offset is out of range") };
     let patch = args.at(3);
     let key = access.first_key(args, 1);
-    let len_max = access.keyspace().tuning.proto_max_bulk_len.load(Relaxed);
+    let len_max = access.string_bytes_max();
     let mut db = access.db(&key);
     let len = match db.write(&key).map(|entry| StringRef::of(entry.held()).map(StringRef::len)) {
         None => 0,
@@ -81,7 +79,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     if check_string_length(offset, patch.len() as u64, len_max).is_err() {
         return reply.error(errors::STRING_TOO_LONG);
     }
-    // At most `proto-max-bulk-len`, which fits in a usize on 64-bit systems.
+    // Below 2^63, which fits in a usize on 64-bit systems.
     let offset = offset as usize;
     let len = len.max(offset + patch.len());
     let change = Change::event(&Event(EventClass::String, "setrange"));

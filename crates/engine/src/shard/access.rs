@@ -76,6 +76,12 @@ impl<'a> Access<'a> {
         self.session
     }
 
+    /// Returns the maximum length of a string in bytes: `proto-max-bulk-len`. As in Redis, commands
+    /// of a primary and of an append-only file have no limit: they were accepted where they ran.
+    pub fn string_bytes_max(&self) -> u64 {
+        if self.session.of_primary { i64::MAX as u64 } else { self.keyspace.tuning.proto_max_bulk_len.load(Relaxed) }
+    }
+
     /// Returns the key at `args[index]`, which must be a key that the command's route has declared.
     pub fn key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
         let bytes = args.at(index);

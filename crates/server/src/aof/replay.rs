@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use pantala_engine::access::SessionView;
 use pantala_engine::client::{Client, Endpoint, LocalContext, Session};
 use pantala_engine::command::{Command, Handler};
 use pantala_engine::executor::{Call, Executor};
@@ -157,7 +158,9 @@ impl<'r, 'k> Replay<'r, 'k> {
 
     fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>) {
         let keyspace = self.server.keyspace();
-        let session = self.session.view();
+        // As in Redis, the file's commands are obeyed like those of a primary: trimming was rewritten
+        // with an exact bound, which `LIMIT` would otherwise not be allowed with.
+        let session = SessionView { of_primary: true, ..self.session.view() };
         self.shards.clear();
         add_shards(keyspace, &session, command, args, &mut self.shards);
         if self.shards.is_empty() {

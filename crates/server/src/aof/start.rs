@@ -177,6 +177,10 @@ pub fn turn_off(server: &Server) {
     aof.set_state(server, State::Off);
     aof.rewrites.is_scheduled.store(false, Relaxed);
     aof.set_write_error(server, 0);
+    if aof.rewrites.is_running.load(Relaxed) {
+        // Tools and tests look for the words of Redis, whose rewrites are child processes.
+        tracing::info!("Killing running AOF rewrite, which has no child process.");
+    }
     server.snapshots().background.abort(|purpose| purpose == crate::snapshot::Purpose::Rewrite);
     if let Some(handle) = lock(&aof.writer).take() {
         handle.inbox.order(Order::Stop);

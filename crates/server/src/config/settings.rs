@@ -256,6 +256,8 @@ pub struct Settings {
     pub rdb_checksum: bool,
     /// `key-load-delay`: µs for each loaded key, or the negative number of keys per µs. For tests.
     pub key_load_delay: i64,
+    /// `rdb-key-save-delay`: the same for each key of a snapshot.
+    pub key_save_delay: i64,
     /// Sync a snapshot while it is being written, not only at its end.
     pub rdb_save_incremental_fsync: bool,
     /// Name of the snapshot's file in `dir`.
@@ -453,6 +455,7 @@ impl Settings {
             stop_writes_on_bgsave_error: values.bool("stop-writes-on-bgsave-error"),
             rdb_checksum: values.bool("rdbchecksum"),
             key_load_delay: values.number("key-load-delay") as i64,
+            key_save_delay: values.number("rdb-key-save-delay") as i64,
             rdb_save_incremental_fsync: values.bool("rdb-save-incremental-fsync"),
             dbfilename: path(values.text("dbfilename")).unwrap_or_default(),
             aof: AofSettings::from_values(values),

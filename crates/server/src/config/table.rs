@@ -176,7 +176,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("rdbchecksum", Bool, "yes"),
     D::live("rdb-del-sync-files", Bool, "no"),
     D::live("rdb-save-incremental-fsync", Bool, "yes"),
-    D::known("rdb-key-save-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
+    D::live("rdb-key-save-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
     D::live("key-load-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
     D::known("loading-process-events-interval-bytes", Integer(1024, INT_MAX), "2097152").hidden(),
     D::live("stop-writes-on-bgsave-error", Bool, "yes"),

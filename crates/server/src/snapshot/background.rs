@@ -13,7 +13,7 @@
 //! Only one snapshot runs at a time, like the one child process of Redis.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ use super::save::facts;
 use crate::host::Server;
 use crate::process::yield_to_workers;
 
+/// Interval at which a delayed snapshot checks whether it was aborted.
+const KEY_DELAY_STEP: Duration = Duration::from_millis(5);
 /// Maximum time that the exit of the process waits for an aborted snapshot.
 const EXIT_MAX: Duration = Duration::from_secs(2);
 
@@ -145,6 +147,8 @@ pub type Job = Box<dyn FnOnce(&Server, &mut Whole<'_>) + Send>;
 #[derive(Default)]
 pub struct Background {
     running: Mutex<Option<Arc<Running>>>,
+    /// `rdb-key-save-delay`.
+    key_delay: AtomicI64,
     ended: Condvar,
     jobs: Mutex<Vec<Job>>,
     server: OnceLock<Weak<Server>>,
@@ -159,6 +163,28 @@ impl Background {
     pub fn set_server(&self, server: Weak<Server>) {
         // Only the first call has an effect.
         let _ = self.server.set(server);
+    }
+
+    /// Sets `rdb-key-save-delay`: n > 0 delays the snapshot's thread by n µs per key, -n by 1 µs
+    /// per n keys, 0 not at all.
+    pub fn set_key_delay(&self, delay: i64) {
+        self.key_delay.store(delay, Relaxed);
+    }
+
+    /// Delays a snapshot after some of its keys, if that is configured. Ends when the delay is
+    /// turned off or the snapshot is aborted.
+    fn delay_keys(&self, running: &Running, keys: u64) {
+        let (began, keys) = (Instant::now(), i64::try_from(keys).unwrap_or(i64::MAX));
+        let left = || {
+            let delay_us = match self.key_delay.load(Relaxed) {
+                delay @ 0.. => delay.saturating_mul(keys),
+                per_us => keys / per_us.saturating_neg(),
+            };
+            Duration::from_micros(delay_us.unsigned_abs()).saturating_sub(began.elapsed())
+        };
+        while !left().is_zero() && !running.is_aborted.load(Relaxed) {
+            std::thread::sleep(left().min(KEY_DELAY_STEP));
+        }
     }
 
     /// Returns the server, unless it has ended.
@@ -389,7 +415,7 @@ impl Work {
     /// failed. After that the next snapshot can start.
     fn run(self, mut consumer: Box<dyn Consumer>, background: &Background) {
         let Work { head, tail, input, running } = self;
-        let outcome = write(&head, tail, &input, &running, &mut *consumer);
+        let outcome = write(&head, tail, &input, (&running, background), &mut *consumer);
         input.progress().discard();
         consumer.finished(outcome, running.started.elapsed());
         background.note_finished(&running);
@@ -401,7 +427,7 @@ fn write(
     head: &Head,
     mut tail: Tail,
     input: &Input,
-    running: &Running,
+    (running, background): (&Running, &Background),
     consumer: &mut dyn Consumer,
 ) -> Result<Written, Failure> {
     let more = consumer.begin().map_err(Failure::Io)?;
@@ -429,6 +455,7 @@ fn write(
                     take(&mut part, Some(&mut tail))?;
                 }
                 running.keys_done.fetch_add(keys, Relaxed);
+                background.delay_keys(running, keys);
             }
             Next::Later if running.is_aborted.load(Relaxed) => return Err(Failure::Aborted),
             Next::Later => {}
