@@ -414,6 +414,34 @@ fn the_protocol_is_that_of_redis() {
     });
 }
 
+/// A client that has a reply sees its write in `master_repl_offset` and `ROLE`, because tools wait
+/// until a replica has that offset. With nothing pending it is the end of the stream.
+#[test]
+fn the_offset_includes_every_answered_write() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &[&PRIMARY[..], &["--workers", "2"]].concat());
+        let Some(replica) = redis_of(&primary, &[]) else { return };
+        let (mut client, mut other, mut reader) = (primary.connect(), primary.connect(), replica.connect());
+        let role_offset = |client: &mut Client| client.call("ROLE").elements()[1].clone();
+        for round in 0..300 {
+            let before = number(&mut client, "replication", "master_repl_offset");
+            let writer = if round % 2 == 0 { &mut client } else { &mut other };
+            writer.call(&format!("SET key:{round} value"));
+            let written = encode(&["SET", &format!("key:{round}"), "value"]).len() as u64;
+            let after = number(&mut client, "replication", "master_repl_offset");
+            assert!(after >= before + written, "{before}, then {after} in round {round}");
+            let Reply::Integer(role) = role_offset(&mut client) else { panic!("no offset") };
+            assert!(role as u64 >= before + written);
+        }
+        let mut offset = 0;
+        eventually("the replica has everything", || {
+            offset = number(&mut client, "replication", "master_repl_offset");
+            number(&mut reader, "replication", "slave_repl_offset") == offset
+        });
+        assert_eq!(reader.call("GET key:299"), Reply::bulk("value"), "at offset {offset}");
+    });
+}
+
 /// A replica that doesn't acknowledge is closed after `repl-timeout`.
 #[test]
 fn a_silent_replica_is_closed() {
@@ -471,7 +499,7 @@ fn restart_and_continue(backend: Backend, stop: fn(&Server)) {
         });
         stop(&primary);
         assert!(primary.wait_exit(RUN_MAX).success());
-        assert!(primary.log().contains("1 of 1 replicas are in sync"), "{}", primary.log());
+        assert!(primary.log().contains("1 of 1 replicas are in sync when shutting down."), "{}", primary.log());
         drop(primary);
         let primary = Server::pantala_at(port, backend, &options).expect("the port is free again");
         let mut client = primary.connect();

@@ -390,6 +390,29 @@ fn debug_sleep_sleeps() {
     assert!(start_time.elapsed() >= Duration::from_millis(300));
 }
 
+/// `DEBUG LOG` and `DEBUG SET-SKIP-CHECKSUM-VALIDATION`, in both servers: a payload with a wrong
+/// checksum is restored, and one that is damaged elsewhere is still rejected.
+#[test]
+fn checksums_are_skipped_on_request() {
+    let judge = Server::redis(&["--enable-debug-command", "yes"]);
+    for server in [Some(start()), judge].iter().flatten() {
+        let mut client = server.connect();
+        assert_eq!(client.command(&["DEBUG", "LOG", "a marked line"]), Reply::ok());
+        assert!(server.log().contains("DEBUG LOG: a marked line"), "{}", server.log());
+        client.call("RPUSH list a b");
+        let Reply::Bulk(mut payload) = client.call("DUMP list") else { panic!("a payload") };
+        *payload.last_mut().expect("a checksum") ^= 1;
+        let mut restore = |payload: &[u8]| client.command(&[&b"RESTORE"[..], b"copy", b"0", payload, b"REPLACE"]);
+        assert_eq!(restore(&payload).text(), "ERR DUMP payload version or checksum are wrong");
+        assert_eq!(server.connect().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 1"), Reply::ok());
+        assert_eq!(restore(&payload), Reply::ok());
+        payload[3] = 0xff;
+        assert_eq!(restore(&payload).text(), "ERR Bad data format");
+        assert_eq!(server.connect().call("DEBUG SET-SKIP-CHECKSUM-VALIDATION 0"), Reply::ok());
+        assert_eq!(restore(&payload).text(), "ERR DUMP payload version or checksum are wrong");
+    }
+}
+
 #[test]
 fn time_returns_the_current_time() {
     let server = start();

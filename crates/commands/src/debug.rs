@@ -36,6 +36,19 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
             context.host.replication().change_id();
             reply.ok();
         }
+        (sub, 3) if is_option(sub, "AOF-FLUSH-SLEEP") => {
+            let delay_us = u64::try_from(leading_integer(args.at(2))).unwrap_or(0);
+            context.keyspace.tuning.aof_flush_delay_us.store(delay_us, Relaxed);
+            reply.ok();
+        }
+        (sub, 3) if is_option(sub, "LOG") => {
+            context.host.log(&format!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2))));
+            reply.ok();
+        }
+        (sub, 3) if is_option(sub, "SET-SKIP-CHECKSUM-VALIDATION") => {
+            context.keyspace.tuning.skips_checksums.store(leading_integer(args.at(2)) != 0, Relaxed);
+            reply.ok();
+        }
         (sub, 3) if is_option(sub, "JOURNAL") => journal(context, args.at(2), reply),
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_option(args.at(2), "RESIZING") && args.at(3) == b"0" => {
@@ -341,6 +354,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         reply,
         "DEBUG",
         &[
+            "AOF-FLUSH-SLEEP <microseconds>",
+            "    Delay each write to the append-only file.",
             "CHANGE-REPL-ID",
             "    Change the replication ID: replicas need a full synchronization then.",
             "DIGEST",
@@ -353,6 +368,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    Return statistics of the hash tables of a database.",
             "JOURNAL <0|1>",
             "    Record the replication stream even without a reader.",
+            "LOG <message>",
+            "    Write a line to the log.",
             "OBJECT <key>",
             "    Return the encoding, size and idle time of a value.",
             "PAUSE-CRON <0|1>",
@@ -371,6 +388,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    Enable or disable the deletion of expired keys in the background.",
             "SET-DISABLE-DENY-SCRIPTS <0|1>",
             "    Allow scripts to run DEBUG.",
+            "SET-SKIP-CHECKSUM-VALIDATION <0|1>",
+            "    Do not check the checksums of RDB files and DUMP payloads.",
             "SLEEP <seconds>",
             "    Stop the whole server. Decimals are allowed.",
         ],

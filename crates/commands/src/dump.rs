@@ -59,7 +59,7 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         return reply.error("ERR Invalid TTL value, must be >= 0");
     }
     let bytes = args.at(3);
-    if !payload::is_sealed(bytes) {
+    if !payload::is_sealed(bytes, access.keyspace().tuning.skips_checksums.load(Relaxed)) {
         return reply.error(WRONG_PAYLOAD);
     }
     let limits = access.keyspace().tuning.rdb_limits();

@@ -158,7 +158,7 @@ pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
         }
     };
     let sealed = args.at(2);
-    if !payload::is_sealed(sealed) {
+    if !payload::is_sealed(sealed, context.keyspace.tuning.skips_checksums.load(Relaxed)) {
         return reply.error("ERR DUMP payload version or checksum are wrong");
     }
     let string_bytes_max = context.keyspace.tuning.proto_max_bulk_len.load(Relaxed);

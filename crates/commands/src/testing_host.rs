@@ -80,6 +80,9 @@ impl Host for FakeHost {
     fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         self.record(format!("load {}", text(body))).map(|()| b"sha".to_vec()).map_err(String::into_bytes)
     }
+    fn log(&self, line: &str) {
+        let _ = self.record(line.to_owned());
+    }
     fn script_exists(&self, name: &[u8]) -> bool {
         name == b"known"
     }

@@ -125,6 +125,11 @@ pub struct Tuning {
     pub tracking_table_max_keys: AtomicU64,
     /// `DEBUG PAUSE-CRON`.
     pub cron_is_paused: AtomicBool,
+    /// `DEBUG SET-SKIP-CHECKSUM-VALIDATION`: the checksums of `DUMP` payloads and RDB files are not
+    /// checked.
+    pub skips_checksums: AtomicBool,
+    /// `DEBUG AOF-FLUSH-SLEEP`: delay before each write to the append-only file, µs.
+    pub aof_flush_delay_us: AtomicU64,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
     /// End of `CLIENT PAUSE` (Unix time, ms; 0: not paused). Only [`crate::tuning::pause`] writes
@@ -185,6 +190,8 @@ impl Tuning {
             events: AtomicU32::new(0),
             tracking_table_max_keys: AtomicU64::new(1_000_000),
             cron_is_paused: AtomicBool::new(false),
+            skips_checksums: AtomicBool::new(false),
+            aof_flush_delay_us: AtomicU64::new(0),
             scripts_may_debug: AtomicBool::new(false),
             paused_until_ms: AtomicI64::new(0),
             clients_paused_until_ms: AtomicI64::new(0),

@@ -474,6 +474,10 @@ impl Host for Server {
         Ok(())
     }
 
+    fn log(&self, line: &str) {
+        tracing::warn!("{line}");
+    }
+
     fn drains_before(&self, how: Shutdown) -> bool {
         !self.snapshots.loading.is_startup() && self.replication.drains_before(self, how)
     }

@@ -70,6 +70,8 @@ const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 /// State behind the journal's lock.
 struct Control {
     logs: Logs,
+    /// Bytes of units that have been merged or dropped, of those in [`Shared::handed_over`].
+    merged_bytes: u64,
     is_stopping: bool,
     thread: Option<JoinHandle<()>>,
     /// Marks ([`Journal::mark`]) that the stream has not reached.
@@ -97,6 +99,8 @@ struct Shared {
     epoch: CachePadded<AtomicU64>,
     attendance: Box<[CachePadded<AtomicU64>]>,
     segments: Box<[CachePadded<Mutex<Segment>>]>,
+    /// Bytes of all units that workers have handed over.
+    handed_over: AtomicU64,
     /// Whether workers have handed over units that the thread has not collected.
     has_units: AtomicBool,
     /// Whether the recorded units have a reader.
@@ -138,6 +142,7 @@ impl Journal {
             epoch: CachePadded::new(AtomicU64::new(1)),
             attendance: (0..workers).map(|_| CachePadded::new(AtomicU64::new(ASLEEP))).collect(),
             segments: (0..workers).map(|_| CachePadded::new(Mutex::default())).collect(),
+            handed_over: AtomicU64::new(0),
             has_units: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
             without_shards: AtomicU64::new(0),
@@ -147,6 +152,7 @@ impl Journal {
             replica_bytes_max: Arc::new(AtomicU64::new(u64::MAX)),
             control: Mutex::new(Control {
                 logs: Logs::new(&pool),
+                merged_bytes: 0,
                 is_stopping: false,
                 thread: None,
                 marks: Vec::new(),
@@ -233,6 +239,23 @@ impl Journal {
     /// readers. Without readers nothing is held, and offsets do not advance.
     pub fn held(&self) -> (Range<u64>, bool) {
         lock(&self.shared.control).logs.held()
+    }
+
+    /// Returns the stream's end plus the bytes that workers have handed over and that are not
+    /// merged yet. So everything that a client has seen a reply to counts. The `SELECT`s in front
+    /// of those bytes do not; with nothing pending it is exactly the end.
+    pub fn end_with_pending(&self) -> u64 {
+        let (end, merged_bytes) = {
+            let control = lock(&self.shared.control);
+            let (held, is_recorded) = control.logs.held();
+            if !control.logs.are_own() || !is_recorded {
+                return held.end;
+            }
+            (held.end, control.merged_bytes)
+        };
+        // Read after the merged bytes: what is merged meanwhile counts twice for a moment, instead
+        // of not at all.
+        end + self.shared.handed_over.load(Ordering::SeqCst).saturating_sub(merged_bytes)
     }
 
     /// Appends bytes of the primary's stream, which were applied.
@@ -334,6 +357,9 @@ impl Journal {
         }
         let handed_over = {
             let mut segment = lock(&shared.segments[worker as usize]);
+            // SeqCst: see `end_with_pending`. Within the lock, so that the thread never counts more
+            // merged bytes than were handed over.
+            shared.handed_over.fetch_add(stream.segment.len_bytes() as u64, Ordering::SeqCst);
             segment.append(&mut stream.segment);
             segment.len_bytes() as u64
         };

@@ -106,6 +106,8 @@ pub trait Host: Send + Sync {
     fn config_rewrite(&self) -> Result<(), String>;
     /// Runs `CONFIG RESETSTAT`.
     fn reset_stats(&self);
+    /// Writes a line to the log, as a warning (`DEBUG LOG`).
+    fn log(&self, line: &str);
     /// Returns all clients.
     fn clients(&self) -> &Clients;
     /// Makes the worker of a client close it.

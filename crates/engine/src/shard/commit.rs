@@ -307,6 +307,14 @@ impl Executor<'_> {
         }
     }
 
+    /// Hands over the units committed so far within a turn, so that they count as the stream's
+    /// ([`Journal::end_with_pending`](crate::effect::Journal::end_with_pending)).
+    pub(crate) fn hand_over_stream(&mut self) {
+        if !self.stream.is_empty() {
+            self.keyspace.journal().take(self.worker(), &mut self.stream);
+        }
+    }
+
     /// Frees the memory that the stream keeps for the next turns, unless it has units.
     pub fn shrink_stream(&mut self) {
         self.stream.shrink();

@@ -288,6 +288,7 @@ impl Executor<'_> {
     /// usage is read or a limit is set, because without a limit shards flush only about once a
     /// second.
     pub fn measure_all(&mut self) {
+        self.hand_over_stream();
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let is_inline = keyspace.layout().execution == Execution::Inline;
         self.measure_free(|shard| is_inline || keyspace.home(shard) == worker);

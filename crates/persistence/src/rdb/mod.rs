@@ -71,8 +71,9 @@ const MAGIC_VALKEY: &[u8] = b"VALKEY";
 const HEADER_BYTES: usize = 9;
 /// The version of Valkey's files that is read.
 const VERSION_OF_VALKEY: u32 = 80;
-/// The oldest supported version of Redis's files: that of Redis 2.6 and 2.8. Older versions have no
-/// checksum.
-const VERSION_OLDEST: u32 = 6;
+/// The oldest version of Redis's files.
+const VERSION_OLDEST: u32 = 1;
+/// The first version of Redis's files that end with a checksum.
+const VERSION_WITH_CHECKSUM: u32 = 5;
 /// Bytes of the checksum.
 const CHECKSUM_BYTES: usize = 8;

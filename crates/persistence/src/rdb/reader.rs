@@ -4,7 +4,7 @@ use pantala_base::crc64::crc64;
 use pantala_types::rdb_value::{self, Dialect, Extent, VERSION_NEWEST, extent};
 
 use super::{CHECKSUM_BYTES, Entry, Error, Fault, HEADER_BYTES, MAGIC_REDIS, MAGIC_VALKEY};
-use super::{VERSION_OF_VALKEY, VERSION_OLDEST, opcode};
+use super::{VERSION_OF_VALKEY, VERSION_OLDEST, VERSION_WITH_CHECKSUM, opcode};
 
 /// Letters of modules' names, by their numbers.
 const MODULE_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -55,7 +55,7 @@ enum Found {
         body: std::ops::Range<usize>,
     },
     /// The end, with the checksum after it.
-    End(u64),
+    End(Option<u64>),
 }
 
 /// The reason why no piece was found.
@@ -221,7 +221,8 @@ impl Reader {
                 self.db = db;
                 return Ok(false);
             }
-            Found::End(file) => {
+            Found::End(None) => return Ok(false),
+            Found::End(Some(file)) => {
                 // The checksum covers all consumed bytes except itself.
                 self.at -= CHECKSUM_BYTES;
                 self.add_to_checksum();
@@ -345,7 +346,10 @@ impl Reader {
                 return Err(Fault::Corrupt("a slot is being imported").into());
             }
             opcode::MODULE_AUX => return Err(Fault::Module(module_name(input.length()?)).into()),
-            opcode::END => Found::End(u64::from_le_bytes(input.array()?)),
+            opcode::END => {
+                let has_checksum = self.header.is_none_or(|(_, version)| version >= VERSION_WITH_CHECKSUM);
+                Found::End(if has_checksum { Some(u64::from_le_bytes(input.array()?)) } else { None })
+            }
             kind => {
                 copy(&mut self.text, &mut input)?;
                 if kind == rdb_value::kind::MODULE {

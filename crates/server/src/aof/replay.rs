@@ -158,8 +158,8 @@ impl<'r, 'k> Replay<'r, 'k> {
 
     fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>) {
         let keyspace = self.server.keyspace();
-        // As in Redis, the file's commands are obeyed like those of a primary: trimming was rewritten
-        // with an exact bound, which `LIMIT` would otherwise not be allowed with.
+        // As in Redis, the file's commands are obeyed like those of a primary: trimming was
+        // rewritten with an exact bound, which `LIMIT` would otherwise not be allowed with.
         let session = SessionView { of_primary: true, ..self.session.view() };
         self.shards.clear();
         add_shards(keyspace, &session, command, args, &mut self.shards);

@@ -321,6 +321,10 @@ impl Writer {
             let has_more = if self.writing.is_written() { self.read(server) } else { false };
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             faults::hold(Fault::StuckDisk);
+            let delay_us = server.keyspace().tuning.aof_flush_delay_us.load(Relaxed);
+            if delay_us > 0 && self.writing.pending_bytes() > 0 {
+                std::thread::sleep(Duration::from_micros(delay_us));
+            }
             let written = self.writing.write(aof.checksums.load(Relaxed)).map_err(|error| ("write", error));
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             if aof.gate().is_behind() {

@@ -92,7 +92,10 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     text.field("master_replid", id);
     text.field("master_replid2", second);
     let (held, _) = server.replication().held(server);
-    text.field("master_repl_offset", if is_replica { replica.applied() } else { held.end });
+    text.field(
+        "master_repl_offset",
+        if is_replica { replica.applied() } else { server.keyspace().journal().end_with_pending() },
+    );
     text.field("second_repl_offset", second_offset);
     let is_active = primary.has_backlog;
     text.field("repl_backlog_active", u8::from(is_active));

@@ -203,8 +203,8 @@ pub fn load(server: &Server, file: &File, whole: &mut Whole<'_>, duty: Duty) -> 
     let settings = server.config().settings();
     let limits = load_limits(server.keyspace().tuning.rdb_limits());
     let file_bytes = file.metadata()?.len();
-    let reader =
-        Reader::new(Some(file_bytes), server.keyspace().databases(), limits.string_bytes_max, settings.rdb_checksum);
+    let checks = settings.rdb_checksum && !server.keyspace().tuning.skips_checksums.load(Relaxed);
+    let reader = Reader::new(Some(file_bytes), server.keyspace().databases(), limits.string_bytes_max, checks);
     let counts = Counts::default();
     let (now_ms, policy) = (whole.now_ms(), server.keyspace().tuning.access_policy());
     let loader = Loader { limits, now_ms, policy, duty, counts: &counts, server };

@@ -53,7 +53,7 @@ impl<'s> Merger<'s> {
             self.shared.merging_bytes.store(taken as u64, Ordering::Relaxed);
             let end = epoch << EPOCH_SHIFT;
             self.deliver_cuts(end);
-            let merged = merge(&mut self.segments, end, &mut self.selected, &self.shared.pool);
+            let merged = self.merge(end);
             self.deliver(merged, end);
             self.shared.merging_bytes.store(0, Ordering::Relaxed);
         }
@@ -149,7 +149,7 @@ impl<'s> Merger<'s> {
         let aftermath = {
             let mut control = lock(&self.shared.control);
             control.logs.cut_off((own + handed_over) as u64);
-            self.drop_unwanted(&control);
+            self.drop_unwanted(&mut control);
             control.logs.free()
         };
         aftermath.settle();
@@ -157,10 +157,14 @@ impl<'s> Merger<'s> {
 
     /// Drops recorded units, and makes workers drop theirs, if all readers have been cut off but
     /// not yet removed by their owners.
-    fn drop_unwanted(&self, control: &Control) {
+    fn drop_unwanted(&self, control: &mut Control) {
         if !control.logs.want_units() {
             self.shared.is_wanted.store(false, Ordering::Relaxed);
-            self.shared.segments.iter().for_each(|segment| lock(segment).clear());
+            for segment in &self.shared.segments {
+                let mut segment = lock(segment);
+                control.merged_bytes += segment.len_bytes() as u64;
+                segment.clear();
+            }
         }
     }
 
@@ -171,18 +175,33 @@ impl<'s> Merger<'s> {
         loop {
             let next = lock(&self.shared.control).logs.next_cut();
             let Some(cut) = next.filter(|cut| *cut < end) else { return };
-            let merged = merge(&mut self.segments, cut + 1, &mut self.selected, &self.shared.pool);
+            let (merged, bytes) = self.merge(cut + 1);
             // A reader that starts has selected no database yet.
             self.selected = None;
-            let aftermath = lock(&self.shared.control).logs.append_to_cut(merged, cut);
+            let aftermath = {
+                let mut control = lock(&self.shared.control);
+                control.merged_bytes += bytes;
+                control.logs.append_to_cut(merged, cut)
+            };
             aftermath.settle();
         }
     }
 
-    /// Appends merged units. The log then contains all units with stamps below `end`.
-    fn deliver(&mut self, merged: Vec<Piece>, end: u64) {
+    /// Merges the units with stamps below `end`. Returns them, and their length in bytes without
+    /// the `SELECT`s that were added.
+    fn merge(&mut self, end: u64) -> (Vec<Piece>, u64) {
+        let len_bytes = |segments: &[Segment]| segments.iter().map(Segment::len_bytes).sum::<usize>();
+        let before = len_bytes(&self.segments);
+        let merged = merge(&mut self.segments, end, &mut self.selected, &self.shared.pool);
+        (merged, (before - len_bytes(&self.segments)) as u64)
+    }
+
+    /// Appends merged units, and their length in bytes. The log then contains all units with stamps
+    /// below `end`.
+    fn deliver(&mut self, (merged, bytes): (Vec<Piece>, u64), end: u64) {
         let (aftermath, eager) = {
             let mut control = lock(&self.shared.control);
+            control.merged_bytes += bytes;
             let (has_started, mut aftermath) = control.logs.append(merged);
             if has_started {
                 // A reader that starts has selected no database yet.
@@ -192,7 +211,7 @@ impl<'s> Merger<'s> {
                 self.pinged = Instant::now();
                 aftermath.add(control.logs.append_own(PING));
             }
-            self.drop_unwanted(&control);
+            self.drop_unwanted(&mut control);
             (aftermath, control.logs.complete(end))
         };
         aftermath.settle();

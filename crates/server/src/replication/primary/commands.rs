@@ -115,7 +115,7 @@ impl Replicator for Server {
             reply.bulk(phase.name().as_bytes());
             return reply.integer(if phase == ReplicaPhase::Connected { offsets.0 as i64 } else { -1 });
         }
-        let offset = self.replication().held(self).0.end;
+        let offset = self.keyspace().journal().end_with_pending();
         let state = self.replication().state();
         reply.array(3);
         reply.bulk(b"master");

@@ -143,11 +143,19 @@ impl Replication {
         if !self.state().awaits_shutdown(number) {
             return;
         }
-        let all = self.state().replicas.len();
-        match self.is_behind(offset) {
-            true => tracing::warn!("Lagging replicas are left behind at shutdown (of {all})"),
-            false => tracing::info!("{all} of {all} replicas are in sync when shutting down"),
+        let (state, now_ms) = (self.state(), server.monotonic_ms());
+        let lagging = || state.replicas.iter().filter(|replica| replica.acked < offset);
+        for replica in lagging() {
+            tracing::warn!(
+                "Lagging replica {} reported offset {} behind master, lag={}, state={}.",
+                replica.address(),
+                offset - replica.acked,
+                replica.lag_s(now_ms),
+                replica.state.name()
+            );
         }
+        let all = state.replicas.len();
+        tracing::info!("{} of {all} replicas are in sync when shutting down.", all - lagging().count());
     }
 
     /// Admits writes again, follows the primary again, and sends an error to clients whose
