@@ -484,18 +484,22 @@ fn an_expired_key_exists_for_later_commands() {
     let dir = folder();
     fs::create_dir(dir.path().join("appendonlydir")).expect("created");
     fs::write(dir.path().join(MANIFEST), "file appendonly.aof.1.incr.aof seq 1 type i\n").expect("written");
-    let commands: [&[&str]; 4] = [
+    let commands: [&[&str]; 7] = [
         &["SET", "k", "v", "PXAT", "1700000000000"],
         &["APPEND", "k", "w"],
         &["PERSIST", "k"],
         &["SET", "gone", "v", "PXAT", "1700000000000"],
+        // Before every time that the loader could use.
+        &["RPUSH", "list", "a"],
+        &["PEXPIREAT", "list", "1000"],
+        &["RPUSH", "list", "b"],
     ];
     let effects: Vec<u8> = commands.iter().flat_map(|words| pantala_tests::client::encode(words)).collect();
     fs::write(dir.path().join(INCREMENT), effects).expect("written");
     let server = start(Backend::Epoll, dir.path(), &[]);
     let mut client = server.connect();
     assert_eq!(client.call("GET k").text(), "vw");
-    assert_eq!(client.call("GET gone"), Reply::Null);
+    assert_eq!((client.call("GET gone"), client.call("LLEN list")), (Reply::Null, Reply::Integer(0)));
     assert_eq!(client.call("OBJECT IDLETIME k"), Reply::Integer(0));
 }
 
@@ -543,7 +547,21 @@ fn timestamps_are_annotated() {
     assert!(text.starts_with("#TS:") && text.contains("\r\n*2\r\n$6\r\nSELECT"), "{text}");
     assert!(!text.contains("PUBLISH") && !text.contains("PING"), "{text}");
     shut_down(server);
+    let server = start(Backend::Epoll, dir.path(), &["--aof-timestamp-enabled", "yes", "--aof-use-rdb-preamble", "no"]);
+    let mut client = server.connect();
+    assert_eq!(client.call("GET a").text(), "1");
+    must(&mut client, "BGREWRITEAOF");
+    wait_for_rewrite(&mut client);
+    let base = text_of_base(dir.path());
+    assert!(base.starts_with("#TS:"), "{base}");
+    shut_down(server);
     assert_eq!(start(Backend::Epoll, dir.path(), &[]).connect().call("GET a").text(), "1");
+}
+
+/// Returns the base, which consists of commands.
+fn text_of_base(dir: &Path) -> String {
+    let name = listed(dir).into_iter().find(|name| name.ends_with(".base.aof")).expect("a base");
+    String::from_utf8_lossy(&fs::read(dir.join("appendonlydir").join(name)).expect("it is there")).into_owned()
 }
 
 /// Many clients share a sync, and each still reads its own writes.

@@ -442,6 +442,24 @@ fn the_offset_includes_every_answered_write() {
     });
 }
 
+/// A shorter `repl-ping-replica-period` applies at once, not after the former period.
+#[test]
+fn a_changed_ping_period_applies_at_once() {
+    let primary = Server::pantala(Backend::all()[0], &[&PRIMARY[..], &["--repl-ping-replica-period", "3600"]].concat());
+    let mut replica = ByHand::connect(&primary);
+    assert_eq!(replica.call("REPLCONF capa psync2"), "+OK");
+    replica.send("PSYNC ? -1");
+    let mut client = primary.connect();
+    eventually("the snapshot is sent", || {
+        replica.send("REPLCONF ACK 0");
+        info(&mut client, "replication", "slave0").contains("state=online")
+    });
+    let offset = number(&mut client, "replication", "master_repl_offset");
+    assert_eq!(offset, 0, "a new history starts at 0");
+    assert_eq!(client.call("CONFIG SET repl-ping-replica-period 1"), Reply::ok());
+    eventually("there is a PING", || number(&mut client, "replication", "master_repl_offset") > offset);
+}
+
 /// A replica that doesn't acknowledge is closed after `repl-timeout`.
 #[test]
 fn a_silent_replica_is_closed() {

@@ -60,6 +60,19 @@ fn the_log_says_that_maxmemory_leaves_no_room() {
 }
 
 /// Redis's own tests write `save` without an argument to mean `save ""`.
+/// `always-show-logo`: without a picture, but with the lines that programs look for.
+#[test]
+fn the_log_shows_mode_port_and_process() {
+    for &backend in Backend::all() {
+        let server = Server::pantala(backend, &["--always-show-logo", "yes"]);
+        let lines = ["Running in standalone mode".to_owned(), format!(" Port: {}", server.port()), " PID: ".to_owned()];
+        assert!(lines.iter().all(|line| server.log().contains(line)), "{}", server.log());
+        let server = Server::pantala(backend, &["--cluster-enabled", "yes"]);
+        let line = format!("Running mode=cluster, port={}.", server.port());
+        assert!(server.log().contains(&line), "{}", server.log());
+    }
+}
+
 #[test]
 fn a_bare_save_line_starts() {
     let (server, _folder) = pantala_with_file("save\n", &[]);

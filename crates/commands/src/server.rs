@@ -98,7 +98,7 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     if aborts_with_more || how.no_save && how.save {
         return reply.error(errors::SYNTAX);
     }
-    if !how.abort && context.host.drains_before(how) {
+    if context.host.drains_before(how) {
         context.session.awaits = Some(Awaited::Shutdown(how));
         return;
     }

@@ -141,7 +141,7 @@ impl Host for FakeHost {
         self.record(format!("{how:?}"))
     }
     fn drains_before(&self, how: Shutdown) -> bool {
-        self.has_replicas && !how.now
+        self.has_replicas && !how.abort
     }
     fn saves_before(&self, how: Shutdown) -> bool {
         how.save

@@ -479,7 +479,7 @@ impl Host for Server {
     }
 
     fn drains_before(&self, how: Shutdown) -> bool {
-        !self.snapshots.loading.is_startup() && self.replication.drains_before(self, how)
+        !how.abort && !self.snapshots.loading.is_startup() && self.replication.drains_before(self)
     }
 
     fn saves_before(&self, how: Shutdown) -> bool {

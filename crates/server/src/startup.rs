@@ -302,6 +302,14 @@ fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::
     for socket in sockets {
         tracing::info!("Listening on {}", socket.address);
     }
+    let mode = if settings.cluster_enabled { "cluster" } else { "standalone" };
+    if settings.always_show_logo {
+        // Without a picture, but with the lines that programs look for.
+        let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        tracing::info!("\n Pantala {version}\n Running in {mode} mode\n Port: {}\n PID: {pid}\n", settings.port);
+    } else {
+        tracing::info!("Running mode={mode}, port={}.", settings.port);
+    }
 }
 
 /// Returns 40 random hexadecimal digits.

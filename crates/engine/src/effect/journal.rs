@@ -180,7 +180,10 @@ impl Journal {
     /// Sets the interval between the `PING`s in the stream. They show replicas that the link is
     /// alive.
     pub fn set_ping_period(&self, period: Duration) {
+        // With the lock held, the thread cannot miss the change between its check and its wait.
+        let _control = lock(&self.shared.control);
         self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
+        self.shared.work.notify_one();
     }
 
     /// Sets whether there are replicas. If there are, the stream contains periodic `PING`s.

@@ -202,7 +202,7 @@ impl Log {
             backlog_bytes: 0,
             places: Vec::new(),
             last_id: 0,
-            skips_offset: true,
+            skips_offset: false,
             complete_before: 0,
             ends: VecDeque::new(),
             chunk_bytes: Arc::default(),

@@ -123,8 +123,8 @@ pub trait Host: Send + Sync {
     fn fill_random(&self, bytes: &mut [u8]) -> bool;
     /// Starts a shutdown of the server, without a snapshot. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
-    /// Returns whether such a shutdown waits until replicas have the whole stream, or joins another
-    /// one that does.
+    /// Returns whether such a shutdown blocks its client: it determines its place in the stream and
+    /// may wait for replicas.
     fn drains_before(&self, how: Shutdown) -> bool;
     /// Returns whether the server saves a snapshot before such a shutdown.
     fn saves_before(&self, how: Shutdown) -> bool;

@@ -44,9 +44,10 @@ impl<'a> Access<'a> {
     }
 
     /// Returns whether a key with this deadline (Unix time in ms) must be deleted instead of
-    /// stored. Never true on a replica, because its primary deletes the key, as in Redis.
+    /// stored. Never true on a replica, because its primary deletes the key, nor while the
+    /// append-only file is loaded, as in Redis.
     pub fn is_past(&self, at_ms: i64) -> bool {
-        at_ms <= self.now_ms && !self.keyspace.tuning.is_replica()
+        at_ms <= self.now_ms && !self.session.of_primary && !self.keyspace.tuning.is_replica()
     }
 
     /// Returns the keyspace: settings and statistics.

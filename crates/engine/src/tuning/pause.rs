@@ -23,6 +23,12 @@ const HELD_MS: i64 = i64::MAX;
 pub(crate) struct Pauses {
     /// Number of held pauses of clients.
     held: u32,
+    /// Number of those that hold back all commands.
+    held_all: u32,
+    /// Whether another pause in force holds back all commands.
+    kept_all: bool,
+    /// Number of pauses that have started.
+    starts: u64,
     /// Number of lasting pauses.
     lasting: u32,
     /// End of the pauses of clients (Unix time, ms; 0: there is none).
@@ -38,11 +44,14 @@ pub(crate) struct Pauses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     timeout_ms: i64,
+    /// Whether the pause holds back all commands.
+    all: bool,
     /// End of the pause, Unix time in ms.
     until_ms: i64,
-    /// End of the pause in force when this one started, and whether that pause held back all
-    /// commands.
+    /// End of the pause in force when this one started, and [`Pauses::kept_all`] then.
     before: (i64, bool),
+    /// [`Pauses::starts`] with this pause.
+    number: u64,
     /// [`Pauses::ends`] when the pause started.
     ends: u64,
 }
@@ -59,8 +68,9 @@ impl Tuning {
         self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the ends of the pauses visible to commands.
+    /// Makes the ends and the mode of the pauses visible to commands.
     fn publish_pauses(&self, pauses: &Pauses) {
+        self.pause_all.store(pauses.kept_all || pauses.held_all > 0, Relaxed);
         let until_ms = if pauses.lasting > 0 { HELD_MS } else { pauses.until_ms };
         self.clients_paused_until_ms.store(pauses.until_ms, Relaxed);
         self.paused_until_ms.store(until_ms, Relaxed);
@@ -70,14 +80,15 @@ impl Tuning {
     /// force, the later end and the stricter mode apply.
     pub fn pause(&self, timeout_ms: i64, all: bool, now_ms: i64) -> Pause {
         let mut pauses = self.pauses();
-        let before = (pauses.until_ms, self.pause_all.load(Relaxed));
-        let is_paused = before.0 > now_ms;
+        let is_paused = pauses.until_ms > now_ms;
+        let before = (pauses.until_ms, is_paused && pauses.kept_all);
         // A very long timeout ends just before `HELD_MS`, so that it is not taken for a held pause.
         let own_until_ms = if timeout_ms == 0 { 0 } else { end_of(timeout_ms, now_ms) };
         pauses.until_ms = if is_paused { own_until_ms.max(before.0) } else { own_until_ms };
-        self.pause_all.store(all || is_paused && before.1, Relaxed);
+        pauses.kept_all = all || before.1;
+        pauses.starts += 1;
         self.publish_pauses(&pauses);
-        Pause { timeout_ms, until_ms: pauses.until_ms, before, ends: pauses.ends }
+        Pause { timeout_ms, all, until_ms: pauses.until_ms, before, number: pauses.starts, ends: pauses.ends }
     }
 
     /// Holds a pause that has just started. It lasts at least until it is released or a client ends
@@ -86,6 +97,11 @@ impl Tuning {
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
             pauses.held += 1;
+            pauses.held_all += u32::from(pause.all);
+            // If another pause has started meanwhile, the stricter mode stays.
+            if pauses.starts == pause.number {
+                pauses.kept_all = pause.before.1;
+            }
             pauses.until_ms = HELD_MS;
             self.publish_pauses(&pauses);
         }
@@ -99,7 +115,8 @@ impl Tuning {
         let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
         let mut pauses = self.pauses();
         if pause.ends == pauses.ends {
-            self.release_pause(&mut pauses, until_ms);
+            pauses.kept_all |= pause.all;
+            self.release_pause(&mut pauses, pause, until_ms);
         }
     }
 
@@ -109,23 +126,20 @@ impl Tuning {
         if pause.ends != pauses.ends {
             return;
         }
-        let (until_ms, pauses_all) = pause.before;
-        if until_ms == HELD_MS {
-            return self.release_pause(&mut pauses, 0);
-        }
-        self.pause_all.store(pauses_all, Relaxed);
-        self.release_pause(&mut pauses, until_ms);
+        let (until_ms, _) = pause.before;
+        self.release_pause(&mut pauses, pause, if until_ms == HELD_MS { 0 } else { until_ms });
     }
 
     /// Releases a held pause, which then ends at `until_ms`. When the last held pause is released,
     /// the latest of these ends applies.
-    fn release_pause(&self, pauses: &mut Pauses, until_ms: i64) {
+    fn release_pause(&self, pauses: &mut Pauses, pause: &Pause, until_ms: i64) {
         pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
         pauses.held -= 1;
+        pauses.held_all -= u32::from(pause.all);
         if pauses.held == 0 {
             pauses.until_ms = std::mem::take(&mut pauses.released_until_ms);
-            self.publish_pauses(pauses);
         }
+        self.publish_pauses(pauses);
     }
 
     /// Ends all pauses except lasting ones. Returns whether there was any.
@@ -133,8 +147,8 @@ impl Tuning {
         let mut pauses = self.pauses();
         let was_paused = self.paused_until_ms.load(Relaxed) != 0;
         (pauses.held, pauses.until_ms, pauses.released_until_ms) = (0, 0, 0);
+        (pauses.held_all, pauses.kept_all) = (0, false);
         pauses.ends += 1;
-        self.pause_all.store(false, Relaxed);
         self.publish_pauses(&pauses);
         was_paused
     }
@@ -223,6 +237,33 @@ mod tests {
         tuning.start_pause_time(&second, 3010);
         tuning.cancel_pause(&first);
         assert!(tuning.is_paused(3059) && !tuning.is_paused(3060));
+    }
+
+    /// A former bug: when a pause of all commands was canceled while one of writes was held, all
+    /// commands stayed paused.
+    #[test]
+    fn a_canceled_pause_leaves_the_mode_of_the_others() {
+        let tuning = Tuning::new();
+        let hold = |timeout_ms, all| {
+            let pause = tuning.pause(timeout_ms, all, 1000);
+            tuning.hold_pause(&pause);
+            pause
+        };
+        let (writes, all) = (hold(100, false), hold(200, true));
+        assert_eq!(state(&tuning), (HELD_MS, true));
+        tuning.cancel_pause(&all);
+        assert_eq!(state(&tuning), (HELD_MS, false));
+        let all = hold(50, true);
+        tuning.start_pause_time(&all, 1000);
+        assert_eq!(state(&tuning), (HELD_MS, true), "in force until it ends");
+        tuning.cancel_pause(&writes);
+        assert_eq!(state(&tuning), (1050, true));
+        let (all, writes) = (hold(300, true), hold(400, false));
+        tuning.start_pause_time(&writes, 1000);
+        assert_eq!(state(&tuning), (HELD_MS, true));
+        tuning.end_pause();
+        tuning.cancel_pause(&all);
+        assert_eq!(state(&tuning), (0, false));
     }
 
     /// A former bug: a pause of 0 ms read the end of a held pause, and stored it after that pause

@@ -12,11 +12,11 @@ use std::time::Duration;
 use pantala_engine::effect::Which;
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::whole::Whole;
-use pantala_persistence::aof::{Commands, Group, NewBase, Writing};
+use pantala_persistence::aof::{Commands, Group, NewBase, Writing, timestamp};
 
 use super::directory::{Place, directory_of};
 use super::state::{State, lock};
-use super::writer::{self, Inbox, Order};
+use super::writer::{self, Inbox, Order, annotated_s};
 use crate::config::{NEW_FILE_MODE, Settings};
 use crate::host::Server;
 use crate::snapshot::{
@@ -233,6 +233,8 @@ pub struct Rewriting {
     file: Option<(PathBuf, File)>,
     /// Translates the snapshot to commands, unless the base is an RDB file.
     commands: Option<Commands>,
+    /// The time annotation before the first command, if it is still to be written.
+    annotation: Option<Vec<u8>>,
     /// Write these with checksums (`aof-checksums`).
     has_checksums: bool,
     /// Also sync the file while it is written.
@@ -254,6 +256,7 @@ impl Rewriting {
             has_cut,
             file: None,
             commands,
+            annotation: annotated_s(server).map(timestamp),
             has_checksums: settings.aof.checksums,
             syncs,
             unsynced_bytes: 0,
@@ -305,7 +308,7 @@ impl Consumer for Rewriting {
             let taken = std::mem::take(bytes);
             return self.write(&taken);
         };
-        let mut translated = Vec::new();
+        let mut translated = self.annotation.take().unwrap_or_default();
         commands.feed(bytes, &mut translated).map_err(io::Error::other)?;
         if self.has_checksums && !translated.is_empty() {
             self.write(&Group::of(std::iter::once(&translated[..])).line())?;

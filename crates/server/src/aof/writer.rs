@@ -548,6 +548,6 @@ impl Writer {
 }
 
 /// Returns the time with which to annotate effects, if `aof-timestamp-enabled` is set.
-fn annotated_s(server: &Server) -> Option<i64> {
+pub(super) fn annotated_s(server: &Server) -> Option<i64> {
     server.snapshots().aof.writes_times.load(Relaxed).then(|| server.now_ms() / 1000)
 }

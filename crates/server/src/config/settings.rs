@@ -248,6 +248,8 @@ pub struct Settings {
     pub enable_module_command: Allowed,
     /// Clients that may change protected directives.
     pub enable_protected_configs: Allowed,
+    /// Log version, mode, port and process ID on several lines at startup.
+    pub always_show_logo: bool,
     /// Compress long strings in snapshots and in the replies of `DUMP`.
     pub rdb_compression: bool,
     /// Reject writes after a failed background snapshot, provided that `save_points` isn't empty.
@@ -454,6 +456,7 @@ impl Settings {
             rdb_compression: values.bool("rdbcompression"),
             stop_writes_on_bgsave_error: values.bool("stop-writes-on-bgsave-error"),
             rdb_checksum: values.bool("rdbchecksum"),
+            always_show_logo: values.bool("always-show-logo"),
             key_load_delay: values.number("key-load-delay") as i64,
             key_save_delay: values.number("rdb-key-save-delay") as i64,
             rdb_save_incremental_fsync: values.bool("rdb-save-incremental-fsync"),

@@ -31,11 +31,14 @@ pub(super) enum Looks {
 /// Returns what happens to an expired entry.
 #[cold]
 pub(super) fn expired(tuning: &Tuning, of_primary: bool, looks: Looks, now_ms: i64) -> Expired {
+    if of_primary {
+        // Its primary deletes the key; the append-only file has the deletion.
+        return Expired::Found;
+    }
     if !tuning.is_replica() {
         return if tuning.is_paused(now_ms) { Expired::Hidden } else { Expired::Deleted };
     }
     match looks {
-        _ if of_primary => Expired::Found,
         // As in Redis, a client of a writable replica replaces the expired key.
         Looks::ToWrite if !tuning.refusals().contains(Refusals::READ_ONLY) => Expired::Deleted,
         _ => Expired::Hidden,

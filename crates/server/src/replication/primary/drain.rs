@@ -27,6 +27,10 @@ use crate::snapshot;
 /// How long a replica that stops waits for the last command of its link.
 const LINK_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
+/// Minimum time in which the commands that were admitted may end. It also applies to
+/// `SHUTDOWN NOW`, which waits for no replica: otherwise the stream's end is not known.
+const COMMANDS_END_WITHIN: Duration = Duration::from_secs(1);
+
 /// How often acknowledgements are checked.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -100,9 +104,7 @@ impl Replication {
     /// Holds back writes, and waits until replicas have the whole stream, at most until `until` or
     /// until the shutdown is aborted. Blocks, so a worker must not call it.
     fn drain(&self, server: &Arc<Server>, number: u64, until: Instant) {
-        if self.state().replicas.is_empty() {
-            return;
-        }
+        let quiet_until = until.max(Instant::now() + COMMANDS_END_WITHIN);
         let tuning = &server.keyspace().tuning;
         let pause = tuning.pause(0, false, server.now_ms());
         tuning.hold_pause(&pause);
@@ -123,7 +125,7 @@ impl Replication {
             match receiver.recv_timeout(LOOK) {
                 Ok(offset) => break offset,
                 Err(_) if !self.state().awaits_shutdown(number) => return,
-                Err(_) if Instant::now() >= until => {
+                Err(_) if Instant::now() >= quiet_until => {
                     tracing::warn!("Shutdown: writes could not be held back in time");
                     return;
                 }
@@ -155,7 +157,9 @@ impl Replication {
             );
         }
         let all = state.replicas.len();
-        tracing::info!("{} of {all} replicas are in sync when shutting down.", all - lagging().count());
+        if all > 0 {
+            tracing::info!("{} of {all} replicas are in sync when shutting down.", all - lagging().count());
+        }
     }
 
     /// Admits writes again, follows the primary again, and sends an error to clients whose
@@ -180,20 +184,19 @@ impl Replication {
         }
     }
 
-    /// Returns whether a shutdown with these options waits: for replicas, or on a replica for the
-    /// end of its link. A further shutdown joins one that waits.
-    pub fn drains_before(&self, server: &Server, how: Shutdown) -> bool {
-        let state = self.state();
-        let waits = server.config().settings().shutdown_timeout_s > 0 && !how.now;
-        state.shutdown.is_some() || waits && (server.keyspace().tuning.is_replica() || !state.replicas.is_empty())
+    /// Returns whether a shutdown first determines its place in the stream, and perhaps waits: for
+    /// replicas, or on a replica for the end of its link. A further shutdown joins one that waits.
+    pub fn drains_before(&self, server: &Server) -> bool {
+        self.state().shutdown.is_some() || server.keyspace().tuning.is_replica() || self.held(server).1
     }
 
     /// Stops the server when replicas have the whole stream, at the latest after
     /// `shutdown-timeout`. A replica ends its link instead: the stream is its primary's. `client`
     /// is the client whose `SHUTDOWN` this is, if any.
     pub fn drain_and_end(&self, server: &Server, how: Shutdown, client: Option<BlockedShutdown>) {
-        let waits = self.drains_before(server, how);
-        let until = Instant::now() + Duration::from_secs(server.config().settings().shutdown_timeout_s.into());
+        let waits = self.drains_before(server);
+        let timeout_s = if how.now { 0 } else { server.config().settings().shutdown_timeout_s.into() };
+        let until = Instant::now() + Duration::from_secs(timeout_s);
         let number = {
             let mut state = self.state();
             if let Some(shutdown) = &mut state.shutdown {
@@ -211,7 +214,9 @@ impl Replication {
                 if shared.keyspace().tuning.is_replica() {
                     replication.replica.stop_following(&shared, Instant::now() + LINK_ENDS_WITHIN);
                 } else {
-                    tracing::info!("Waiting for replicas before shutting down.");
+                    if timeout_s > 0 && !replication.state().replicas.is_empty() {
+                        tracing::info!("Waiting for replicas before shutting down.");
+                    }
                     replication.drain(&shared, number, until);
                 }
                 let begins = replication.state().begin_end(number);
