@@ -10,10 +10,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use pantala_tests::upstream::list::{self, Fate, Finding, Skipped, Unit};
+use pantala_tests::upstream::list::{self, Fate, Finding, Mode, Skipped, Unit};
 use pantala_tests::upstream::report::Report;
 use pantala_tests::upstream::{run, source};
-use pantala_tests::{Backend, Server};
+use pantala_tests::{Backend, Server, binary};
 
 /// Number of units that run at the same time. Tcl, which has one thread, takes most of the time.
 const AT_ONCE: usize = 2;
@@ -52,7 +52,7 @@ impl Subject {
 
     fn skipped(self, unit: &Unit) -> Skipped {
         match self {
-            Subject::Pantala(_) => list::skipped(&unit.name),
+            Subject::Pantala(_) => list::skipped(Mode::External, &unit.name),
             Subject::Redis => Skipped::default(),
         }
     }
@@ -166,7 +166,7 @@ fn run_all(subject: Subject, source: &Path, units: &[Unit]) -> Sum {
 #[ignore = "long, and fetches a source package: run on a release build by .ci/run"]
 fn redis_s_own_tests_pass_or_are_listed() {
     let Some(source) = source::folder() else { return };
-    let mut units = list::units();
+    let mut units = list::units(Mode::External);
     if let Ok(names) = std::env::var("PANTALA_UPSTREAM_UNITS") {
         units.retain(|unit| names.split(',').any(|name| name == unit.name));
         assert!(!units.is_empty(), "PANTALA_UPSTREAM_UNITS names no unit of units.txt: {names}");
@@ -195,4 +195,39 @@ fn redis_s_own_tests_pass_or_are_listed() {
         red.extend(sum.red.into_iter().map(|text| format!("{} {text}", subject.name())));
     }
     assert!(red.is_empty(), "{}\n(logs: {})", red.join("\n"), source::base().join("logs").display());
+}
+
+/// Units whose tests start servers, and so don't run on an external one: replication, failover,
+/// files. One at a time, because each uses all of the machine.
+#[test]
+#[ignore = "long, and fetches a source package: run on a release build by .ci/nightly"]
+fn units_that_start_servers_pass_or_are_listed() {
+    let workers = WORKERS.to_string();
+    let args = ["--workers", &workers, "--shards", "40"];
+    let Some(source) = source::own_folder(binary::pantala(), &args) else { return };
+    let logs = source::base().join("logs/own");
+    std::fs::create_dir_all(&logs).expect("the log directory is created");
+    let mut units = list::units(Mode::Own);
+    if let Ok(names) = std::env::var("PANTALA_UPSTREAM_UNITS") {
+        units.retain(|unit| names.split(',').any(|name| name == unit.name));
+    }
+    let (start, mut sum) = (Instant::now(), Sum::default());
+    for unit in &units {
+        let skipped = list::skipped(Mode::Own, &unit.name);
+        let run = |attempt| {
+            let log = logs.join(format!("{}{attempt}.log", unit.name.replace('/', "-")));
+            let report = run::run_own(&source, unit, &skipped, &log);
+            let found = list::findings(unit, &skipped, &report);
+            (report, found)
+        };
+        let (mut report, mut found) = run("");
+        if (1..=UNSTEADY_MAX).contains(&found.len()) {
+            found.iter().for_each(|finding| println!("UNSTEADY, {}: {finding}", unit.name));
+            (report, found) = run(".again");
+        }
+        sum.add(unit, &report, &found);
+    }
+    let (passed, listed, seconds) = (sum.passed, sum.listed, start.elapsed().as_secs());
+    println!("units with their own servers: {passed} tests passed, {listed} listed, {seconds} s");
+    assert!(sum.red.is_empty(), "{}\n(logs: {})", sum.red.join("\n"), logs.display());
 }

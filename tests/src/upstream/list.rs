@@ -14,7 +14,7 @@ use crate::binary;
 pub struct Unit {
     /// The unit's name in the suite.
     pub name: String,
-    /// Number of tests that redis-server 7.0.15 runs as an external server.
+    /// Number of tests that redis-server 7.0.15 runs in the mode of the list; 0: it varies.
     pub tests: usize,
     /// Maximum duration of the unit's run.
     pub limit: Duration,
@@ -115,16 +115,29 @@ pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding>
         found.push(Finding::Died);
     }
     let absent = skipped.tests.values().filter(|listed| listed.fate == Fate::Absent).count();
-    if report.test_count() + absent != unit.tests {
+    if unit.tests > 0 && report.test_count() + absent != unit.tests {
         found.push(Finding::Count(report.test_count(), unit.tests.saturating_sub(absent)));
     }
     found
 }
 
-/// Returns the directory of the committed lists.
+/// How the suite gets its servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It runs on a server that is already running.
+    External,
+    /// It starts servers itself, several of them in some tests.
+    Own,
+}
+
+/// Returns the directory of the committed lists of a mode.
 #[must_use]
-pub fn folder() -> PathBuf {
-    binary::workspace_root().join("tests/upstream")
+pub fn folder(mode: Mode) -> PathBuf {
+    let folder = binary::workspace_root().join("tests/upstream");
+    match mode {
+        Mode::External => folder,
+        Mode::Own => folder.join("own"),
+    }
 }
 
 /// Returns the units of `units.txt`, in the order of the file.
@@ -132,8 +145,8 @@ pub fn folder() -> PathBuf {
 /// # Panics
 /// If the file is missing, or a line of it is malformed.
 #[must_use]
-pub fn units() -> Vec<Unit> {
-    let path = folder().join("units.txt");
+pub fn units(mode: Mode) -> Vec<Unit> {
+    let path = folder(mode).join("units.txt");
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     parse_units(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
 }
@@ -161,8 +174,8 @@ fn parse_units(text: &str) -> Result<Vec<Unit>, &str> {
 /// # Panics
 /// If the file is malformed.
 #[must_use]
-pub fn skipped(unit: &str) -> Skipped {
-    let path = skipped_file(&folder(), unit);
+pub fn skipped(mode: Mode, unit: &str) -> Skipped {
+    let path = skipped_file(&folder(mode), unit);
     let Ok(text) = fs::read_to_string(&path) else { return Skipped::default() };
     parse_skipped(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
 }
@@ -274,14 +287,16 @@ mod tests {
 
     #[test]
     fn the_committed_lists_are_valid() {
-        let units = units();
-        assert!(!units.is_empty());
-        let files: Vec<_> = units.iter().map(|unit| skipped_file(&folder(), &unit.name)).collect();
-        for unit in &units {
-            let _ = super::skipped(&unit.name);
-        }
-        for entry in fs::read_dir(folder().join("skipped")).expect("the folder is there").flatten() {
-            assert!(files.contains(&entry.path()), "{} belongs to no unit", entry.path().display());
+        for mode in [Mode::External, Mode::Own] {
+            let (units, folder) = (units(mode), folder(mode));
+            assert!(!units.is_empty());
+            let files: Vec<_> = units.iter().map(|unit| skipped_file(&folder, &unit.name)).collect();
+            for unit in &units {
+                let _ = super::skipped(mode, &unit.name);
+            }
+            for entry in fs::read_dir(folder.join("skipped")).expect("the folder is there").flatten() {
+                assert!(files.contains(&entry.path()), "{} belongs to no unit", entry.path().display());
+            }
         }
     }
 }

@@ -22,13 +22,7 @@ use crate::{Server, tool};
 /// If the suite can't be started.
 #[must_use]
 pub fn run(source: &Path, unit: &Unit, skipped: &Skipped, server: &Server, log: &Path) -> Report {
-    let not_run = skipped.tests.iter().filter(|(_, listed)| matches!(listed.fate, Fate::NotRun | Fate::OneWorker));
-    let mut options: Vec<String> = not_run.flat_map(|(name, _)| ["--skiptest".into(), name.clone()]).collect();
-    if !skipped.denied_tags.is_empty() {
-        let denied: Vec<_> = skipped.denied_tags.iter().map(|tag| format!("-{tag}")).collect();
-        options.extend(["--tags".into(), denied.join(" ")]);
-    }
-    run_with(source, unit, &options, server, log)
+    run_with(source, unit, &skip_options(skipped), server, log)
 }
 
 /// Runs only the test with this name in `unit`.
@@ -40,13 +34,37 @@ pub fn run_only(source: &Path, unit: &Unit, test: &str, server: &Server, log: &P
     run_with(source, unit, &["--only".into(), test.into()], server, log)
 }
 
+/// Runs `unit` on servers that the suite starts itself. `source` is the directory of
+/// [`own_folder`](super::source::own_folder).
+///
+/// # Panics
+/// If the suite can't be started.
+#[must_use]
+pub fn run_own(source: &Path, unit: &Unit, skipped: &Skipped, log: &Path) -> Report {
+    run_in(source, unit, &skip_options(skipped), &source.join("tests/tmp"), log)
+}
+
+fn skip_options(skipped: &Skipped) -> Vec<String> {
+    let not_run = skipped.tests.iter().filter(|(_, listed)| matches!(listed.fate, Fate::NotRun | Fate::OneWorker));
+    let mut options: Vec<String> = not_run.flat_map(|(name, _)| ["--skiptest".into(), name.clone()]).collect();
+    if !skipped.denied_tags.is_empty() {
+        let denied: Vec<_> = skipped.denied_tags.iter().map(|tag| format!("-{tag}")).collect();
+        options.extend(["--tags".into(), denied.join(" ")]);
+    }
+    options
+}
+
 fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log: &Path) -> Report {
+    let address = ["--host", "127.0.0.1", "--port", &server.port().to_string()].map(str::to_owned);
+    run_in(source, unit, &[&address[..], options].concat(), server.folder(), log)
+}
+
+fn run_in(source: &Path, unit: &Unit, options: &[String], home: &Path, log: &Path) -> Report {
     let output = File::create(log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
     let errors = output.try_clone().expect("the log opens twice");
     let tclsh = tool::find("tclsh").expect("the source is there only if tclsh is");
     let mut child = Command::new(tclsh)
         .arg("tests/test_helper.tcl")
-        .args(["--host", "127.0.0.1", "--port", &server.port().to_string()])
         // The suite searches for a free port for itself, below this one.
         .args(["--baseport", &(u32::from(free_port()) + 32).to_string()])
         // An error in a test must not abort the unit.
@@ -55,7 +73,7 @@ fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log
         .current_dir(source)
         // Without colours, and without a history of redis-cli.
         .env("TERM", "dumb")
-        .env("HOME", server.folder())
+        .env("HOME", home)
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors)

@@ -1,6 +1,7 @@
 //! Downloads and unpacks Debian's source package of redis, with the ordinary apt client.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -36,6 +37,33 @@ pub fn folder() -> Option<PathBuf> {
         }
     }
     Some(folder)
+}
+
+/// Returns a copy of the source directory in which `src/redis-server` is a script that starts
+/// `program` with `args` after those of the suite. Two modes of the suite at the same time need two
+/// directories.
+///
+/// # Panics
+/// As [`folder`], and if files can't be created.
+#[must_use]
+pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
+    let source = folder()?;
+    let own = base().join("own");
+    // An earlier run may have left files.
+    let _ = fs::remove_dir_all(&own);
+    let status = Command::new("cp").args(["-r", "-P"]).arg(&source).arg(&own).status().expect("cp starts");
+    assert!(status.success(), "the suite can't be copied: {status}");
+    let script = own.join("src/redis-server");
+    // It is a link, which must not be followed.
+    fs::remove_file(&script).expect("the link is removed");
+    // The program replaces the shell, because the suite sends signals to the process it started.
+    let text = format!("#!/bin/sh\nexec '{}' \"$@\" {}\n", program.display(), args.join(" "));
+    fs::write(&script, text).expect("the script is written");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("the script is made executable");
+    for program in ["redis-check-aof", "redis-check-rdb"] {
+        std::os::unix::fs::symlink(tool::find(program)?, own.join("src").join(program)).expect("it is linked");
+    }
+    Some(own)
 }
 
 /// Returns the directory of all files of the suite. None of them is committed.

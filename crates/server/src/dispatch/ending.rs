@@ -17,7 +17,7 @@ use super::Dispatcher;
 use super::transactions::Held;
 use crate::aof::reload;
 use crate::clients::Clients;
-use crate::snapshot::{SHUTDOWN_FAILED, SIGNAL_FAILED, save_before_end};
+use crate::snapshot::{SHUTDOWN_FAILED, SHUTDOWN_FAILED_LINE, SIGNAL_FAILED, save_before_end};
 
 /// The token of requests for all shards after a signal. No connection has it.
 pub(super) const ENDING: u64 = u64::MAX;
@@ -109,6 +109,7 @@ fn save_and_end<L: EventLoop>(clients: &mut Clients<'_, L, Held>, how: Shutdown,
         drop(owned);
         server.stop();
     } else {
+        tracing::warn!("{SHUTDOWN_FAILED_LINE}");
         clients.executor.release_shards(owned, now_ms);
         server.replication().resume_writes(server);
     }

@@ -138,6 +138,8 @@ impl Server {
 
 /// The reply to a `SHUTDOWN` that fails.
 pub const SHUTDOWN_FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
+/// The line of the log for a shutdown that fails.
+pub const SHUTDOWN_FAILED_LINE: &str = "Errors trying to shut down the server. Check the logs for more information.";
 /// The line of the log for a shutdown by a signal that fails.
 pub const SIGNAL_FAILED: &str =
     "Signal received but errors trying to shut down the server, check the logs for more information";

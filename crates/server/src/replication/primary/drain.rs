@@ -73,6 +73,7 @@ fn end(server: &Server) {
     } else if aof::allows_exit(server, server.snapshots().ending()) {
         server.stop();
     } else {
+        tracing::warn!("{}", snapshot::SHUTDOWN_FAILED_LINE);
         tracing::warn!("{}", snapshot::SIGNAL_FAILED);
         server.replication().resume_writes(server);
     }
@@ -119,8 +120,10 @@ impl Replication {
         server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
         self.update_pings(server);
         let (sender, receiver) = mpsc::channel();
-        // The receiver may have stopped waiting.
-        quiesce(server, true, move |offset| _ = sender.send(offset));
+        // If nothing waits for replicas, nothing is added to the stream. The receiver may have
+        // stopped waiting.
+        let asks = Instant::now() < until;
+        quiesce(server, asks, move |offset| _ = sender.send(offset));
         let offset = loop {
             match receiver.recv_timeout(LOOK) {
                 Ok(offset) => break offset,
