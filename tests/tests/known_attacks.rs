@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use pantala_tests::server::run_to_exit;
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Reply, Server, for_each_backend};
 
@@ -156,5 +157,78 @@ fn unauthenticated_clients_that_do_not_read_are_closed() {
             assert_eq!(reader.call("PING").text(), "PONG");
             server.assert_sound();
         }
+    });
+}
+
+/// CVE-2026-27623: empty requests in front of others. The blocks of a pipeline that consist of them
+/// have no reply.
+#[test]
+fn empty_requests_have_no_reply() {
+    const EMPTY: &[u8] = b"\r\n\r\n*0\r\n*-1\r\n \r\n";
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &[]);
+        for rounds in [1, 3, 1000] {
+            let mut client = server.connect();
+            for request in [&b"*1\r\n$4\r\nPING\r\n"[..], b"PING\r\n"] {
+                client.send_raw(&[&EMPTY.repeat(rounds), request].concat());
+                assert_eq!(client.receive(), Reply::Simple("PONG".into()));
+            }
+        }
+        server.assert_sound();
+    });
+}
+
+/// CVE-2025-67733: replies of scripts with line breaks must not look like further replies.
+#[test]
+fn scripts_inject_no_replies() {
+    const TEXT: &str = "ERR a\\r\\n+INJECTED\\r\\n:1\\r\\n";
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &[]);
+        let mut client = server.connect();
+        for protocol in ["2", "3"] {
+            client.call(&format!("HELLO {protocol}"));
+            for script in [
+                format!("return redis.error_reply('{TEXT}')"),
+                format!("return redis.status_reply('{TEXT}')"),
+                format!("return {{err = '{TEXT}'}}"),
+                format!("return {{ok = '{TEXT}'}}"),
+                format!("error({{err = '{TEXT}'}})"),
+                format!("error('{TEXT}')"),
+                format!("return redis.call('{TEXT}')"),
+                format!("return {{double = '{TEXT}'}}"),
+                format!("return {{big_number = '{TEXT}'}}"),
+                format!("return redis.pcall('SET', 'k', 'v', '{TEXT}')"),
+            ] {
+                client.command(&["EVAL", &script, "0"]);
+                assert_eq!(client.call("PING"), Reply::Simple("PONG".into()), "{script}");
+            }
+        }
+    });
+}
+
+/// CVE-2025-27151: a long path of a file to check.
+#[test]
+fn a_long_path_is_not_found() {
+    let path = "x/".repeat(50_000);
+    for words in [&["check-aof", &path][..], &["check-aof", "--fix", &path], &["check-rdb", &path]] {
+        let exit = run_to_exit(words, b"");
+        assert_eq!(exit.status.code(), Some(1), "{}: {}", words[0], exit.output);
+    }
+}
+
+/// CVE-2025-48367: clients that send only protocol errors do not starve others.
+#[test]
+fn protocol_errors_do_not_starve_other_clients() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--requirepass", "secret"]);
+        let mut client = server.connect();
+        assert_eq!(client.call("AUTH secret"), Reply::ok());
+        for _ in 0..500 {
+            server.connect().send_raw(b"*3\r\nx\r\n");
+            let begin = Instant::now();
+            assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
+            assert!(begin.elapsed() < COMMAND_MAX);
+        }
+        server.assert_sound();
     });
 }

@@ -66,6 +66,9 @@ struct Compiled {
     reference: c_int,
 }
 
+/// The name that `load` gives to chunks without a name.
+const LOAD_NAME: &[u8] = b"=(load)";
+
 /// A Lua state with its compiled scripts or loaded libraries.
 pub struct State {
     lua: *mut lua_State,
@@ -125,6 +128,12 @@ impl State {
         sandbox::fill(stack, own);
         // SAFETY: the real globals table is on top.
         let globals = unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
+        // `load` gets the text from a function of the script, which may collect garbage before the
+        // parser refers to the chunk's name (CVE-2025-49844). Other names are on the stack
+        // meanwhile. Strings are interned, so this reference keeps the default name.
+        stack.push_bytes(LOAD_NAME);
+        // SAFETY: the name is on top.
+        unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
         stack.set_top(0);
         memory.resume();
         State {

@@ -108,6 +108,26 @@ const NAMES_UNDER_PRESSURE: &str = "
     end
     return 'named'";
 
+/// The same for `load`, whose function collects garbage while the chunk is being read, and for its
+/// default name.
+const LOADS_UNDER_PRESSURE: &str = "
+    for round = 1, 100 do
+        for _, name in ipairs({'=(load)', '=' .. string.rep('m', 20) .. round}) do
+            local parts = {'error(', '\"seen\"', ')'}
+            local read = function()
+                collectgarbage('collect')
+                local junk = {}
+                for i = 1, 50 do junk[i] = string.rep('j', i % 8) .. round end
+                return table.remove(parts, 1)
+            end
+            local chunk = name == '=(load)' and load(read) or load(read, '=' .. string.sub(name, 2))
+            local ok, why = pcall(chunk)
+            local text = type(why) == 'table' and why.err or tostring(why)
+            if ok or not string.find(text, string.sub(name, 2) .. ':1: seen', 1, true) then return text end
+        end
+    end
+    return 'named'";
+
 fn eval(client: &mut Client, script: &str) -> Reply {
     client.command(&["EVAL", script, "0"])
 }
@@ -133,6 +153,7 @@ fn escapes_from_scripts_fail() {
             assert_eq!(eval(&mut client, script), Reply::bulk(*wanted), "{script}");
         }
         assert_eq!(eval(&mut client, NAMES_UNDER_PRESSURE), Reply::bulk("named"));
+        assert_eq!(eval(&mut client, LOADS_UNDER_PRESSURE), Reply::bulk("named"));
         assert_untouched(&mut client);
         // Closing the states, on every worker, runs no code of a script.
         client.call("SCRIPT FLUSH");
