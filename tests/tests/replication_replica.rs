@@ -179,14 +179,14 @@ fn clients_of_a_replica_may_not_write() {
         let mut client = replica.connect();
         client.call("SET before 1");
         primary.connect().call("SET a 1");
-        let judge = Server::redis(&[]).expect("redis-server is installed");
+        let reference = Server::redis(&[]).expect("redis-server is installed");
         let is_same = |words: &[&str]| {
-            let (given, right) = (replica.connect().command(words), judge.connect().command(words));
+            let (given, right) = (replica.connect().command(words), reference.connect().command(words));
             assert_eq!(given, right, "{words:?}");
             given
         };
         follow(&replica, &primary);
-        follow(&judge, &primary);
+        follow(&reference, &primary);
         wait_until_applied(&replica, &primary);
         for words in [
             &["SET", "a", "2"][..],
@@ -283,6 +283,24 @@ fn keys_expire_when_the_primary_says_so() {
     });
 }
 
+/// A command that fails on the replica is logged, and the stream continues.
+#[test]
+fn a_command_that_fails_does_not_end_the_link() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &PRIMARY);
+        let replica = Server::pantala(backend, &REPLICA);
+        follow(&replica, &primary);
+        let mut writer = primary.connect();
+        assert_eq!(writer.call("DEBUG REPLICATE fake-command-1 a"), Reply::ok());
+        assert_eq!(writer.call("SET key value"), Reply::ok());
+        wait_until_applied(&replica, &primary);
+        eventually("the later command has arrived", || replica.connect().call("GET key").text() == "value");
+        let log = replica.log();
+        assert_eq!(log.matches("== CRITICAL ==").count(), 1, "{log}");
+        assert!(log.contains("fake-command-1"), "{log}");
+    });
+}
+
 /// On a writable replica, keys to which its clients have given a TTL expire there, even without
 /// access. The primary's keys don't, even if a client's command has modified them.
 #[test]
@@ -290,26 +308,26 @@ fn a_writable_replica_expires_its_own_keys() {
     for_each_backend(|backend| {
         let Some(primary) = Server::redis(&PRIMARY) else { return };
         let mut replica = Server::pantala(backend, &[&REPLICA[..], &["--appendonly", "yes"]].concat());
-        let judge = Server::redis(&[]).expect("redis-server is installed");
+        let reference = Server::redis(&[]).expect("redis-server is installed");
         let mut writer = primary.connect();
         writer.call("DEBUG SET-ACTIVE-EXPIRE 0");
         writer.call("SET loaded 1 PX 300");
-        for server in [&replica, &judge] {
+        for server in [&replica, &reference] {
             server.connect().call("CONFIG SET replica-read-only no");
             server.connect().call("CONFIG SET notify-keyspace-events Ex");
             follow(server, &primary);
         }
-        let mut events: Vec<Client> = [&replica, &judge].map(Server::connect).into();
+        let mut events: Vec<Client> = [&replica, &reference].map(Server::connect).into();
         events.iter_mut().for_each(|client| _ = client.call("PSUBSCRIBE __keyevent@*__:expired"));
         let both = |words: &str| {
-            let replies = [&replica, &judge].map(|server| server.connect().call(words));
+            let replies = [&replica, &reference].map(|server| server.connect().call(words));
             assert_eq!(replies[0], replies[1], "{words}");
             replies[0].clone()
         };
         writer.call("SET theirs 1 PX 300");
         writer.call("SET shared 1");
         wait_until_applied(&replica, &primary);
-        wait_until_applied(&judge, &primary);
+        wait_until_applied(&reference, &primary);
         let written = [
             "SET own 1 PX 300",
             "SET text x",
@@ -333,7 +351,7 @@ fn a_writable_replica_expires_its_own_keys() {
         assert_eq!(both("DBSIZE"), Reply::Integer(13));
         // Loaded keys, and keys that the primary wrote, stay until the primary deletes them.
         eventually("the replica's own keys are deleted", || {
-            let left = [&replica, &judge].map(|server| server.connect().call("DBSIZE"));
+            let left = [&replica, &reference].map(|server| server.connect().call("DBSIZE"));
             left == [Reply::Integer(5), Reply::Integer(5)]
         });
         let mut names = Vec::new();

@@ -45,6 +45,11 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
             context.host.log(&format!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2))));
             reply.ok();
         }
+        (sub, 3..) if is_option(sub, "REPLICATE") => {
+            let words: Vec<&[u8]> = args.iter().skip(2).collect();
+            context.keyspace.journal().append_command(&words);
+            reply.ok();
+        }
         (sub, 3) if is_option(sub, "SET-SKIP-CHECKSUM-VALIDATION") => {
             context.keyspace.tuning.skips_checksums.store(leading_integer(args.at(2)) != 0, Relaxed);
             reply.ok();
@@ -384,6 +389,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "RELOAD [MERGE] [NOFLUSH] [NOSAVE]",
             "    Save the dataset, flush it, and load it again. NOSAVE: load the existing file. NOFLUSH: keep",
             "    the current keys. MERGE: keys of the file replace current ones.",
+            "REPLICATE <command> [<arg> ...]",
+            "    Send a command to replicas that is not run here.",
             "SET-ACTIVE-EXPIRE <0|1>",
             "    Enable or disable the deletion of expired keys in the background.",
             "SET-DISABLE-DENY-SCRIPTS <0|1>",

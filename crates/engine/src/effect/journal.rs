@@ -30,6 +30,7 @@ use std::time::Duration;
 use crossbeam::utils::CachePadded;
 use pantala_base::{BufferPool, Outgoing};
 
+use crate::effect::batch::encode;
 use crate::effect::log::{Ahead, DeferredWork, NotHeld, ReaderId, Start, Wake};
 use crate::effect::segment::{Segment, Stream};
 use crate::tuning::Tuning;
@@ -99,8 +100,8 @@ struct Shared {
     epoch: CachePadded<AtomicU64>,
     attendance: Box<[CachePadded<AtomicU64>]>,
     segments: Box<[CachePadded<Mutex<Segment>>]>,
-    /// Bytes of all units that workers have handed over.
-    handed_over: AtomicU64,
+    /// Bytes of all units that each worker has handed over.
+    handed_over: Box<[CachePadded<AtomicU64>]>,
     /// Whether workers have handed over units that the thread has not collected.
     has_units: AtomicBool,
     /// Whether the recorded units have a reader.
@@ -142,7 +143,7 @@ impl Journal {
             epoch: CachePadded::new(AtomicU64::new(1)),
             attendance: (0..workers).map(|_| CachePadded::new(AtomicU64::new(ASLEEP))).collect(),
             segments: (0..workers).map(|_| CachePadded::new(Mutex::default())).collect(),
-            handed_over: AtomicU64::new(0),
+            handed_over: (0..workers).map(|_| CachePadded::default()).collect(),
             has_units: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
             without_shards: AtomicU64::new(0),
@@ -258,7 +259,17 @@ impl Journal {
         };
         // Read after the merged bytes: what is merged meanwhile counts twice for a moment, instead
         // of not at all.
-        end + self.shared.handed_over.load(Ordering::SeqCst).saturating_sub(merged_bytes)
+        let handed_over = self.shared.handed_over.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum::<u64>();
+        end + handed_over.saturating_sub(merged_bytes)
+    }
+
+    /// Appends a command that has no effect here to the stream of this server's units (`DEBUG
+    /// REPLICATE`). Does nothing while the stream is not recorded, or is a primary's.
+    pub fn append_command(&self, words: &[&[u8]]) {
+        let mut command = Vec::new();
+        encode(&mut command, words.len(), words.iter().copied());
+        let aftermath = lock(&self.shared.control).logs.append_own(&command);
+        aftermath.settle();
     }
 
     /// Appends bytes of the primary's stream, which were applied.
@@ -360,9 +371,8 @@ impl Journal {
         }
         let handed_over = {
             let mut segment = lock(&shared.segments[worker as usize]);
-            // SeqCst: see `end_with_pending`. Within the lock, so that the thread never counts more
-            // merged bytes than were handed over.
-            shared.handed_over.fetch_add(stream.segment.len_bytes() as u64, Ordering::SeqCst);
+            // Relaxed: the lock orders it before the thread counts these bytes as merged.
+            shared.handed_over[worker as usize].fetch_add(stream.segment.len_bytes() as u64, Ordering::Relaxed);
             segment.append(&mut stream.segment);
             segment.len_bytes() as u64
         };
