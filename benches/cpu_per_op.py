@@ -41,17 +41,24 @@ def parse_arguments():
     )
     parser.add_argument("--server-cpus", default="0", help="taskset list for the server")
     parser.add_argument("--client-cpus", default="1", help="taskset list for redis-benchmark")
+    parser.add_argument(
+        "--login", action="append", default=[], metavar="NAME=USER:PASSWORD", help="the user of the clients of a peer"
+    )
     parser.add_argument("--client-threads", type=int, default=0, help="redis-benchmark --threads")
     return peers.parse(parser)
 
 
-def drive(arguments, port, test, pipeline, requests):
+def drive(arguments, name, port, test, pipeline, requests):
     """Runs redis-benchmark once; returns its operations per second."""
     command = [
         "taskset", "-c", arguments.client_cpus, "redis-benchmark", "-h", "127.0.0.1", "-p", str(port),
         "-t", test, "-n", str(requests), "-c", str(arguments.clients), "-P", str(pipeline),
         "-d", str(arguments.data_size), "-r", str(arguments.keyspace), "--csv",
     ]  # fmt: skip
+    login = dict(login.split("=", 1) for login in arguments.login).get(name)
+    if login:
+        user, password = login.split(":", 1)
+        command += ["--user", user, "-a", password]
     if arguments.client_threads:
         command += ["--threads", str(arguments.client_threads)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
@@ -71,12 +78,12 @@ def measure(arguments):
             with peers.Server(name, command, arguments.server_cpus) as server:
                 server.wait_ready()
                 # Sets three times as many random keys as there are, after which 95% exist. Also warms both sides.
-                drive(arguments, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
+                drive(arguments, name, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
                 for test in tests:
                     for pipeline in pipelines:
                         requests = arguments.requests if pipeline == 1 else arguments.requests_pipelined
                         before = peers.process_cpu_s(server.process.pid)
-                        per_second = drive(arguments, server.port, test, pipeline, requests)
+                        per_second = drive(arguments, name, server.port, test, pipeline, requests)
                         spent_us = (peers.process_cpu_s(server.process.pid) - before) * 1e6
                         results.setdefault((test, pipeline, name), []).append((spent_us / requests, per_second))
         print(f"round {round_number + 1} of {arguments.rounds} done", file=sys.stderr)

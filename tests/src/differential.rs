@@ -1,5 +1,5 @@
 //! The differential test: sends one command stream to two servers, the *subject* (Pantala) and the
-//! *judge* (redis-server, the reference), and compares every reply.
+//! *reference* (redis-server), and compares every reply.
 //!
 //! A *step* is a command of the stream. A *burst* is a list of steps sent in one write. A *walk* is
 //! a `SCAN` command whose cursor is followed to the end (see [`generator`]).
@@ -31,8 +31,8 @@ const ODD_SHOWN: usize = 4;
 /// maximum length of such a payload.
 const FILLING: usize = 3000;
 const PAYLOAD_BYTES_MAX: usize = 20_000;
-/// Minimum length of the judge's reply to a script, bytes, from which Pantala's script may fail for
-/// lack of memory.
+/// Minimum length of the reference's reply to a script, bytes, from which Pantala's script may fail
+/// for lack of memory.
 const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 
 /// A difference between two servers.
@@ -50,16 +50,16 @@ type Raw = (Reply, Vec<u8>);
 /// Two servers, and several connections to each.
 pub struct Pair<'a> {
     subject: &'a Server,
-    judge: &'a Server,
+    reference: &'a Server,
     subject_clients: Vec<Client>,
     judge_clients: Vec<Client>,
 }
 
 impl<'a> Pair<'a> {
-    /// Creates a pair in which `subject` must reply as `judge` does. Empties both servers and makes
-    /// them expire keys only on access, so that the number of keys is comparable.
+    /// Creates a pair in which `subject` must reply as `reference` does. Empties both servers and
+    /// makes them expire keys only on access, so that the number of keys is comparable.
     #[must_use]
-    pub fn new(subject: &'a Server, judge: &'a Server) -> Pair<'a> {
+    pub fn new(subject: &'a Server, reference: &'a Server) -> Pair<'a> {
         let connect = |server: &Server| {
             let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| server.connect()).collect();
             assert_eq!(clients[0].call("FLUSHALL"), Reply::ok());
@@ -72,7 +72,7 @@ impl<'a> Pair<'a> {
             clients[1].call("HELLO 3");
             clients
         };
-        Pair { subject, judge, subject_clients: connect(subject), judge_clients: connect(judge) }
+        Pair { subject, reference, subject_clients: connect(subject), judge_clients: connect(reference) }
     }
 
     /// Sends the steps to both servers in bursts, each on one connection, and compares the replies.
@@ -144,17 +144,21 @@ impl<'a> Pair<'a> {
         let marker = format!("marker-{start}");
         encode_into(&mut bytes, &["ECHO", &marker]);
         let connection = steps[0].connection;
-        let (subject, judge) = (&mut self.subject_clients[connection], &mut self.judge_clients[connection]);
+        let (subject, reference) = (&mut self.subject_clients[connection], &mut self.judge_clients[connection]);
         subject.send_raw(&bytes);
-        judge.send_raw(&bytes);
+        reference.send_raw(&bytes);
         let sent = || steps.iter().map(|step| format!("\n    {}", show_args(&step.args))).collect::<String>();
         let unanswered = |text: String| difference(start, format!("{text}; the burst was:{}", sent()));
         // The marker distinguishes a missing or extra reply from a wrong one.
-        let right = until_marker(judge, &marker).map_err(|text| unanswered(format!("the judge: {text}")))?;
+        let right = until_marker(reference, &marker).map_err(|text| unanswered(format!("the reference: {text}")))?;
         let given = until_marker(subject, &marker).map_err(unanswered)?;
         if given.len() != right.len() || right.len() != steps.len() {
-            let text =
-                format!("{} replies to a burst of {}, and the judge sent {}", given.len(), steps.len(), right.len());
+            let text = format!(
+                "{} replies to a burst of {}, and the reference sent {}",
+                given.len(),
+                steps.len(),
+                right.len()
+            );
             return Err(difference(start, text));
         }
         for (offset, ((step, given), right)) in steps.iter().zip(given).zip(right).enumerate() {
@@ -278,10 +282,10 @@ impl<'a> Pair<'a> {
     pub fn shrink(&self, mut steps: Vec<Step>) -> Vec<Step> {
         let deadline = Instant::now() + SHRINK_MAX;
         let fails = |steps: &[Step]| {
-            let mut pair = Pair::new(self.subject, self.judge);
+            let mut pair = Pair::new(self.subject, self.reference);
             pair.run(steps).and_then(|()| pair.compare_datasets()).is_err()
         };
-        let alive = [self.subject, self.judge].iter().all(|server| Client::try_tcp(server.port()).is_ok());
+        let alive = [self.subject, self.reference].iter().all(|server| Client::try_tcp(server.port()).is_ok());
         if !alive || !fails(&steps) {
             return steps;
         }
@@ -329,13 +333,13 @@ fn is_walk(step: &Step) -> bool {
 }
 
 /// Fills both servers from a separate stream. Returns the payloads of `DUMP` of all their keys.
-fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result<Vec<Vec<u8>>, Difference> {
+fn payloads(subject: &Server, reference: &Server, seed: u64, start_s: i64) -> Result<Vec<Vec<u8>>, Difference> {
     let mut generator = Generator::new(seed, start_s);
     let mut steps = Vec::new();
     while steps.len() < FILLING || generator.has_more_to_evict() {
         steps.push(generator.step());
     }
-    let mut pair = Pair::new(subject, judge);
+    let mut pair = Pair::new(subject, reference);
     pair.run(&steps)?;
     let mut payloads = Vec::new();
     for database in 0..generator::DATABASES {
@@ -363,11 +367,11 @@ fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result
 ///
 /// # Panics
 /// At the first difference, with the announced seed and the shortest failing stream found.
-pub fn compare(subject: &Server, judge: &Server, announced: u64, name: &str, count: usize) {
+pub fn compare(subject: &Server, reference: &Server, announced: u64, name: &str, count: usize) {
     let seed = Random::seed_of(announced, name);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let declared = generator::read_declared(&judge.connect().call("COMMAND DOCS"));
-    let payloads = payloads(subject, judge, seed.rotate_left(32), now as i64)
+    let declared = generator::read_declared(&reference.connect().call("COMMAND DOCS"));
+    let payloads = payloads(subject, reference, seed.rotate_left(32), now as i64)
         .unwrap_or_else(|found| panic!("PANTALA_SEED={announced} ({name}): before the stream, {}", found.text));
     let mut generator = Generator::new(seed, now as i64).with_declared(declared).with_payloads(payloads);
     let mut random = Random::from_seed(!seed);
@@ -381,7 +385,7 @@ pub fn compare(subject: &Server, judge: &Server, announced: u64, name: &str, cou
             steps.push(Step { connection, ..generator.step() });
         }
     }
-    let mut pair = Pair::new(subject, judge);
+    let mut pair = Pair::new(subject, reference);
     let Err(found) = pair.run(&steps).and_then(|()| pair.compare_datasets()) else { return };
     // Print the difference before shrinking, which takes long if a server doesn't reply.
     eprintln!("PANTALA_SEED={announced} ({name}): command {}: {}", found.index, found.text);
@@ -416,7 +420,7 @@ fn until_marker(client: &mut Client, marker: &str) -> Result<Vec<Raw>, String> {
     }
 }
 
-/// Returns whether the subject's reply `given` is acceptable, if the judge's is `right`.
+/// Returns whether the subject's reply `given` is acceptable, if the reference's is `right`.
 #[must_use]
 pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
     // COMPAT.md: Pantala limits the memory of a script's Lua state, which also holds the reply.

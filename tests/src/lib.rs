@@ -20,8 +20,8 @@
 //! - [`upstream`]: runs Redis's own test suite.
 //! - [`generator`]: random command streams; [`differential`]: sends a stream to two servers.
 //! - [`tls`]: certificates, and a tunnel through which a [`Client`] reaches an encrypted port.
-//! - [`transcript`]: replies to a list of commands, compared with the judge's.
-//! - *judge*: the real redis-server, the reference, whose replies are correct by definition.
+//! - [`transcript`]: replies to a list of commands, compared with the reference's.
+//! - *reference*: the real redis-server, whose replies are correct by definition.
 //!
 //! # Environment
 //!

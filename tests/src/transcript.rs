@@ -1,5 +1,5 @@
 //! Transcripts: a function sends commands to a server and returns lines about the replies.
-//! Pantala's lines must equal those of the judge, redis-server.
+//! Pantala's lines must equal those of the reference, redis-server.
 
 use crate::{Server, for_each_backend};
 
@@ -10,8 +10,8 @@ use crate::{Server, for_each_backend};
 /// # Panics
 /// If a line differs, or one server has more lines.
 pub fn assert_as_redis(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
-    if let Some(judge) = Server::redis(&[]) {
-        assert_as(&judge, args, transcript);
+    if let Some(reference) = Server::redis(&[]) {
+        assert_as(&reference, args, transcript);
     }
 }
 
@@ -20,20 +20,20 @@ pub fn assert_as_redis(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<St
 /// # Panics
 /// Like [`assert_as_redis`].
 pub fn assert_as_redis_in_each_form(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
-    if let Some(judge) = Server::redis(&[]) {
+    if let Some(reference) = Server::redis(&[]) {
         for execution in ["inline", "owner"] {
-            assert_as(&judge, &[args, &["--execution", execution]].concat(), &transcript);
+            assert_as(&reference, &[args, &["--execution", execution]].concat(), &transcript);
         }
     }
 }
 
-/// Checks as [`assert_as_redis`] does, with a judge that is already running.
+/// Checks as [`assert_as_redis`] does, with a reference that is already running.
 ///
 /// # Panics
 /// Like [`assert_as_redis`].
-pub fn assert_as(judge: &Server, args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
+pub fn assert_as(reference: &Server, args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
     for version in [2, 3] {
-        let right = transcript(judge, version);
+        let right = transcript(reference, version);
         for_each_backend(|backend| {
             let mut server = Server::pantala(backend, args);
             let given = transcript(&server, version);

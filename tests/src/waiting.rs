@@ -24,8 +24,8 @@ pub fn play(scene: impl Fn(&Server)) {
         scene(&server);
         server.assert_sound();
     }
-    if let Some(judge) = Server::redis(&[]) {
-        scene(&judge);
+    if let Some(reference) = Server::redis(&[]) {
+        scene(&reference);
     }
 }
 
@@ -34,10 +34,10 @@ pub fn play(scene: impl Fn(&Server)) {
 /// # Panics
 /// If a scenario panics.
 pub fn play_together(scene: impl Fn(&Server) + Sync) {
-    let judge = Server::redis(&[]);
+    let reference = Server::redis(&[]);
     let mut servers = pantalas();
     std::thread::scope(|scope| {
-        for server in servers.iter().chain(&judge) {
+        for server in servers.iter().chain(&reference) {
             scope.spawn(|| scene(server));
         }
     });

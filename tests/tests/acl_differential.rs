@@ -141,9 +141,9 @@ fn texts(reply: &Reply) -> Vec<String> {
 }
 
 impl Names {
-    fn ask(judge: &mut Client, subject: &mut Client) -> Names {
-        let categories = texts(&judge.call("ACL CAT"));
-        let mut of = |name: &str| texts(&judge.call(&format!("ACL CAT {name}")));
+    fn ask(reference: &mut Client, subject: &mut Client) -> Names {
+        let categories = texts(&reference.call("ACL CAT"));
+        let mut of = |name: &str| texts(&reference.call(&format!("ACL CAT {name}")));
         let mut known: Vec<String> = categories.iter().flat_map(|name| of(name)).collect();
         known.sort();
         known.dedup();
@@ -163,7 +163,7 @@ impl Names {
             infos.elements().iter().map(arity).collect()
         };
         let same: Vec<bool> =
-            arities(judge).iter().zip(arities(subject)).map(|(wanted, found)| *wanted == found).collect();
+            arities(reference).iter().zip(arities(subject)).map(|(wanted, found)| *wanted == found).collect();
         let is_run = |name: &String| wanted.contains(name) && !unwanted.contains(name);
         let named = commands.iter().zip(same).filter(|(name, is_same)| *is_same && is_run(name));
         let run = named.map(|(name, _)| name.clone()).collect();
@@ -376,9 +376,9 @@ fn compared(step: &Step, wanted: &Reply, found: &Reply) -> Option<[String; 2]> {
 
 /// Compares at least `count` replies.
 fn compare_with_redis(count: usize) {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let subject = Server::pantala(Backend::Epoll, &["--workers", "1", "--shards", "4"]);
-    let (mut right, mut given) = (judge.connect(), subject.connect());
+    let (mut right, mut given) = (reference.connect(), subject.connect());
     let names = Names::ask(&mut right, &mut given);
     let mut random = Random::from_seed(Random::seed("acl rules"));
     let begin = Instant::now();

@@ -57,8 +57,8 @@ fn bgsave_writes_the_file() {
         assert_eq!(client.call("FLUSHALL"), Reply::ok());
         assert_eq!(client.call("DEBUG RELOAD NOSAVE"), Reply::ok());
         assert_eq!(client.call("DEBUG DIGEST").text(), digest);
-        if let Some(judge) = Server::redis(&["--dir", path(&folder)]) {
-            assert_eq!(judge.connect().call("DEBUG DIGEST").text(), digest);
+        if let Some(reference) = Server::redis(&["--dir", path(&folder)]) {
+            assert_eq!(reference.connect().call("DEBUG DIGEST").text(), digest);
         }
     });
 }
@@ -85,8 +85,8 @@ fn replies_of_bgsave_are_those_of_redis() {
     };
     for_each_backend(|backend| scene(&pantala(backend, &folder(), &["--save", ""])));
     let folder = folder();
-    if let Some(judge) = Server::redis(&["--dir", path(&folder), "--save", ""]) {
-        scene(&judge);
+    if let Some(reference) = Server::redis(&["--dir", path(&folder), "--save", ""]) {
+        scene(&reference);
     }
 }
 
@@ -183,8 +183,8 @@ fn replies_after_a_failed_snapshot(server: &Server, folder: &TempDir) -> Vec<Rep
 fn writes_are_rejected_after_a_failed_snapshot() {
     const SAVES: &[&str] = &["--save", "3600 1", "--enable-protected-configs", "yes"];
     let judged = folder();
-    let judge = Server::redis(&[&["--dir", path(&judged)], SAVES].concat());
-    let right = judge.map(|judge| replies_after_a_failed_snapshot(&judge, &judged));
+    let reference = Server::redis(&[&["--dir", path(&judged)], SAVES].concat());
+    let right = reference.map(|reference| replies_after_a_failed_snapshot(&reference, &judged));
     for_each_backend(|backend| {
         let folder = folder();
         let given = replies_after_a_failed_snapshot(&pantala(backend, &folder, SAVES), &folder);
@@ -478,8 +478,8 @@ fn loaded_digests(backend: Backend, folder: &TempDir) -> String {
     std::fs::copy(folder.path().join("dump.rdb"), copy.path().join("dump.rdb")).expect("the file is there");
     let loaded = pantala(backend, &copy, &["--save", ""]);
     let digest = loaded.connect().call("DEBUG DIGEST").text();
-    if let Some(judge) = Server::redis(&["--dir", path(&copy), "--save", ""]) {
-        assert_eq!(judge.connect().call("DEBUG DIGEST").text(), digest, "in redis-server");
+    if let Some(reference) = Server::redis(&["--dir", path(&copy), "--save", ""]) {
+        assert_eq!(reference.connect().call("DEBUG DIGEST").text(), digest, "in redis-server");
     }
     digest
 }

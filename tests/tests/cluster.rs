@@ -18,7 +18,7 @@ fn pantala(more: &[&str]) -> Server {
 }
 
 /// Starts a real cluster of one node.
-fn judge(more: &[&str]) -> Option<Server> {
+fn reference(more: &[&str]) -> Option<Server> {
     let server = Server::redis(&[&["--cluster-enabled", "yes"], more].concat())?;
     let mut client = server.connect();
     assert_eq!(client.call("CLUSTER ADDSLOTSRANGE 0 16383"), Reply::ok());
@@ -200,8 +200,8 @@ fn all_commands() -> Vec<Vec<String>> {
 
 #[test]
 fn a_cluster_of_one_node_replies_as_redis() {
-    let Some(judge) = judge(&[]) else { return };
-    assert_as(&judge, &CLUSTER_ARGS, |server, version| answers(server, version, &all_commands()));
+    let Some(reference) = reference(&[]) else { return };
+    assert_as(&reference, &CLUSTER_ARGS, |server, version| answers(server, version, &all_commands()));
 }
 
 #[test]
@@ -216,12 +216,12 @@ fn a_node_announces_its_configured_address() {
                 "--cluster-announce-ip",
                 "10.1.2.3",
             ];
-            let Some(judge) = Server::redis(&[&["--cluster-enabled", "yes"], &args[..]].concat()) else { return };
-            assert_eq!(judge.connect().call("CLUSTER ADDSLOTSRANGE 0 16383"), Reply::ok());
+            let Some(reference) = Server::redis(&[&["--cluster-enabled", "yes"], &args[..]].concat()) else { return };
+            assert_eq!(reference.connect().call("CLUSTER ADDSLOTSRANGE 0 16383"), Reply::ok());
             let commands = words(&ANNOUNCEMENTS[..4]);
             for version in [2, 3] {
                 let (given, right) =
-                    (answers(&pantala(&args), version, &commands), answers(&judge, version, &commands));
+                    (answers(&pantala(&args), version, &commands), answers(&reference, version, &commands));
                 assert_eq!(given, right, "{endpoint} {hostname:?}, RESP{version}");
             }
         }
@@ -235,9 +235,9 @@ fn a_node_announces_its_configured_address() {
 
 #[test]
 fn commands_report_that_cluster_support_is_disabled() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let server = Server::pantala(Backend::all()[0], &["--workers", "1"]);
-    let (mut given, mut right) = (server.connect(), judge.connect());
+    let (mut given, mut right) = (server.connect(), reference.connect());
     let lines = [
         "READONLY",
         "READWRITE",

@@ -31,12 +31,12 @@ const PROSE: &[&str] = &["summary", "complexity", "replaced_by"];
 
 /// Starts both servers and connects to each with one version of the protocol.
 fn servers(version: &str) -> Option<(Server, Client, Server, Client)> {
-    let judge = Server::redis(&[])?;
+    let reference = Server::redis(&[])?;
     let subject = Server::pantala(Backend::Epoll, &["--workers", "1"]);
-    let (mut given, mut right) = (subject.connect(), judge.connect());
+    let (mut given, mut right) = (subject.connect(), reference.connect());
     given.command(&["HELLO", version]);
     right.command(&["HELLO", version]);
-    Some((subject, given, judge, right))
+    Some((subject, given, reference, right))
 }
 
 /// Returns the names of the commands that both servers have.

@@ -31,7 +31,7 @@ fn id(client: &mut Client) -> String {
 
 #[test]
 fn client_list_has_the_fields_of_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let names = |server: &Server| {
         let text = server.connect().call("CLIENT INFO").text();
         text.split_whitespace()
@@ -39,7 +39,7 @@ fn client_list_has_the_fields_of_redis() {
             .map(|(name, _)| name.to_owned())
             .collect::<Vec<_>>()
     };
-    let right = names(&judge);
+    let right = names(&reference);
     for_each_backend(|backend| {
         let given = names(&start(backend));
         assert_eq!(given[..right.len()], right, "fields of CLIENT INFO; those of later versions may follow");
@@ -248,8 +248,8 @@ fn the_duration_of_a_pause_counts_from_its_reply() {
         pause(&server);
         server.assert_sound();
     }
-    if let Some(judge) = Server::redis(&[]) {
-        pause(&judge);
+    if let Some(reference) = Server::redis(&[]) {
+        pause(&reference);
     }
 }
 

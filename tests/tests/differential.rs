@@ -17,14 +17,14 @@ fn commands() -> usize {
 fn compare(test: &str, args: &[&str], settings: &[&str]) {
     let announced = Random::seed(test);
     for backend in Backend::all() {
-        let Some(judge) = Server::redis(settings) else { return };
+        let Some(reference) = Server::redis(settings) else { return };
         let mut subject = Server::pantala(*backend, &[args, settings].concat());
         // Each run has its own stream of commands. All seeds are derived from the one that is
         // printed.
         let name = format!("{test} on {}", backend.name());
-        differential::compare(&subject, &judge, announced, &name, commands());
+        differential::compare(&subject, &reference, announced, &name, commands());
         if !settings.is_empty() {
-            let stats = judge.connect().call("INFO commandstats").text();
+            let stats = reference.connect().call("INFO commandstats").text();
             let (good, calls) = successes(&stats, "object|freq");
             assert!(good > 0, "none of {calls} OBJECT FREQ succeeds");
         }

@@ -35,8 +35,8 @@ fn both(one: &mut Client, two: &mut Client, command: &str) {
 
 #[test]
 fn digests_are_those_of_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
-    let mut right = judge.connect();
+    let Some(reference) = Server::redis(&[]) else { return };
+    let mut right = reference.connect();
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let mut client = server.connect();

@@ -19,7 +19,7 @@ fn values() -> usize {
     }
 }
 
-fn judge() -> Option<Server> {
+fn reference() -> Option<Server> {
     Server::redis(&["--sanitize-dump-payload", "yes"])
 }
 
@@ -167,9 +167,9 @@ fn bad_data() -> Reply {
 
 #[test]
 fn values_are_exchanged_with_redis() {
-    let Some(judge) = judge() else { return };
+    let Some(reference) = reference() else { return };
     let mut server = subject();
-    let (mut ours, mut theirs) = (server.connect(), judge.connect());
+    let (mut ours, mut theirs) = (server.connect(), reference.connect());
     let mut random = Random::from_seed(Random::seed("values_are_exchanged_with_redis"));
     for _ in 0..values() {
         let makers = makers(&mut random);
@@ -198,9 +198,9 @@ fn values_are_exchanged_with_redis() {
 
 #[test]
 fn packed_sorted_sets_are_dumped_as_redis_dumps_them() {
-    let Some(judge) = judge() else { return };
+    let Some(reference) = reference() else { return };
     let mut server = subject();
-    let (mut ours, mut theirs) = (server.connect(), judge.connect());
+    let (mut ours, mut theirs) = (server.connect(), reference.connect());
     let mut random = Random::from_seed(Random::seed("packed_sorted_sets_are_dumped_as_redis_dumps_them"));
     for _ in 0..values() {
         let mut command: Vec<Vec<u8>> = vec![b"ZADD".to_vec(), b"k".to_vec()];
@@ -249,9 +249,9 @@ fn damaged(random: &mut Random, good: &[u8]) -> Vec<u8> {
 
 #[test]
 fn damaged_payloads_get_the_same_replies() {
-    let Some(mut judge) = judge() else { return };
+    let Some(mut reference) = reference() else { return };
     let mut server = subject();
-    let (mut ours, mut theirs) = (server.connect(), judge.connect());
+    let (mut ours, mut theirs) = (server.connect(), reference.connect());
     let mut random = Random::from_seed(Random::seed("damaged_payloads_get_the_same_replies"));
     let (mut deaths, mut accepted, mut rejected, mut taken, mut others_taken) = (0, 0, 0, 0, 0);
     let values = values();
@@ -271,9 +271,9 @@ fn damaged_payloads_get_the_same_replies() {
             let Ok((their_reply, _)) = theirs.try_receive() else {
                 deaths += 1;
                 assert!(deaths <= JUDGE_DEATHS_MAX, "redis-server crashes too often");
-                let Some(another) = self::judge() else { return };
-                judge = another;
-                theirs = judge.connect();
+                let Some(another) = self::reference() else { return };
+                reference = another;
+                theirs = reference.connect();
                 continue;
             };
             if our_reply != their_reply {

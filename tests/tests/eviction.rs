@@ -272,8 +272,8 @@ fn rejections(server: &Server) -> Vec<String> {
 
 #[test]
 fn commands_are_rejected_as_in_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
-    let expected = rejections(&judge);
+    let Some(reference) = Server::redis(&[]) else { return };
+    let expected = rejections(&reference);
     let count = expected.iter().filter(|line| line.contains(OUT_OF_MEMORY)).count();
     assert!(count > 40, "{count} rejections");
     for mut server in pantalas() {

@@ -41,9 +41,9 @@ const COMMANDS: &[&str] = &[
 #[ignore = "takes half a gigabyte in each of two servers: run by .ci/nightly"]
 fn bits_and_ranges_near_the_longest_string() {
     for &backend in Backend::all() {
-        let Some(judge) = Server::redis(&[]) else { return };
+        let Some(reference) = Server::redis(&[]) else { return };
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "7"]);
-        let (mut ours, mut theirs) = (server.connect(), judge.connect());
+        let (mut ours, mut theirs) = (server.connect(), reference.connect());
         let mut longest = 0;
         for command in COMMANDS {
             let (given, right) = (ours.call(command), theirs.call(command));

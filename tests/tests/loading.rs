@@ -117,8 +117,8 @@ fn clients_are_served_while_the_dataset_is_loaded() {
     let shared = [&["--dir", path(&folder), "--save", "", "--enable-debug-command", "yes"][..], &SLOW].concat();
     // By default redis-server serves clients only once per 2 MiB loaded.
     let often = ["--loading-process-events-interval-bytes", "1024"];
-    let judge = Server::redis_loading(&[&shared[..], &often].concat());
-    let right = judge.map(|judge| replies_while_loading(&judge, &digest));
+    let reference = Server::redis_loading(&[&shared[..], &often].concat());
+    let right = reference.map(|reference| replies_while_loading(&reference, &digest));
     for appendonly in ["no", "yes"] {
         for_each_backend(|backend| {
             let args = [&shared[..], &["--workers", "2", "--appendonly", appendonly]].concat();

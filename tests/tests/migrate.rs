@@ -199,7 +199,7 @@ fn moved(client: &mut Client, answer: &'static str, wait: Duration) -> String {
 
 #[test]
 fn unacknowledged_keys_stay_on_the_source() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     // In each answer, the first line replies to SELECT, and the next ones to RESTORE.
     let answers: &[(&str, Duration)] = &[
         ("", CLOSES),
@@ -220,7 +220,7 @@ fn unacknowledged_keys_stay_on_the_source() {
     };
     let mut servers = pantalas();
     std::thread::scope(|scope| {
-        let right = scope.spawn(|| play(&judge));
+        let right = scope.spawn(|| play(&reference));
         let given: Vec<_> = servers.iter().map(|server| scope.spawn(|| play(server))).collect();
         let right = right.join().expect("redis-server runs");
         for given in given {

@@ -59,13 +59,13 @@ fn random_commands_publish_the_events_of_redis() {
     let layouts: [&[&str]; 2] = [&["--workers", "1", "--shards", "1"], &["--workers", "3", "--shards", "40"]];
     let announced = Random::seed(test);
     for args in layouts {
-        let Some(judge) = Server::redis(&[]) else { return };
+        let Some(reference) = Server::redis(&[]) else { return };
         let subject = Server::pantala(Backend::all()[0], args);
         let seed = Random::seed_of(announced, &args.join(" "));
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (mut generator, mut random) = (Generator::new(seed, now as i64), Random::from_seed(!seed));
-        let mut pair = Pair::new(&subject, &judge);
-        let mut sides = [&subject, &judge].map(|server| (listener(server), server.connect()));
+        let mut pair = Pair::new(&subject, &reference);
+        let mut sides = [&subject, &reference].map(|server| (listener(server), server.connect()));
         let (mut sent, mut seen) = (0, 0);
         let mut differences = Vec::new();
         while sent < COMMANDS && differences.len() < DIFFERENCES_SHOWN {
@@ -207,10 +207,10 @@ const SCRIPT: &[&str] = &[
 /// Asserts that `play` returns the same with each form of Pantala as with redis-server. `play` gets
 /// a client, and a closure that returns the events since its last call. Active expiry is off.
 fn assert_as_redis<T: PartialEq + Debug>(play: impl Fn(&mut Client, &mut dyn FnMut() -> Vec<String>) -> T) {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     for_each_form(|backend, execution| {
         let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
-        let [given, right] = [&subject, &judge].map(|server| {
+        let [given, right] = [&subject, &reference].map(|server| {
             let (mut client, mut listener, mut publisher) = (server.connect(), listener(server), server.connect());
             client.call("FLUSHALL");
             client.call("DEBUG SET-ACTIVE-EXPIRE 0");
@@ -288,10 +288,10 @@ fn untouched_keys_and_fields_expire_with_an_event() {
 
 #[test]
 fn the_setting_is_parsed_as_in_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let subject = Server::pantala(Backend::all()[0], &["--notify-keyspace-events", "Kx"]);
     assert_eq!(subject.connect().call("CONFIG GET notify-keyspace-events").elements()[1], Reply::bulk("xK"));
-    let [given, right] = [&subject, &judge].map(|server| {
+    let [given, right] = [&subject, &reference].map(|server| {
         let mut client = server.connect();
         let mut replies = Vec::new();
         for classes in ["", "An", "KEA", "KE$n", "mKEx", "g$lshzxetdnKEm", "AKEmn", "Kq", "KE", "A", ""] {
@@ -386,10 +386,10 @@ fn events_of_scripts_are_those_of_redis() {
     let wide = "redis.call('INCR', KEYS[1]) redis.call('GET', KEYS[2]) redis.call('APPEND', KEYS[3], 'x') redis.call('GET', 'nothing')
         for i = 1, 9 do redis.call('SET', 'undeclared:' .. i, i) end return redis.call('DEL', KEYS[1], 'undeclared:3')";
     let fails = "redis.call('SET', KEYS[1], 1) redis.call('LPUSH', KEYS[1], 1)";
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     for_each_form(|backend, execution| {
         let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
-        let [given, right] = [&subject, &judge].map(|server| {
+        let [given, right] = [&subject, &reference].map(|server| {
             let (mut client, mut listener, mut publisher) = (server.connect(), listener(server), server.connect());
             client.call("FLUSHALL");
             client.call("DEBUG SET-ACTIVE-EXPIRE 0");

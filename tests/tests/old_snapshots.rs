@@ -228,8 +228,8 @@ fn files_of_older_versions_are_loaded_as_by_redis() {
         assert_eq!(client.call("HGET hash-zipmap 12").text(), "34");
         assert_eq!(client.call("ZSCORE zset m2").text(), "inf");
         assert_eq!(client.call("LINDEX list-ziplist 6").text(), i64::MIN.to_string());
-        let Some(judge) = Server::redis(&dir) else { return tool::skipped("redis-server isn't installed") };
-        let mut right = judge.connect();
+        let Some(reference) = Server::redis(&dir) else { return tool::skipped("redis-server isn't installed") };
+        let mut right = reference.connect();
         let (given, right_content) = (content(&mut client), content(&mut right));
         assert_eq!(given.len(), right_content.len());
         for (given, right) in given.iter().zip(&right_content) {

@@ -214,9 +214,9 @@ fn oom_score_and_title_are_set_as_in_redis() {
         &["bind-source-addr", "nonsense"],
         &["bind-source-addr", ""],
     ];
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let server = Server::pantala(Backend::all()[0], &[]);
-    let (mut ours, mut theirs) = (server.connect(), judge.connect());
+    let (mut ours, mut theirs) = (server.connect(), reference.connect());
     for step in STEPS {
         let set = [&["CONFIG", "SET"], *step].concat();
         let (given, right) = (ours.command(&set), theirs.command(&set));
@@ -225,7 +225,7 @@ fn oom_score_and_title_are_set_as_in_redis() {
         if !step.contains(&"maxclients") {
             assert_eq!(given, right, "{step:?}");
         }
-        assert_eq!(oom_score(server.pid()), oom_score(judge.pid()), "{step:?}");
+        assert_eq!(oom_score(server.pid()), oom_score(reference.pid()), "{step:?}");
         let get = ["CONFIG", "GET", "oom-score-adj*"];
         let sorted = |reply: pantala_tests::Reply| {
             let mut words: Vec<String> = reply.elements().iter().map(pantala_tests::Reply::text).collect();
@@ -238,11 +238,11 @@ fn oom_score_and_title_are_set_as_in_redis() {
         client.command(&["CONFIG", "SET", "oom-score-adj", "yes", "oom-score-adj-values", "10 20 30"]);
         client.call("REPLICAOF 127.0.0.1 1");
     }
-    assert_eq!(oom_score(server.pid()), oom_score(judge.pid()), "of a replica");
+    assert_eq!(oom_score(server.pid()), oom_score(reference.pid()), "of a replica");
     for client in [&mut ours, &mut theirs] {
         client.call("REPLICAOF NO ONE");
     }
-    assert_eq!(oom_score(server.pid()), oom_score(judge.pid()), "of a primary");
+    assert_eq!(oom_score(server.pid()), oom_score(reference.pid()), "of a primary");
 }
 
 #[test]

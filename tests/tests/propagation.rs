@@ -101,8 +101,8 @@ fn played(server: &Server) -> Vec<Vec<String>> {
 
 #[test]
 fn commands_are_propagated_as_redis_propagates_them() {
-    let Some(judge) = Server::redis(&[]) else { return };
-    let right = played(&judge);
+    let Some(reference) = Server::redis(&[]) else { return };
+    let right = played(&reference);
     for_each_backend(|backend| {
         let mut subject = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let given = played(&subject);
@@ -142,7 +142,7 @@ const DIGESTS_MAX: usize = 3;
 /// both have the server's dataset.
 fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
     let mut copies = vec![("pantala", Server::pantala(backend, &["--workers", "2"]))];
-    copies.extend(Server::redis(&[]).map(|judge| ("redis-server", judge)));
+    copies.extend(Server::redis(&[]).map(|reference| ("redis-server", reference)));
     for (name, copy) in &copies {
         // The copy must use the encodings of the server: a listpack loses the sign of a score -0,
         // as in Redis, and these limits determine which sorted sets are listpacks.
@@ -164,11 +164,11 @@ fn the_stream_of_random_commands_rebuilds_the_dataset() {
     let test = "the_stream_of_random_commands_rebuilds_the_dataset";
     let announced = Random::seed(test);
     for_each_backend(|backend| {
-        let Some(judge) = Server::redis(&[]) else { return };
+        let Some(reference) = Server::redis(&[]) else { return };
         let mut subject = Server::pantala(backend, &["--workers", "2", "--shards", "12"]);
         let mut stream = EffectStream::attach(&subject);
         let name = format!("{test} on {}", backend.name());
-        differential::compare(&subject, &judge, announced, &name, commands());
+        differential::compare(&subject, &reference, announced, &name, commands());
         let mut client = subject.connect();
         delete_expired(&mut client);
         let effects = stream.take(&mut client);

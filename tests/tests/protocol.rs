@@ -40,17 +40,17 @@ fn outcome(server: &Server, input: &[u8], then: Then) -> Vec<u8> {
 /// `args`.
 fn beside_judge(args: &[&str], body: impl Fn(&Server, &Server)) {
     for_each_backend(|backend| {
-        let Some(judge) = Server::redis(args) else { return };
+        let Some(reference) = Server::redis(args) else { return };
         let mut all = vec!["--workers", "2", "--shards", "8"];
         all.extend_from_slice(args);
         let mut subject = Server::pantala(backend, &all);
-        body(&subject, &judge);
+        body(&subject, &reference);
         subject.assert_sound();
     });
 }
 
-fn compare(subject: &Server, judge: &Server, input: &[u8], then: Then) {
-    let right = outcome(judge, input, then);
+fn compare(subject: &Server, reference: &Server, input: &[u8], then: Then) {
+    let right = outcome(reference, input, then);
     let given = outcome(subject, input, then);
     assert!(given == right, "sent {} ({then:?})\n  gives   {}\n  must be {}", show(input), show(&given), show(&right));
 }
@@ -165,17 +165,17 @@ fn protocol_errors_and_odd_requests() {
     cases.push((b"*1\r\n\xff\r\n".to_vec(), Closes));
     cases.push((b"\0\r\n".to_vec(), Waits));
 
-    beside_judge(&[], |subject, judge| {
+    beside_judge(&[], |subject, reference| {
         for (input, then) in &cases {
             if input.starts_with(b"HELLO") {
                 // HELLO's reply contains values that differ between servers, so only the bytes
                 // after it are compared.
                 let tail = |bytes: Vec<u8>| bytes[bytes.len().saturating_sub(50)..].to_vec();
-                let (right, given) = (outcome(judge, input, *then), outcome(subject, input, *then));
+                let (right, given) = (outcome(reference, input, *then), outcome(subject, input, *then));
                 assert_eq!(show(&tail(given)), show(&tail(right)));
                 continue;
             }
-            compare(subject, judge, input, *then);
+            compare(subject, reference, input, *then);
         }
         assert_eq!(subject.connect().call("PING"), Reply::Simple("PONG".into()), "the server still runs");
     });
@@ -183,7 +183,7 @@ fn protocol_errors_and_odd_requests() {
 
 #[test]
 fn limits_before_authentication() {
-    beside_judge(&["--requirepass", "secret"], |subject, judge| {
+    beside_judge(&["--requirepass", "secret"], |subject, reference| {
         for (input, then) in [
             ("*11\r\n", Closes),
             ("*10\r\n", Waits),
@@ -200,7 +200,7 @@ fn limits_before_authentication() {
             ("AUTH secret\r\nRESET\r\nPING\r\n", Waits),
             ("AUTH secret\r\n*11\r\n", Waits),
         ] {
-            compare(subject, judge, input.as_bytes(), then);
+            compare(subject, reference, input.as_bytes(), then);
         }
     });
 }
@@ -228,19 +228,19 @@ fn sample() -> (Vec<u8>, Vec<usize>) {
 
 #[test]
 fn truncated_at_each_byte() {
-    beside_judge(&[], |subject, judge| {
+    beside_judge(&[], |subject, reference| {
         let (bytes, _) = sample();
         for cut in 0..bytes.len() {
-            compare(subject, judge, &bytes[..cut], Waits);
+            compare(subject, reference, &bytes[..cut], Waits);
         }
     });
 }
 
 #[test]
 fn split_at_each_byte_and_byte_by_byte() {
-    beside_judge(&[], |subject, judge| {
+    beside_judge(&[], |subject, reference| {
         let (bytes, _) = sample();
-        let whole = outcome(judge, &bytes, Waits);
+        let whole = outcome(reference, &bytes, Waits);
         let pieces = |pieces: &[&[u8]]| {
             let mut client = subject.connect();
             for piece in pieces {
@@ -284,13 +284,13 @@ fn large_values_in_random_pieces() {
 
 #[test]
 fn half_closed_clients_get_their_replies() {
-    beside_judge(&[], |subject, judge| {
+    beside_judge(&[], |subject, reference| {
         let mut input = encode(&["SET", "big", &"x".repeat(100_000)]);
         for _ in 0..20 {
             encode_into(&mut input, &["INCR", "n"]);
             encode_into(&mut input, &["ECHO", "hello"]);
         }
-        compare(subject, judge, &input, Waits);
+        compare(subject, reference, &input, Waits);
         assert_eq!(subject.connect().call("GET n"), Reply::bulk("20"));
     });
 }
@@ -299,7 +299,7 @@ fn half_closed_clients_get_their_replies() {
 fn a_hundred_thousand_commands_in_one_write() {
     const COMMANDS: usize = 100_000;
     let seed = Random::seed("a_hundred_thousand_commands_in_one_write");
-    beside_judge(&[], |subject, judge| {
+    beside_judge(&[], |subject, reference| {
         let mut random = Random::from_seed(seed);
         let mut bytes = Vec::new();
         for number in 0..COMMANDS {
@@ -318,7 +318,7 @@ fn a_hundred_thousand_commands_in_one_write() {
             assert_eq!(client.call("FLUSHALL"), Reply::ok());
             client.exchange_until(&bytes, b"the end")
         };
-        let (given, right) = (all(subject), all(judge));
+        let (given, right) = (all(subject), all(reference));
         assert_eq!(given.len(), right.len(), "number of replies");
         for (index, (given, right)) in given.iter().zip(&right).enumerate() {
             assert!(given.1 == right.1, "reply {index}: gives {}, must be {}", show(&given.1), show(&right.1));
@@ -330,7 +330,7 @@ fn a_hundred_thousand_commands_in_one_write() {
 /// command share both, so the cache must distinguish them by the second word.
 #[test]
 fn subcommands_of_one_name_and_arity_are_distinguished() {
-    beside_judge(&[], |subject, judge| {
+    beside_judge(&[], |subject, reference| {
         let mut input = Vec::new();
         let calls = [
             "SET k v",
@@ -354,10 +354,10 @@ fn subcommands_of_one_name_and_arity_are_distinguished() {
         for call in calls {
             encode_into(&mut input, &call.split(' ').collect::<Vec<_>>());
         }
-        compare(subject, judge, &input, Waits);
+        compare(subject, reference, &input, Waits);
         // Each call is also sent alone, so that it isn't in the same window (batch of pipelined
         // commands) as another.
-        let (mut given, mut right) = (subject.connect(), judge.connect());
+        let (mut given, mut right) = (subject.connect(), reference.connect());
         for call in calls.iter().filter(|call| call.contains(' ')) {
             assert_eq!(given.call(call), right.call(call), "{call}");
         }
@@ -369,7 +369,7 @@ fn subcommands_of_one_name_and_arity_are_distinguished() {
 fn damaged_requests() {
     const ROUNDS: usize = 1500;
     let seed = Random::seed("damaged_requests");
-    beside_judge(&[], |subject, judge| {
+    beside_judge(&[], |subject, reference| {
         let mut random = Random::from_seed(seed);
         let (bytes, ends) = sample();
         for round in 0..ROUNDS {
@@ -386,7 +386,7 @@ fn damaged_requests() {
                     input.push(byte);
                 }
             }
-            let (right, given) = (outcome(judge, &input, Waits), outcome(subject, &input, Waits));
+            let (right, given) = (outcome(reference, &input, Waits), outcome(subject, &input, Waits));
             assert!(
                 given == right,
                 "PANTALA_SEED={seed}, round {round}: sent {}\n  gives   {}\n  must be {}",

@@ -280,8 +280,8 @@ fn commands_denied_to_subscribers_are_those_of_redis() {
         "sunsubscribe",
         "unsubscribe",
     ];
-    let Some(judge) = Server::redis(&[]) else { return };
-    let entries = judge.connect().call("COMMAND");
+    let Some(reference) = Server::redis(&[]) else { return };
+    let entries = reference.connect().call("COMMAND");
     let all = entries.elements().iter().flat_map(|entry| std::iter::once(entry).chain(entry.elements()[9].elements()));
     let calls = all.map(|entry| {
         let fields = entry.elements();
@@ -297,7 +297,7 @@ fn commands_denied_to_subscribers_are_those_of_redis() {
     for_each_backend(|backend| {
         let server = start(backend);
         let names: Vec<String> = server.connect().call("COMMAND LIST").elements().iter().map(Reply::text).collect();
-        let (mut given, mut right) = (server.connect(), judge.connect());
+        let (mut given, mut right) = (server.connect(), reference.connect());
         assert_eq!(given.call("SUBSCRIBE a"), right.call("SUBSCRIBE a"));
         for (_, call) in calls.iter().filter(|(name, _)| names.contains(name)) {
             assert_eq!(given.command(call), right.command(call), "{call:?}");
@@ -357,8 +357,8 @@ fn a_client_that_unsubscribes_receives_earlier_messages() {
             }
         }
     };
-    if let Some(judge) = Server::redis(&[]) {
-        play(&judge);
+    if let Some(reference) = Server::redis(&[]) {
+        play(&reference);
     }
     for_each_form(|backend, execution| {
         play(&Server::pantala(backend, &["--workers", "2", "--execution", execution]));

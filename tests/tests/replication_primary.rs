@@ -267,8 +267,8 @@ fn waits(primary: &Server, replica: &Server) -> Vec<(&'static str, Reply)> {
 #[test]
 fn wait_waits_for_the_writes_of_its_own_connection_as_in_redis() {
     let quiet = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "3600"];
-    let (Some(judge), Some(replica)) = (Server::redis(&quiet), Server::redis(&[])) else { return };
-    let right = waits(&judge, &replica);
+    let (Some(reference), Some(replica)) = (Server::redis(&quiet), Server::redis(&[])) else { return };
+    let right = waits(&reference, &replica);
     assert_eq!(right[4], ("a write before the stop", Reply::Integer(1)));
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {

@@ -380,8 +380,8 @@ fn peaks_are_at_most_those_of_redis() {
             scene(&mut server.connect());
             server.peak_resident_bytes()
         };
-        let Some(judge) = Server::redis(args) else { return };
-        let theirs = peak(&judge);
+        let Some(reference) = Server::redis(args) else { return };
+        let theirs = peak(&reference);
         for &backend in Backend::all() {
             let ours = peak(&Server::pantala(backend, args));
             println!("{what}: {ours} bytes with {backend:?}, redis-server {theirs}");

@@ -173,10 +173,10 @@ fn any_cursor_gets_a_reply() {
 #[test]
 fn full_iterations_equal_those_of_redis() {
     for_each_backend(|backend| {
-        let Some(judge) = Server::redis(&[]) else { return };
+        let Some(reference) = Server::redis(&[]) else { return };
         assert!(tool::find("redis-server").is_some());
         let subject = start(backend);
-        let (mut given, mut right) = (subject.connect(), judge.connect());
+        let (mut given, mut right) = (subject.connect(), reference.connect());
         for client in [&mut given, &mut right] {
             fill(client, "a", 0..500);
             fill(client, "b{tag}", 0..300);

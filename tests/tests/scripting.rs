@@ -80,12 +80,12 @@ fn rejected_calls(server: &Server) -> Vec<Vec<String>> {
 /// gets the error that a client gets.
 #[test]
 fn commands_are_rejected_in_scripts_as_in_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
-    let calls = rejected_calls(&judge);
+    let Some(reference) = Server::redis(&[]) else { return };
+    let calls = rejected_calls(&reference);
     assert!(calls.len() > 1000, "only {} calls", calls.len());
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &SERVER_ARGS);
-        let (mut given, mut right) = (server.connect(), judge.connect());
+        let (mut given, mut right) = (server.connect(), reference.connect());
         let calling = |function: &str, call: &[String]| {
             let script = format!("return {{redis.{function}(unpack(ARGV))}}");
             [&["EVAL".into(), script, "0".into()], call].concat()

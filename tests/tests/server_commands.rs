@@ -35,7 +35,7 @@ fn config_get_names_and_defaults_equal() {
     const DIFFER: &[&str] = &[
         "port",
         "dir",
-        // The judge is started without save points.
+        // The reference is started without save points.
         "save",
         "logfile",
         "pidfile",
@@ -60,10 +60,10 @@ fn config_get_names_and_defaults_equal() {
         "disable-thp",
         "jemalloc-bg-thread",
     ];
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let server = start();
     let given = map(&server.connect().call("CONFIG GET *"));
-    let right = map(&judge.connect().call("CONFIG GET *"));
+    let right = map(&reference.connect().call("CONFIG GET *"));
     let mut wrong = Vec::new();
     for (name, right) in &right {
         match given.get(name) {
@@ -84,9 +84,9 @@ fn config_get_names_and_defaults_equal() {
 /// CONFIG SET, its errors, and the resulting values, on both servers.
 #[test]
 fn config_set_replies_as_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let server = start();
-    let (mut given, mut right) = (server.connect(), judge.connect());
+    let (mut given, mut right) = (server.connect(), reference.connect());
     for words in [
         "CONFIG SET timeout 100",
         "CONFIG GET timeout",
@@ -168,9 +168,9 @@ fn info_has_the_fields_of_redis() {
     /// Sections that must have all fields of Redis.
     const SECTIONS: &[&str] =
         &["server", "clients", "memory", "persistence", "stats", "replication", "cpu", "cluster", "errorstats"];
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let server = start();
-    let (mut given, mut right) = (server.connect(), judge.connect());
+    let (mut given, mut right) = (server.connect(), reference.connect());
     let mut wrong = Vec::new();
     for section in SECTIONS {
         let given = info_fields(&mut given, section);
@@ -207,10 +207,10 @@ fn info_has_the_fields_of_redis() {
 fn fields_of_info_memory_are_counted() {
     /// Fields that describe redis-server's allocator, or that vary over time.
     const OTHERS: &[&str] = &["allocator_frag_bytes", "rss_overhead_bytes", "mem_fragmentation_bytes"];
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let server = start();
     let mut nonzero: Vec<BTreeSet<String>> = Vec::new();
-    for server in [&server, &judge] {
+    for server in [&server, &reference] {
         let mut client = server.connect();
         client.command(&["EVAL", "return redis.call('SET', KEYS[1], 1)", "1", "k"]);
         client.command(&["FUNCTION", "LOAD", "#!lua name=l\nredis.register_function('f', function() return 1 end)"]);
@@ -303,7 +303,7 @@ fn debug_error_is_not_counted_as_in_redis() {
 
 #[test]
 fn hello_replies_as_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let server = start();
     for version in ["2", "3"] {
         let hello = |server: &Server| {
@@ -318,7 +318,7 @@ fn hello_replies_as_redis() {
             fields.retain(|(name, _)| name != "id");
             (reply.kind(), fields)
         };
-        assert_eq!(hello(&server), hello(&judge), "HELLO {version}");
+        assert_eq!(hello(&server), hello(&reference), "HELLO {version}");
     }
 }
 
@@ -335,8 +335,8 @@ fn memory_usage_is_plausible() {
     assert!(client.call("MEMORY DOCTOR").text().len() > 10);
     assert_eq!(client.call("MEMORY PURGE"), Reply::ok());
     let stats = map(&client.call("MEMORY STATS"));
-    let Some(judge) = Server::redis(&[]) else { return };
-    let right = map(&judge.connect().call("MEMORY STATS"));
+    let Some(reference) = Server::redis(&[]) else { return };
+    let right = map(&reference.connect().call("MEMORY STATS"));
     let missing: Vec<&String> =
         right.keys().filter(|name| !name.starts_with("db.") && !stats.contains_key(*name)).collect();
     assert!(missing.is_empty(), "MEMORY STATS lacks {missing:?}");
@@ -394,8 +394,8 @@ fn debug_sleep_sleeps() {
 /// checksum is restored, and one that is damaged elsewhere is still rejected.
 #[test]
 fn checksums_are_skipped_on_request() {
-    let judge = Server::redis(&["--enable-debug-command", "yes"]);
-    for server in [Some(start()), judge].iter().flatten() {
+    let reference = Server::redis(&["--enable-debug-command", "yes"]);
+    for server in [Some(start()), reference].iter().flatten() {
         let mut client = server.connect();
         assert_eq!(client.command(&["DEBUG", "LOG", "a marked line"]), Reply::ok());
         assert!(server.log().contains("DEBUG LOG: a marked line"), "{}", server.log());
@@ -436,9 +436,9 @@ fn an_empty_library_of_functions_is_flushed() {
         "FUNCTION",
     ];
     let server = start();
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     for call in CALLS {
-        assert_eq!(server.connect().call(call), judge.connect().call(call), "{call}");
+        assert_eq!(server.connect().call(call), reference.connect().call(call), "{call}");
     }
 }
 
@@ -461,9 +461,9 @@ fn statistics_include_other_workers_at_once() {
 #[test]
 fn renamed_commands_are_listed_by_their_new_names() {
     const RENAMES: &[&str] = &["--rename-command", "GET", "fetch", "--rename-command", "DBSIZE", ""];
-    let Some(judge) = Server::redis(RENAMES) else { return };
+    let Some(reference) = Server::redis(RENAMES) else { return };
     let server = Server::pantala(Backend::all()[0], RENAMES);
-    let (mut given, mut right) = (server.connect(), judge.connect());
+    let (mut given, mut right) = (server.connect(), reference.connect());
     for command in [
         "COMMAND INFO get fetch FETCH dbsize",
         "COMMAND GETKEYS fetch a",
@@ -517,7 +517,7 @@ fn change_addresses(server: &Server) -> Vec<Reply> {
 
 #[test]
 fn the_listening_address_changes_at_run_time() {
-    let right = Server::redis(&[]).map(|judge| change_addresses(&judge));
+    let right = Server::redis(&[]).map(|reference| change_addresses(&reference));
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let given = change_addresses(&server);
@@ -583,8 +583,8 @@ fn config_set_applies_all_or_none() {
     let refused = "ERR CONFIG SET failed (possibly related to argument 'appendonly') - Unable to turn on AOF. Check server \
                    logs.";
     assert_eq!(own[..2], [refused, refused].map(|text| Reply::Error(text.into())));
-    let Some(judge) = Server::redis(&[]) else { return };
-    assert_eq!(own, refused_changes(&judge));
+    let Some(reference) = Server::redis(&[]) else { return };
+    assert_eq!(own, refused_changes(&reference));
 }
 
 /// The append-only file is in the directory that the same command sets.
@@ -676,8 +676,8 @@ fn debug_htstats_counts_the_keys_of_a_database() {
     assert_eq!(pairs.map(|(used, buckets)| number(used) * number(buckets)).sum::<usize>(), 5000, "{text}");
     assert!(client.call("DEBUG HTSTATS 1").text().contains(empty));
 
-    let Some(judge) = Server::redis(&[]) else { return };
-    let mut right = judge.connect();
+    let Some(reference) = Server::redis(&[]) else { return };
+    let mut right = reference.connect();
     for words in [
         "DEBUG HTSTATS",
         "DEBUG HTSTATS x",
@@ -730,9 +730,9 @@ fn module_replies(server: &Server) -> Vec<String> {
 fn modules_are_rejected_with_the_errors_of_redis() {
     for allowed in ["yes", "no", "local"] {
         let args = ["--enable-module-command", allowed];
-        let Some(judge) = Server::redis(&args) else { return };
+        let Some(reference) = Server::redis(&args) else { return };
         let server = Server::pantala(Backend::all()[0], &args);
-        let (given, right) = (module_replies(&server), module_replies(&judge));
+        let (given, right) = (module_replies(&server), module_replies(&reference));
         assert_eq!(given, right, "{allowed}");
         if allowed == "yes" {
             let log = server.log();

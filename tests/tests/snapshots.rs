@@ -156,9 +156,9 @@ fn redis_loads_snapshots_of_pantala() {
             let checked = Command::new(checker).arg(&file).output().expect("redis-check-rdb runs");
             assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
         }
-        let Some(judge) = Server::redis(&["--dir", path(&folder)]) else { return };
-        assert_same(&content(&mut client), &content(&mut judge.connect()));
-        assert_eq!(judge.connect().call("FCALL f 0").text(), "called");
+        let Some(reference) = Server::redis(&["--dir", path(&folder)]) else { return };
+        assert_same(&content(&mut client), &content(&mut reference.connect()));
+        assert_eq!(reference.connect().call("FCALL f 0").text(), "called");
     }
 }
 
@@ -166,8 +166,8 @@ fn redis_loads_snapshots_of_pantala() {
 fn snapshots_of_redis_are_loaded() {
     for args in [&[][..], &["--rdbcompression", "no", "--rdbchecksum", "no"], &["--maxmemory-policy", "allkeys-lru"]] {
         let folder = folder();
-        let Some(judge) = Server::redis(&[&["--dir", path(&folder)], args].concat()) else { return };
-        let mut right = judge.connect();
+        let Some(reference) = Server::redis(&[&["--dir", path(&folder)], args].concat()) else { return };
+        let mut right = reference.connect();
         fill(&mut right);
         must(&mut right, "SET over v PX 1");
         must(&mut right, "DEBUG SET-ACTIVE-EXPIRE 0");

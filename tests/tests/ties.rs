@@ -36,11 +36,11 @@ impl Pair {
 
 fn for_each_pair(test: &str, run: impl Fn(&mut Random, &mut Pair)) {
     let seed = Random::seed(test);
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let mut random = Random::from_seed(seed);
-        let mut pair = Pair { ours: server.connect(), theirs: judge.connect() };
+        let mut pair = Pair { ours: server.connect(), theirs: reference.connect() };
         for _ in 0..ROUNDS {
             pair.call("FLUSHALL");
             run(&mut random, &mut pair);

@@ -445,8 +445,8 @@ const LIBRARY: &str = "FUNCTION LOAD REPLACE #!lua\tname=tracking\nredis.registe
 fn sessions_are_those_of_redis() {
     for_each_backend(|backend| {
         for (name, script) in SESSIONS {
-            let Some(judge) = Server::redis(&[]) else { return };
-            let right = transcript(&judge, script);
+            let Some(reference) = Server::redis(&[]) else { return };
+            let right = transcript(&reference, script);
             for args in [&["--workers", "1", "--shards", "1"][..], &["--workers", "3", "--shards", "8"]] {
                 let given = transcript(&Server::pantala(backend, args), script);
                 for (client, (given, right)) in given.iter().zip(&right).enumerate() {
@@ -461,10 +461,10 @@ fn sessions_are_those_of_redis() {
 
 #[test]
 fn statistics_and_flags_are_those_of_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     for_each_backend(|backend| {
         let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
-        let [given, right] = [&subject, &judge].map(|server| {
+        let [given, right] = [&subject, &reference].map(|server| {
             let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
             clients[0].call("FLUSHALL");
             clients[0].call("CLIENT SETNAME zero");

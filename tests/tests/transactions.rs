@@ -224,9 +224,9 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
 
 #[test]
 fn replies_are_those_of_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     for execution in ["inline", "owner"] {
-        assert_as(&judge, &[&SERVER_ARGS[..], &["--execution", execution]].concat(), transcript);
+        assert_as(&reference, &[&SERVER_ARGS[..], &["--execution", execution]].concat(), transcript);
     }
 }
 
@@ -270,8 +270,8 @@ fn observed(server: &Server) -> Vec<String> {
 
 #[test]
 fn info_and_monitor_show_a_transaction_as_in_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
-    let right: Vec<String> = observed(&judge);
+    let Some(reference) = Server::redis(&[]) else { return };
+    let right: Vec<String> = observed(&reference);
     assert!(right.iter().any(|line| line.contains("exec")), "{right:?}");
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
@@ -400,8 +400,8 @@ fn an_expired_key_does_not_change_a_missing_watched_key() {
             assert_eq!(runs_after_swap(server, is_expired, commands), runs, "is expired: {is_expired}, {commands:?}");
         }
     };
-    if let Some(judge) = Server::redis(&["--enable-debug-command", "yes"]) {
-        play(&judge);
+    if let Some(reference) = Server::redis(&["--enable-debug-command", "yes"]) {
+        play(&reference);
     }
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {

@@ -295,8 +295,8 @@ fn invalidated(server: &Server) -> Vec<String> {
 
 #[test]
 fn commands_that_invalidate_a_watch_are_those_of_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
-    let right = invalidated(&judge);
+    let Some(reference) = Server::redis(&[]) else { return };
+    let right = invalidated(&reference);
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
         let given = invalidated(&server);

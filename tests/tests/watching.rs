@@ -32,7 +32,7 @@ fn line(monitor: &mut Client) -> String {
 
 #[test]
 fn a_monitor_sees_commands_as_in_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let script: &[&[u8]] = &[
         b"SET a b",
         b"set a \"\x00\n\t\r\\\x07\x08\x7f\xff'",
@@ -81,7 +81,7 @@ fn a_monitor_sees_commands_as_in_redis() {
     ];
     for_each_form(|backend, execution| {
         let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8", "--execution", execution]);
-        let [given, right] = [&subject, &judge].map(|server| {
+        let [given, right] = [&subject, &reference].map(|server| {
             let (mut monitor, mut client) = (monitor(server), server.connect());
             for command in script {
                 client.command(&command.split(|byte| *byte == b' ').collect::<Vec<_>>());
@@ -99,7 +99,7 @@ fn a_monitor_sees_commands_as_in_redis() {
 /// MONITOR shows the commands of a script or function after its call.
 #[test]
 fn a_monitor_sees_scripts_as_in_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     let library = "#!lua name=l\nredis.register_function('f', function(k) return redis.call('get', k[1]) end)
         redis.register_function{function_name='n', callback=function(k) return redis.call('set', k[1], 1) end, flags={'no-writes'}}";
     let commands: &[&[&str]] = &[
@@ -134,7 +134,7 @@ fn a_monitor_sees_scripts_as_in_redis() {
     ];
     for_each_form(|backend, execution| {
         let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8", "--execution", execution]);
-        let [given, right] = [&subject, &judge].map(|server| {
+        let [given, right] = [&subject, &reference].map(|server| {
             let (mut monitor, mut client) = (monitor(server), server.connect());
             client.call("FUNCTION FLUSH");
             client.call("FLUSHALL");
@@ -153,10 +153,10 @@ fn a_monitor_sees_scripts_as_in_redis() {
 
 #[test]
 fn a_monitor_is_a_client_as_in_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     for_each_backend(|backend| {
         let subject = Server::pantala(backend, &["--workers", "2"]);
-        let [given, right] = [&subject, &judge].map(|server| {
+        let [given, right] = [&subject, &reference].map(|server| {
             let (mut monitor, mut other) = (monitor(server), server.connect());
             let flags = other.call("CLIENT LIST").text();
             let flags = flags.lines().filter(|line| line.contains("flags=O")).count();
@@ -241,10 +241,10 @@ fn entries(client: &mut Client, command: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn the_slow_log_is_that_of_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     for_each_form(|backend, execution| {
         let subject = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--execution", execution]);
-        let [given, right] = [&subject, &judge].map(|server| {
+        let [given, right] = [&subject, &reference].map(|server| {
             let (mut client, mut other) = (server.connect(), server.connect());
             let mut seen = Vec::new();
             client.call("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 10");
@@ -372,10 +372,10 @@ fn histograms(reply: &Reply) -> Vec<(String, i64)> {
 
 #[test]
 fn latency_statistics_are_those_of_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
+    let Some(reference) = Server::redis(&[]) else { return };
     for_each_form(|backend, execution| {
         let subject = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--execution", execution]);
-        let [given, right] = [&subject, &judge].map(|server| {
+        let [given, right] = [&subject, &reference].map(|server| {
             let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
             clients[0].call("CONFIG SET latency-tracking yes");
             clients[0].call("CONFIG RESETSTAT");
@@ -445,13 +445,13 @@ fn latest(reply: &Reply) -> Vec<(String, bool)> {
 
 #[test]
 fn latency_events_are_those_of_redis() {
-    let Some(judge) = Server::redis(&["--enable-debug-command", "yes"]) else { return };
+    let Some(reference) = Server::redis(&["--enable-debug-command", "yes"]) else { return };
     for_each_form(|backend, execution| {
         let subject = Server::pantala(
             backend,
             &["--workers", "3", "--shards", "4", "--enable-debug-command", "yes", "--execution", execution],
         );
-        let [given, right] = [&subject, &judge].map(|server| {
+        let [given, right] = [&subject, &reference].map(|server| {
             // On all workers.
             let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
             clients[1].call("HELLO 3");

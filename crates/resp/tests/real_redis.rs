@@ -87,7 +87,7 @@ fn pipeline(stream: &mut UnixStream, commands: &[Vec<&[u8]>]) -> Vec<Value> {
 }
 
 /// Returns redis-server's replies to `stream`, sent at once and followed by a shutdown.
-fn judged(redis: &Redis, stream: &[u8]) -> Vec<u8> {
+fn expected(redis: &Redis, stream: &[u8]) -> Vec<u8> {
     let mut connection = redis.connect();
     connection.write_all(stream).unwrap();
     connection.shutdown(std::net::Shutdown::Write).unwrap();
@@ -178,7 +178,7 @@ fn requests_get_the_same_replies() {
         let ours = answered(stream, &Limits::default());
         assert_eq!(
             ours.escape_ascii().to_string(),
-            judged(&redis, stream).escape_ascii().to_string(),
+            expected(&redis, stream).escape_ascii().to_string(),
             "to {}",
             shown(stream)
         );
@@ -192,7 +192,7 @@ fn requests_get_the_same_replies() {
         let ours = answered(stream, &limits);
         assert_eq!(
             ours.escape_ascii().to_string(),
-            judged(&redis, stream).escape_ascii().to_string(),
+            expected(&redis, stream).escape_ascii().to_string(),
             "to {}",
             shown(stream)
         );
@@ -217,7 +217,7 @@ fn random_inline_commands_get_the_same_replies() {
         let ours = answered(&stream, &Limits::default());
         assert_eq!(
             ours.escape_ascii().to_string(),
-            judged(&redis, &stream).escape_ascii().to_string(),
+            expected(&redis, &stream).escape_ascii().to_string(),
             "to {}",
             shown(&stream)
         );

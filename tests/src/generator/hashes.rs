@@ -153,7 +153,7 @@ impl Generator {
     pub(super) fn pick_count(&mut self) -> Vec<u8> {
         const COUNTS: &[&str] = &["0", "1", "2", "5", "20", "400", "-1", "-3", "-40", ALL, ALL, ALL];
         if self.random.one_in(16) {
-            // A count slightly below the minimum would make the judge reply until its memory is
+            // A count slightly below the minimum would make the reference reply until its memory is
             // exhausted, so the number is far from it.
             return self
                 .random
