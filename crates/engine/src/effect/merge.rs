@@ -331,6 +331,23 @@ mod tests {
         assert!(pool.spare_bytes() >= spare_bytes + 400_000, "{spare_bytes}, then {}", pool.spare_bytes());
     }
 
+    /// A worker that has written nothing hands over nothing, even while an earlier unit of it waits.
+    #[test]
+    fn an_empty_segment_hides_no_later_unit() {
+        let (mut stream, mut segments) = (Stream::default(), [Segment::default()]);
+        let large = "l".repeat(PIECE_BYTES + 1);
+        stream.push(1, &batch(&[(0, "first")]));
+        segments[0].append(&mut stream.segment);
+        assert_eq!(words(&merge(&mut segments, 2, &mut Some(0))), ["first"]);
+        stream.push(10, &batch(&[(0, &large)]));
+        segments[0].append(&mut stream.segment);
+        assert!(merge(&mut segments, 10, &mut Some(0)).is_empty());
+        segments[0].append(&mut stream.segment);
+        stream.push(11, &batch(&[(0, &large)]));
+        segments[0].append(&mut stream.segment);
+        assert!(words(&merge(&mut segments, 12, &mut Some(0))) == [large.as_str(), &large]);
+    }
+
     /// Streams of small and large units, merged at random stamps, equal the units sorted by stamp.
     #[test]
     fn random_streams_are_merged_in_order() {

@@ -166,6 +166,10 @@ impl Segment {
 
     /// Appends all units of another segment, whose stamps must be later.
     pub(crate) fn append(&mut self, other: &mut Segment) {
+        if other.is_empty() {
+            // It may have an empty part, behind which no unit would be found.
+            return;
+        }
         if self.is_empty() {
             // Swaps the segments, so that both keep their capacity. The emptied segment is filled
             // next.
