@@ -216,7 +216,10 @@ fn the_stream_can_be_recorded_without_a_follower() {
     let server = Server::pantala(Backend::all()[0], &["--workers", "2"]);
     let mut client = server.connect();
     assert_eq!(client.call("DEBUG JOURNAL 1"), Reply::ok());
-    eventually("it has started", || figure(&mut client, "replication", "master_repl_offset") > 0);
+    eventually("it has started", || {
+        client.call("SET key value");
+        figure(&mut client, "replication", "master_repl_offset") > 0
+    });
     write_values(&mut client, 0, 8 * MIB);
     eventually("it has ended", || figure(&mut client, "replication", "master_repl_offset") >= 8 * MIB);
     assert!(held_bytes(&mut client) <= MIB + CHUNK_BYTES_MAX);

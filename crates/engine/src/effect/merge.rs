@@ -331,7 +331,7 @@ mod tests {
         assert!(pool.spare_bytes() >= spare_bytes + 400_000, "{spare_bytes}, then {}", pool.spare_bytes());
     }
 
-    /// A worker that has written nothing hands over nothing, even while an earlier unit of it waits.
+    /// A worker that has written nothing hands over nothing, even while an earlier unit waits.
     #[test]
     fn an_empty_segment_hides_no_later_unit() {
         let (mut stream, mut segments) = (Stream::default(), [Segment::default()]);

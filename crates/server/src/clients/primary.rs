@@ -204,13 +204,21 @@ pub fn unblock_after_demotion<L: EventLoop, H: Abandon>(clients: &mut Clients<'_
 /// differ from the primary's.
 #[cold]
 pub fn note_error(session: &Session, command: &Command, reply: &[u8]) {
+    if session.primary.is_some() {
+        note_error_of(session, command.shown_name(), reply);
+    }
+}
+
+/// Does the same as [`note_error`] for a command that was rejected before it ran, given its name.
+#[cold]
+pub fn note_error_of(session: &Session, name: &str, reply: &[u8]) {
     let Some(link) = &session.primary else { return };
     link.count_error();
     let line = reply.split(|byte| *byte == b'\r').next().unwrap_or_default();
     tracing::warn!(
         "== CRITICAL == This replica is sending an error to its master: '{}' after processing the command '{}'",
         line.escape_ascii(),
-        command.shown_name()
+        name
     );
 }
 

@@ -12,7 +12,7 @@ use pantala_session::State;
 use pantala_session::access::{Forbidden, NO_AUTH, forbidden, refused};
 
 use super::Runner;
-use crate::clients::primary::break_off;
+use crate::clients::primary::{break_off, note_error_of};
 use crate::dispatch::window::{Entry, What};
 use crate::dispatch::{Dispatcher, flags_of, refusal};
 use crate::stats::Outcome;
@@ -127,6 +127,15 @@ impl Runner {
                 closes = true;
             }
             What::Nothing => return connection.input.done(entry.end),
+        }
+        if session.primary.is_some() && !matches!(entry.what, What::Broken(_)) {
+            let command = match &entry.what {
+                What::Single(command, _) | What::Keyed(command) | What::Local(command) => Some(command),
+                What::Unresolved(Unresolved::WrongArity(command)) => Some(command),
+                _ => None,
+            };
+            let name = command.map_or("<unknown>", |command| command.shown_name());
+            note_error_of(session, name, &output[before..]);
         }
         d.clients.tally.count_reply(&output[before..]);
         connection.end_reply(before);
