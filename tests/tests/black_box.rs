@@ -23,6 +23,7 @@ mod connections;
 mod differential;
 mod digest;
 mod dump;
+mod encrypted_links;
 mod eviction;
 mod expiry;
 mod failover;

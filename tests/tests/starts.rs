@@ -9,7 +9,7 @@ use pantala_tests::{Backend, Reply, Server, tool};
 /// reason.
 #[test]
 fn directives_unsafe_to_ignore_prevent_the_start() {
-    for (line, meaning) in [("tls-replication yes", "encrypted"), ("loadmodule /x.so", "no module")] {
+    for (line, meaning) in [("tls-cluster yes", "encrypted"), ("loadmodule /x.so", "no module")] {
         let exit = run_to_exit(&["-", "--port", "0"], format!("timeout 5\n{line}\n").as_bytes());
         assert_eq!(exit.status.code(), Some(1), "{line}: {}", exit.output);
         for word in ["at line 2", &format!(">>> '{line}'"), "isn't served yet", meaning, "ignore-unsupported yes"] {
@@ -22,9 +22,9 @@ fn directives_unsafe_to_ignore_prevent_the_start() {
 
 #[test]
 fn unsafe_directives_are_ignored_on_demand() {
-    let text = "tls-replication yes\nloadmodule /x.so\n";
+    let text = "tls-cluster yes\nloadmodule /x.so\n";
     let (server, _folder) = pantala_with_file(text, &["--ignore-unsupported", "yes"]);
-    for word in ["'tls-replication' isn't served yet, and is ignored", "'loadmodule'", "no module"] {
+    for word in ["'tls-cluster' isn't served yet, and is ignored", "'loadmodule'", "no module"] {
         assert!(server.log().contains(word), "the log must contain {word:?}:\n{}", server.log());
     }
     assert_eq!(server.connect().call("SET a 1"), Reply::ok());

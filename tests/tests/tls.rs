@@ -395,12 +395,24 @@ fn ports_are_opened_and_closed_at_run_time() {
     });
 }
 
+/// Makes a certificate of X.509 version 1. Returns its file.
+fn sign_version_1(certificates: &Certificates) -> String {
+    let (request, made) = (certificates.file("request"), certificates.cert("old"));
+    let (cnf, key) = (certificates.file("cnf"), certificates.key("server"));
+    let (ca_cert, ca_key) = (certificates.cert("ca"), certificates.key("ca"));
+    certificates.openssl(&["req", "-new", "-config", &cnf, "-subj", "/CN=old", "-key", &key, "-out", &request]);
+    let sign = ["x509", "-req", "-days", "1", "-CA", &ca_cert, "-CAkey", &ca_key, "-CAcreateserial"];
+    certificates.openssl(&[&sign[..], &["-in", &request, "-out", &made]].concat());
+    made
+}
+
 #[test]
 fn unusable_files_prevent_the_start() {
     let Some(certificates) = Certificates::make() else { return };
     let args = certificates.server_args(free_port(), "server");
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let stranger = certificates.key("stranger");
+    let old = sign_version_1(&certificates);
     for (more, why) in [
         (&["--tls-protocols", "TLSv1 TLSv1.2"][..], "'TLSv1' in tls-protocols is not supported"),
         (&["--tls-ciphers", "DHE-RSA-AES256-SHA"], "'DHE-RSA-AES256-SHA' in tls-ciphers is not supported"),
@@ -408,8 +420,9 @@ fn unusable_files_prevent_the_start() {
         (&["--tls-dh-params-file", "params"], "tls-dh-params-file params is not supported"),
         (&["--tls-key-file", &stranger], "Certificate and private key can't be used"),
         (&["--tls-cert-file", "missing"], "Failed to load certificate: missing: No such file"),
+        (&["--tls-cert-file", &old], "X.509 certificates of version 1 or 2 are not supported"),
         (&["--tls-ca-cert-file", ""], "Either tls-ca-cert-file or tls-ca-cert-dir must be specified"),
-        (&["--tls-replication", "yes"], "nothing would be encrypted"),
+        (&["--tls-cluster", "yes"], "nothing would be encrypted"),
     ] {
         let port = free_port().to_string();
         let exit = run_to_exit(&[&["--port", &port], &args[..], more].concat(), b"");

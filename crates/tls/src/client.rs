@@ -1,10 +1,13 @@
 //! The client's side, for tools and links to other servers.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use rustls::ClientConfig;
-use rustls::client::UnbufferedClientConnection;
-use rustls::pki_types::ServerName;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{UnbufferedClientConnection, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use crate::ciphers;
 use crate::connection::{Connection, Failure};
@@ -24,10 +27,30 @@ impl Client {
     /// # Errors
     /// A file or directive is missing, unreadable or unsupported.
     pub fn new(options: &Options) -> Result<Self, String> {
-        let builder = ClientConfig::builder_with_provider(provider(options)?)
+        let (provider, verifier) = verifier(options)?;
+        Client::with_verifier(options, provider, verifier)
+    }
+
+    /// Does the same as [`Client::new`] for links to other servers: as in Redis, the authority must
+    /// have signed the server's certificate, whose names are not checked.
+    ///
+    /// # Errors
+    /// A file or directive is missing, unreadable or unsupported.
+    pub fn of_link(options: &Options) -> Result<Self, String> {
+        let (provider, verifier) = verifier(options)?;
+        Client::with_verifier(options, provider, Arc::new(AnyName(verifier)))
+    }
+
+    fn with_verifier(
+        options: &Options,
+        provider: Arc<CryptoProvider>,
+        verifier: Arc<dyn ServerCertVerifier>,
+    ) -> Result<Self, String> {
+        let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&ciphers::versions(&options.agreement.protocols)?)
             .map_err(|error| error.to_string())?
-            .with_root_certificates(roots(options)?);
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
         let (of, names) = match &options.client {
             Identity { cert_file: Some(_), .. } => (&options.client, ["tls-client-cert-file", "tls-client-key-file"]),
             _ => (&options.server, ["tls-cert-file", "tls-key-file"]),
@@ -47,9 +70,75 @@ impl Client {
     /// # Errors
     /// The name is invalid, or the system has no randomness.
     pub fn connect(&self, name: &str) -> Result<Connection, Failure> {
-        let name = ServerName::try_from(name.to_owned()).map_err(|_| Failure::Name)?;
+        self.start(ServerName::try_from(name.to_owned()).map_err(|_| Failure::Name)?)
+    }
+
+    /// Creates the client's side of a new connection to a server of which only the address is
+    /// known. The server is not told a name.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn connect_to(&self, address: IpAddr) -> Result<Connection, Failure> {
+        self.start(ServerName::from(address))
+    }
+
+    fn start(&self, name: ServerName<'static>) -> Result<Connection, Failure> {
         UnbufferedClientConnection::new(Arc::clone(&self.config), name)
             .map(Connection::of_client)
             .map_err(Failure::Protocol)
+    }
+}
+
+/// Returns the provider, and the verifier of servers' certificates.
+fn verifier(options: &Options) -> Result<(Arc<CryptoProvider>, Arc<WebPkiServerVerifier>), String> {
+    let provider = provider(options)?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots(options)?, Arc::clone(&provider))
+        .build()
+        .map_err(|error| format!("Failed to configure CA certificate(s) file/directory: {error}"))?;
+    Ok((provider, verifier))
+}
+
+/// A verifier that checks everything but the server's name.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        // rustls checks the name last: this error means that all else is valid.
+        match self.0.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            checked => checked,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }

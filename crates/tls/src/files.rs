@@ -8,7 +8,7 @@ use pkcs8::der::{Decode, SecretDocument};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use x509_cert::Certificate;
+use x509_cert::{Certificate, Version};
 
 use crate::options::{Authorities, Password};
 
@@ -32,6 +32,12 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     let found = certificates_in(&read(path)?).map_err(|error| error.to_string())?;
     if found.is_empty() {
         return Err("no certificate found".into());
+    }
+    // rustls would reject it with a text that names the private key.
+    let has_old_version =
+        |der| Certificate::from_der(der).is_ok_and(|parsed| parsed.tbs_certificate().version() != Version::V3);
+    if found.iter().any(|certificate| has_old_version(certificate)) {
+        return Err("X.509 certificates of version 1 or 2 are not supported, only those of version 3".into());
     }
     Ok(found)
 }

@@ -25,7 +25,7 @@ use crate::aof;
 use crate::config::AppendFsync;
 use crate::host::Server;
 use crate::process::Kind;
-use crate::reactor::Connection;
+use crate::reactor::{Connection, Layer};
 
 /// The error for clients that are blocked when the server becomes a replica.
 const DEMOTED: &str = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
@@ -51,6 +51,7 @@ pub fn follow<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, mut new
     clients.has_primary = true;
     server.replication().replica.set_link_worker(Some(clients.reactor.number));
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
+    connection.socket.tls = server.replication().encrypted.take(number).map(Layer::of_link);
     connection.session.follow_primary(server.keyspace().users(), link, db);
     connection.input.preload(rest);
     clients.reactor.make_ready(index);

@@ -242,9 +242,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("cluster-allow-pubsubshard-when-down", Bool, "yes"),
     // TLS.
     D::live("tls-port", PORT, "0"),
-    // Links to replicas and the cluster bus are not encrypted yet.
+    // The cluster bus is not built yet.
     D::known("tls-cluster", Bool, "no").unsafe_to_ignore("nothing would be encrypted"),
-    D::known("tls-replication", Bool, "no").unsafe_to_ignore("nothing would be encrypted"),
+    D::live("tls-replication", Bool, "no"),
     D::live("tls-auth-clients", Choice(&["no", "yes", "optional"]), "yes"),
     D::live("tls-prefer-server-ciphers", Bool, "no"),
     D::live("tls-session-caching", Bool, "yes"),

@@ -11,6 +11,8 @@ use super::values::Values;
 pub struct TlsSettings {
     /// Port for TLS connections; 0 means none.
     pub port: u16,
+    /// `tls-replication`: whether the link to a primary is encrypted.
+    pub replication: bool,
     /// Certificates, and the parameters that a handshake may negotiate.
     pub options: Options,
 }
@@ -64,7 +66,7 @@ impl TlsSettings {
             dh_params_file: path(values.text("tls-dh-params-file")),
             revision: 0,
         };
-        TlsSettings { port: port(values, "tls-port"), options }
+        TlsSettings { port: port(values, "tls-port"), replication: values.bool("tls-replication"), options }
     }
 
     /// Returns the first directive whose value differs from `old`, for the error of a failed
@@ -72,6 +74,9 @@ impl TlsSettings {
     pub fn first_change(&self, old: &TlsSettings) -> &'static str {
         if (self.port == 0) != (old.port == 0) {
             return "tls-port";
+        }
+        if self.replication != old.replication {
+            return "tls-replication";
         }
         let changed = COMPARED.iter().find(|(_, is_same)| !is_same(&old.options, &self.options));
         changed.map_or("tls-cert-file", |(name, _)| *name)

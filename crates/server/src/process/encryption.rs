@@ -15,31 +15,35 @@ const S_PER_DAY: i64 = 86_400;
 pub struct Encryption {
     /// The server's side.
     pub server: Server,
+    /// The side of links to other servers; `None` without `tls-replication`.
+    pub links: Option<Client>,
 }
 
 impl Encryption {
-    /// Reads the files that the settings name. Returns `None` without `tls-port`. Logs errors.
+    /// Reads the files that the settings name. Returns `None` without `tls-port` and
+    /// `tls-replication`. Logs errors.
     ///
     /// # Errors
     /// The files or the settings can't be used.
     pub fn read(settings: &TlsSettings) -> Result<Option<Arc<Self>>, Unusable> {
-        if settings.port == 0 {
+        if settings.port == 0 && !settings.replication {
             return Ok(None);
         }
         let read = || {
             let server = Server::new(&settings.options)?;
-            // Nothing uses the client's certificate yet, because links to other servers are not
-            // encrypted. As in Redis, a bad certificate is an error nevertheless.
-            if settings.options.client.cert_file.is_some() {
-                Client::new(&settings.options)?;
-            }
-            Ok(server)
+            // As in Redis, a bad client certificate is an error even if no link uses it.
+            let links = if settings.replication || settings.options.client.cert_file.is_some() {
+                Some(Client::of_link(&settings.options)?)
+            } else {
+                None
+            };
+            Ok((server, links.filter(|_| settings.replication)))
         };
-        let server = read().map_err(|wrong: String| {
+        let (server, links) = read().map_err(|wrong: String| {
             tracing::warn!("{wrong}");
             Unusable
         })?;
-        let encryption = Encryption { server };
+        let encryption = Encryption { server, links };
         if encryption.days_left().is_some_and(|days| days < 0) {
             tracing::warn!("WARNING: the certificate of tls-cert-file has expired: clients will reject it.");
         }

@@ -133,7 +133,8 @@ impl Listening {
         answer
     }
 
-    /// Returns the state for new encrypted connections; `None` without `tls-port`.
+    /// Returns the state for new encrypted connections; `None` without `tls-port` and
+    /// `tls-replication`.
     pub fn encryption(&self) -> Option<Arc<Encryption>> {
         self.encryption.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

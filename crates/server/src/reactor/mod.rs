@@ -33,6 +33,7 @@ pub use clock::Clock;
 pub use connection::{Connection, Socket, index_of, kind_of, token, via};
 use sockets::Listeners;
 use tls::Handshakes;
+pub use tls::Layer;
 pub use unsynced::hold_unsynced;
 
 use crate::config::Settings;

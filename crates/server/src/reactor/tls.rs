@@ -55,11 +55,16 @@ impl Layer {
     ///
     /// # Errors
     /// The configuration has no certificate any more, or the system has no random bytes.
-    pub fn accept(server: &Server, now_ms: i64) -> Result<Option<Box<Self>>, ()> {
+    pub(super) fn accept(server: &Server, now_ms: i64) -> Result<Option<Box<Self>>, ()> {
         let encryption = server.listening().encryption().ok_or(())?;
         let connection = encryption.server.accept().map_err(|error| tracing::warn!("TLS: {error}"))?;
         let layer = Layer { connection, reply: Vec::new(), piece: None, in_flight_bytes: 0, accepted_ms: now_ms };
         Ok(Some(Box::new(layer)))
+    }
+
+    /// Creates the layer of the link to a primary, whose handshake has ended.
+    pub fn of_link(connection: pantala_tls::Connection) -> Box<Self> {
+        Box::new(Layer { connection, reply: Vec::new(), piece: None, in_flight_bytes: 0, accepted_ms: 0 })
     }
 
     /// Returns whether the handshake is not finished.
@@ -155,6 +160,9 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         let mut out = Out { plain: &mut plain, reply: &mut layer.reply };
         let received = layer.connection.receive(self.io.bytes_mut(&chunk), &mut out);
         connection.eof |= layer.connection.peer_has_closed();
+        if let Some(link) = &mut connection.session.primary {
+            link.receive(&plain, self.clock.now_ms);
+        }
         if plain.is_empty() || plain.len() > chunk.len() || !connection.input.is_empty() {
             self.io.release(chunk);
             self.take_plain(index, &plain);

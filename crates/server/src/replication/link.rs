@@ -6,7 +6,7 @@
 //! which is most of the work, is processed by a worker.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ use pantala_replication::replica::{Credentials, Handshake, Header, Identity, Out
 
 use super::relay::Origin;
 use super::replica::{Address, Known, Phase, Replica, Transfer, Wanted};
+use super::socket::{Socket, is_timeout};
 use super::{failover, load};
 use crate::config::{NEW_FILE_MODE, ReplicaSettings, Settings};
 use crate::host::Server;
@@ -34,8 +35,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const FAILOVER_RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How long a read waits before the thread checks whether the attempt is still wanted.
 const READ_WAIT: Duration = Duration::from_millis(100);
-/// Bytes per read.
-const READ_BYTES: usize = 256 * 1024;
 /// Maximum length of a handshake's line, bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
@@ -123,7 +122,7 @@ impl Attempt<'_> {
         let stream = self.connect(address)?;
         tracing::info!("MASTER <-> REPLICA sync started");
         self.enter(Phase::Handshake)?;
-        let mut wire = Wire { stream, buffer: Vec::new(), at: 0, heard: Instant::now() };
+        let mut wire = Wire { socket: self.encrypt(stream)?, buffer: Vec::new(), at: 0, heard: Instant::now() };
         match self.perform_handshake_or_abort(&mut wire)? {
             Outcome::Failed(why) | Outcome::NotYet(why) => Err(End::Failed(why)),
             Outcome::Continues(id) => {
@@ -136,7 +135,7 @@ impl Attempt<'_> {
                 self.enter(Phase::Sync)?;
                 let mut received = self.receive(&mut wire)?;
                 self.refuse_empty(&received, position)?;
-                let stream_db = load::load(self.server, self.term, &mut received, &wire.stream)
+                let stream_db = load::load(self.server, self.term, &mut received, &mut wire.socket)
                     .map_err(|why| why.map_or(End::Unwanted, End::Failed))?;
                 // The offset of a primary without PSYNC is unknown, so it counts from 0.
                 let offset = position.map_or(0, |position| position.offset);
@@ -190,6 +189,20 @@ impl Attempt<'_> {
         Err(failed(why))
     }
 
+    /// Performs the TLS handshake, with `tls-replication`.
+    fn encrypt(&self, stream: TcpStream) -> Result<Socket, End> {
+        let encryption = self.server.listening().encryption();
+        let Some(client) = encryption.as_ref().and_then(|encryption| encryption.links.as_ref()) else {
+            return Ok(Socket::plain(stream));
+        };
+        let started = Instant::now();
+        let may_wait = || self.is_wanted() && started.elapsed() < self.timeout();
+        Socket::encrypted(stream, client, may_wait).map_err(|error| match self.is_wanted() {
+            true => End::Failed(format!("Error condition on socket for SYNC: {error}")),
+            false => End::Unwanted,
+        })
+    }
+
     /// Performs the handshake. In a failover, the reply to `PSYNC` decides how the failover ends.
     fn perform_handshake_or_abort(&self, wire: &mut Wire) -> Result<Outcome, End> {
         let mut handshake = self.handshake();
@@ -214,7 +227,11 @@ impl Attempt<'_> {
         let credentials =
             password.as_ref().map(|password| Credentials { user: user.clone(), password: password.clone() });
         let announced_port = u16::try_from(*announced_port).unwrap_or(0);
-        let port = if announced_port == 0 { settings.port } else { announced_port };
+        let port = match announced_port {
+            0 if settings.tls.replication && settings.tls.port != 0 => settings.tls.port,
+            0 => settings.port,
+            announced => announced,
+        };
         let fails_over = self.failover.is_some();
         let identity = Identity { credentials, port, fails_over, ip: announced_ip.clone() };
         Handshake::new(identity, self.known.map(|known| known.position))
@@ -226,12 +243,12 @@ impl Attempt<'_> {
                 tracing::info!("{note}");
             }
             match handshake.step() {
-                Step::Send(bytes) => wire.stream.write_all(&bytes)?,
+                Step::Send(bytes) => wire.socket.write_all(&bytes)?,
                 Step::Done(outcome) => return Ok(outcome),
                 Step::Read => {
                     let line = wire.line(self)?;
                     if let Some(bytes) = handshake.hear(&line) {
-                        wire.stream.write_all(&bytes)?;
+                        wire.socket.write_all(&bytes)?;
                     }
                 }
             }
@@ -297,13 +314,15 @@ impl Attempt<'_> {
             return Err(End::Unwanted);
         }
         let rest = wire.buffer[wire.at..].to_vec();
-        wire.stream.set_read_timeout(None)?;
-        wire.stream.set_write_timeout(None)?;
-        wire.stream.set_nonblocking(true)?;
+        let (stream, encrypted) = wire.socket.into_parts();
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        stream.set_nonblocking(true)?;
         let mut link = PrimaryLink::new(self.term, origin.offset, Arc::clone(self.replica().progress()));
         link.receive(&rest, self.server.now_ms());
-        let new = NewPrimary { socket: wire.stream.into(), rest, db, link, is_placed: false };
+        let new = NewPrimary { socket: stream.into(), rest, db, link, is_placed: false };
         net::prepare(&new.socket, &self.settings)?;
+        self.server.replication().encrypted.put(self.term, encrypted);
         if self.replica().hand_over(self.server, self.term, new) { Ok(()) } else { Err(End::Unwanted) }
     }
 }
@@ -338,7 +357,7 @@ impl Drop for Received {
 
 /// The socket, and bytes read from it.
 struct Wire {
-    stream: TcpStream,
+    socket: Socket,
     buffer: Vec<u8>,
     /// Number of consumed bytes of the buffer.
     at: usize,
@@ -351,26 +370,22 @@ impl Wire {
     fn read(&mut self, attempt: &Attempt<'_>) -> Result<(), End> {
         self.buffer.drain(..self.at);
         self.at = 0;
-        let len = self.buffer.len();
-        self.buffer.resize(len + READ_BYTES, 0);
-        let read = loop {
-            match self.stream.read(&mut self.buffer[len..]) {
-                Ok(0) => break Err(End::Failed("I/O error trying to sync with MASTER: connection lost".to_owned())),
-                Ok(read) => break Ok(read),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+        loop {
+            match self.socket.read(&mut self.buffer) {
+                Ok(0) => return Err(End::Failed("I/O error trying to sync with MASTER: connection lost".to_owned())),
+                Ok(_) => break,
+                Err(error) if is_timeout(&error) => {
                     if !attempt.is_wanted() {
-                        break Err(End::Unwanted);
+                        return Err(End::Unwanted);
                     }
                     if self.heard.elapsed() > attempt.timeout() {
-                        break Err(End::Failed("Timeout connecting to the MASTER...".to_owned()));
+                        return Err(End::Failed("Timeout connecting to the MASTER...".to_owned()));
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => break Err(End::Failed(format!("I/O error trying to sync with MASTER: {error}"))),
+                Err(error) => return Err(End::Failed(format!("I/O error trying to sync with MASTER: {error}"))),
             }
-        };
-        self.buffer.truncate(len + *read.as_ref().unwrap_or(&0));
-        read?;
+        }
         self.heard = Instant::now();
         attempt.replica().hear(attempt.server.now_ms());
         if attempt.is_wanted() { Ok(()) } else { Err(End::Unwanted) }

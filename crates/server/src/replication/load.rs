@@ -2,8 +2,6 @@
 //! load. The workers serve clients meanwhile: commands that need the dataset get `-LOADING`;
 //! commands that were checked before the load started wait for their shards.
 
-use std::io::Write;
-use std::net::TcpStream;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +14,7 @@ use pantala_resp::Version;
 use pantala_types::rdb_value::Limits;
 
 use super::link::Received;
+use super::socket::Socket;
 use crate::aof;
 use crate::host::Server;
 use crate::snapshot::load as file;
@@ -51,7 +50,7 @@ pub(super) fn load(
     server: &Server,
     term: u64,
     received: &mut Received,
-    stream: &TcpStream,
+    socket: &mut Socket,
 ) -> Result<u32, Option<String>> {
     let replica = &server.replication().replica;
     loading::begin(server, false);
@@ -60,7 +59,7 @@ pub(super) fn load(
         Some(mut owned) => {
             let loaded = if replica.forget(server, term) {
                 server.replication().start_history("the server follows another stream");
-                let replaced = while_alive(stream, || replace(server, received, &mut owned)).map_err(Some);
+                let replaced = while_alive(socket, || replace(server, received, &mut owned)).map_err(Some);
                 delete_former_file(server);
                 // The append-only file contains effects on the former dataset.
                 aof::restart(server);
@@ -122,14 +121,13 @@ fn delete_former_file(server: &Server) {
 }
 
 /// Runs `work` while another thread sends empty lines to the primary.
-fn while_alive<R>(stream: &TcpStream, work: impl FnOnce() -> R) -> R {
+fn while_alive<R>(socket: &mut Socket, work: impl FnOnce() -> R) -> R {
     std::thread::scope(|scope| {
         let (over, is_over) = mpsc::channel::<()>();
         let keep = move || {
             while is_over.recv_timeout(ALIVE_EVERY) == Err(RecvTimeoutError::Timeout) {
                 // An error is ignored: a lost link is detected when its stream is read.
-                let mut stream = stream;
-                let _ = stream.write_all(b"\n");
+                let _ = socket.write_all(b"\n");
             }
         };
         let thread = std::thread::Builder::new().name("pantala-replica-alive".into()).spawn_scoped(scope, keep);

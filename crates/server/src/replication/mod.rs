@@ -23,6 +23,7 @@
 //! | `primary/drain` | holds back writes until replicas have the whole stream; continues a saved history |
 //! | `replica` | the state of a replica, and `REPLICAOF` |
 //! | `link` | the thread that connects to a primary, shakes hands and receives a snapshot |
+//! | `socket` | the socket of that thread, plain or encrypted |
 //! | `load` | replaces the dataset by that of a primary |
 //! | `relay` | the stream of a replica: its primary's bytes |
 //! | `promotion` | continues the stream of the former primary after `REPLICAOF NO ONE` |
@@ -60,6 +61,7 @@ mod primary;
 mod promotion;
 mod relay;
 pub mod replica;
+mod socket;
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -74,6 +76,7 @@ use crate::host::Server;
 pub use failover::Failovers;
 use primary::{Asker, Link, PendingShutdown, PendingWait};
 pub use replica::{Address, Phase, Replica, Shown, Transfer};
+use socket::Handover;
 
 /// Counters of syncs, for `INFO stats`.
 #[derive(Debug, Default)]
@@ -154,6 +157,8 @@ pub struct Replication {
     pub syncs: Syncs,
     /// This server as a replica.
     pub replica: Replica,
+    /// The TLS state of its link, while the link is handed over to a worker.
+    pub encrypted: Handover,
 }
 
 impl Replication {
@@ -185,6 +190,7 @@ impl Replication {
             is_syncing: AtomicBool::new(false),
             syncs: Syncs::default(),
             replica: Replica::default(),
+            encrypted: Handover::default(),
         }
     }
 

@@ -122,12 +122,8 @@ fn unsupported_directives_cause_one_warning_and_keep_their_default() {
 }
 
 /// Lines that prevent startup, each with the consequence of ignoring it.
-const UNSAFE: [(&str, &str); 4] = [
-    ("tls-replication yes", "encrypted"),
-    ("tls-cluster yes", "encrypted"),
-    ("loadmodule /x.so", "no module"),
-    ("loadmodule /x.so argument", "no module"),
-];
+const UNSAFE: [(&str, &str); 3] =
+    [("tls-cluster yes", "encrypted"), ("loadmodule /x.so", "no module"), ("loadmodule /x.so argument", "no module")];
 
 #[test]
 fn directives_unsafe_to_ignore_prevent_startup() {
@@ -153,7 +149,7 @@ fn only_the_last_line_of_a_directive_can_prevent_startup() {
         "slaveof a 1\nreplicaof no one",
         "user default on nopass ~* &* +@all",
         "aclfile /etc/users.acl",
-        "tls-replication no\ntls-cluster no\nmasterauth \"\"",
+        "tls-cluster no\nmasterauth \"\"",
     ] {
         let loaded = load_text(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert!(loaded.warnings.is_empty(), "{text}: {:?}", loaded.warnings);

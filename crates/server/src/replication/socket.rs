@@ -1,0 +1,130 @@
+//! The socket of a link thread, with TLS if the link is encrypted (`tls-replication`).
+//!
+//! The thread blocks in reads and writes, at most as long as the socket's timeouts allow. When the
+//! stream starts, a worker takes over the socket and the state of the TLS connection.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Mutex, PoisonError};
+
+use pantala_tls::connection::{Failure, Out};
+use pantala_tls::{Client, Connection};
+
+/// Bytes per read.
+const READ_BYTES: usize = 256 * 1024;
+
+/// A connected socket.
+pub(super) struct Socket {
+    stream: TcpStream,
+    tls: Option<Connection>,
+    /// Buffer for received and sealed records.
+    records: Vec<u8>,
+}
+
+impl Socket {
+    /// Wraps a socket whose link is not encrypted.
+    pub(super) fn plain(stream: TcpStream) -> Self {
+        Socket { stream, tls: None, records: Vec::new() }
+    }
+
+    /// Wraps a socket and performs the TLS handshake. `may_wait` is called after each read that
+    /// timed out and returns whether to go on.
+    ///
+    /// # Errors
+    /// The handshake fails or `may_wait` returned `false`.
+    pub(super) fn encrypted(stream: TcpStream, client: &Client, may_wait: impl Fn() -> bool) -> io::Result<Self> {
+        let mut connection = client.connect_to(stream.peer_addr()?.ip()).map_err(|failure| other(&failure))?;
+        let (mut stream, mut reply, mut plain) = (stream, Vec::new(), Vec::new());
+        let mut records = vec![0; READ_BYTES];
+        let mut shaken = connection.perform_handshake(&mut Out { plain: &mut plain, reply: &mut reply });
+        loop {
+            // Also after a failure: then the reply is an alert.
+            stream.write_all(&reply)?;
+            reply.clear();
+            shaken.map_err(|failure| other(&failure))?;
+            // A server sends its first data only after a command.
+            if !connection.is_handshaking() {
+                return Ok(Socket { stream, tls: Some(connection), records });
+            }
+            let read = match stream.read(&mut records) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => read,
+                Err(error) if is_timeout(&error) && may_wait() => 0,
+                Err(error) if error.kind() == ErrorKind::Interrupted => 0,
+                Err(error) => return Err(error),
+            };
+            shaken = connection.receive(&mut records[..read], &mut Out { plain: &mut plain, reply: &mut reply });
+        }
+    }
+
+    /// Writes all bytes.
+    ///
+    /// # Errors
+    /// The socket has failed, or its timeout has passed.
+    pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return self.stream.write_all(bytes) };
+        let mut sealed = Vec::new();
+        tls.seal(bytes, &mut sealed).map_err(|failure| other(&failure))?;
+        self.stream.write_all(&sealed)
+    }
+
+    /// Reads once and appends the bytes to `into`. Returns their number; 0 if the peer has closed
+    /// the connection.
+    ///
+    /// # Errors
+    /// The socket has failed. With [`ErrorKind::WouldBlock`] or [`ErrorKind::TimedOut`] no bytes
+    /// have arrived in time, or only such that belong to TLS.
+    pub(super) fn read(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        let len = into.len();
+        let Some(tls) = &mut self.tls else {
+            into.resize(len + READ_BYTES, 0);
+            let read = self.stream.read(&mut into[len..]);
+            into.truncate(len + *read.as_ref().unwrap_or(&0));
+            return read;
+        };
+        self.records.resize(READ_BYTES, 0);
+        let read = self.stream.read(&mut self.records)?;
+        let mut reply = Vec::new();
+        let received = tls.receive(&mut self.records[..read], &mut Out { plain: into, reply: &mut reply });
+        if !reply.is_empty() {
+            self.stream.write_all(&reply)?;
+        }
+        received.map_err(|failure| other(&failure))?;
+        match into.len() - len {
+            0 if read > 0 && !tls.peer_has_closed() => Err(ErrorKind::WouldBlock.into()),
+            bytes => Ok(bytes),
+        }
+    }
+
+    /// Returns the socket, and the state of the TLS connection if it is encrypted.
+    pub(super) fn into_parts(self) -> (TcpStream, Option<Connection>) {
+        (self.stream, self.tls)
+    }
+}
+
+/// Returns whether a read has ended because the socket's timeout has passed.
+pub(super) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn other(failure: &Failure) -> io::Error {
+    io::Error::other(failure.to_string())
+}
+
+/// The state of the TLS connection of a link that is being handed over to a worker. The socket
+/// itself travels in a message of the engine, which doesn't know TLS.
+#[derive(Default)]
+pub struct Handover(Mutex<Option<(u64, Connection)>>);
+
+impl Handover {
+    /// Stores the state of the link of a term; `None` if that link isn't encrypted.
+    pub(super) fn put(&self, term: u64, connection: Option<Connection>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = connection.map(|state| (term, state));
+    }
+
+    /// Takes the state of the link of a term. Returns `None` if that link isn't encrypted.
+    pub fn take(&self, term: u64) -> Option<Connection> {
+        let stored = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        stored.filter(|(of, _)| *of == term).map(|(_, connection)| connection)
+    }
+}
