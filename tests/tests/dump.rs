@@ -38,7 +38,7 @@ fn crc64(bytes: &[u8]) -> u64 {
 }
 
 /// Appends version and checksum to an encoded value, which makes it a payload of `DUMP`.
-fn sealed(value: &[u8]) -> Vec<u8> {
+pub fn sealed(value: &[u8]) -> Vec<u8> {
     let mut payload = [value, &[10, 0]].concat();
     let checksum = crc64(&payload);
     payload.extend_from_slice(&checksum.to_le_bytes());

@@ -1,11 +1,18 @@
 //! Published attacks on Redis since 6.0, run on Pantala (see docs/security.md). Attacks by scripts
 //! are in `scripts/escapes.rs`.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pantala_tests::server::run_to_exit;
+use pantala_tests::following::{assert_same, follow, wait_for_link};
+use pantala_tests::server::{free_port, run_to_exit};
+use pantala_tests::tls::{Certificates, Tunnel};
 use pantala_tests::waiting::eventually;
-use pantala_tests::{Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
+
+use super::dump::sealed;
 
 /// Longer than any of these commands takes on a busy host.
 const COMMAND_MAX: Duration = Duration::from_secs(20);
@@ -229,6 +236,169 @@ fn protocol_errors_do_not_starve_other_clients() {
             assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
             assert!(begin.elapsed() < COMMAND_MAX);
         }
+        server.assert_sound();
+    });
+}
+
+/// CVE-2021-29478, CVE-2021-32627, CVE-2021-32628 and CVE-2021-32687: encoded values whose sizes
+/// are those of many more elements.
+#[test]
+fn values_with_lying_sizes_are_rejected() {
+    // Types of values in the RDB format.
+    const SET_INTSET: u8 = 11;
+    const HASH_LISTPACK: u8 = 16;
+    const ZSET_LISTPACK: u8 = 17;
+    let mut server = Server::pantala(Backend::Epoll, &[]);
+    let mut client = server.connect();
+    for count in [1u32, 2, 0x2000_0000, 0x4000_0000, 0x8000_0000, u32::MAX] {
+        // Two integers of 16 bits.
+        let elements = [1, 0, 2, 0];
+        let intset = [&2u32.to_le_bytes()[..], &count.to_le_bytes(), &elements].concat();
+        let listpack = [&count.to_le_bytes()[..], &[2, 0, 0x81, b'a', 2, 0x81, b'b', 2, 0xff]].concat();
+        for (kind, value) in [(SET_INTSET, &intset), (HASH_LISTPACK, &listpack), (ZSET_LISTPACK, &listpack)] {
+            let payload = sealed(&[&[kind, value.len() as u8][..], value].concat());
+            let restore: [&[u8]; 5] = [b"RESTORE", b"key", b"0", &payload, b"REPLACE"];
+            let reply = client.command(&restore);
+            let is_valid = kind == SET_INTSET && count == 2;
+            assert_eq!(reply.is_error(), !is_valid, "type {kind}, {count}: {reply:?}");
+        }
+    }
+    server.assert_sound();
+}
+
+/// CVE-2023-45145: a Unix socket whose mode is narrower than the umask must never exist with
+/// another mode.
+#[test]
+fn a_unix_socket_has_its_mode_from_the_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut modes = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                modes.extend(fs::metadata(&socket).map(|data| data.permissions().mode() & 0o777));
+                modes.dedup();
+            }
+            modes
+        });
+        let path = socket.to_str().expect("UTF-8");
+        for _ in 0..10 {
+            let _server = Server::pantala(Backend::Epoll, &["--unixsocket", path, "--unixsocketperm", "700"]);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(watcher.join().expect("it has watched"), [0o700]);
+    });
+}
+
+/// CVE-2026-23631: a full sync replaces the dataset while a script runs.
+#[test]
+fn a_full_sync_waits_for_a_script() {
+    for_each_backend(|backend| {
+        let primary = Server::pantala(backend, &["--repl-diskless-sync-delay", "0"]);
+        let mut replica = Server::pantala(backend, &["--workers", "2", "--busy-reply-threshold", "100"]);
+        assert_eq!(primary.connect().call("SET key primary"), Reply::ok());
+        assert_eq!(replica.connect().call("SET key replica"), Reply::ok());
+        let mut runner = replica.connect();
+        runner.send(&[
+            "EVAL",
+            "for i = 1, 5e6 do if i % 1e5 == 0 then redis.call('GET', KEYS[1]) end end return redis.call('GET', KEYS[1])",
+            "1",
+            "key",
+        ]);
+        // Waits for the script, and for the full sync if that came first.
+        follow(&replica, &primary);
+        let read = runner.receive().text();
+        assert!(read == "replica" || read == "primary", "{read}");
+        // A script that is killed while the sync waits for it.
+        let mut endless = replica.connect();
+        endless.send(&["EVAL", "while true do redis.call('GET', KEYS[1]) end", "1", "key"]);
+        // Beyond the time after which it can be killed.
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(primary.connect().call("CLIENT KILL TYPE replica").integer(), 1);
+        assert_eq!(primary.connect().call("DEBUG CHANGE-REPL-ID"), Reply::ok());
+        std::thread::sleep(Duration::from_millis(1_500));
+        assert_eq!(replica.connect().call("SCRIPT KILL"), Reply::ok());
+        assert!(endless.receive().is_error());
+        wait_for_link(&replica);
+        assert_same(&replica, &primary);
+        replica.assert_sound();
+    });
+}
+
+/// CVE-2026-56684: encrypted clients are killed while they send and receive.
+#[test]
+fn encrypted_clients_can_be_killed_at_any_time() {
+    /// Kills, each of all other clients.
+    const KILLS: usize = 40;
+    /// Commands of a pipeline.
+    const GETS: usize = 20;
+    let Some(certificates) = Certificates::make() else { return };
+    for_each_backend(|backend| {
+        let tls_port = free_port();
+        let args = certificates.server_args(tls_port, "server");
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let mut server = Server::pantala(backend, &[&args[..], &["--workers", "2"]].concat());
+        let tunnel = Tunnel::open(tls_port, certificates.client_config(Some("client")), usize::MAX);
+        let mut control = server.connect();
+        assert_eq!(control.command(&["SET", "large", &"x".repeat(200_000)]), Reply::ok());
+        let mut random = Random::from_seed(Random::seed("encrypted clients are killed"));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        let mut client = tunnel.connect();
+                        client.set_read_timeout(COMMAND_MAX);
+                        // Ends when the client is killed.
+                        while !is_over.load(Ordering::Relaxed) {
+                            let is_sent = client.try_send_raw(&b"GET large\r\n".repeat(GETS)).is_ok();
+                            if !is_sent || !(0..GETS).all(|_| client.try_receive().is_ok()) {
+                                break;
+                            }
+                        }
+                    }
+                });
+            }
+            for _ in 0..KILLS {
+                std::thread::sleep(Duration::from_micros(random.below(20_000) as u64));
+                control.call("CLIENT KILL TYPE normal SKIPME yes");
+            }
+            is_over.store(true, Ordering::Relaxed);
+            control.call("CLIENT KILL TYPE normal SKIPME yes");
+        });
+        server.assert_sound();
+    });
+}
+
+/// Ten thousand failing logins of several clients do not delay another one, and `ACL LOG` stays
+/// bounded.
+#[test]
+fn failing_logins_do_not_starve_other_clients() {
+    /// In all.
+    const LOGINS: usize = 10_000;
+    const CLIENTS: usize = 4;
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--requirepass", "secret", "--workers", "2"]);
+        let mut client = server.connect();
+        assert_eq!(client.call("AUTH secret"), Reply::ok());
+        let fail = |number: usize| {
+            let mut attacker: Client = server.connect();
+            for login in 0..LOGINS / CLIENTS {
+                // As many names as logins, so that entries of the log can't be combined.
+                let reply = attacker.command(&["AUTH", &format!("user-{number}-{login}"), "wrong"]);
+                assert!(reply.text().starts_with("WRONGPASS"), "{reply:?}");
+            }
+        };
+        std::thread::scope(|scope| {
+            let attackers: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || fail(number))).collect();
+            while attackers.iter().any(|attacker| !attacker.is_finished()) {
+                let begin = Instant::now();
+                assert_eq!(client.call("PING").text(), "PONG");
+                assert!(begin.elapsed() < COMMAND_MAX);
+            }
+        });
+        assert_eq!(client.call("ACL LOG 1000000").elements().len(), 128, "acllog-max-len");
         server.assert_sound();
     });
 }

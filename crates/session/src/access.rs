@@ -142,11 +142,19 @@ pub fn refused(
         Some(READ_ONLY)
     } else if refusals.contains(Refusals::STALE) && lacks(Flags::STALE) {
         Some("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
-    } else if refusals.contains(Refusals::LOADING) && (lacks(Flags::LOADING) || needs_shards(command)) {
+    } else if refusals.contains(Refusals::LOADING)
+        && ((lacks(Flags::LOADING) && !ends_script(command)) || needs_shards(command))
+    {
         Some("LOADING Redis is loading the dataset in memory")
     } else {
         None
     }
+}
+
+/// Returns whether a command can end a running script, for which a load may wait: `SCRIPT KILL` and
+/// `FUNCTION KILL`. In Redis no script runs during a load.
+fn ends_script(command: &Command) -> bool {
+    command.flags.contains(Flags::ALLOW_BUSY)
 }
 
 /// Returns whether a command that Redis serves during a load would wait for the end of the load,
