@@ -116,7 +116,7 @@ fn reports_and_repairs_are_those_of_redis() {
 }
 
 #[test]
-fn an_rdb_preamble_is_checked_first() {
+fn the_tail_after_an_rdb_preamble_is_checked() {
     let Some(redis) = tool::find("redis-check-aof") else { return };
     // A checksum of zero means no checksum.
     let preamble = [&b"REDIS0010\xff"[..], &[0; 8]].concat();

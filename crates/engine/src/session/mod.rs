@@ -111,7 +111,7 @@ pub enum Durability {
     /// As `appendfsync` says.
     #[default]
     Default,
-    /// After the sync that covers the effects of its commands and those that these have read.
+    /// After a sync of all effects that the connection's commands have made or read.
     Always,
     /// Without waiting for a sync.
     EverySecond,

@@ -340,8 +340,8 @@ impl Writer {
                         self.writing.abandon();
                         continue;
                     }
-                    // A file whose sync has failed must not be synced again. The next increment is
-                    // unaffected, so the thread continues with it.
+                    // A file whose sync has failed must not be synced again. If a cut is pending,
+                    // the next increment is unaffected, so the thread continues with that.
                     if self.writing.is_lost() && self.writing.is_written() && self.is_at_cut() {
                         self.rotate(server);
                     } else if self.writing.is_lost() && !self.writing.is_rotated() && has_more {
@@ -396,11 +396,12 @@ impl Writer {
         self.reader.position().is_some_and(|position| position >= cut)
     }
 
-    /// Syncs the file if `appendfsync`, a waiting caller or the end of the thread requires a sync.
+    /// Syncs the file if `appendfsync`, a client's `CLIENT DURABILITY always`, a waiter or the end
+    /// of the thread requires it, or if the file is lost.
     fn sync_if_due(&mut self, server: &Server) -> io::Result<()> {
         let aof = &server.snapshots().aof;
-        // Try to sync a lost file too: this always fails, and so keeps writes rejected until there
-        // is a new base.
+        // A lost file, whose sync has failed, is synced on purpose: the attempt always fails, and
+        // its error keeps writes rejected until there is a new base.
         let is_wanted = !self.awaited.is_empty() || self.is_ending || aof.is_sync_asked() || self.writing.is_lost();
         match aof.fsync() {
             AppendFsync::Always => {}
@@ -514,16 +515,17 @@ impl Writer {
         rewrite::note_ended(server, &installed.map(drop));
     }
 
-    /// Replies to callers whose effects are on disk or, after a failure, to all. Returns [`Ended`]
-    /// if the thread must end.
+    /// Answers waiters whose effects are on disk. After a failure it answers all callers and the
+    /// end of the thread; [`Awaiting::Confirm`] and [`Awaiting::Unask`] stay pending. Returns
+    /// [`Ended`] if the thread must end.
     fn answer_awaited(&mut self, server: &Server) -> Result<(), Ended> {
         if self.awaited.is_empty() {
             return Ok(());
         }
         let is_failed = self.failed_at.is_some();
         let written_before = self.writing.written_before();
-        // After a failure, until the effects are on disk, replies that wait for a sync keep
-        // waiting, so an `Unask` stays pending.
+        // After a failure an `Unask` stays pending until the effects are on disk, because it would
+        // release replies that still wait for a sync.
         let keeps_asked = !self.is_ending && (is_failed || self.writing.awaits_base());
         let is_over = |(stamp, awaiting): &mut (u64, Awaiting)| {
             let is_patient = matches!(awaiting, Awaiting::Unask | Awaiting::Confirm(_));

@@ -164,7 +164,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     }
 
     /// Begins the turn of a connection from [`Reactor::take_ready`], and touches it. Returns
-    /// whether it is open.
+    /// whether the connection still exists.
     #[inline]
     pub fn begin(&mut self, index: u32) -> bool {
         let Some(connection) = &mut self.connections[index as usize] else { return false };

@@ -1,12 +1,14 @@
 //! `WAIT`: blocks clients until replicas have acknowledged the stream up to their last commands.
-//! `WAITAOF`: blocks them until their effects are on disk, on replicas and on this server. For the
-//! latter the writer of the append-only file is asked for a sync.
+//! `WAITAOF`: blocks them until their effects are in the append-only files on the disks of
+//! replicas, of this server, or both. For this server it asks the writer of the file for a sync.
 //!
 //! While the stream is kept for replicas, connections note the stamps of their commands. The offset
-//! behind a stamp is known when the journal's thread has merged its epoch, a millisecond later
+//! before which the stream has all effects up to a stamp is known once the journal's thread has
+//! merged the stamp's epoch, about a millisecond after the command
 //! ([`offset_behind`](pantala_engine::effect::Journal::offset_behind)). A `WAIT` that comes earlier
-//! waits for the end of the current epoch ([`mark`](pantala_engine::effect::Journal::mark)). The
-//! stream then requests the replicas' offsets, except during a failover.
+//! learns it when the current epoch ends ([`mark`](pantala_engine::effect::Journal::mark)). At that
+//! moment the stream also requests the replicas' offsets, if the wait needs replicas and no
+//! failover is in progress.
 
 use std::sync::Arc;
 
