@@ -1,6 +1,7 @@
 //! A disk that is slower than the writers: the fault `stuck-disk` stops the thread that writes the
 //! append-only file.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
@@ -123,6 +124,57 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
             writing.join().expect("all writes succeed");
         });
         stick(&mut client, false);
+        server.assert_sound();
+    });
+}
+
+/// Readers that share a worker, and its turns, with the writer do not wait, also at the moment when
+/// the disk falls behind.
+#[test]
+fn no_reader_waits_when_the_disk_falls_behind() {
+    const ROUNDS: usize = 3;
+    const READERS: usize = 4;
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(
+            backend,
+            &["--workers", "1", "--appendonly", "yes", "--save", "", "--auto-aof-rewrite-percentage", "0"],
+        );
+        let request = encode(&[b"SET".as_slice(), b"key", &vec![b'x'; MIB]]);
+        for _ in 0..ROUNDS {
+            stick(&mut server.connect(), true);
+            let is_over = AtomicBool::new(false);
+            let mut writer = server.connect();
+            std::thread::scope(|scope| {
+                let writing = scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        writer.send_raw(&request);
+                        assert_eq!(writer.receive(), Reply::ok());
+                    }
+                });
+                let read = || {
+                    let mut reader = server.connect();
+                    reader.set_read_timeout(PATIENCE / 2);
+                    while !is_over.load(Ordering::Relaxed) {
+                        reader.send(&["INFO", "everything"]);
+                        if reader.try_receive().is_err() {
+                            return false;
+                        }
+                    }
+                    true
+                };
+                let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
+                // A connection of its own asks, because it may be a reader that waits.
+                eventually("the disk is too far behind", || writes_wait(&mut server.connect()));
+                std::thread::sleep(Duration::from_millis(100));
+                is_over.store(true, Ordering::Relaxed);
+                let is_served = readers.into_iter().map(|reader| reader.join().expect("it has read"));
+                let served = is_served.filter(|is_served| *is_served).count();
+                stick(&mut server.connect(), false);
+                assert_eq!(served, READERS, "readers that got all their replies");
+                writing.join().expect("all writes succeed");
+            });
+            eventually("everything is written", || buffer(&mut server.connect()) == 0);
+        }
         server.assert_sound();
     });
 }

@@ -301,8 +301,8 @@ impl Executor<'_> {
     pub fn flush_stream(&mut self) {
         if !self.stream.is_empty() {
             self.keyspace.journal().take(self.worker(), &mut self.stream);
-            // If no reply waits for a sync, no caller takes `seen`, and its bit for written units
-            // would stay set.
+            // While the journal is on but neither the append-only file nor replicas read it, no
+            // caller takes `seen`, and its bit for written units would stay set.
             self.seen.forget_writes();
         }
     }

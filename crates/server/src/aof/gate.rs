@@ -44,11 +44,13 @@ const NOTHING_WRITTEN: u64 = 1;
 pub struct Gate(AtomicU8);
 
 impl Gate {
-    /// Returns whether commands must note what they have made or seen: some replies wait, or the
-    /// stream is kept for replicas.
+    /// Returns whether commands must note what they have made or seen: some replies wait or may
+    /// start to wait, or the stream is kept for replicas. While the file is written, the gate may
+    /// shut between two commands of a turn. If the former had not noted its write, the latter would
+    /// take it for its own.
     #[inline]
     pub fn wants_notes(&self) -> bool {
-        self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED | STREAMED) != 0
+        self.0.load(Relaxed) & (WRITES | ALWAYS | BEHIND | ASKED | STREAMED) != 0
     }
 
     /// Returns whether the stream is kept for replicas.
@@ -162,8 +164,9 @@ mod tests {
     fn writes_wait_while_the_disk_is_behind() {
         let gate = Gate::default();
         gate.note_behind();
-        assert!(!gate.is_shut(), "the file is off");
+        assert!(!gate.is_shut() && !gate.wants_notes(), "the file is off");
         assert!(!gate.set(true, false));
+        assert!(gate.wants_notes(), "the disk may fall behind");
         assert!(!gate.note_unwritten(0) && !waits(&gate, WRITTEN));
         gate.note_behind();
         assert!(gate.is_behind() && waits(&gate, WRITTEN) && !waits(&gate, READ));

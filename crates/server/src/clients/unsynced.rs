@@ -27,6 +27,9 @@ pub fn note_unsynced_until<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L
 
 fn note<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, index: u32, seen: Seen) {
     let gate = clients.reactor.server.snapshots().aof.gate();
+    if !gate.is_shut() && !gate.is_streamed() {
+        return;
+    }
     let Some(connection) = &mut clients.reactor.connections[index as usize] else { return };
     if gate.is_shut() {
         let stamp = gate.awaited(seen, connection.session.durability);
