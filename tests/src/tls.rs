@@ -27,7 +27,8 @@ pub struct Certificates {
 }
 
 /// Arguments that create a key on a curve, which is fast.
-const EC: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+/// Arguments of openssl for a new key on the curve P-256.
+pub const EC: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
 
 impl Certificates {
     /// Makes the certificates; returns `None` if openssl isn't installed (see [`tool::find`]).
@@ -55,6 +56,15 @@ impl Certificates {
     /// # Panics
     /// If openssl fails.
     pub fn sign(&self, name: &str, key: &[&str], days: u32, by: Option<&str>) {
+        self.sign_for("DNS:localhost,IP:127.0.0.1", name, key, days, by);
+    }
+
+    /// Does the same for a server with the names `hosts`, in OpenSSL's form of a `subjectAltName`.
+    ///
+    /// # Panics
+    /// If openssl fails.
+    pub fn sign_for(&self, hosts: &str, name: &str, key: &[&str], days: u32, by: Option<&str>) {
+        let hosts = format!("subjectAltName={hosts}");
         let (cnf, key_file, cert_file) = (self.file("cnf"), self.key(name), self.cert(name));
         let (subject, days) = (format!("/CN={name}"), days.to_string());
         let mut args = vec!["req", "-config", &cnf, "-x509", "-nodes", "-days", &days, "-subj", &subject];
@@ -70,7 +80,7 @@ impl Certificates {
                 "-addext",
                 "basicConstraints=critical,CA:FALSE",
                 "-addext",
-                "subjectAltName=DNS:localhost,IP:127.0.0.1",
+                &hosts,
             ]),
             None => args.extend(["-addext", "basicConstraints=critical,CA:TRUE"]),
         }

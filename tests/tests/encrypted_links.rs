@@ -3,7 +3,7 @@
 
 use pantala_tests::following::{PRIMARY, assert_same, info, wait_for_link};
 use pantala_tests::server::free_port;
-use pantala_tests::tls::Certificates;
+use pantala_tests::tls::{Certificates, EC};
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Reply, Server, for_each_backend};
 
@@ -40,17 +40,6 @@ impl Encrypted {
     fn ask_to_follow(&self, port: u16) {
         assert_eq!(self.server.connect().call(&format!("REPLICAOF 127.0.0.1 {port}")), Reply::ok());
     }
-}
-
-/// Makes a server certificate that is valid for no name of this host.
-fn sign_elsewhere(certificates: &Certificates) {
-    let (cnf, ca_cert, ca_key) = (certificates.file("cnf"), certificates.cert("ca"), certificates.key("ca"));
-    let (key, cert) = (certificates.key("elsewhere"), certificates.cert("elsewhere"));
-    let mut args = vec!["req", "-config", &cnf, "-x509", "-nodes", "-days", "30", "-subj", "/CN=elsewhere"];
-    args.extend(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-keyout", &key, "-out", &cert]);
-    args.extend(["-CA", &ca_cert, "-CAkey", &ca_key, "-addext", "subjectAltName=DNS:elsewhere"]);
-    args.extend(["-addext", "basicConstraints=critical,CA:FALSE"]);
-    certificates.openssl(&args);
 }
 
 /// Runs a full sync, a stream, a partial sync and a large value over an encrypted link.
@@ -104,7 +93,7 @@ fn redis_follows_pantala_over_tls() {
 #[test]
 fn the_certificate_of_the_primary_is_checked_without_its_names() {
     let Some(certificates) = Certificates::make() else { return };
-    sign_elsewhere(&certificates);
+    certificates.sign_for("DNS:elsewhere", "elsewhere", &EC, 30, Some("ca"));
     let backend = Kind::Pantala(Backend::Epoll);
     let elsewhere = Encrypted::start(backend, &certificates, "elsewhere").expect("it starts");
     let stranger = Encrypted::start(backend, &certificates, "stranger").expect("it starts");

@@ -3,6 +3,7 @@
 use crate::config::Settings;
 use crate::config::host::reason;
 use crate::process::Encryption;
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::Permissions;
@@ -275,10 +276,17 @@ fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
     let address = SockAddr::unix(path).map_err(|error| format!("bind: {}", reason(&error)))?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)
         .map_err(|error| format!("creating socket: {}", reason(&error)))?;
+    let mode = settings.unixsocketperm;
+    if mode != 0 {
+        // Linux creates the file with the socket's mode, less the umask, so it never has more
+        // permissions than `unixsocketperm`.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))
+            .map_err(|error| format!("chmod: {}", reason(&error.into())))?;
+    }
     socket.bind(&address).map_err(|error| format!("bind: {}", reason(&error)))?;
-    // Permissions are set before clients can connect.
-    if settings.unixsocketperm != 0 {
-        let permissions = Permissions::from_mode(settings.unixsocketperm);
+    // Adds what the umask has removed, before clients can connect.
+    if mode != 0 {
+        let permissions = Permissions::from_mode(mode);
         std::fs::set_permissions(path, permissions).map_err(|error| format!("chmod: {}", reason(&error)))?;
     }
     listen_on(socket, settings.tcp_backlog).map_err(|(wrong, _)| wrong)

@@ -58,13 +58,16 @@ impl Layer {
     pub(super) fn accept(server: &Server, now_ms: i64) -> Result<Option<Box<Self>>, ()> {
         let encryption = server.listening().encryption().ok_or(())?;
         let connection = encryption.server.accept().map_err(|error| tracing::warn!("TLS: {error}"))?;
-        let layer = Layer { connection, reply: Vec::new(), piece: None, in_flight_bytes: 0, accepted_ms: now_ms };
-        Ok(Some(Box::new(layer)))
+        Ok(Some(Layer::new(connection, now_ms)))
     }
 
     /// Creates the layer of the link to a primary, whose handshake has ended.
     pub fn of_link(connection: pantala_tls::Connection) -> Box<Self> {
-        Box::new(Layer { connection, reply: Vec::new(), piece: None, in_flight_bytes: 0, accepted_ms: 0 })
+        Layer::new(connection, 0)
+    }
+
+    fn new(connection: pantala_tls::Connection, accepted_ms: i64) -> Box<Self> {
+        Box::new(Layer { connection, reply: Vec::new(), piece: None, in_flight_bytes: 0, accepted_ms })
     }
 
     /// Returns whether the handshake is not finished.

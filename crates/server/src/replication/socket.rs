@@ -27,8 +27,8 @@ impl Socket {
         Socket { stream, tls: None, records: Vec::new() }
     }
 
-    /// Wraps a socket and performs the TLS handshake. `may_wait` is called after each read that
-    /// timed out and returns whether to go on.
+    /// Wraps a socket and performs the TLS handshake. `may_wait` is called before each read and
+    /// returns whether to go on; a read waits at most for the socket's timeout.
     ///
     /// # Errors
     /// The handshake fails or `may_wait` returned `false`.
@@ -46,11 +46,13 @@ impl Socket {
             if !connection.is_handshaking() {
                 return Ok(Socket { stream, tls: Some(connection), records });
             }
+            if !may_wait() {
+                return Err(ErrorKind::TimedOut.into());
+            }
             let read = match stream.read(&mut records) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => read,
-                Err(error) if is_timeout(&error) && may_wait() => 0,
-                Err(error) if error.kind() == ErrorKind::Interrupted => 0,
+                Err(error) if is_timeout(&error) || error.kind() == ErrorKind::Interrupted => 0,
                 Err(error) => return Err(error),
             };
             shaken = connection.receive(&mut records[..read], &mut Out { plain: &mut plain, reply: &mut reply });
