@@ -1,4 +1,5 @@
-//! Event loops for Pantala's workers: one trait, [`EventLoop`], and two backends.
+//! Event loops for Pantala's workers: one trait, [`EventLoop`], and two backends. Also
+//! [`SequentialFile`], which the server's file threads use.
 //!
 //! The server's workers and `pantala-bench floor` use them. A loop belongs to the thread that
 //! created it. Other threads may use only its [`Doorbell`].
@@ -40,6 +41,7 @@ mod choice;
 mod doorbell;
 mod epoll;
 mod event;
+mod file;
 mod pool;
 mod rusage;
 mod slots;
@@ -49,6 +51,7 @@ pub use choice::{Backend, Choice, REFUSE_ENV, choose, probe};
 pub use doorbell::Doorbell;
 pub use epoll::EpollLoop;
 pub use event::{Chunk, ConnId, Event, EventLoop, ListenerId};
+pub use file::SequentialFile;
 pub use pantala_base::{Lender, Lent, Outgoing, SharedBytes};
 pub use uring::UringLoop;
 

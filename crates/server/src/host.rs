@@ -190,7 +190,7 @@ impl Server {
         self.clock.now_us() / 1000
     }
 
-    /// Returns when `CLIENT PAUSE` ends, Unix time in ms; 0 without a pause.
+    /// Returns when the last pause ends or has ended, Unix time in ms; 0 without a pause.
     pub fn paused_until_ms(&self) -> i64 {
         self.keyspace.tuning.paused_until_ms.load(Relaxed)
     }

@@ -1,13 +1,13 @@
 //! The directory of the append-only file on the system's disk.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::{self, IoSlice};
 use std::path::Path;
 
 use pantala_engine::faults::{self, Fault};
 use pantala_persistence::aof;
 use pantala_persistence::aof::disk::{AppendFile, Disk};
+use pantala_runtime::SequentialFile;
 
 use crate::config::{NEW_FILE_MODE, Settings};
 
@@ -28,23 +28,23 @@ pub fn directory_of(settings: &Settings) -> Directory {
 
 /// One of its files.
 #[derive(Debug)]
-pub struct SystemFile(File);
+pub struct SystemFile(SequentialFile);
 
 impl AppendFile for SystemFile {
     fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.write_vectored(slices)
+        self.0.append(slices)
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.0.truncate(len)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.0.sync_data()
+        self.0.sync()
     }
 
     fn size(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.0.len())
     }
 }
 
@@ -66,7 +66,7 @@ impl Disk for SystemDisk {
 
     fn open(&self, path: &Path) -> io::Result<SystemFile> {
         faults::hold(Fault::StuckDisk);
-        OpenOptions::new().append(true).create(true).mode(NEW_FILE_MODE).open(path).map(SystemFile)
+        SequentialFile::open(path, NEW_FILE_MODE).map(SystemFile)
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {

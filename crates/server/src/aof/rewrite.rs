@@ -1,9 +1,8 @@
 //! Rewrites the append-only file: a snapshot becomes the new base, and the files with earlier
 //! effects are deleted.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -13,6 +12,7 @@ use pantala_engine::effect::Which;
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::whole::Whole;
 use pantala_persistence::aof::{Commands, Group, NewBase, Writing, timestamp};
+use pantala_runtime::SequentialFile;
 
 use super::directory::{Place, directory_of};
 use super::state::{State, lock};
@@ -24,7 +24,7 @@ use crate::snapshot::{
 };
 
 /// Bytes between two syncs with `aof-rewrite-incremental-fsync`, as in Redis.
-const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
+const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 /// Number of failures in a row after which automatic rewrites are delayed, as in Redis.
 const FAILURES_MAX: u64 = 3;
 /// Maximum delay, as in Redis.
@@ -230,7 +230,7 @@ pub struct Rewriting {
     /// Whether the stream was cut, because the append-only file was on.
     has_cut: bool,
     /// The file, once the thread of the snapshot has opened it.
-    file: Option<(PathBuf, File)>,
+    file: Option<(PathBuf, SequentialFile)>,
     /// Translates the snapshot to commands, unless the base is an RDB file.
     commands: Option<Commands>,
     /// The time annotation before the first command, if it is still to be written.
@@ -239,8 +239,7 @@ pub struct Rewriting {
     has_checksums: bool,
     /// Also sync the file while it is written.
     syncs: bool,
-    unsynced_bytes: usize,
-    bytes: u64,
+    synced_len: u64,
 }
 
 impl Rewriting {
@@ -259,8 +258,7 @@ impl Rewriting {
             annotation: annotated_s(server).map(timestamp),
             has_checksums: settings.aof.checksums,
             syncs,
-            unsynced_bytes: 0,
-            bytes: 0,
+            synced_len: 0,
         }
     }
 
@@ -276,21 +274,19 @@ impl Rewriting {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some((_, file)) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
-        file.write_all(bytes)?;
-        self.bytes += bytes.len() as u64;
-        self.unsynced_bytes += bytes.len();
-        if self.syncs && self.unsynced_bytes >= SYNC_EVERY_BYTES {
-            file.sync_data()?;
-            self.unsynced_bytes = 0;
+        file.gather(bytes)?;
+        if self.syncs && file.len() - self.synced_len >= SYNC_EVERY_BYTES {
+            file.sync()?;
+            self.synced_len = file.len();
         }
         Ok(())
     }
 
     fn end(&mut self, outcome: Result<Written, Failure>) -> Result<Base, String> {
         outcome.map_err(|failure| failure.to_string())?;
-        let Some((path, file)) = &self.file else { return Err("it was not opened".to_owned()) };
-        file.sync_all().map_err(|error| error.to_string())?;
-        Ok(Base { path: path.clone(), is_rdb: self.commands.is_none(), bytes: self.bytes })
+        let Some((path, file)) = &mut self.file else { return Err("it was not opened".to_owned()) };
+        file.flush().and_then(|()| file.sync()).map_err(|error| error.to_string())?;
+        Ok(Base { path: path.clone(), is_rdb: self.commands.is_none(), bytes: file.len() })
     }
 }
 
@@ -298,7 +294,7 @@ impl Consumer for Rewriting {
     fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
         let path = self.path()?;
         faults::hold(Fault::StuckDisk);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&path)?;
+        let file = SequentialFile::create(&path, NEW_FILE_MODE)?;
         self.file = Some((path, file));
         Ok(Vec::new())
     }

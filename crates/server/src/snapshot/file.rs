@@ -5,15 +5,16 @@
 //! step before the rename fails, the new file is removed.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
+
+use pantala_runtime::SequentialFile;
 
 use crate::config::{NEW_FILE_MODE, Settings};
 
 /// Bytes between two syncs with `rdb-save-incremental-fsync`, as in Redis.
-const SYNC_EVERY_BYTES: usize = 4 * 1024 * 1024;
+const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The step of writing a file that failed, and the error.
 #[derive(Debug)]
@@ -54,8 +55,8 @@ pub struct Target {
 #[derive(Debug)]
 pub struct Unfinished {
     target: Target,
-    file: File,
-    unsynced_bytes: usize,
+    file: SequentialFile,
+    synced_len: u64,
     is_finished: bool,
 }
 
@@ -82,10 +83,9 @@ impl Target {
     /// # Errors
     /// The system's error.
     pub fn create(self) -> Result<Unfinished, Failed> {
-        let opened =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(&self.temporary);
-        let file = opened.map_err(|error| Failed::during("opening a temporary file", error))?;
-        Ok(Unfinished { target: self, file, unsynced_bytes: 0, is_finished: false })
+        let file = SequentialFile::create(&self.temporary, NEW_FILE_MODE)
+            .map_err(|error| Failed::during("opening a temporary file", error))?;
+        Ok(Unfinished { target: self, file, synced_len: 0, is_finished: false })
     }
 }
 
@@ -95,11 +95,10 @@ impl Unfinished {
     /// # Errors
     /// The system's error.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {
-        self.file.write_all(bytes).map_err(|error| Failed::during("writing", error))?;
-        self.unsynced_bytes += bytes.len();
-        if self.target.syncs && self.unsynced_bytes >= SYNC_EVERY_BYTES {
-            self.file.sync_data().map_err(|error| Failed::during("syncing", error))?;
-            self.unsynced_bytes = 0;
+        self.file.gather(bytes).map_err(|error| Failed::during("writing", error))?;
+        if self.target.syncs && self.file.len() - self.synced_len >= SYNC_EVERY_BYTES {
+            self.file.sync().map_err(|error| Failed::during("syncing", error))?;
+            self.synced_len = self.file.len();
         }
         Ok(())
     }
@@ -110,7 +109,8 @@ impl Unfinished {
     /// The system's error. The previous file is then unchanged.
     pub fn finish(mut self) -> Result<(), Failed> {
         let Target { path, temporary, .. } = &self.target;
-        self.file.sync_all().map_err(|error| Failed::during("syncing", error))?;
+        self.file.flush().map_err(|error| Failed::during("writing", error))?;
+        self.file.sync().map_err(|error| Failed::during("syncing", error))?;
         fs::rename(temporary, path).map_err(|error| Failed::during("renaming", error))?;
         self.is_finished = true;
         // A failure is not an error, because the new file is renamed and synced, and some file

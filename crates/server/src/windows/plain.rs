@@ -29,7 +29,9 @@ use crate::reactor::token;
 #[inline]
 fn unchecked<L: EventLoop>(d: &Dispatcher<'_, L>) -> Unchecked {
     let server = d.clients.reactor.server;
-    if server.paused_until_ms() != 0 || d.stopwatch.times_all() || faults::is_set(Fault::Overtaking) {
+    // A pause that has expired stays set until another one starts.
+    let is_paused = server.paused_until_ms() > d.clients.reactor.clock.now_ms;
+    if is_paused || d.stopwatch.times_all() || faults::is_set(Fault::Overtaking) {
         return Unchecked::None;
     }
     server.keyspace().tuning.unchecked()

@@ -1,0 +1,299 @@
+//! A file that is written only at its end: an append-only file, a snapshot.
+//!
+//! Large amounts bypass the page cache (`O_DIRECT`). Nobody reads these files soon, so a copy of
+//! them in the page cache costs time, and memory that other programs could use. Small amounts, and
+//! the last incomplete block of a large one, are written through the cache: a direct write has to
+//! wait for the device, and consists of whole blocks.
+//!
+//! ```text
+//! file    ……│ block │ block │ bl              the last block is incomplete
+//! staged              │ bl+++ │ +++++ │ +     it is read again, and the new bytes follow
+//!                       direct   direct  cached
+//! ```
+//!
+//! The kernel keeps both kinds of writes to one block in order: a direct write first writes back
+//! the cached pages that it replaces, and then drops them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, pwritev};
+
+/// Alignment of direct writes in the file and in memory, bytes. A multiple of the logical blocks
+/// of all common disks.
+const BLOCK_BYTES: usize = 4096;
+/// Minimum length of a direct write, bytes. Below it, waiting for the device outweighs the copy
+/// that is saved.
+const DIRECT_BYTES_MIN: usize = 256 * 1024;
+/// Length of the staging buffer, bytes: the largest direct write. The longer it is, the fewer waits
+/// for the device there are. It must fit into the third-level cache.
+const STAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// See the head of this module.
+#[derive(Debug)]
+pub struct SequentialFile {
+    file: File,
+    /// Length of the file, bytes.
+    len: u64,
+    /// Staged bytes: the incomplete last block of the file, then bytes that are not written yet.
+    /// Aligned from [`Self::aligned_at`] on. Allocated by the first direct write.
+    stage: Vec<u8>,
+    aligned_at: usize,
+    /// Number of staged bytes that are not written yet.
+    gathered: usize,
+    /// Whether direct writes are possible, as far as is known.
+    can_bypass: bool,
+}
+
+impl SequentialFile {
+    /// Opens a file to write at its end. Creates it with this mode unless it exists.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn open(path: &Path, mode: u32) -> io::Result<Self> {
+        // Not with O_APPEND: a direct write begins before the end of the file.
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(mode).open(path)?;
+        let len = file.metadata()?.len();
+        Ok(SequentialFile { file, len, stage: Vec::new(), aligned_at: 0, gathered: 0, can_bypass: true })
+    }
+
+    /// Opens a file as [`Self::open`] does, and empties it.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn create(path: &Path, mode: u32) -> io::Result<Self> {
+        let mut file = Self::open(path, mode)?;
+        if file.len > 0 {
+            file.truncate(0)?;
+        }
+        Ok(file)
+    }
+
+    /// Returns the length of the file, bytes. Gathered bytes are not included.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns whether the file is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Writes bytes at the end of the file, possibly not all. Returns how many.
+    ///
+    /// # Errors
+    /// The system's error. Nothing was written.
+    pub fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let total: usize = slices.iter().map(|slice| slice.len()).sum();
+        if total < DIRECT_BYTES_MIN || !self.can_bypass {
+            let written = pwritev(&self.file, slices, self.len)?;
+            self.len += written as u64;
+            return Ok(written);
+        }
+        let before = self.len;
+        let written = slices.iter().try_for_each(|slice| self.gather(slice)).and_then(|()| self.flush());
+        self.gathered = 0;
+        match (written, (self.len - before) as usize) {
+            (Err(error), 0) => Err(error),
+            (_, written) => Ok(written),
+        }
+    }
+
+    /// Adds bytes to those to be written. Writes them once there are many; [`Self::flush`] writes
+    /// the rest.
+    ///
+    /// # Errors
+    /// The system's error. A part of the gathered bytes may have been written.
+    pub fn gather(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let start = self.head() + self.gathered;
+            if self.gathered == 0 {
+                self.stage_head()?;
+            }
+            let fitting = bytes.len().min(STAGE_BYTES - start);
+            self.staged(start, start + fitting).copy_from_slice(&bytes[..fitting]);
+            self.gathered += fitting;
+            bytes = &bytes[fitting..];
+            if start + fitting == STAGE_BYTES {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the gathered bytes.
+    ///
+    /// # Errors
+    /// The system's error. A part of the gathered bytes may have been written; the others are
+    /// dropped.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.write_gathered();
+        self.gathered = 0;
+        flushed
+    }
+
+    /// Cuts the file to a length, bytes. Gathered bytes are dropped.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.gathered = 0;
+        self.file.set_len(len)?;
+        self.len = len;
+        Ok(())
+    }
+
+    /// Makes the content durable. After an error, another call may succeed although it isn't.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// Returns the length of the incomplete last block of the file, bytes.
+    fn head(&self) -> usize {
+        (self.len % BLOCK_BYTES as u64) as usize
+    }
+
+    /// Returns a range of the staging buffer.
+    fn staged(&mut self, start: usize, end: usize) -> &mut [u8] {
+        &mut self.stage[self.aligned_at + start..self.aligned_at + end]
+    }
+
+    /// Reads the incomplete last block of the file into the staging buffer.
+    fn stage_head(&mut self) -> io::Result<()> {
+        if self.stage.is_empty() {
+            self.stage = vec![0; STAGE_BYTES + BLOCK_BYTES];
+            self.aligned_at = self.stage.as_ptr().align_offset(BLOCK_BYTES);
+        }
+        let (head, range) = (self.head(), self.aligned_at..self.aligned_at + self.head());
+        self.file.read_exact_at(&mut self.stage[range], self.len - head as u64)
+    }
+
+    fn write_gathered(&mut self) -> io::Result<()> {
+        let (head, end) = (self.head(), self.head() + self.gathered);
+        let whole = end - end % BLOCK_BYTES;
+        let mut done = head;
+        if self.can_bypass && self.gathered > 0 && whole >= DIRECT_BYTES_MIN {
+            let range = self.aligned_at..self.aligned_at + whole;
+            match write_direct(&self.file, &self.stage[range], self.len - head as u64) {
+                Ok(written) => {
+                    done = written.max(head);
+                    self.len += (done - head) as u64;
+                }
+                // The file system can't write directly.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => self.can_bypass = false,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        while done < end {
+            let range = self.aligned_at + done..self.aligned_at + end;
+            let written = match self.file.write_at(&self.stage[range], self.len) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                other => other?,
+            };
+            done += written;
+            self.len += written as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Writes whole blocks without the page cache, possibly not all. Returns the number of bytes.
+fn write_direct(file: &File, blocks: &[u8], at: u64) -> Result<usize, Errno> {
+    let flags = fcntl_getfl(file)?;
+    fcntl_setfl(file, flags | OFlags::DIRECT)?;
+    let written = pwritev(file, &[IoSlice::new(blocks)], at);
+    fcntl_setfl(file, flags)?;
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODE: u32 = 0o600;
+
+    /// Returns bytes that differ from block to block.
+    fn pattern(len: usize, salt: usize) -> Vec<u8> {
+        (0..len).map(|at| (at / 7 + at / BLOCK_BYTES + salt) as u8).collect()
+    }
+
+    fn append_all(file: &mut SequentialFile, bytes: &[u8]) {
+        let (left, right) = bytes.split_at(bytes.len() / 3);
+        let mut slices = [IoSlice::new(left), IoSlice::new(right)];
+        let mut slices = &mut slices[..];
+        while slices.iter().any(|slice| !slice.is_empty()) {
+            let written = file.append(slices).unwrap();
+            IoSlice::advance_slices(&mut slices, written);
+        }
+    }
+
+    #[test]
+    fn the_content_is_what_was_appended_whatever_the_lengths() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("file");
+        let lens =
+            [1, 300_000, 4096, 5000, 2 * STAGE_BYTES, 17, STAGE_BYTES + 1, 3 * STAGE_BYTES - 3, DIRECT_BYTES_MIN];
+        let mut expected = Vec::new();
+        let mut file = SequentialFile::create(&path, MODE).unwrap();
+        for (salt, len) in lens.into_iter().enumerate() {
+            let bytes = pattern(len, salt);
+            append_all(&mut file, &bytes);
+            expected.extend_from_slice(&bytes);
+            assert_eq!(file.len(), expected.len() as u64);
+            assert!(std::fs::read(&path).unwrap() == expected, "after {len} bytes");
+            if salt == 4 {
+                // Continues where a former process ended.
+                file = SequentialFile::open(&path, MODE).unwrap();
+            }
+        }
+        file.truncate(5000).unwrap();
+        append_all(&mut file, &pattern(STAGE_BYTES, 99));
+        expected.truncate(5000);
+        expected.extend(pattern(STAGE_BYTES, 99));
+        file.sync().unwrap();
+        assert!(std::fs::read(&path).unwrap() == expected);
+    }
+
+    #[test]
+    fn gathered_bytes_are_written_at_the_latest_by_a_flush() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("file");
+        let mut file = SequentialFile::create(&path, MODE).unwrap();
+        let mut expected = Vec::new();
+        for salt in 0..50 {
+            let bytes = pattern(70_001, salt);
+            file.gather(&bytes).unwrap();
+            expected.extend_from_slice(&bytes);
+        }
+        assert!(!file.is_empty() && file.len() < expected.len() as u64);
+        file.flush().unwrap();
+        assert!(std::fs::read(&path).unwrap() == expected);
+    }
+
+    #[test]
+    fn a_file_system_without_direct_writes_is_written_through_the_cache() {
+        let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
+        let path = dir.path().join("file");
+        let mut file = SequentialFile::create(&path, MODE).unwrap();
+        let bytes = pattern(3 * STAGE_BYTES + 5, 1);
+        append_all(&mut file, &bytes);
+        append_all(&mut file, &bytes);
+        assert!(std::fs::read(&path).unwrap() == [&bytes[..], &bytes].concat());
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_and_nothing_is_counted_as_written() {
+        let mut file = SequentialFile::open(Path::new("/dev/full"), MODE).unwrap();
+        let bytes = vec![0; DIRECT_BYTES_MIN];
+        assert_eq!(file.append(&[IoSlice::new(&bytes)]).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(file.append(&[IoSlice::new(&bytes[..10])]).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(file.len(), 0);
+    }
+}
