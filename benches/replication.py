@@ -2,8 +2,8 @@
 """Costs of replication: CPU per write of a primary and of its replica, full synchronization, failover.
 
     python3 benches/replication.py --bench target/release/pantala-bench --rounds 3 \\
-        --peer 'redis=redis-server --port {port} --save "" --dir {dir}' \\
-        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --dir {dir}'
+        --peer 'redis=redis-server --port {port} --save "" --dir {dir} --enable-debug-command local' \\
+        --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --dir {dir} --enable-debug-command local'
 
 Each peer is its own replica: a second server with the same command follows the first.
 

@@ -232,6 +232,52 @@ fn send_waiting(client: &mut Client, words: &[&str]) {
     client.set_read_timeout(PATIENCE);
 }
 
+/// With `appendfsync always`, whatever command reads another client's write waits for the sync.
+#[test]
+fn no_command_shows_a_write_that_is_not_on_disk() {
+    const READS: [&str; 18] = [
+        "GET string",
+        "MGET string other",
+        "EXISTS string",
+        "TYPE string",
+        "DUMP string",
+        "SORT list",
+        "SORT list BY nosort GET string",
+        "SORT_RO list",
+        "SCAN 0 COUNT 1000",
+        "KEYS *",
+        "RANDOMKEY",
+        "XREAD STREAMS stream 0",
+        "XREAD BLOCK 0 STREAMS stream 0",
+        "XREADGROUP GROUP group consumer STREAMS stream 0",
+        "GEORADIUS_RO places 0 0 100 km",
+        "GEORADIUS places 0 0 100 km",
+        "EVAL_RO return(redis.call('GET','string')) 1 string",
+        "PFCOUNT counter",
+    ];
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(
+            backend,
+            &["--workers", "2", "--appendonly", "yes", "--appendfsync", "always", "--save", ""],
+        );
+        let (mut writer, mut reader) = (server.connect(), server.connect());
+        assert_eq!(writer.call("CLIENT DURABILITY everysec"), Reply::ok());
+        assert_eq!(writer.call("XGROUP CREATE stream group 0 MKSTREAM"), Reply::ok());
+        for (number, read) in READS.iter().enumerate() {
+            stick(&mut writer, true);
+            assert_eq!(writer.call(&format!("SET string {number}")), Reply::ok());
+            for write in ["RPUSH list", "XADD stream * field", "GEOADD places 0 0", "PFADD counter"] {
+                writer.call(&format!("{write} {number}"));
+            }
+            send_waiting(&mut reader, &read.split(' ').collect::<Vec<_>>());
+            stick(&mut writer, false);
+            let reply = reader.receive();
+            assert!(!matches!(reply, Reply::Error(_)), "{read}: {reply:?}");
+        }
+        server.assert_sound();
+    });
+}
+
 /// `CLIENT DURABILITY`.
 #[test]
 fn clients_choose_whether_their_replies_wait_for_the_disk() {

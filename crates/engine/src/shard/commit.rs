@@ -128,9 +128,11 @@ impl Executor<'_> {
         // A walk over the keyspace (`KEYS`, `SCAN`) may delete many expired keys. As in Redis, they
         // are not propagated as one transaction.
         let is_walk = !matches!(command.route, Route::Keys);
-        if is_walk && self.unit.batch.effects.iter().all(|effect| effect.is_deletion) {
+        let effects = &self.unit.batch.effects;
+        if is_walk && !effects.is_empty() && effects.iter().all(|effect| effect.is_deletion) {
             self.commit_each_deletion(owned);
         } else {
+            // Also without effects: the command may have read the effects of others.
             self.commit_unit(owned);
         }
     }
